@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,3 +175,38 @@ def test_a_peer_is_not_another_agent(shop: Postbox, server: NatsServer) -> None:
 
     assert "is the url of billing, not of bob" in str(peer.last_error)
     assert issubclass(Unreachable, Exception)
+
+
+def test_a_home_is_served_by_way_of_a_server(home: Path, server: NatsServer) -> None:
+    """One process takes parcels in for all agents of a home; SIGTERM ends it gracefully."""
+    far = home / "far"
+    far.mkdir()
+    for name in ("bob", "carl"):
+        Postbox(far / f"{name}.db", agent=name, start=False).close()
+    command = [sys.executable, "-m", "onceward.cli", "serve", str(far), "--listen", server.url()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        said = child.stderr.readline()
+        with Postbox(home / "shop.db", agent="shop") as shop:
+            shop.peers.register({name: server.url(name) for name in ("bob", "carl")})
+            for name in ("bob", "carl"):
+                shop.send(name, {"to": name})
+            left = shop.flush(timeout=60)
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+    bodies = []
+    for name in ("bob", "carl"):
+        with Postbox(far / f"{name}.db", start=False) as box:
+            bodies += [message.body for message in box.history().messages]
+
+    assert (f"serving bob, carl at {server.url()}; interrupt to stop\n", 0) == (said, left)
+    assert (143, [{"to": "bob"}, {"to": "carl"}]) == (child.returncode, bodies)
+
+
+def test_options_of_https_are_not_for_nats(cli: Cli) -> None:
+    """A certificate beside a url of NATS is a usage error, as is a url that is none."""
+    url = "nats://127.0.0.1:4222"
+
+    assert 2 == cli("serve", "--listen", url, "--behind-proxy").code
+    assert 2 == cli("serve", "--listen", url, "--certfile", "home.pem").code
+    assert 2 == cli("serve", "--listen", "nats://").code

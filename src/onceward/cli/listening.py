@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from onceward.cli.options import Quiet
 
 if TYPE_CHECKING:
     from onceward.http import HttpListener
+    from onceward.nats import NatsListener
 
 
 @Parameter(name="*")
@@ -21,7 +23,7 @@ class Listening:
     """Where a command takes parcels in from other machines."""
 
     listen: str | None = None
-    """Take parcels in at this url, such as https://0.0.0.0:8443."""
+    """Take parcels in at this url: https://0.0.0.0:8443, or that of a server: nats://broker:4222."""
     certfile: Path | None = None
     """The certificate of https, with its chain."""
     keyfile: Path | None = None
@@ -31,10 +33,12 @@ class Listening:
     behind_proxy: Annotated[bool, Quiet] = False
     """Listen with plain http for other machines: a proxy in front speaks https."""
 
-    def listeners(self) -> list[HttpListener]:
+    def listeners(self) -> list[HttpListener] | list[NatsListener]:
         """Return the listener, none where no url is given; raise Usage without the extra."""
         if self.listen is None:
             return []
+        if self.listen.startswith("nats:"):
+            return [self._at_nats(self.listen)]
         try:
             from onceward.http import HttpListener  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -49,3 +53,14 @@ class Listening:
                 behind_proxy=self.behind_proxy,
             )
         ]
+
+    def _at_nats(self, url: str) -> NatsListener:
+        if any((self.certfile, self.keyfile, self.client_ca, self.behind_proxy)):
+            msg = "--certfile, --keyfile, --client-ca and --behind-proxy are for https"
+            raise Usage(msg)
+        if find_spec("nats") is None:
+            msg = "--listen needs an extra: pip install 'onceward[nats]'"
+            raise Usage(msg)
+        from onceward.nats import NatsListener  # noqa: PLC0415 - loads asyncio
+
+        return NatsListener(url)

@@ -74,7 +74,7 @@ class NatsListener:
     """
 
     def __init__(self, url: str, *, tls: SSLContext | None = None) -> None:
-        self.servers, self._tls = Address.parse(url).servers, tls
+        self.url, self.servers, self._tls = url, Address.parse(url).servers, tls
         self._lock, self._users = Lock(), 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: ThreadPoolExecutor | None = None
