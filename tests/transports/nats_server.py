@@ -59,6 +59,11 @@ class NatsServer:
             self._process.wait()
             self._process = None
 
+    def signal(self, which: signal.Signals) -> None:
+        """Send a signal to the process."""
+        assert self._process is not None
+        self._process.send_signal(which)
+
     def wipe(self) -> None:
         """Delete the store of a server that does not run."""
         assert self._process is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -502,3 +503,17 @@ def test_a_server_that_does_not_encrypt_is_refused(ends: Ends) -> None:
     ends.stack.callback(sender.close)
     with pytest.raises(Unreachable, match="does not encrypt"):
         sender.deliver(ends.server.url("far"), pushed())
+
+
+def test_a_server_that_hangs_holds_no_close(ends: Ends) -> None:
+    """A push to a stopped server ends in its time, and the transport and listener close."""
+    listener, sender = ends.listener(), ends.transport(timeout=SOON)
+    sender.deliver(ends.server.url("far"), pushed(1))
+    ends.server.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(Unreachable, match="no answer from far"):
+            sender.deliver(ends.server.url("far"), pushed(2, previous="x"))
+        sender.close()
+        listener.close()
+    finally:
+        ends.server.signal(signal.SIGCONT)

@@ -32,6 +32,8 @@ URL: Final = re.compile(r"nats://(?P<servers>[^/@?#\s]+)(?:/(?P<agent>[^/@?#\s]*
 PORT: Final = 4222
 CONNECT_WITHIN: Final = 5.0
 """Seconds in which a server accepts a connection."""
+CLOSE_WITHIN: Final = 2.0
+"""Seconds in which a connection sends what it still has to."""
 ASK_WITHIN: Final = 10.0
 """Seconds in which a server answers; a server with a slow disk syncs a parcel meanwhile."""
 PING_EVERY: Final = 20
@@ -295,8 +297,9 @@ def _client() -> Client:
 
 async def _closed(client: Client) -> None:
     """Close a client, whatever state it is in."""
-    with suppress(Exception):  # a connection that broke cannot be closed better
-        await client.close()
+    with suppress(Exception):  # a connection that broke or hangs cannot be closed better
+        async with asyncio.timeout(CLOSE_WITHIN):
+            await client.close()
 
 
 def _fail(asked: Iterable[asyncio.Future[str]], why: str) -> None:
