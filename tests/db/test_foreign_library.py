@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
+from onceward.db import descriptors
 from onceward.errors import ForeignHandle
 
 Open = Callable[..., Postbox]
@@ -107,3 +108,19 @@ def test_one_hook_is_installed_by_the_first_opening(tmp_path: Path) -> None:
     )
 
     assert "0\n1\n" == done.stdout
+
+
+def test_a_file_that_sqlite3_opened_a_moment_ago_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Openings of one moment share a look at the descriptors, but not across a connect."""
+    monkeypatch.setattr(descriptors, "MANY", 1)
+    monkeypatch.setattr(descriptors, "table", descriptors.DescriptorTable(clock=lambda: 0.5))
+    for name in "ab":
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    con = sqlite3.connect(tmp_path / "a.db")
+    con.execute("SELECT count(*) FROM sqlite_schema")
+
+    with pytest.raises(ForeignHandle, match="descriptor"):
+        Postbox(tmp_path / "a.db", agent="a", start=False)
+    con.close()

@@ -13,7 +13,14 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 import apsw
 
-from onceward.db import file_checks, foreign_library, identity, migrations, open_files
+from onceward.db import (
+    descriptors,
+    file_checks,
+    foreign_library,
+    identity,
+    migrations,
+    open_files,
+)
 from onceward.db.connection import (
     BusyHandler,
     check_version,
@@ -30,6 +37,7 @@ from onceward.db.notify import Direction, Notifier
 from onceward.db.transaction import StoreTransaction
 from onceward.db.waiter import Waiter
 from onceward.errors import (
+    ForeignHandle,
     ForkedProcess,
     OncewardError,
     SchemaMismatch,
@@ -79,7 +87,7 @@ class Database:
         self._settings, self._expected_agent = settings, agent
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
         self._pid, self.users = os.getpid(), 0
-        self._openings = 0
+        self._openings, self._migrated = 0, False
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
@@ -164,13 +172,24 @@ class Database:
             raise ForkedProcess(msg)
         foreign_library.install_hook()
         file_checks.create_or_check(real, allow_network=settings.network_filesystem)
-        if not any(is_connected_to(con, real) for con in apsw.connections()):
-            file_checks.refuse_foreign(real)
+        cls._refuse_foreign(real)
         made = cls(real, agent=agent, settings=settings, clock=clock, vfs=vfs)
         key = file_checks.file_key(real)
         assert key is not None  # noqa: S101 - it is open
         open_files.files[(key, vfs or "")] = made
         return made
+
+    @staticmethod
+    def _refuse_foreign(real: Path) -> None:
+        """Raise ForeignHandle if this process holds the file otherwise than through our SQLite."""
+        held = descriptors.table.holder(real)
+        if held is None or any(is_connected_to(con, real) for con in apsw.connections()):
+            return
+        msg = (
+            f"descriptor {held[0]} of this process holds {held[1]}: close it;"
+            " read through postbox or another process"
+        )
+        raise ForeignHandle(msg)
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
         """Apply the explicit settings of a further opening; one that only delivers gives none."""
@@ -239,7 +258,7 @@ class Database:
                 con.execute("ROLLBACK")
 
     def _refuse_unfit(self, tx: StoreTransaction) -> None:
-        migrations.pending(tx)
+        self._migrated = not migrations.pending(tx)
         identity.check_owner(tx, self._expected_agent)
 
     def _enable_wal(self, con: apsw.Connection) -> None:
@@ -268,6 +287,8 @@ class Database:
             con.pragma("synchronous", "normal")
 
     def _migrate(self, tx: StoreTransaction) -> None:
+        if self._migrated:  # no step is ever taken back
+            return
         for step in migrations.pending(tx):
             migrations.apply(tx, step, tx.now)
 

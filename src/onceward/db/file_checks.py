@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from onceward.errors import (
-    ForeignHandle,
     NetworkFilesystem,
     ReadOnlyStore,
     StoreUnusable,
@@ -165,31 +164,6 @@ def filesystem(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
         if len(point) >= best and f"{folder}/".startswith(point if point == "/" else f"{point}/"):
             best, kind = len(point), right.split(" ")[0]
     return kind
-
-
-def refuse_foreign(path: Path) -> None:
-    """Raise ForeignHandle if this process holds the file or its WAL by a foreign descriptor."""
-    wanted = {
-        key: name for name in (str(path), f"{path}-wal", f"{path}-shm") if (key := file_key(name))
-    }
-    for handle in _descriptors():
-        try:
-            found = os.fstat(handle)
-        except OSError:
-            continue
-        if (name := wanted.get((found.st_dev, found.st_ino))) is not None:
-            msg = (
-                f"descriptor {handle} of this process holds {name}: close it;"
-                " read through postbox or another process"
-            )
-            raise ForeignHandle(msg)
-
-
-def _descriptors() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/dev/fd") if name.isdigit()]
-    except OSError:
-        return []
 
 
 PROCESS_ID_PARTS: Final = 4

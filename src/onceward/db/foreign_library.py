@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from onceward.db import open_files
+from onceward.db import descriptors, open_files
 from onceward.errors import ForeignHandle, StoreUnusable
 
 EVENT: Final = "sqlite3.connect"
@@ -42,6 +42,7 @@ def install_hook() -> None:
 def _refuse_open_file(event: str, args: tuple[Any, ...]) -> None:
     if event != EVENT:
         return
+    descriptors.table.forget()
     for name in _paths(args[0]):
         with suppress(StoreUnusable, ValueError):  # the name leads nowhere
             if open_files.finds(name):

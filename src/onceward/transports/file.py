@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from onceward.db import open_files
 from onceward.db.file_checks import file_key
 from onceward.errors import (
     InvalidArgument,
@@ -78,11 +79,12 @@ class FileTransport:
             raise Unreachable(msg) from error
 
     def _opened(self, path: Path, agent: str) -> Opened:
-        self._forget_moved()
+        if open_files.finds(path):
+            self._forget_moved()
         return self._open_file(path, agent)
 
     def _forget_moved(self) -> None:
-        """Close files whose names are gone: one of them may be the file under its new name."""
+        """Close files whose names are gone: one of them is the file under its new name."""
         for path in slots.paths(self):
             if file_key(path) is None:
                 slots.forget((self, path))

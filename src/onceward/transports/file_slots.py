@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from threading import Condition, Lock
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from onceward.errors import OncewardError, OutOfDescriptors
 from onceward.transports.base import Accept
 
-OPEN_MAX: Final = 128
+OPEN_MAX: Final = 1024
 """Most files that are kept open to deliver to."""
 DESCRIPTORS: Final = 3
 """Descriptors of such a file: database, WAL and shared memory."""
@@ -150,8 +151,8 @@ class FileSlots:
     def _idle(self, most: int) -> list[Slot]:
         """Take the oldest idle files out of the table."""
         with self._lock:
-            keys = [key for key, slot in self._slots.items() if slot.users == 0][:most]
-            return [self._slots.pop(key) for key in keys]
+            idle = (key for key, slot in self._slots.items() if slot.users == 0)
+            return [self._slots.pop(key) for key in list(islice(idle, most))]
 
     def _open_or_shed(self, open_file: Callable[[], Opened]) -> Opened:
         try:

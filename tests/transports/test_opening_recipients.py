@@ -1,0 +1,117 @@
+"""Opening a recipient's file costs the same however many others are open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from onceward import Postbox
+from onceward.db import database, descriptors
+from onceward.transports import file_slots
+
+OPENING = 21
+"""Statements from the connection to the commit of the open barrier, pragmas included."""
+
+
+@pytest.fixture
+def calls() -> Counter[str]:
+    """Calls by name, for ``count``."""
+    return Counter()
+
+
+def count(patch: pytest.MonkeyPatch, owner: Any, name: str, calls: Counter[str]) -> None:
+    """Count the calls of a function."""
+    run = getattr(owner, name)
+
+    def counted(*args: Any, **options: Any) -> Any:
+        calls[name] += 1
+        return run(*args, **options)
+
+    patch.setattr(owner, name, counted)
+
+
+def recipients(folder: Path, number: int) -> list[str]:
+    """Create the files of so many agents; return their names."""
+    names = [f"r{n}" for n in range(number)]
+    for name in names:
+        Postbox(folder / f"{name}.db", agent=name, start=False, durability="fast").close()
+    return names
+
+
+def deliver(box: Postbox, names: list[str]) -> None:
+    """Send each recipient a message, and deliver it."""
+    box.send_many([(name, 1) for name in names])
+    box.run_until_idle()
+
+
+def test_an_opening_looks_at_no_other_open_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Counter[str]
+) -> None:
+    """With fewer places than recipients, an opening looks at the names and handles of no other."""
+    names = recipients(tmp_path, 12)
+    monkeypatch.setattr(file_slots, "files_allowed", lambda: 8)
+    with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
+        deliver(box, names)
+        count(monkeypatch, file_slots.FileSlots, "paths", calls)
+        count(monkeypatch, database, "is_connected_to", calls)
+        count(monkeypatch, database, "connect", calls)
+        deliver(box, names)
+        seen = dict(calls)
+
+    assert {"connect": len(names)} == seen
+
+
+def test_many_openings_share_a_look_at_the_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Counter[str]
+) -> None:
+    """Once the process has many descriptors, the openings of one moment look at them once."""
+    names = recipients(tmp_path, 60)
+    now = [0.0]
+    table = descriptors.DescriptorTable(clock=lambda: now[0])
+    monkeypatch.setattr(descriptors, "table", table)
+    with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
+        deliver(box, names[:40])
+        count(monkeypatch, descriptors, "_numbers", calls)
+        deliver(box, names[40:50])
+        same = calls.total()
+        now[0] += descriptors.MOMENT
+        deliver(box, names[50:])
+        later = calls.total()
+
+    assert (0, 1) == (same, later)
+
+
+def test_a_closed_descriptor_is_not_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A descriptor that was closed since the look holds nothing; one that is open does."""
+    monkeypatch.setattr(descriptors, "MANY", 1)
+    path = tmp_path / "a.db"
+    path.touch()
+    table = descriptors.DescriptorTable(clock=lambda: 0.5)
+    with path.open() as handle:
+        table._look(0.5)
+        held = table.holder(path)
+        number = handle.fileno()
+
+    assert ((number, str(path)), None) == (held, table.holder(path))
+
+
+def test_statements_of_an_opening(tmp_path: Path) -> None:
+    """A recipient's file is opened with so many statements; its schema is checked once."""
+    [name] = recipients(tmp_path, 1)
+    statements = list[str]()
+    apsw.connection_hooks.append(
+        lambda con: con.trace_v2(
+            apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"])
+        )
+    )
+    try:
+        database.Database.open(tmp_path / f"{name}.db", agent=name, create=False).close()
+    finally:
+        apsw.connection_hooks.pop()
+    assert OPENING == len(statements), statements
