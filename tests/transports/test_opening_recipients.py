@@ -10,7 +10,8 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.db import database, descriptors
+from onceward.db import database, descriptors, open_files
+from onceward.db.file_checks import file_key
 from onceward.transports import file_slots
 
 OPENING = 21
@@ -115,3 +116,27 @@ def test_statements_of_an_opening(tmp_path: Path) -> None:
     finally:
         apsw.connection_hooks.pop()
     assert OPENING == len(statements), statements
+
+
+def test_a_file_that_only_takes_parcels_has_a_small_cache(tmp_path: Path) -> None:
+    """A file that is open to deliver to keeps 512 KiB of pages; opened by its agent, 16 MiB."""
+    [name] = recipients(tmp_path, 1)
+    with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
+        deliver(box, [name])
+        key = (file_key(tmp_path / f"{name}.db"), "")
+        writer: database.Database = open_files.files[key]  # type: ignore[index]  # it exists
+        sizes = [_cache_size(writer)]
+        writer.reopen()
+        sizes.append(_cache_size(writer))
+        with Postbox(tmp_path / f"{name}.db", agent=name, start=False):
+            sizes.append(_cache_size(writer))
+            deliver(box, [name])
+            sizes.append(_cache_size(writer))
+
+    assert [-512, -512, -16384, -16384] == sizes
+
+
+def _cache_size(db: database.Database) -> int:
+    with db.writer.exclusive() as handle:
+        [(size,)] = handle.execute("PRAGMA cache_size").fetchall()
+    return int(size)

@@ -219,6 +219,7 @@ class TransportRouter:
         db = Database.open(
             path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False
         )
+        db.only_take_parcels()
         home = DirectoryHandle(db, wanted)
         own = Receiver(db, settings=self._settings, home=home).accept
 

@@ -43,13 +43,14 @@ ConstraintError = apsw.ConstraintError
 SQLError = apsw.SQLError
 """A statement that SQLite cannot run."""
 
+CACHE: Final = "PRAGMA cache_size = -16384"
 # One reason per line; read back by a test.
 PRAGMAS: Final = (
     "PRAGMA trusted_schema = OFF",  # a hostile file must not run functions through its schema
     "PRAGMA cell_size_check = ON",  # notice damaged pages early
     "PRAGMA foreign_keys = OFF",  # ours has none; the host's transaction decides for itself
     "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
-    "PRAGMA cache_size = -16384",  # 16 MiB: a million pending rows must not mean a large process
+    CACHE,  # 16 MiB: a million pending rows must not mean a large process
 )
 STATEMENTS: Final = 512
 """

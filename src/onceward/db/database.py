@@ -22,6 +22,7 @@ from onceward.db import (
     open_files,
 )
 from onceward.db.connection import (
+    CACHE,
     BusyHandler,
     check_version,
     close,
@@ -57,6 +58,8 @@ FIRST_PAUSE: Final = 0.05
 """Seconds in which reads do not try again to open a file that failed; each time twice as many."""
 LONGEST_PAUSE: Final = 1.0
 """Most seconds of that pause."""
+SMALL_CACHE: Final = "PRAGMA cache_size = -512"
+"""KiB of pages of a file that only takes parcels: a thousand such files may be open."""
 
 
 class _Reopening(NamedTuple):
@@ -88,6 +91,7 @@ class Database:
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
         self._pid, self.users = os.getpid(), 0
         self._openings, self._migrated = 0, False
+        self._cache = CACHE
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
@@ -150,6 +154,7 @@ class Database:
                 cls._refuse_other_kind(found)
                 identity.refuse_other(found.agent, agent)
                 found.recover()
+                found._set_cache(CACHE)
                 found.apply_settings(chosen, clock)
             found.users += 1
             return found  # type: ignore[return-value]  # the registry holds what cls made
@@ -190,6 +195,18 @@ class Database:
             " read through postbox or another process"
         )
         raise ForeignHandle(msg)
+
+    def only_take_parcels(self) -> None:
+        """Keep few pages in memory until the file is opened once more; no use where it was."""
+        with open_files.lock:
+            if self.users == 1:
+                self._set_cache(SMALL_CACHE)
+
+    def _set_cache(self, pragma: str) -> None:
+        if pragma != self._cache:
+            with self.writer.exclusive() as handle:
+                handle.execute(pragma)
+            self._cache = pragma
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
         """Apply the explicit settings of a further opening; one that only delivers gives none."""
@@ -241,6 +258,8 @@ class Database:
         self.busy_handler.deadline = self._read_busy_handler.deadline = deadline
         con = connect(self.path, vfs=self.vfs, patience=self.busy_handler)
         try:
+            if self._cache != CACHE:
+                con.execute(self._cache)
             self._preflight(con)
         except BaseException:
             close(con)
