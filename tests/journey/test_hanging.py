@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from onceward.transports import Frame
+    from onceward.transports import Frame, Transport, TransportContext
 
 LIMIT = 60.0
 """Seconds that a test waits for what happens at once."""
@@ -149,6 +150,7 @@ def test_closing_gives_a_hanging_peer_back(tmp_path: Path, hanging: Hanging) -> 
 
 PROCESS = """
 import sys
+from dataclasses import replace
 from threading import Event
 from onceward import Postbox
 from onceward.transports import FunctionTransport
@@ -216,3 +218,62 @@ def test_a_second_close_waits_for_nothing(tmp_path: Path, hanging: Hanging) -> N
     first.join(LIMIT)
 
     assert (True, False) == (waiting, first.is_alive())
+
+
+def test_a_factory_that_hangs_keeps_no_carrier_from_other_peers(
+    tmp_path: Path, hanging: Hanging
+) -> None:
+    """While the transport of many new peers is being made, another new peer gets its message."""
+    arrived = Event()
+
+    def make(_: TransportContext) -> Transport:
+        hanging.go.wait(LIMIT)
+        msg = "it was let go"
+        raise OSError(msg)
+
+    def take(_: list[Frame]) -> bool:
+        arrived.set()
+        return True
+
+    with Postbox(
+        tmp_path / "shop.db",
+        agent="shop",
+        transports={"slow": make, "function": FunctionTransport(take)},
+        deliver_timeout=0.05,
+        carriers=4,
+        stop_timeout=0.1,
+    ) as shop:
+        with shop.begin() as tx:
+            for n in range(8):
+                tx.execute(
+                    "INSERT INTO _onceward_peers (name, url, epoch) VALUES (?, 'slow:x', 'e')",
+                    (f"slow{n}",),
+                )
+        shop.send_many([(f"slow{n}", n) for n in range(8)])
+        shop.peers.register("live", "function:x")
+        shop.send("live", 1)
+        found = arrived.wait(LIMIT / 6)
+        hanging.go.set()
+
+    assert found
+
+
+def test_a_transport_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
+    """Every transport is closed; the error of one is raised after that."""
+    closed: list[str] = []
+
+    class Closing(FunctionTransport):
+        def __init__(self, name: str) -> None:
+            super().__init__(lambda _: True)
+            self.features = replace(self.features, schemes=frozenset({name}))
+
+        def close(self) -> None:
+            [name] = self.features.schemes
+            closed.append(name)
+            raise OSError(name)
+
+    box = Postbox(tmp_path / "a.db", agent="a", transports={n: Closing(n) for n in ("x", "y")})
+    with pytest.raises(OSError, match="x"):
+        box.close()
+
+    assert (["y", "x"], None) == (closed, box._db._con)

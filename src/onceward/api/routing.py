@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from threading import RLock
@@ -79,7 +80,8 @@ class TransportRouter:
         self._factories: dict[str, MakeTransport] = {}
         self._failed: dict[str, str] = {}
         """By scheme: why its transport could not be made when that was last tried."""
-        self._lock = RLock()
+        self._making: dict[str, RLock] = {}
+        """By scheme: held while its transport is made, which may hang."""
         for scheme, given in (transports or {}).items():
             if isinstance(given, Transport) and not isinstance(given, type):
                 self._transports[scheme] = given
@@ -177,12 +179,19 @@ class TransportRouter:
         made = self._transports.get(scheme)
         if made is not None:
             return made
-        with self._lock:
+        making, limit = self._making.setdefault(scheme, RLock()), self._settings.deliver_timeout
+        if not making.acquire(timeout=limit):  # so that the carriers of its peers come back
+            why = f"another thread has been making it for {limit} s"
+            self._failed[scheme] = f"the transport for {scheme} cannot be made: {why}"
+            raise Unreachable(self._failed[scheme])
+        try:
             made = self._transports.get(scheme)
             if made is None:
                 made = self._make(scheme)
                 self._transports[scheme] = made
                 self._add_schemes(made)
+        finally:
+            making.release()
         return made
 
     def _make(self, scheme: str) -> Transport:
@@ -233,9 +242,10 @@ class TransportRouter:
         return accept, close
 
     def close(self) -> None:
-        """Close every transport."""
-        for transport in {id(made): made for made in self._transports.values()}.values():
-            transport.close()
+        """Close every transport, also where one of them raises."""
+        with ExitStack() as steps:
+            for transport in {id(made): made for made in self._transports.values()}.values():
+                steps.callback(transport.close)
 
 
 def _nowhere(name: str) -> NoReturn:
