@@ -25,6 +25,7 @@ CASES: Final = {
     "history": "tests.bench.history:history",
     "topics": "tests.bench.topics:topics",
     "fanout": "tests.bench.fanout:fanout",
+    "recipients": "tests.bench.recipients:recipients",
     "memory": "tests.bench.memory:memory",
     "price": "tests.bench.price:price",
 }

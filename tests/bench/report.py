@@ -116,6 +116,13 @@ By hand: the same rows in one
 transaction, a body in each.""",
     ),
     Section(
+        title="One message for each of many",
+        cases=("recipients",),
+        prose="""One message for each of a thousand recipients' files, delivered; the ratio is to \
+the same with ten recipients, and
+`kb_each` the memory that an open file of a recipient takes.""",
+    ),
+    Section(
         title="A mailbox shared out",
         cases=("claim-group", "claim-wake"),
         prose="""Five processes lease, handle and settle the messages of one mailbox. \
