@@ -2,5 +2,6 @@
 
 from onceward.transports.http_endpoint import HttpEndpoint, HttpLimits
 from onceward.transports.http_listener import HttpListener
+from onceward.transports.poll import PollListener
 
-__all__ = ["HttpEndpoint", "HttpLimits", "HttpListener"]
+__all__ = ["HttpEndpoint", "HttpLimits", "HttpListener", "PollListener"]

@@ -524,6 +524,8 @@ def test_an_address_that_is_taken_is_an_error(there: Served, tmp_path: Path) -> 
 
 def test_an_endpoint_has_an_app_of_its_own() -> None:
     """The app lists what it serves, for mounting into another one."""
-    assert ["/v1/agents/{name}/parcels", "/v1/agents/{name}/ping", "/healthz"] == [
-        getattr(route, "path", "") for route in HttpEndpoint().app.routes
-    ]
+    paths = [getattr(route, "path", "") for route in HttpEndpoint().app.routes]
+
+    assert [*(f"/v1/agents/{{name}}/{v}" for v in ("parcels", "ping", "collect")), "/healthz"] == (
+        paths
+    )

@@ -40,6 +40,7 @@ GROUP: Final = "onceward.transports"
 BUILT_IN: Final[dict[str, str]] = {
     "http": "onceward.transports.http:HttpTransport",
     "https": "onceward.transports.http:HttpTransport",
+    "poll": "onceward.transports.poll:PollTransport",
     "nats": "onceward.transports.nats:NatsTransport",
 }
 """By scheme: module and name of the factory of a transport of ours that needs an extra."""

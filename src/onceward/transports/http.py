@@ -139,6 +139,16 @@ class HttpTransport:
             raise Unreachable(msg)
         return told.at
 
+    def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes:
+        """Return the proved answer to a question of *name* for a parcel of *peer*."""
+        asked = SignedRequest(name, peer, "collect", wire.ANSWER_TYPE, question)
+        reply = self.request(url, asked, limit=PARCEL_MAX)
+        self._prove(asked, reply)
+        if reply.status != HTTPStatus.OK:
+            msg = f"status {reply.status} to a question for parcels"
+            raise Unreachable(msg)
+        return reply.body
+
     def request(self, url: str, asked: SignedRequest, *, limit: int) -> Reply:
         """Make one request under one deadline; read at most *limit* bytes of its answer."""
         try:

@@ -34,9 +34,11 @@ from onceward.model import wire
 from onceward.model.clock import Clock
 from onceward.model.log import log
 from onceward.model.notices import NOTICE_MAX, Notice, NoticeKind, decode_notice, encode_notice
+from onceward.model.parcel import Parcel
 from onceward.transports.base import Accept, TransportContext
 from onceward.transports.http_signing import WINDOW, Signed, signed_headers
 from onceward.transports.keys import Keys
+from onceward.transports.poll import HOLD, Place, desks
 
 NOT_TAKEN: Final = b"not taken\n"
 """Body of every answer to a request that was not proved, or is for another agent."""
@@ -162,10 +164,11 @@ class HttpEndpoint:
             routes=[
                 Route("/v1/agents/{name}/parcels", self._parcels, methods=["POST"]),
                 Route("/v1/agents/{name}/ping", self._ping, methods=["POST"]),
+                Route("/v1/agents/{name}/collect", self._collect, methods=["POST"]),
                 Route("/healthz", _healthz, methods=["GET"]),
             ]
         )
-        """The app: ``/v1/agents/NAME/parcels``, ``/v1/agents/NAME/ping``, ``/healthz``."""
+        """The app: ``/v1/agents/NAME/parcels``, ``…/ping``, ``…/collect``, ``/healthz``."""
 
     def __call__(self, context: TransportContext) -> Binding:
         """Return the listener of one postbox."""
@@ -179,6 +182,7 @@ class HttpEndpoint:
         """Serve an agent no more; wait for what it is accepting."""
         left = [each for each in self._agents.get(served.name, ()) if each is not served]
         self._agents[served.name] = left
+        desks.give_up(served.keys.folder.parent, served.name)
         served.close()
 
     # -- requests ---------------------------------------------------------------------------
@@ -189,6 +193,25 @@ class HttpEndpoint:
 
     async def _ping(self, request: Request) -> Response:
         return await self._answer(request, _take_ping, wire.ANSWER_TYPE, NOTICE_MAX)
+
+    async def _collect(self, request: Request) -> Response:
+        """Hold the question of a peer until a parcel waits for it, and answer with that."""
+        try:
+            served, signed = self._look(request, wire.ANSWER_TYPE)
+            body = await self._body(request, served, signed, self.limits.parcel_bytes)
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._pool, _asked, served, signed, bytes(body.text))
+            work.add_done_callback(lambda _: body.release())
+            place, seconds = await asyncio.shield(work)
+            parcel = await _held(request, place, seconds)
+            answer = loop.run_in_executor(self._pool, _handed, served, signed, parcel)
+            told, headers = await answer
+            return Response(told, HTTPStatus.OK, headers)
+        except _Denied as denied:
+            headers = denied.headers | {"connection": "close"}
+            return Response(denied.body, denied.status, headers)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)
 
     async def _answer(self, request: Request, take: Take, media: str, limit: int) -> Response:
         try:
@@ -322,18 +345,65 @@ async def _healthz(_: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
+async def _held(request: Request, place: Place, seconds: float) -> Parcel | None:
+    """Return the parcel that waits, or comes to wait within *seconds*."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    parcel = place.hold(lambda: loop.call_soon_threadsafe(woken.set))
+    if parcel is None:
+        ends = {asyncio.ensure_future(each) for each in (woken.wait(), request.receive())}
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+        parcel = place.hold(None)
+    return parcel
+
+
 # -- on a thread -----------------------------------------------------------------------------------
+
+
+def _asked(served: Served, signed: Signed, body: bytes) -> tuple[Place, float]:
+    """Prove a question, settle the answer that it carries, and return where it is held."""
+    _prove(served, signed, body)
+    question, _, answer = body.partition(b"\n")
+    try:
+        notice = decode_notice(question)
+    except InvalidParcel as error:
+        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY) from error
+    _check_names(served, signed, notice.sender, notice.recipient)
+    if notice.kind != "collect":
+        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY)
+    place = desks.place(served.keys.folder.parent, served.name, signed.sender)
+    place.ask(answer)
+    return place, min(notice.limit / 1000, HOLD)
+
+
+def _handed(served: Served, signed: Signed, parcel: Parcel | None) -> tuple[bytes, dict[str, str]]:
+    """Return what a question gets, and the headers that sign it."""
+    now = served.clock.now() // 1000
+    body = _notice(served, signed, "nothing") if parcel is None else wire.encode_parcel(parcel)
+    try:
+        secrets = served.keys.secrets(signed.sender)
+    except NoKey as error:
+        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
+    return body, signed_headers(secrets, served.name, signed.nonce, now, body)
+
+
+def _prove(served: Served, signed: Signed, body: bytes) -> tuple[bytes, ...]:
+    """Return the secrets of the pair; raises _Denied where the body is not proved, or replayed."""
+    try:
+        secrets = served.keys.secrets(signed.sender)
+    except NoKey as error:
+        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
+    now = served.clock.now() // 1000
+    if not signed.proves(secrets, body) or not served.nonces.add(signed, now):
+        raise _Denied(HTTPStatus.UNAUTHORIZED)
+    return secrets
 
 
 def _taken(served: Served, signed: Signed, body: bytes, take: Take) -> tuple[Taken, dict[str, str]]:
     """Prove a body, take it and sign the answer; raises _Denied where it is not proved."""
     now = served.clock.now() // 1000
-    try:
-        secrets = served.keys.secrets(signed.sender)
-    except NoKey as error:
-        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
-    if not signed.proves(secrets, body) or not served.nonces.add(signed, now):
-        raise _Denied(HTTPStatus.UNAUTHORIZED)
+    secrets = _prove(served, signed, body)
     try:
         taken = take(served, signed, body)
     except (InvalidParcel, Unreachable) as error:

@@ -147,6 +147,11 @@ class SharedBinding:
         self._server, self._binding = server, binding
         self._listening = False
 
+    @property
+    def url(self) -> str:
+        """Return where the server listens."""
+        return self._server.url
+
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for *name* to *accept* from now on; raises InvalidArgument."""
         if not self._listening:
