@@ -10,6 +10,7 @@ import pytest
 
 import onceward
 from onceward import Agent, Postbox
+from onceward.db import notify
 from onceward.db.group_commit import ReplacedFileDetector
 from onceward.model.parcel import Answer, Parcel
 
@@ -69,8 +70,9 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """Two postboxes that have exchanged messages; their folder is quiet, as two seconds later."""
+    """Two postboxes that have exchanged messages; their folders are quiet, as two seconds later."""
     monkeypatch.setattr(ReplacedFileDetector, "SETTLED", 0)
+    monkeypatch.setattr(notify, "SETTLED", 0)
     agent = Agent("b")
     agent.on("json")(lambda _: None)
     with (
