@@ -129,3 +129,22 @@ def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:
 
     assert found.within(18, 99, 12), found
     assert 4 == pair.recipient.stats()["processed"]
+
+
+def test_a_message_of_a_large_run_costs_few_calls(tmp_path: Path) -> None:
+    """A run's 100 further messages are at most 15 calls each: queue, bind, handle and settle."""
+    agent = Agent("b")
+    agent.session(mode="collect", debounce=0)(lambda _: None)
+    with (
+        Postbox(tmp_path / "a.db", agent="a", start=False) as sender,
+        Postbox(tmp_path / "b.db", agent=agent, start=False) as recipient,
+    ):
+        [worker] = recipient._runners
+        found: list[int] = []
+        for count in (20, 20, 120):
+            sender.session("s").send_many([("b", GREETING)] * count)
+            sender.run_until_idle()
+            found.append(counted(worker.run_due).calls)
+
+        assert 160 == recipient.stats()["processed"]
+    assert found[2] - found[1] <= 100 * 15, found

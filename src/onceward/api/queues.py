@@ -80,7 +80,7 @@ class Queues:
         held = Lease(found[0][0], 0, "", isolate=False)
         chosen = [
             each
-            for each in session_queues.waiting(tx, held.lane_id, -1, placed=False)
+            for each in session_queues.waiting(tx, held, -1, placed=False)
             if each.id == message_id
         ]
         removed = Done("dropped", reason_text("removed", "taken out of its queue by hand"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -61,16 +62,12 @@ class ReceivedMessage(Generic[T_co]):
         """The body, as an instance of the type that was asked for."""
         self.id: str = frame.id
         """Names the message everywhere: the idempotency key for effects outside the file."""
-        self.sender: str = frame.sender
-        """Agent that sent it."""
         self.session: str = frame.session
         """Conversation that it belongs to."""
         self.type: str = frame.type
         """Wire name of its type."""
         self.topic: str | None = frame.topic
         """Topic that it was published under."""
-        self.priority: Priority = frame.priority_name
-        """critical, urgent, normal, low or background."""
         self.correlation_id: str | None = frame.correlationid
         """Id of the conversation's first message."""
         self.causation_id: str | None = frame.causationid
@@ -81,15 +78,31 @@ class ReceivedMessage(Generic[T_co]):
         """Channel that it was sent to."""
         self.kind: str | None = frame.kind
         """Kind of a channel's message: text, command, query …."""
-        self.headers: dict[str, str | int | bool] = frame.headers
-        """Extension attributes of the frame."""
-        self.body_error: str | None = frame.body_error
-        """Why the body is missing, None where it is not: the sender's file had lost it."""
 
     def __repr__(self) -> str:
         """Name the message without its body, which may be secret or large."""
         kind = type(self).__name__
         return f"<{kind} {self.id} {self.type} from {self.sender}, attempt {self.attempt}>"
+
+    @property
+    def sender(self) -> str:
+        """Return the name of the agent that sent it."""
+        return self.frame.sender
+
+    @property
+    def priority(self) -> Priority:
+        """Return critical, urgent, normal, low or background."""
+        return self.frame.priority_name
+
+    @cached_property
+    def headers(self) -> dict[str, str | int | bool]:
+        """Return the extension attributes of the frame."""
+        return self.frame.headers
+
+    @property
+    def body_error(self) -> str | None:
+        """Return why the body is missing, None where it is not: the sender's file had lost it."""
+        return self.frame.body_error
 
     @property
     def attempt(self) -> int:

@@ -198,30 +198,29 @@ def begin(
     run_id: str,
     session: str,
     mode: QueueMode,
-    lane: tuple[int, int],
+    held: Lease,
     messages: Sequence[LeasedMessage],
-    owner: str,
     until: Millis,
-) -> tuple[OpenRun, list[LeasedMessage]]:
+) -> OpenRun:
     """
-    Lease a session's queue, bind messages to a new run, and count their attempt.
+    Lease a session's queue as *held* says, bind messages to a new run, and count their attempt.
 
     Raises:
         LeaseLost: another worker serves this session by now.
 
     """
-    lane_id, token = lane
-    bound = json.dumps([each.seq for each in messages])
-    last = max(each.seq for each in messages)
+    lane_id, token, owner, _ = held
+    seqs = [each.seq for each in messages]
+    bound = json.dumps(seqs)
     if not tx.run(
         LEASE,
         {
             "owner": owner,
             "until": until,
             "bound": bound,
-            "last": last,
+            "last": max(seqs),
             "lane": lane_id,
-            "token": token,
+            "token": token - 1,
         },
     ):
         msg = f"the queue of {session!r} was leased in between"
@@ -231,7 +230,7 @@ def begin(
         "session": session,
         "mode": mode,
         "lane": lane_id,
-        "token": token + 1,
+        "token": token,
         "owner": owner,
         "bound": bound,
     }
@@ -240,9 +239,7 @@ def begin(
     )
     tx.run(BIND, {"run": seq, "bound": bound})
     tx.run(LINES, (seq, session))
-    held = Lease(lane_id, token + 1, owner, isolate=True)
-    run = OpenRun(seq, run_id, session, mode, lane_id, token + 1, owner, bound, None)
-    return run, [LeasedMessage(held, *each[1:]) for each in messages]
+    return OpenRun(seq, run_id, session, mode, lane_id, token, owner, bound, None)
 
 
 def summary(tx: StoreTransaction, run: OpenRun) -> Summary | None:

@@ -367,12 +367,9 @@ def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, st
     return [(lane_id, name, token) for lane_id, name, token in rows]
 
 
-def waiting(tx: StoreTransaction, lane_id: int, limit: int, *, placed: bool) -> list[LeasedMessage]:
-    """Return the first messages of a queue, as if each was leased for its next attempt."""
-    return _read(
-        tx.rows(NEXT_PLACED if placed else NEXT, (lane_id, limit)),
-        Lease(lane_id, 0, "", isolate=False),
-    )
+def waiting(tx: StoreTransaction, held: Lease, limit: int, *, placed: bool) -> list[LeasedMessage]:
+    """Return the first messages of a queue, as if each was leased so for its next attempt."""
+    return _read(tx.rows(NEXT_PLACED if placed else NEXT, (held.lane_id, limit)), held)
 
 
 def of_seqs(tx: StoreTransaction, seqs: Iterable[int], held: Lease) -> list[LeasedMessage]:
@@ -426,7 +423,8 @@ def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]
 
     """
     found = tx.rows(LANE, (session,))
-    listed = waiting(tx, found[0][0], -1, placed=True) if found else []
+    unheld = [Lease(row[0], 0, "", isolate=False) for row in found]
+    listed = waiting(tx, unheld[0], -1, placed=True) if unheld else []
     by_id = {each.id: each for each in listed}
     missing = [each for each in ids if each not in by_id]
     if missing or len(set(ids)) != len(ids):

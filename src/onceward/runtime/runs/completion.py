@@ -89,7 +89,7 @@ class RunCompletion:
 
         """
         again = next((s for s in outcome.settlements if isinstance(s, RetryAt)), None)
-        done = all(isinstance(s, Done) for s in outcome.settlements)
+        done = {type(s) for s in outcome.settlements} <= {Done}
         state: RunState = "done" if done else "failed"
         ended = [
             SettledMessage(message, settlement)

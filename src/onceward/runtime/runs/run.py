@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
 from onceward.errors import RunAborted
@@ -116,7 +116,7 @@ class Run(RunFields[Message[Any]]):
     """
 
     def __init__(self, started: StartedRun, *, sender: Sender, holder: Holder) -> None:
-        super().__init__(started, [_message(each) for each in started.messages])
+        super().__init__(started, _messages(started.messages))
         self._started, self._sender, self._holder = started, sender, holder
         self._drafts: list[OutgoingMessage] = []
         self._answered: set[str] = set()
@@ -210,7 +210,7 @@ class Run(RunFields[Message[Any]]):
         ``steer`` with ``inject`` leaves new messages to this call instead of ending
         the run. Raises RunAborted.
         """
-        fresh = [_message(each) for each in self._holder.more()]
+        fresh = _messages(self._holder.more())
         self.messages += fresh
         return fresh
 
@@ -221,8 +221,8 @@ class Run(RunFields[Message[Any]]):
         return draft.id
 
 
-def _message(each: ReadMessage) -> Message[Any]:
-    return Message(each.leased, each.frame, each.body, None)
+def _messages(found: Sequence[ReadMessage]) -> list[Message[Any]]:
+    return [Message(leased, frame, body, None) for leased, frame, body in found]
 
 
 class AsyncRun(RunFields[AsyncMessage[Any]], AsyncFace[Run]):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.connection import SQLError
@@ -48,6 +49,7 @@ from onceward.store.session_queues import NewMessage, Queue
 
 ARRIVALS: Final = 2000
 """Most arrivals that one look takes in."""
+SESSION: Final = attrgetter("session")
 
 
 class ReadMessage(NamedTuple):
@@ -63,10 +65,6 @@ class ReadMessage(NamedTuple):
         if self.frame.type == WORKER_RESULT:
             return None  # it wants no reply, so it goes with any thread
         return self.frame.replyto or self.frame.sender, self.frame.correlationid
-
-    def held_by(self, held: Lease) -> ReadMessage:
-        """Return the same message under a lease."""
-        return self._replace(leased=self.leased._replace(lane=held))
 
 
 class StartedRun(NamedTuple):
@@ -137,8 +135,8 @@ class RunScheduler:
             if self._agent._serves(run.session) is not None:
                 self._isolated(tx, looked, partial(self._recover, tx, run))
         arrivals = session_queues.arrivals(tx, self.patterns, ARRIVALS)
-        arrivals = sorted(arrivals, key=lambda each: (each.session, each.seq))
-        for session, fresh in groupby(arrivals, lambda each: each.session):
+        # They come by sequence, and a stable sort keeps that order within a session.
+        for session, fresh in groupby(sorted(arrivals, key=SESSION), SESSION):
             admit = partial(self._admit, tx, session, list(fresh), looked)
             self._isolated(tx, looked, admit)
         self._start_runs(tx, looked, slots)
@@ -205,7 +203,7 @@ class RunScheduler:
         trusted: tuple[str, ...] = ()
         if handler is not None and policy.mode != "queue":
             trusted = (*handler.allow_override_from, self._agent.name)
-        modes = [_requested_mode(each, trusted) or policy.mode for each in fresh]
+        modes = [(each.frame and _requested_mode(each, trusted)) or policy.mode for each in fresh]
         return next((mode for mode in reversed(modes) if mode in PREEMPTING), "")
 
     def _preempt(
@@ -284,22 +282,21 @@ class RunScheduler:
         if due_at > tx.now or handler is None:
             tx.run(session_queues.DEFER, (due_at, lane[0]))
             return
-        one = mode in ("followup", "queue")
+        held = Lease(lane[0], lane[1] + 1, self._owner, isolate=True)
+        most = 2 if mode in ("followup", "queue") else session_queues.ALL
         while True:
-            rows = session_queues.waiting(
-                tx, lane[0], 2 if one else session_queues.ALL, placed=queue.reordered
-            )
+            rows = session_queues.waiting(tx, held, most, placed=queue.reordered)
             good, bad = self._sort_out(rows, handler, tx.now)
             if bad:
                 self._completion.conclude(tx, bad)
-                session_queues.update_head(tx, lane[0])
+                session_queues.update_head(tx, held.lane_id)
                 looked.moved += len(bad)
             if good or not rows:
                 break
         if good:
             count = batch_size(mode, [self._weigh(each, handler) for each in good])
             looked.started.append(
-                self._begin(tx, handler, mode, lane, good[:count], more=len(rows) > count)
+                self._begin(tx, handler, mode, held, good[:count], more=len(rows) > count)
             )
 
     def _due_at(self, tx: StoreTransaction, session: str, lane_id: int, queue: Queue) -> Millis:
@@ -317,17 +314,14 @@ class RunScheduler:
         good: list[ReadMessage] = []
         bad: list[SettledMessage] = []
         for leased in rows:
-            found: ReadMessage | Settlement = problem(
-                leased, now, spent=self._spent(leased.attempt - 1, handler)
-            ) or read(leased, handler.types)
+            before = leased.attempt - 1
+            spent = before > 0 and exhausted(self._policy, handler, before)
+            found = problem(leased, now, spent=spent) or read(leased, handler.types)
             if isinstance(found, ReadMessage):
                 good.append(found)
             else:
                 bad.append(SettledMessage(leased, found))
         return good, bad
-
-    def _spent(self, attempts: int, handler: SessionHandler) -> bool:
-        return attempts > 0 and exhausted(self._policy, handler, attempts)
 
     def _weigh(self, each: ReadMessage, handler: SessionHandler) -> QueuedItem:
         again = each.leased.attempt > 1 and exhausted(self._policy, handler, each.leased.attempt)
@@ -338,28 +332,25 @@ class RunScheduler:
         tx: StoreTransaction,
         handler: SessionHandler,
         mode: QueueMode,
-        lane: tuple[int, int],
+        held: Lease,
         chosen: list[ReadMessage],
         *,
         more: bool,
     ) -> StartedRun:
         session = chosen[0].leased.session
         until = tx.now + round(1000 * self._settings.lease)
-        run, bound = runs.begin(
-            tx, run_id=self._ids(), session=session, mode=mode, lane=lane,
-            messages=[each.leased for each in chosen], owner=self._owner, until=until,
+        bound = [each.leased for each in chosen]
+        run = runs.begin(
+            tx, run_id=self._ids(), session=session, mode=mode, held=held, messages=bound,
+            until=until,
         )  # fmt: skip
         tx.run(session_queues.BEGUN, {"more": more, "session": session})
         self._emit_bound(tx, run, bound, began=True)
-        messages = [
-            ReadMessage(leased, each.frame, each.body)
-            for leased, each in zip(bound, chosen, strict=True)
-        ]
         return StartedRun(
             run,
             handler,
-            messages,
-            metadata(mode, messages),
+            chosen,
+            metadata(mode, chosen),
             runs.summary(tx, run),
             runs.previous(tx, run),
         )
@@ -394,18 +385,18 @@ class RunScheduler:
         """
         runs.prove(tx, run)
         queue = self.queue(tx, run.session)
-        rows = session_queues.waiting(tx, run.lane_id, session_queues.ALL, placed=queue.reordered)
+        held = Lease(run.lane_id, run.token, run.owner, isolate=True)
+        rows = session_queues.waiting(tx, held, session_queues.ALL, placed=queue.reordered)
         good, bad = self._sort_out(rows, handler, tx.now)
         self._completion.conclude(tx, bad)
         session_queues.update_head(tx, run.lane_id)
         if not good:
             return run, []
-        held = Lease(run.lane_id, run.token, run.owner, isolate=True)
         now = runs.add_messages(
             tx, run, [*known, *(each.leased.id for each in good)], [each.leased for each in good]
         )
         self._emit_bound(tx, run, [each.leased for each in good], began=False)
-        return now, [each.held_by(held) for each in good]
+        return now, good
 
 
 def _oldest(tx: StoreTransaction, lane_id: int, limit: int, but: set[int]) -> list[QueuedItem]:
