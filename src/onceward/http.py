@@ -1,7 +1,11 @@
 """Serve agents over HTTP, with a server of their own or in your app; needs ``onceward[http]``."""
 
-from onceward.transports.http_endpoint import HttpEndpoint, HttpLimits
-from onceward.transports.http_listener import HttpListener
-from onceward.transports.poll import PollListener
+try:
+    from onceward.transports.http_endpoint import HttpEndpoint, HttpLimits
+    from onceward.transports.http_listener import HttpListener
+    from onceward.transports.poll import PollListener
+except ModuleNotFoundError as error:
+    msg = f"onceward.http needs {error.name}, which is not installed: pip install 'onceward[http]'"
+    raise ModuleNotFoundError(msg, name=error.name) from error
 
 __all__ = ["HttpEndpoint", "HttpLimits", "HttpListener", "PollListener"]

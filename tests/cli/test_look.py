@@ -207,6 +207,16 @@ def test_sql_reads(cli: Cli) -> None:
         "sql", "SELECT 1700000000000 AS sent_at, 'a' || char(9) || 'b' AS text"
     ).lines
     assert [["1"]] == cli("sql", "-", stdin="SELECT count(*) FROM onceward_stats").lines
+    assert [["1"]] == cli("sql", "SELECT 1;\n-- that is all\n").lines
+
+
+@pytest.mark.usefixtures("shop")
+def test_sql_runs_one_statement(cli: Cli) -> None:
+    """Rows of several statements have no common columns; the error says what to do."""
+    found = cli("sql", "SELECT 1; SELECT 2, 3")
+
+    assert 2 == found.code
+    assert "run one at a time" in found.err
 
 
 @pytest.mark.parametrize(

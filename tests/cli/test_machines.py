@@ -113,7 +113,21 @@ def test_a_ping_says_that_the_url_is_wrong(cli: Cli, home: Path) -> None:
     with scripted(lambda _: (404, {}, b"")) as other:
         cli("peers", "add", "bob", other)
         assert "no onceward at this url" in cli("peers", "ping", "bob").err
+        cli("peers", "add", "bob", other.replace("http:", "https:"))
+        assert "url: no https is spoken there" in cli("peers", "ping", "bob").err
     assert 2 == cli("peers", "ping", "shop").code
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_ping_names_the_file_of_authorities_that_is_missing(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says which setting names it."""
+    Keys(home).create("bob")
+    monkeypatch.setenv("ONCEWARD_HTTP_CA", "none.pem")
+    cli("peers", "add", "bob", "https://127.0.0.1:1")
+
+    assert "http_ca none.pem cannot be used" in cli("peers", "ping", "bob").err
 
 
 @pytest.mark.usefixtures("shop")
@@ -143,7 +157,54 @@ def test_serve_needs_an_address_and_agents(cli: Cli, home: Path) -> None:
     """Without --listen it is a usage error, without agents there is nothing to serve."""
     assert 2 == cli("serve").code
     assert 3 == cli("serve", home, "--listen", "http://127.0.0.1:0").code
-    assert 2 == cli("serve", home, "--listen", "http://0.0.0.0:0").code
+    assert "--behind-proxy" in cli("serve", home, "--listen", "http://0.0.0.0:0").err
+    (home / "shop.db").touch()
+    assert "is a file" in cli("serve", home / "shop.db", "--listen", "http://127.0.0.1:0").err
+
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from onceward import Postbox
+from onceward.errors import InvalidArgument
+try:
+    exec(sys.argv[2])
+except (ModuleNotFoundError, InvalidArgument) as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "code", "extra"),
+    [
+        ("starlette", "from onceward.http import HttpListener", "http"),
+        ("httpx2", "Postbox('a.db', agent='a').peers.register('b', 'https://b.example')", "http"),
+        ("starlette", "from onceward.http import PollListener", "http"),
+        (
+            "nats",
+            "Postbox('a.db', agent='a').peers.register('b', 'nats://b.example/b')",
+            "nats",
+        ),
+        (
+            "nats",
+            "import onceward.nats as n; Postbox('a.db', agent='a', listeners=[n.NatsListener('nats://b')])",
+            "nats",
+        ),
+    ],
+)
+def test_without_the_extra_the_error_says_what_to_install(
+    tmp_path: Path, library: str, code: str, extra: str
+) -> None:
+    """The class or url that needs an extra fails at once, not with its first message."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT, library, code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert f"not installed: pip install 'onceward[{extra}]'" in ran.stdout
 
 
 def test_a_served_home_takes_messages_until_it_is_terminated(cli: Cli, home: Path) -> None:

@@ -500,18 +500,36 @@ def test_closing_waits_for_what_is_being_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://0.0.0.0:1", "behind a proxy"),
+        ("http://0.0.0.0:1", "behind_proxy"),
         ("https://127.0.0.1:1", "certificate"),
-        ("ftp://127.0.0.1", "write it as"),
-        ("127.0.0.1:80", "write it as"),
+        ("ftp://127.0.0.1", "such as https://0.0.0.0:8443"),
+        ("127.0.0.1:80", "such as https://0.0.0.0:8443"),
         ("http://127.0.0.1:99999", "out of range"),
-        ("http://127.0.0.1/path", "write it as"),
+        ("http://127.0.0.1/path", "such as https://0.0.0.0:8443"),
     ],
 )
 def test_an_address_that_cannot_be_served_is_refused(url: str, words: str) -> None:
     """A listener says at once which address it wants."""
     with pytest.raises(InvalidArgument, match=words):
         HttpListener(url)
+
+
+def test_http_takes_no_certificate() -> None:
+    """A certificate that would not be used is refused, so that no listener is plain by a slip."""
+    with pytest.raises(InvalidArgument, match="http uses no certificate"):
+        HttpListener("http://127.0.0.1:0", certfile="home.pem")
+
+
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """The error names the file that is missing or no certificate; nothing is bound."""
+    wrong = tmp_path / "home.pem"
+    for content in (None, "no certificate"):
+        if content is not None:
+            wrong.write_text(content)
+        listener = HttpListener("https://127.0.0.1:0", certfile=str(wrong))
+
+        with pytest.raises(InvalidArgument, match=rf"the certificate {wrong} .* cannot be used"):
+            listener(context(tmp_path, "carl")).listen("carl", lambda _: Answer(verdict="busy"))
 
 
 def test_an_address_that_is_taken_is_an_error(there: Served, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_key_is_not_made_twice(keys: Keys) -> None:
     keys.create("bob")
     before = keys.secrets("bob")
 
-    with pytest.raises(InvalidArgument, match="rotate it"):
+    with pytest.raises(InvalidArgument, match="onceward keys rotate bob"):
         keys.create("bob")
 
     assert before == keys.secrets("bob")

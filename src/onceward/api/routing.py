@@ -113,7 +113,10 @@ class TransportRouter:
         """
         scheme, colon, _ = url.partition(":")
         if not colon or scheme not in self.schemes():
-            msg = f"no transport for {url!r}: there are {', '.join(self.schemes())}"
+            msg = (
+                f"no transport for {url!r}: there are {', '.join(self.schemes())};"
+                " a url begins with one of them and a colon"
+            )
             raise InvalidArgument(msg)
         try:
             transport = self.make(scheme)
@@ -203,6 +206,9 @@ class TransportRouter:
             raise
         except Exception as error:
             why = error_text(error)
+            if scheme in BUILT_IN and isinstance(error, ModuleNotFoundError):
+                extra = "nats" if scheme == "nats" else "http"
+                why = f"{error.name} is not installed: pip install 'onceward[{extra}]'"
             self._failed[scheme] = f"the transport for {scheme} cannot be made: {why}"
             raise Unreachable(self._failed[scheme]) from error
         self._failed.pop(scheme, None)
@@ -250,7 +256,8 @@ class TransportRouter:
 
 
 def _nowhere(name: str) -> NoReturn:
-    msg = f"{name} has no known url: register it, or create {name}.db beside this file"
+    cure = f"register it (onceward peers add), or create {name}.db beside this file"
+    msg = f"{name} has no known url: {cure}"
     raise Unreachable(msg)
 
 

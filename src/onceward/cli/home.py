@@ -50,7 +50,11 @@ def serve(
         folder = home or Path(env_or_project("home") or ".")
         boxes = [stack.enter_context(box) for box in _opened(folder, found)]
         if not boxes:
-            msg = f"no agent's file is in {folder}: create one with onceward init NAME"
+            if folder.is_file():
+                msg = f"{folder} is a file: give its folder, all agents of which are served"
+                raise Usage(msg)
+            cure = f"create one with onceward init NAME --home {folder}"
+            msg = f"no agent's file is in {folder}: {cure}"
             raise NothingThere(msg)
         stack.enter_context(stops(told))
         names = ", ".join(box.agent for box in boxes)

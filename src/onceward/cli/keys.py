@@ -78,7 +78,9 @@ def rotate(
     if finish:
         keys.retire(peer)
         return _row(home, peer, answer)
-    return emit({"peer": peer, "secret": keys.rotate(peer)}, ("secret",), answer)
+    secret = keys.rotate(peer)
+    note(f"give it to the operator of {peer}, then finish on both sides: keys rotate --finish")
+    return emit({"peer": peer, "secret": secret}, ("secret",), answer)
 
 
 def drop(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:

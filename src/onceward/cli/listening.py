@@ -42,7 +42,9 @@ class Listening:
         try:
             from onceward.http import HttpListener  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
-            msg = f"--listen needs an extra ({error.name}): pip install 'onceward[http]'"
+            msg = (
+                f"--listen needs {error.name}, which is not installed: pip install 'onceward[http]'"
+            )
             raise Usage(msg) from error
         return [
             HttpListener(

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
+
 from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.target import existing
 from onceward.db import migrations
@@ -31,6 +33,7 @@ class Look:
 
     def __init__(self, con: Any, path: Path) -> None:
         self._con, self._path = con, path
+        self._has_run = False
 
     def ask(self, sql: str, **named: Any) -> list[dict[str, Any]]:
         """Run one reading statement; a column name that comes twice gets a number."""
@@ -56,7 +59,7 @@ class Look:
 
         Raises:
             ReadOnlyStore: it would write; nothing was changed.
-            Usage: it is no SQL, or names what does not exist.
+            Usage: it is no SQL, several statements, or names what does not exist.
 
         """
         try:
@@ -80,7 +83,19 @@ class Look:
                 f"{quoted(sql.strip())} would write: this connection only reads; see onceward send"
             )
             raise ReadOnlyStore(msg)
+        if self._has_run and _has_columns(cursor):
+            msg = "these are several statements: run one at a time"
+            raise Usage(msg)
+        self._has_run = True
         return True
+
+
+def _has_columns(cursor: Any) -> bool:
+    """Return whether a statement reads; a comment behind the last semicolon does not."""
+    try:
+        return bool(cursor.get_description())
+    except apsw.ExecutionCompleteError:
+        return False
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -46,7 +46,7 @@ CLOSE_WITHIN: Final = 5.0
 BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 MEANINGS: Final[dict[int, str]] = {
     401: "it does not know us, by name, key or clock: see onceward peers ping",
-    404: "there is no onceward at this url",
+    404: "there is no onceward at this url, which is that of a home, without an agent's name",
     413: "it takes no parcel of this size, and did not sign that",
     415: "a proxy on the way changes bodies",
     421: "it does not serve an agent of this name",
@@ -225,15 +225,21 @@ class HttpTransport:
         return self._way
 
     def _tls(self) -> ssl.SSLContext | bool:
-        """Return how certificates are checked; raises OSError where a file cannot be read."""
+        """Return how certificates are checked; raises Unreachable where a file cannot be read."""
         settings = self._settings
         if not settings.http_ca and not settings.http_certificate:
             return True
-        context = ssl.create_default_context(cafile=settings.http_ca or None)
-        if settings.http_certificate:
-            context.load_cert_chain(
-                settings.http_certificate, settings.http_certificate_key or None
-            )
+        what = f"http_ca {settings.http_ca}"
+        try:
+            context = ssl.create_default_context(cafile=settings.http_ca or None)
+            if settings.http_certificate:
+                what = f"http_certificate {settings.http_certificate} with its key"
+                context.load_cert_chain(
+                    settings.http_certificate, settings.http_certificate_key or None
+                )
+        except OSError as error:
+            msg = f"certificate: the file of {what} cannot be used: {error}"
+            raise Unreachable(msg) from error
         return context
 
     def close(self) -> None:
@@ -331,6 +337,10 @@ def _words(error: Exception) -> str:
     text = str(error) or type(error).__name__
     if "CERTIFICATE" in text.upper():
         return f"certificate: {text}"
+    if "WRONG_VERSION_NUMBER" in text:
+        return f"url: no https is spoken there, maybe http: {text}"
+    if isinstance(error, httpx2.RemoteProtocolError):
+        return f"url: no answer of http came, maybe https is spoken there: {text}"
     if isinstance(error, httpx2.ConnectError):
         return f"url: no server is reached there: {text}"
     return f"{type(error).__name__}: {text}"

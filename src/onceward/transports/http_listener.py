@@ -88,6 +88,7 @@ class HttpListener:
                 raise InvalidArgument(msg) from error
 
     def _start(self) -> None:
+        self._check_files()
         self._socket = _bound(self._host, self._port)
         self._port = self._socket.getsockname()[1]
         config = self._config()
@@ -101,6 +102,22 @@ class HttpListener:
         )
         self._thread.start()
         ready.wait()
+
+    def _check_files(self) -> None:
+        """Raise InvalidArgument that names the file which cannot be used."""
+        certfile, keyfile, client_ca = self._tls
+        if not certfile:
+            return
+        context, what = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ""
+        try:
+            what = f"the certificate {certfile} with the key {keyfile}"
+            context.load_cert_chain(certfile, keyfile)
+            if client_ca:
+                what = f"the authorities in {client_ca}"
+                context.load_verify_locations(client_ca)
+        except OSError as error:
+            msg = f"cannot listen at {self.url}: {what} cannot be used: {error}"
+            raise InvalidArgument(msg) from error
 
     def _config(self) -> uvicorn.Config:
         certfile, keyfile, client_ca = self._tls
@@ -205,11 +222,16 @@ def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, in
         raise InvalidArgument(msg) from error
     why = ""
     if found.scheme not in {"http", "https"} or not host or found.path.strip("/"):
-        why = "write it as https://0.0.0.0:8443"
+        why = "give scheme, host and port only, such as https://0.0.0.0:8443"
     elif found.scheme == "https" and not certfile:
         why = "https needs a certificate: certfile and keyfile"
     elif found.scheme == "http" and not is_loopback(host) and not behind_proxy:
-        why = "http is for this machine: listen with https, or behind a proxy that does"
+        why = (
+            "plain http is for this machine only: listen with https,"
+            " or say behind_proxy=True where a proxy in front speaks https"
+        )
+    elif found.scheme == "http" and certfile:
+        why = "http uses no certificate: write https, or leave the certificate out"
     if why:
         msg = f"cannot listen at {url!r}: {why}"
         raise InvalidArgument(msg)

@@ -118,7 +118,8 @@ class Keys:
         decode_secret(secret)
         lines = self._lines(peer)
         if lines and only_first:
-            msg = f"there is a key for {peer}: rotate it, or drop it first"
+            cure = f"onceward keys rotate {peer}, or keys drop {peer} before"
+            msg = f"there is a key for {peer} already: {cure}"
             raise InvalidArgument(msg)
         self._write(peer, [secret.strip(), *(line for line in lines if line != secret.strip())])
 
@@ -208,7 +209,7 @@ def decode_secret(text: str) -> bytes:
     except ValueError:
         found = b""
     if not word.startswith(PREFIX) or not SHORTEST <= len(found) <= LONGEST:
-        msg = f"no secret: it is {PREFIX} and base64 of {SHORTEST} to {LONGEST} bytes"
+        msg = f"this is no secret: one is {PREFIX} and base64 of {SHORTEST} to {LONGEST} bytes"
         raise InvalidArgument(msg)
     return found
 

@@ -28,7 +28,14 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.model.wire import decode_answer, encode_parcel
 from onceward.transports.base import Features, TransportContext
 from onceward.transports.event_loop import start_loop
-from onceward.transports.nats_link import HEADERS, SCHEME, Address, Credentials, Link
+from onceward.transports.nats_link import (
+    HEADERS,
+    SCHEME,
+    Address,
+    Credentials,
+    Link,
+    require_client,
+)
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -72,7 +79,8 @@ class NatsTransport:
         """By sender and recipient: the id of the last answer that was returned."""
 
     def check(self, url: str) -> None:
-        """Raise InvalidArgument for a url that does not name a server and an agent."""
+        """Raise InvalidArgument for a url without server or agent, or without the extra."""
+        require_client()
         if Address.parse(url).agent is None:
             msg = f"{url} names no agent: write {url.rstrip('/')}/AGENT"
             raise InvalidArgument(msg)

@@ -74,7 +74,9 @@ def _public_key(path: Path) -> str:
 
     try:
         found: bytes = nkeys.from_seed(bytearray(_read(path).encode())).public_key
-    except (Unreachable, nkeys.NkeysError) as error:
+    except Unreachable as error:
+        raise InvalidArgument(str(error)) from error
+    except nkeys.NkeysError as error:
         msg = f"{path} holds no usable seed: {error or type(error).__name__}"
         raise InvalidArgument(msg) from error
     return found.decode()

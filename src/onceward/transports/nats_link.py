@@ -285,6 +285,14 @@ class Link:
         return Unreachable(f"the NATS server refused {what}: {error.get('description', error)}")
 
 
+def require_client() -> None:
+    """Raise InvalidArgument where the extra is not installed."""
+    try:
+        _client()
+    except Unreachable as error:
+        raise InvalidArgument(str(error)) from error
+
+
 def _client() -> Client:
     """Return a client; raises Unreachable where the extra is not installed."""
     try:

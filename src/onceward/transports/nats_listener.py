@@ -20,7 +20,7 @@ from onceward.model.wire import decode_parcel, encode_answer
 from onceward.transports.base import Accept, TransportContext
 from onceward.transports.event_loop import start_loop
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
-from onceward.transports.nats_link import Address, Credentials, Link
+from onceward.transports.nats_link import Address, Credentials, Link, require_client
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -80,7 +80,8 @@ class NatsListener:
         self._pool: ThreadPoolExecutor | None = None
 
     def __call__(self, context: TransportContext) -> NatsBinding:
-        """Return the listener of one postbox."""
+        """Return the listener of one postbox; raises InvalidArgument without the extra."""
+        require_client()
         return NatsBinding(self, Credentials(context.folder, self._tls))
 
     def enter(self) -> tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]:
