@@ -9,7 +9,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.cli.app import COMMANDS
-from onceward.cli.file_word import OWN, WITHOUT, with_file
+from onceward.cli.file_word import GROUPS, OWN, WITHOUT, with_file
 from onceward.cli.target import Where
 
 Cli = Callable[..., Any]
@@ -91,4 +91,4 @@ def test_commands_without_a_file_are_listed(name: str) -> None:
     kinds = [hints[each] for each in signature(called).parameters if each in hints]
     takes_db = any(isinstance(kind, type) and issubclass(kind, Where) for kind in kinds)
 
-    assert takes_db == (name not in WITHOUT | {"work"} and not name.startswith("fleet "))
+    assert takes_db == (name not in WITHOUT | {"work"} and name.split(maxsplit=1)[0] not in GROUPS)

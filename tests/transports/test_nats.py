@@ -163,7 +163,7 @@ def test_an_answer_is_for_one_content(ends: Ends) -> None:
 
 
 def test_a_newer_parcel_replaces_the_older_one(ends: Ends) -> None:
-    """Of two parcels of a pair that nobody took, the recipient gets the newer one only."""
+    """Of two parcels of a pair that were not taken, the recipient gets the newer one only."""
     sender = ends.transport(timeout=SOON)
     for number in (1, 2):
         with pytest.raises(Unreachable):

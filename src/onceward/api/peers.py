@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from onceward.db.database import Database
@@ -13,6 +12,7 @@ from onceward.model.clock import Millis
 from onceward.model.inbound_rule import InboundRule
 from onceward.model.names import agent_name
 from onceward.model.topics import check_pattern
+from onceward.model.values import dataclass
 from onceward.store import peers, queries
 from onceward.store.directory.cache import DirectoryCache
 from onceward.transports.base import Features, Pings, Transport

@@ -10,6 +10,8 @@ from typing import Final
 SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 WITHOUT: Final = frozenset({"init", "demo", "prove", "bench", "serve"})
 """Commands that work on no file of an agent."""
+GROUPS: Final = frozenset({"fleet", "keys", "nats"})
+"""Groups of commands that work on many files, or on none."""
 OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
 """Commands that have an argument FILE."""
 GIVEN: Final = ("--db", "--agent")
@@ -24,7 +26,7 @@ def with_file(name: str, tokens: Sequence[str]) -> list[str]:
     """
     parts = name.split()
     left = list(tokens[len(parts) :])
-    if name in WITHOUT | OWN or parts[0] in {"fleet", "keys"} or not left or not is_file(left[0]):
+    if name in WITHOUT | OWN or parts[0] in GROUPS or not left or not is_file(left[0]):
         return list(tokens)
     if any(token.partition("=")[0] in GIVEN for token in left):
         return list(tokens)

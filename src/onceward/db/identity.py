@@ -35,7 +35,7 @@ UPDATE _onceward_file_info
 RETURNING clock_at, max_inbox, max_body
 """
 RANDOM: Final = "lower(hex(randomblob(12)))"
-"""What makes an epoch unlike all others, behind the eight digits of its generation."""
+"""Expression that makes an epoch unlike all others, behind the eight digits of its generation."""
 # A 'fast' file that lived through a reboot may have lost its tail:
 # what it sent since is to be judged by id.
 RENEW_ALL: Final = f"""

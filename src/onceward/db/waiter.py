@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HAS_POLL: Final = hasattr(select, "poll")
 ONE: Final = (1).to_bytes(8, sys.byteorder)
-"""What ends a wait: the number that an eventfd takes, and any bytes in a pipe."""
+"""Bytes that end a wait: the number that an eventfd takes, and any bytes in a pipe."""
 LOOK_EVERY: Final = 0.01
 """Seconds between two looks at the socket by a thread that works instead of waiting."""
 LONGEST: Final = 86_400.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Self
 
 from onceward.model.frame import Frame
 from onceward.model.quoting import quoted
 from onceward.model.topics import SYSTEM, check_pattern, matches
+from onceward.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ class PeerInfo:
     max_bytes: int | None
     """Largest parcel that the way to the peer takes, where one was too large."""
     inbound_rule: InboundRule | None
-    """What it may name in messages; None for all, or the rule of networks if it uses one."""
+    """Names that its messages may bear; None for all, or the rule of networks if it uses one."""
 
 
 @dataclass(frozen=True, slots=True)

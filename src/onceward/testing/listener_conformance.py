@@ -128,7 +128,7 @@ class ListenerConformance:
         }
 
     def test_the_answer_is_the_agents_own(self, ends: Ends) -> None:
-        """What ``accept`` returns is what the sender gets, whatever it says."""
+        """The sender gets the answer that ``accept`` returns, of any verdict."""
         frame = build_frame(1, sender=SENDERS[0], recipient=AGENTS[0])
         pushed = parcel(1, [frame], sender=SENDERS[0], recipient=AGENTS[0])
         receipts = (Receipt(frame.id, "dead", "rejected: no"),)

@@ -50,7 +50,7 @@ class FarEnd:
             settings=Settings(deliver_timeout=deliver_timeout),
             clock=SystemClock(),
         )
-        """What a factory of the near end's transport is given."""
+        """The context for a factory of the near end's transport."""
         wire = Wire({NEAR: near})
         self.postbox = Postbox(
             path,
@@ -72,7 +72,7 @@ class FarEnd:
         self.arrivals: list[Parcel] = []
         """Parcels that ``accept`` was called with, in order."""
         self.answers: list[Answered] = []
-        """What the next calls of ``accept`` do instead of asking the inbox."""
+        """Answers and errors of the next calls of ``accept``, instead of the inbox's."""
         self._known: set[str] = set()
         self._accept = acceptor(self.postbox, LIMITS)
         self.at_the_end.callback(self.postbox.close)

@@ -140,7 +140,7 @@ class WireConformance:
         assert given == answer
 
     def test_a_refusal_is_told_as_one(self, scripted: Line) -> None:
-        """What the far end will never take raises Refused, with its reason."""
+        """A parcel that the far end will never take raises Refused, with its reason."""
         scripted.far.answers.append(Refused("this is no inbox of yours"))
 
         with pytest.raises(Refused, match="no inbox of yours"):

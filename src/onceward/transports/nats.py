@@ -304,8 +304,8 @@ def _sender(msg: Msg, name: str) -> str | None:
     """
     Return who published an answer to *name*; None where it is none.
 
-    The subject is the one that it was published under. What a server sends on behalf of a
-    user, to a subject that this user may not publish to, keeps its own.
+    The subject is the one that it was published under. A message that
+    the server sends on behalf of a user, to a subject closed to this user, keeps its own.
     """
     prefix, _, last = msg.subject.rpartition(".")
     if f"{prefix}.*" != names.answers_of(name):

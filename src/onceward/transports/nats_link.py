@@ -102,7 +102,7 @@ class Link:
         self.broken = asyncio.Event()
         """Set once the connection has ended, for whatever reason."""
         self._asked: dict[str, set[asyncio.Future[str]]] = {}
-        """What fails requests under way, by subject in lower case, as refusals name it."""
+        """Futures that fail requests under way, by subject in lower case, as refusals name it."""
         self._why = "the connection ended"
 
     @classmethod

@@ -3,7 +3,7 @@ Two agents that reach each other by way of a NATS server, while all three are ki
 
 *ann* sends numbered orders in lanes to *bob*, each with its own effect. The server loses its
 store at some of its starts. A *replayer* publishes again what it has seen: old parcels and old
-answers under their subjects, spoiled ones, and answers to parcels that nobody sent.
+answers under their subjects, spoiled ones, and answers to parcels that were never sent.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ SELECT seq, sender, message_id FROM _onceward_processed_messages AS p WHERE seq 
                     WHERE d.origin = 'inbox' AND d.peer = p.sender AND d.id = p.message_id))
  ORDER BY seq
 """
-"""What a worker or reader has ended, and has no receipt that waits."""
+"""Messages that a worker or reader has ended, without a receipt that waits."""
 LAST_MARK: Final = "SELECT coalesce(max(seq), 0) FROM _onceward_processed_messages"
 UNJUDGED: Final = -1
 """A file that was put back: receipts of what ended before may have been delivered, or pruned."""
