@@ -124,3 +124,16 @@ def test_a_file_that_sqlite3_opened_a_moment_ago_is_refused(
     with pytest.raises(ForeignHandle, match="descriptor"):
         Postbox(tmp_path / "a.db", agent="a", start=False)
     con.close()
+
+
+def test_an_opening_by_the_program_looks_at_its_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A moment's look serves files that only take parcels; a postbox is opened after one more."""
+    monkeypatch.setattr(descriptors, "MANY", 1)
+    monkeypatch.setattr(descriptors, "table", descriptors.DescriptorTable(clock=lambda: 0.5))
+    path = tmp_path / "a.db"
+    Postbox(path, agent="a", start=False).close()
+    descriptors.table.holder(path)  # the look that would serve
+    with path.open("rb"), pytest.raises(ForeignHandle, match="descriptor"):
+        Postbox(path, agent="a", start=False)

@@ -23,6 +23,7 @@ from onceward.api.peers import Peers
 from onceward.api.queues import Queues, Runs
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
+from onceward.db import descriptors
 from onceward.db.database import Database
 from onceward.db.environment import disabled_by_environment, load_settings
 from onceward.db.transaction import StoreTransaction
@@ -147,6 +148,7 @@ class Postbox(Session, EventSource):
         self._settings = load_settings(settings, overrides)
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
+        descriptors.table.forget()  # a program may have opened the file a moment ago
         self._db = Database.open(
             path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None
         )
