@@ -6,6 +6,7 @@ import errno
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from tests.proof.seed import size
 
 from onceward import Postbox
+from onceward.db import descriptors
+from onceward.db.file_checks import file_key
 from onceward.errors import OutOfDescriptors
 from onceward.transports import file_slots
 from onceward.transports.file_slots import FileSlots, Opened, Slot
@@ -95,13 +98,17 @@ def test_a_recipient_costs_three_descriptors(tmp_path: Path) -> None:
     for name in names:
         Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
     with Postbox(tmp_path / "s.db", agent="s", start=False) as box:
-        box.send(names[0], 1)
+        box.send_many([(name, 1) for name in names])
         box.run_until_idle()
-        before = len(list(Path("/dev/fd").iterdir()))
-        box.send_many([(name, 1) for name in names[1:]])
-        box.run_until_idle()
+        table = descriptors.DescriptorTable()
+        table.holder(tmp_path / "s.db")
+        held = [
+            len(table._held.get(key, ())) if (key := file_key(f"{tmp_path}/{name}.db{side}")) else 0
+            for name in names
+            for side in descriptors.SIDE_FILES
+        ]
 
-        assert file_slots.DESCRIPTORS * 3 == len(list(Path("/dev/fd").iterdir())) - before
+    assert [1] * len(names) * file_slots.DESCRIPTORS == held
 
 
 def test_a_process_without_descriptors_blames_no_peer(
@@ -140,6 +147,27 @@ def test_idle_files_are_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> N
     slots.give_back(lend("d"))
 
     assert (["b"], ["b", "c"]) == (first, closed)
+
+
+def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the files that are always kept, each that was idle for a minute is closed."""
+    monkeypatch.setattr(file_slots, "KEPT", 1)
+    closed: list[str] = []
+    slots = FileSlots()
+
+    def lend(name: str) -> Slot:
+        return slots.lend((slots, Path(name)), lambda: (_never, lambda: closed.append(name)))
+
+    for name in "abcd":
+        slots.give_back(lend(name))
+    lend("a")
+    slots.give_back(lend("b"))
+    later = time.monotonic() + file_slots.IDLE
+    before = slots.close_idle(later - 2 * file_slots.IDLE)
+    count = slots.close_idle(later)
+
+    assert (0, 2, ["c", "d"]) == (before, count, closed)
+    assert [Path("a"), Path("b")] == slots.paths(slots)
 
 
 def test_a_file_is_opened_after_all_idle_ones_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,10 @@ DESCRIPTORS: Final = 3
 """Descriptors of such a file: database, WAL and shared memory."""
 SHARE: Final = 2
 """All such files together use at most one of this many parts of RLIMIT_NOFILE."""
+KEPT: Final = 128
+"""Files that stay open however long they are idle."""
+IDLE: Final = 60.0
+"""Seconds after which a file that is idle is closed where more than those are open."""
 WAIT: Final = 10.0
 """Longest wait for a file to fall idle, in seconds."""
 
@@ -38,6 +42,8 @@ class Slot:
     accept: Accept
     close: Callable[[], None]
     users: int = 1
+    idle_since: float = 0.0
+    """Time of the monotonic clock at which its last use ended."""
     stale: bool = False
     """Whether it is to be closed once it is idle, because an error or a move made it useless."""
 
@@ -77,6 +83,7 @@ class FileSlots:
         """End the use of a file."""
         with self._lock:
             slot.users -= 1
+            slot.idle_since = time.monotonic()
             close = slot.stale and slot.users == 0
             if self._waiting:
                 self._changed.notify()
@@ -100,6 +107,16 @@ class FileSlots:
         """Close every idle file."""
         for slot in self._idle(self._count):
             self._close(slot)
+
+    def close_idle(self, now: float) -> int:
+        """Close the files beyond ``KEPT`` that have been idle for ``IDLE`` seconds; count them."""
+        with self._lock:
+            spare = islice(self._slots.items(), max(0, len(self._slots) - KEPT))
+            keys = [key for key, slot in spare if not slot.users and now - slot.idle_since >= IDLE]
+            idle = [self._slots.pop(key) for key in keys]
+        for slot in idle:
+            self._close(slot)
+        return len(idle)
 
     def leave_to_the_parent(self) -> None:
         """Forget all files in a forked child, which may not close them."""
