@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from onceward import AsyncPostbox, Postbox
-from onceward.api import routing
+from onceward.api import postbox, routing
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.store.queries import PeerInfo
@@ -302,6 +303,46 @@ def test_a_listener_that_cannot_listen_closes_the_file(tmp_path: Path) -> None:
 
     assert ["listen a", "close"] == doorway.said
     Postbox(tmp_path / "a.db", agent="a", start=False).close()
+
+
+def test_a_transport_that_hangs_delays_closing_by_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is closed while the transport's own closing still hangs on a thread."""
+    monkeypatch.setattr(postbox, "CLOSE_WITHIN", 0.01)
+    release, closed = Event(), Event()
+
+    class Stuck(Pigeon):
+        def close(self) -> None:
+            assert release.wait(60)
+            closed.set()
+
+    box = Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Stuck})
+    box.peers.register("bob", "pigeon:bob")
+    box.close(timeout=0)
+    hung = not closed.is_set()
+    with pytest.raises(StoreClosed):
+        box.send("bob", 1)
+    release.set()
+
+    assert hung
+    assert closed.wait(60)
+
+
+def test_an_error_of_a_closing_transport_is_raised(tmp_path: Path) -> None:
+    """The file is closed nevertheless."""
+
+    class Broken(Pigeon):
+        def close(self) -> None:
+            msg = "cannot close"
+            raise OSError(msg)
+
+    box = Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Broken})
+    box.peers.register("bob", "pigeon:bob")
+    with pytest.raises(OSError, match="cannot close"):
+        box.close()
+    with pytest.raises(StoreClosed):
+        box.send("bob", 1)
 
 
 def test_an_async_postbox_has_listeners(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ from onceward.store.directory import agents
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
 from onceward.store.polling import Poll, ScanPosition
+from onceward.transports import file_slots
 from onceward.transports.base import Listener, MakeListener, MakeTransport, Transport
 from onceward.transports.event_loop import start_loop
 from onceward.transports.memory import MemoryListener
@@ -89,6 +90,8 @@ MAX_ROUNDS: Final = 10_000
 MOST: Final = 1 << 62
 SLICE: Final = 500
 """Messages that one commit expires."""
+CLOSE_WITHIN: Final = 1.0
+"""Seconds that closing waits for each transport, at least."""
 LOOK_AGAIN: Final = 0.02
 """Seconds between two looks of ``flush``: deliveries notify the recipient, not this file."""
 
@@ -256,11 +259,21 @@ class Postbox(Session, EventSource):
         """Open and past runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""
-        extra_tasks = (self.mailboxes._sweep, tasks.prune_history, self._heartbeat)
+        extra_tasks = (
+            self.mailboxes._sweep,
+            tasks.prune_history,
+            self._close_idle,
+            self._heartbeat,
+        )
         self._maintenance = Maintenance(db, settings=settings, extra_tasks=extra_tasks)
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
+
+    def _close_idle(self, _limit: int) -> int:
+        """Close files of recipients that have been idle, of all postboxes of this process."""
+        file_slots.slots.close_idle(time.monotonic())
+        return 0
 
     def _heartbeat(self, _limit: int) -> int:
         """Note in the registry that this agent runs."""
@@ -634,8 +647,10 @@ class Postbox(Session, EventSource):
         """
         Stop the engines as ``stop`` does, and close the file; a second call does nothing.
 
-        A transport or handler that hangs delays it by no more than *timeout*.
+        Handlers and pushes that hang delay it by no more than *timeout*, a transport that
+        does not close by as much once more.
         """
+        limit = self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
         with self._lock:
             if self._closed:
                 return
@@ -645,9 +660,9 @@ class Postbox(Session, EventSource):
             steps.callback(self._stop_loop)
             steps.callback(self._home.close)
             steps.callback(self._files.close)
-            steps.callback(self._routes.close)
+            steps.callback(self._routes.close, max(limit, CLOSE_WITHIN))
             steps.callback(self._stop_receiving)
-            self.stop(timeout)
+            self.stop(limit)
 
     def _stop_loop(self) -> None:
         if self._loop is not None and self._loop_is_ours:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from onceward.db import file_checks, open_files
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument, Unreachable
+from onceward.model.log import log
 from onceward.model.names import AGENT
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import error_text
@@ -248,11 +249,37 @@ class TransportRouter:
 
         return accept, close
 
-    def close(self) -> None:
-        """Close every transport, also where one of them raises."""
+    def close(self, seconds: float) -> None:
+        """
+        Close every transport, also where one of them raises.
+
+        One that has not closed after *seconds* is left to a thread of its own.
+        """
         with ExitStack() as steps:
             for transport in {id(made): made for made in self._transports.values()}.values():
-                steps.callback(transport.close)
+                ours = isinstance(transport, FileTransport | MemoryTransport)
+                close = transport.close if ours else partial(_close_within, seconds, transport)
+                steps.callback(close)
+
+
+def _close_within(seconds: float, transport: Transport) -> None:
+    """Close a transport on a thread; raise its error, or leave it to the thread if it hangs."""
+    raised = list[BaseException]()
+
+    def close() -> None:
+        try:
+            transport.close()
+        except BaseException as error:  # noqa: BLE001 - raised where the postbox is closed
+            raised.append(error)
+
+    closing = Thread(target=close, name="onceward-close", daemon=True)
+    closing.start()
+    closing.join(seconds)
+    if closing.is_alive():
+        schemes = ", ".join(sorted(transport.features.schemes))
+        log.warning("transport hangs", schemes=schemes, seconds=seconds)
+    for error in raised:
+        raise error
 
 
 def _nowhere(name: str) -> NoReturn:
