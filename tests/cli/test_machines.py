@@ -131,6 +131,16 @@ def test_a_ping_names_the_file_of_authorities_that_is_missing(
 
 
 @pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_ping_says_that_the_peer_is_busy(cli: Cli, home: Path, status: int) -> None:
+    """A peer that takes a parcel just now is well: the error says to ask again."""
+    Keys(home).create("bob")
+    with scripted(lambda _: (status, {}, b"")) as other:
+        cli("peers", "add", "bob", other)
+        assert "try again" in cli("peers", "ping", "bob").err
+
+
+@pytest.mark.usefixtures("shop")
 def test_a_wrong_url_is_no_peers(cli: Cli) -> None:
     """``peers add`` refuses plain http to another machine."""
     found = cli("peers", "add", "bob", "http://bob.example")

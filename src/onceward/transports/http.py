@@ -50,6 +50,8 @@ MEANINGS: Final[dict[int, str]] = {
     413: "it takes no parcel of this size, and did not sign that",
     415: "a proxy on the way changes bodies",
     421: "it does not serve an agent of this name",
+    429: "it takes a parcel of ours just now, or has too much to do: try again",
+    503: "it is starting, stopping or busy: try again",
     422: "it cannot read the parcel: the versions differ, or it was damaged on the way",
 }
 T = TypeVar("T")
