@@ -16,6 +16,7 @@ CASES: Final = {
     "send-many": "tests.bench.send:send_many",
     "group": "tests.bench.group:group",
     "deliver": "tests.bench.deliver:deliver",
+    "http": "tests.bench.over_http:over_http",
     "nats": "tests.bench.over_nats:over_nats",
     "wake": "tests.bench.wake:wake",
     "backlog": "tests.bench.backlog:backlog",

@@ -78,6 +78,15 @@ no order, leases,
 retries, digests or receipts.""",
     ),
     Section(
+        title="Over HTTP",
+        cases=("http", "http-single"),
+        prose="""The same two processes, with parcels signed both ways over HTTP on loopback. \
+`raw_rate` is the same messages by file,
+`cpu_ratio` compares the processor time of both ends. Then one by one, each acknowledged before \
+the next is sent: `more_ms` is
+what the median takes longer than by file.""",
+    ),
+    Section(
         title="By way of a NATS server",
         cases=("nats",),
         prose="""The same two processes, with a server between them that syncs every message \
