@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import apsw
-
 from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.target import existing
 from onceward.db import migrations
-from onceward.db.connection import BusyHandler, connect, translate_error
+from onceward.db.connection import BusyHandler, connect, has_columns, translate_error
 from onceward.errors import ReadOnlyStore, StoreUnusable
 from onceward.model.quoting import quoted
 
@@ -83,19 +81,11 @@ class Look:
                 f"{quoted(sql.strip())} would write: this connection only reads; see onceward send"
             )
             raise ReadOnlyStore(msg)
-        if self._has_run and _has_columns(cursor):
+        if self._has_run and has_columns(cursor):
             msg = "these are several statements: run one at a time"
             raise Usage(msg)
         self._has_run = True
         return True
-
-
-def _has_columns(cursor: Any) -> bool:
-    """Return whether a statement reads; a comment behind the last semicolon does not."""
-    try:
-        return bool(cursor.get_description())
-    except apsw.ExecutionCompleteError:
-        return False
 
 
 def _distinct(names: list[str]) -> list[str]:

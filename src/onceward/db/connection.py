@@ -194,6 +194,14 @@ class BusyHandler:
         return True
 
 
+def has_columns(cursor: apsw.Cursor) -> bool:
+    """Return whether a statement reads; a comment behind the last semicolon does not."""
+    try:
+        return bool(cursor.get_description())
+    except apsw.ExecutionCompleteError:
+        return False
+
+
 def translate_error(error: BaseException, path: Path | str = "") -> BaseException:
     """Return the error of ours that a foreign error means; other errors come back as they are."""
     match error:
