@@ -148,7 +148,7 @@ class LeasedMessage(NamedTuple):
         """Return its end if it must not be delivered: Done(expired), Dead(corrupt), or None."""
         if self.expires_at is not None and self.expires_at <= now:
             return Done("expired")
-        if digest(self.frame) != self.digest:
+        if not self.intact:
             return Dead("corrupt", "the stored frame does not match its digest", tried=False)
         return None
 

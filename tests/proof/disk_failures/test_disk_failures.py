@@ -41,7 +41,7 @@ def test_whatever_fails_nobody_is_lied_to(aloud: Callable[[object], None]) -> No
 
     assert () == found.violations
     assert (
-        found.count >= FAULTS * 0.95
+        found.count >= FAULTS * 0.9
     )  # the last operations of a task may not be reached after others have failed
     assert set(KINDS) - {"delete", "truncate", "lock", "busy", "open", "stat"} <= set(found.kinds)
     assert found.unknown > 0
