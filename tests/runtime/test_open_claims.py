@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -171,11 +172,25 @@ def test_a_worker_that_is_stopped_between_two_messages_keeps_no_lease(
         assert [(0,)] == billing._db.read(LEASED)
 
 
+def lose_commit(monkeypatch: pytest.MonkeyPatch, beside: Callable[[], object]) -> None:
+    """Let the commit fail that a thread makes by *beside* while this one waits for it."""
+    commit = StoreTransaction.commit
+
+    def refuse(tx: StoreTransaction) -> None:
+        monkeypatch.setattr(StoreTransaction, "commit", commit)
+        raise apsw.FullError("database or disk is full")
+
+    monkeypatch.setattr(StoreTransaction, "commit", refuse)
+    heartbeat = Thread(target=beside)
+    heartbeat.start()
+    heartbeat.join(LIMIT)
+
+
 def test_a_lost_commit_leaves_no_lease_of_the_lane_that_is_handled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit of a first lane fails while a handler of a second one runs: both come again."""
-    agent, calls, commit = Agent("billing"), list[object](), StoreTransaction.commit
+    agent, calls = Agent("billing"), list[object]()
 
     @agent.on("json")
     def work(body: object, ctx: Context) -> None:
@@ -183,14 +198,7 @@ def test_a_lost_commit_leaves_no_lease_of_the_lane_that_is_handled(
         if body == 0:
             ctx.tx.execute("INSERT INTO effects VALUES (0)")
         elif calls == [0, 1]:
-            monkeypatch.setattr(StoreTransaction, "commit", refuse)
-            heartbeat = Thread(target=worker._batch.commit)
-            heartbeat.start()
-            heartbeat.join(LIMIT)
-
-    def refuse(tx: StoreTransaction) -> None:
-        monkeypatch.setattr(StoreTransaction, "commit", commit)
-        raise apsw.FullError("database or disk is full")
+            lose_commit(monkeypatch, worker._batch.commit)
 
     Postbox(tmp_path / "billing.db", agent="billing", start=False).close()
     with Postbox(tmp_path / "shop.db", agent="shop", start=False) as shop:
@@ -213,21 +221,14 @@ def test_a_handler_that_writes_after_its_commit_was_lost_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it writes is undone; the next handlers write in savepoints of their own again."""
-    agent, calls, commit = Agent("billing"), list[object](), StoreTransaction.commit
+    agent, calls = Agent("billing"), list[object]()
 
     @agent.on("json")
     def work(body: object, ctx: Context) -> None:
         calls.append(body)
         if calls == [0, 1]:
-            monkeypatch.setattr(StoreTransaction, "commit", refuse)
-            heartbeat = Thread(target=worker._batch.commit)
-            heartbeat.start()
-            heartbeat.join(LIMIT)
+            lose_commit(monkeypatch, worker._batch.commit)
         ctx.tx.execute("INSERT INTO effects VALUES (?)", (body,))
-
-    def refuse(tx: StoreTransaction) -> None:
-        monkeypatch.setattr(StoreTransaction, "commit", commit)
-        raise apsw.FullError("database or disk is full")
 
     sent(tmp_path, 2)
     with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
