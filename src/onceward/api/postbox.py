@@ -632,7 +632,7 @@ class Postbox(Session, EventSource):
         Outcomes that senders wait for are pushed first. All of it takes at most
         *timeout* seconds (None: ``stop_timeout``). The file stays open.
         """
-        limit = self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
+        limit = self._stop_limit(timeout)
         deadline = time.monotonic() + limit
         steps = [engine.stop for engine in self._engines]
         for step in (
@@ -650,7 +650,7 @@ class Postbox(Session, EventSource):
         Handlers and pushes that hang delay it by no more than *timeout*, a transport that
         does not close by as much once more.
         """
-        limit = self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
+        limit = self._stop_limit(timeout)
         with self._lock:
             if self._closed:
                 return
@@ -663,6 +663,9 @@ class Postbox(Session, EventSource):
             steps.callback(self._routes.close, max(limit, CLOSE_WITHIN))
             steps.callback(self._stop_receiving)
             self.stop(limit)
+
+    def _stop_limit(self, timeout: Span | None) -> float:
+        return self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
 
     def _stop_loop(self) -> None:
         if self._loop is not None and self._loop_is_ours:

@@ -100,7 +100,7 @@ class Link:
     def __init__(self, client: Client, agent: str) -> None:
         self._client, self._agent = client, agent
         self.broken = asyncio.Event()
-        """Set once the connection has ended, for whatever reason."""
+        """Set once the connection has ended, by close() or by an error."""
         self._asked: dict[str, set[asyncio.Future[str]]] = {}
         """Futures that fail requests under way, by subject in lower case, as refusals name it."""
         self._why = "the connection ended"
@@ -304,7 +304,7 @@ def _client() -> Client:
 
 
 async def _closed(client: Client) -> None:
-    """Close a client, whatever state it is in."""
+    """Close a client that is connected, is connecting or has ended."""
     with suppress(Exception):  # a connection that broke or hangs cannot be closed better
         async with asyncio.timeout(CLOSE_WITHIN):
             await client.close()
