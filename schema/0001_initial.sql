@@ -662,6 +662,10 @@ SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
        b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased
   FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq;
 
+CREATE VIEW onceward_file AS
+SELECT i.agent, i.durability, i.max_pending, i.max_inbox, i.max_body, i.max_file_bytes, i.paused_at, i.opened_at, i.created_at
+  FROM _onceward_file_info AS i;
+
 CREATE VIEW onceward_stats AS
 SELECT max(0, t.enqueued - t.gone) AS pending, t.sending, t.sent, t.acked, t.failed, t.cancelled,
        t.retries AS total_retries, t.enqueued, t.received, max(0, t.received - t.ended - t.processing) AS inbox_pending,
@@ -690,6 +694,31 @@ SELECT max(0, t.enqueued - t.gone) AS pending, t.sending, t.sent, t.acked, t.fai
                (SELECT value FROM _onceward_counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped,
                (SELECT value FROM _onceward_counters WHERE name = 'dropped_by_policy') AS dropped_by_policy,
                (SELECT value FROM _onceward_counters WHERE name = 'outbox_dropped') AS outbox_dropped) AS t;
+
+-- Since when messages wait: a row for each peer with some that may be pushed now, and a row for the inbox. Each is read from the end
+-- of an index, so the cost is that of the peers, however many messages wait.
+CREATE VIEW onceward_backlog AS
+WITH RECURSIVE waiting (peer) AS (
+    SELECT min(o.recipient) FROM _onceward_outbox AS o WHERE o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL
+     UNION ALL
+    SELECT (SELECT min(o.recipient) FROM _onceward_outbox AS o
+             WHERE o.recipient > w.peer AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL)
+      FROM waiting AS w WHERE w.peer IS NOT NULL)
+SELECT 'inbox' AS box, NULL AS peer,
+       (SELECT min(b.received_at) FROM _onceward_inbox AS b
+         WHERE b.seq IN (SELECT (SELECT min(l.head_seq) FROM _onceward_lanes AS l
+                                  WHERE l.rank = k.value AND l.head_seq IS NOT NULL AND l.due_at IS NULL)
+                           FROM json_each('[0,1,2,3,4]') AS k
+                          UNION ALL
+                         SELECT l.head_seq FROM _onceward_lanes AS l WHERE l.due_at IS NOT NULL)) AS oldest_at
+ UNION ALL
+SELECT 'outbox', w.peer,
+       (SELECT min(o.created_at) FROM _onceward_outbox AS o
+         WHERE o.seq IN (SELECT (SELECT min(h.seq) FROM _onceward_outbox AS h
+                                  WHERE h.recipient = w.peer AND h.rank = k.value
+                                    AND h.state = 'pending' AND h.due_at IS NULL AND h.held_by IS NULL)
+                           FROM json_each('[0,1,2,3,4]') AS k))
+  FROM waiting AS w WHERE w.peer IS NOT NULL;
 
 CREATE VIEW onceward_acknowledgments AS
 SELECT a.message_id, o.correlation_id, o.channel, a.participant,

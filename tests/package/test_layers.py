@@ -23,7 +23,7 @@ LIBRARIES = {
 }
 """Modules that may import a library: by name, or a folder with its dot."""
 
-SQL_MODULES = "store. db. cli.examples cli.queries cli.readonly spark. testing."
+SQL_MODULES = "store. db. cli.examples cli.queries cli.readonly observe.queries spark. testing."
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"
     r"|\bDELETE\s+FROM\b|\b(CREATE|DROP|ALTER)\s+(TEMP\s+)?(TABLE|VIEW|TRIGGER|INDEX)\b"

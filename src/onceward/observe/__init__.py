@@ -1,0 +1,1 @@
+"""Read agents' files for live views and metrics; nothing here writes, and no writer waits."""
