@@ -26,6 +26,12 @@ RUN = "ONCEWARD_TEST_RUN"
 """Names the run of a process, below the run that started it, in its environment."""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run two workers for each core: tests wait for the disk more than they compute."""
+    return 2 * (os.cpu_count() or 1)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """
     Take interrupts, and name the run for all processes that it starts.
