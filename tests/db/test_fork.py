@@ -106,3 +106,48 @@ def test_a_child_of_a_running_postbox_ends_without_hanging(tmp_path: Path) -> No
         told["close"],
     )
     assert (0, set(), []) == (status, set(states) - {"pending", "sending"}, found)
+
+
+LOCKED = """
+import os, sys, threading
+from onceward import Postbox
+from onceward.db import open_files
+from onceward.errors import ForkedProcess
+
+box = Postbox(sys.argv[1], agent="a")
+held, done = threading.Event(), threading.Event()
+
+
+def hold() -> None:
+    with box._dispatcher._loop.notified._lock, box._lock, open_files.lock:
+        held.set()
+        done.wait()
+
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    box.stop()
+    box.close()
+    try:
+        Postbox(sys.argv[1], agent="a", start=False)
+    except ForkedProcess:
+        os._exit(0)
+    os._exit(1)
+print(os.waitpid(child, 0)[1])
+done.set()
+box.close()
+"""
+
+
+def test_a_lock_that_a_thread_holds_at_the_fork_stops_no_child(tmp_path: Path) -> None:
+    """A child does not have that thread, so it would wait for the lock for ever."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOCKED, str(tmp_path / "a.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ("0\n", "") == (done.stdout, done.stderr)

@@ -633,6 +633,8 @@ class Postbox(Session, EventSource):
         *timeout* seconds (None: ``stop_timeout``). The file stays open.
         """
         limit = self._stop_limit(timeout)
+        if self._db.is_inherited:
+            return
         deadline = time.monotonic() + limit
         steps = [engine.stop for engine in self._engines]
         for step in (
@@ -648,9 +650,11 @@ class Postbox(Session, EventSource):
         Stop the engines as ``stop`` does, and close the file; a second call does nothing.
 
         Handlers and pushes that hang delay it by no more than *timeout*, a transport that
-        does not close by as much once more.
+        does not close by as much once more. A child of a fork leaves everything to its parent.
         """
         limit = self._stop_limit(timeout)
+        if self._db.is_inherited:  # a thread of the parent may have held any lock at the fork
+            return
         with self._lock:
             if self._closed:
                 return

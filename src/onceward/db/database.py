@@ -489,7 +489,7 @@ class Database:
 
     def close(self) -> None:
         """Give the file back; the last user closes it. Safe to call twice and in a forked child."""
-        if os.getpid() != self._pid:
+        if self.is_inherited:
             return
         with open_files.lock:
             self.users -= 1
@@ -501,6 +501,11 @@ class Database:
                 del open_files.files[key]
             self.notifier.close()
             self._drop(close)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a child, by fork, of the one that opened the file."""
+        return os.getpid() != self._pid
 
     def connections(self) -> tuple[apsw.Connection | None, ...]:
         """Return the handles that a forked child must leave alone."""

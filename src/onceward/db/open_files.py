@@ -26,6 +26,8 @@ def _leave_to_the_parent() -> None:
     # A forked child must not close the parent's handles, not even when its interpreter ends.
     import ctypes  # noqa: PLC0415 - paid by forks only
 
+    global lock  # noqa: PLW0603 - a thread that the child does not have may hold the old one
+    lock = RLock()
     inherited.update(key for key, _ in files)
     for database in files.values():
         for handle in database.connections():
