@@ -11,7 +11,8 @@ import readers
 from pieces import code, flow, page, table
 
 from onceward import spark
-from onceward.spark import columns, opening, options, sink
+from onceward.fleet import columns, opening
+from onceward.spark import options, sink
 
 SOURCE = Path(spark.__file__)
 OWN = {
@@ -36,7 +37,7 @@ WITNESS = {
     "id": "message id; in the row of a file its path",
     "side": "source of the row: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 "
     "inbox, 4 a dedup record, 5 the recipient's dead letters",
-    "state": "how far it had come, as a number: see `onceward.spark.states`",
+    "state": "how far it had come, as a number: see `onceward.fleet.states`",
     "seq": "number of the row in its view",
     "lane": "priority and lane",
     "at": "when it was sent, accepted or processed, in milliseconds since 1970",

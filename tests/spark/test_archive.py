@@ -26,9 +26,9 @@ from onceward.spark.archive import NotArchived
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
-from onceward.spark.manifest import OutputBusy, alone
+from onceward.fleet.manifest import OutputBusy, alone
 from onceward.spark.reconcile import reconcile
-from onceward.spark.verdicts import Rules
+from onceward.fleet.verdicts import Rules
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_two_archives_into_one_folder_are_refused(case: Case, tmp_path: Path) ->
             with pytest.raises(OutputBusy):
                 archive.prune(case.fleet, out)
 
-    done = archive.run(case.fleet, out, now=case.made.now, settle=0, tell=meanwhile)
+    done = archive.run(case.fleet, out, now=case.made.now, settle=0, on_step=meanwhile)
 
     assert [1] == [batch["number"] for batch in done["batches"]]
     with alone(out, archive.JOB):
@@ -122,9 +122,9 @@ def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(
             raise _Cut
 
     with pytest.raises(_Cut):
-        archive.run(case.fleet, out, now=now, settle=0, tell=cut)
+        archive.run(case.fleet, out, now=now, settle=0, on_step=cut)
     before = (out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns
-    done = archive.run(case.fleet, out, now=now + 5000, settle=0, resume=True, tell=told.append)
+    done = archive.run(case.fleet, out, now=now + 5000, settle=0, resume=True, on_step=told.append)
 
     assert (before, now) == (
         (out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns,
@@ -164,7 +164,7 @@ def test_a_file_that_is_locked_meanwhile_fails_the_batch(
             held.execute("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE").fetchall()
 
     with pytest.raises(Exception, match="locked"):
-        archive.run(fleet, out, now=now, settle=0, tell=hold)
+        archive.run(fleet, out, now=now, settle=0, on_step=hold)
     held.execute("ROLLBACK; PRAGMA journal_mode = WAL").fetchall()
     held.close()
     done = archive.run(fleet, out, now=now + 1000, settle=0, resume=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import Postbox
-from onceward.spark.columns import InvalidOption
+from onceward.fleet.columns import InvalidOption
 from onceward.spark.follow import Follower, Head, advance, slices
 from onceward.spark.options import Options
 from onceward.spark.positions import (

@@ -26,9 +26,9 @@ from onceward.spark import export, graph, metrics, pairs, replay, threads, waits
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
-from onceward.spark.manifest import OutputTaken
+from onceward.fleet.manifest import OutputTaken
 from onceward.spark.reconcile import reconcile
-from onceward.spark.verdicts import Rules
+from onceward.fleet.verdicts import Rules
 from onceward.testing.fleet import DUTIES, TASKS
 
 if TYPE_CHECKING:

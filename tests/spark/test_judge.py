@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from onceward.spark.reconcile import reconcile
-from onceward.spark.verdicts import NAMES, Rules
+from onceward.fleet.verdicts import NAMES, Rules
 
 NOW = 10_000_000_000
 GRACE = 900.0

@@ -14,14 +14,15 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from onceward.model.names import DIRECTORY
-from onceward.spark import manifest, reconcile
-from onceward.spark.columns import WITNESS
+from onceward.fleet import manifest
+from onceward.spark import reconcile
+from onceward.fleet.columns import WITNESS
 from onceward.spark.facts import NEEDS, evidence
 from onceward.spark.fleet import Fleet
-from onceward.spark.manifest import OutputTaken
+from onceward.fleet.manifest import OutputTaken
 from onceward.spark.order import MARKS
-from onceward.spark.report import Report
-from onceward.spark.verdicts import FATAL, Rules
+from onceward.fleet.report import Report
+from onceward.fleet.verdicts import FATAL, Rules
 from onceward.testing import fleet as generator
 
 
@@ -187,7 +188,7 @@ def test_a_run_that_was_broken_off_goes_on_without_reading_again(
             raise _Cut
 
     with pytest.raises(_Cut):
-        reconcile.run(fleet, out, Rules(now=case.made.now), tell=cut)
+        reconcile.run(fleet, out, Rules(now=case.made.now), on_step=cut)
     assert not (out / "manifest.json").exists()
     shutil.rmtree(tmp_path / "agents")
     report = reconcile.run(fleet, out, Rules(now=case.made.now + 1), resume=True)

@@ -13,8 +13,8 @@ import pytest
 
 from onceward import Agent, Postbox
 from onceward.errors import Conflict, UnknownRecipient
-from onceward.spark.columns import InvalidOption
-from onceward.spark.opening import Unreadable, opened
+from onceward.fleet.columns import InvalidOption
+from onceward.fleet.opening import Unreadable, opened
 from onceward.spark.sink import (
     KEPT,
     Batch,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Postbox
-from onceward.spark.opening import opened
+from onceward.fleet.opening import opened
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 

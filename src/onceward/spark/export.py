@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import expr, udf
 
 from onceward.errors import OncewardError
-from onceward.spark import manifest
+from onceward.fleet import manifest
 from onceward.spark.fleet import Fleet
 from onceward.spark.threads import NEEDS, messages
 
@@ -34,7 +34,7 @@ def run(
     *,
     redact: Sequence[str] = (),
     where: str = "true",
-    tell: Callable[[str], object] = str,
+    on_step: Callable[[str], object] = str,
 ) -> int:
     """
     Write the fleet's conversations to conversations.jsonl in the folder *out*; return their number.
@@ -48,8 +48,8 @@ def run(
     for pointer in redact:
         parse(pointer)
     with manifest.alone(out, JOB) as own:
-        planned = manifest.prepare(own, manifest.plan(fleet, JOB), resume=False)
-        tell("writing conversations")
+        planned = manifest.prepare(own, manifest.plan(fleet.paths, JOB), resume=False)
+        on_step("writing conversations")
         found = messages(
             {name: fleet.table(name, *columns) for name, columns in NEEDS.items()}
         ).where(where)

@@ -9,9 +9,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-from onceward.spark.columns import WITNESS
-from onceward.spark.opening import FILE_STATES
-from onceward.spark.states import IN_STATES, OUT_STATES, OUTCOMES, ladder
+from onceward.fleet.columns import WITNESS
+from onceward.fleet.opening import FILE_STATES
+from onceward.fleet.states import IN_STATES, OUT_STATES, OUTCOMES, ladder
 
 KEY: Final = ("sender", "recipient", "id")
 NEEDS: Final = (

@@ -8,7 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.spark import files, start
+from onceward.fleet import files
+from onceward.spark import start
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from onceward.model.log import log
-from onceward.spark import files
-from onceward.spark.columns import Part
-from onceward.spark.files import Found
-from onceward.spark.opening import Source, Unreadable, opened
+from onceward.fleet import files
+from onceward.fleet.columns import Part
+from onceward.fleet.files import Found
+from onceward.fleet.opening import Source, Unreadable, opened
 from onceward.spark.options import Options
-from onceward.spark.plan import Slice
+from onceward.fleet.plan import Slice
 from onceward.spark.positions import Position, Positions
 
 HIGH: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)"
@@ -72,7 +72,7 @@ class Follower:
         )
         began, before = time.monotonic(), time.time_ns()
         for one in stale:  # in threads it was slower: SQLite parses each schema anew
-            self._keep(one, self._look(one, known.get(one.path)), before)
+            self._keep(one, self._stat(one, known.get(one.path)), before)
             if time.monotonic() - began > self._options.look_for:
                 break
         there = {one.path for one in found}
@@ -95,7 +95,7 @@ class Follower:
         cached = self._heads.get(found.path)
         return cached is not None and cached[0].mark == found.mark
 
-    def _look(self, found: Found, known: Position | None) -> Head | None:
+    def _stat(self, found: Found, known: Position | None) -> Head | None:
         try:
             with opened(
                 found.path, copy=self._options.copy, busy_timeout=self._options.busy_timeout

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from onceward.spark import manifest
+from onceward.fleet import manifest
 from onceward.spark.pairs import pairs, percentiles, spans
 
 RECONCILED: Final = "reconcile"

@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, expr
 
-from onceward.spark.opening import FILE_STATES
-from onceward.spark.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
-from onceward.spark.verdicts import Rules
+from onceward.fleet.opening import FILE_STATES
+from onceward.fleet.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
+from onceward.fleet.verdicts import Rules
 
 SENDER_KNOWS: Final = "(out_state > 0 or out_dead > 0)"
 TWO_EFFECTS: Final = "(effect_at < effect_last_at or effect_seq < effect_last_seq)"

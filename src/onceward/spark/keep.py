@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from onceward.spark import manifest
+from onceward.fleet import manifest
 from onceward.spark.fleet import Fleet
 
-Tell = Callable[[str], object]
+OnStep = Callable[[str], object]
 
 
 def keep(
@@ -21,7 +21,7 @@ def keep(
     made: Mapping[str, Callable[[], DataFrame]],
     *,
     resume: bool = False,
-    tell: Tell = str,
+    on_step: OnStep = str,
 ) -> dict[str, DataFrame]:
     """
     Write each table of *made* as Parquet, then the manifest; return the tables as stored.
@@ -32,13 +32,13 @@ def keep(
 
     """
     with manifest.alone(out, job) as own:
-        given = manifest.plan(fleet, job)
+        given = manifest.plan(fleet.paths, job)
         planned = manifest.prepare(own, given, resume=resume)
         if planned is given:  # nothing of an earlier run counts
             for name in made:
                 shutil.rmtree(own / name, ignore_errors=True)
         for name, make in made.items():
-            tell(f"writing {name}")
+            on_step(f"writing {name}")
             if not (own / name / "_SUCCESS").exists():
                 make().write.mode("overwrite").parquet(str(own / name))
         manifest.write(own / manifest.NAME, planned | {"tables": list(made)})

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 
 from onceward.spark.order import MARKS, lanes
 from onceward.spark.pairs import SHARES, hours, middle, pairs, percentiles, spans
-from onceward.spark.report import Report
-from onceward.spark.verdicts import VERDICTS, Rules
+from onceward.fleet.report import Report
+from onceward.fleet.verdicts import VERDICTS, Rules
 
 LISTED: Final = 200
 """Rows of each kind that a report lists at most; the Parquet files have all."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import apsw
 
 from onceward.model.quoting import quoted
-from onceward.spark.columns import ASKED, InvalidOption, Table, table
+from onceward.fleet.columns import ASKED, InvalidOption, Table, table
 
 MIB: Final = 1024 * 1024
 MODES: Final = ("PERMISSIVE", "INSIST", "FAILFAST")

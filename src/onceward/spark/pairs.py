@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 from pyspark.sql.window import Window
 
-from onceward.spark.verdicts import NAMES, SETTLED
+from onceward.fleet.verdicts import NAMES, SETTLED
 
 SPANS: Final = {
     "store": "unix_millis(received_at) - unix_millis(created_at)",

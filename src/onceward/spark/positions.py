@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import OncewardError
-from onceward.spark.columns import InvalidOption
+from onceward.fleet.columns import InvalidOption
 
 INLINE_MAX: Final = 1000
 """Files up to which positions may stand in the offset itself."""

@@ -13,12 +13,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from onceward.model.log import log
-from onceward.spark import files, plan
-from onceward.spark.columns import InvalidOption, Kind
-from onceward.spark.opening import FILE_STATES, PASSING, Unreadable, opened
+from onceward.fleet import files, plan
+from onceward.fleet.columns import InvalidOption, Kind
+from onceward.fleet.opening import FILE_STATES, PASSING, Unreadable, opened
 from onceward.spark.options import Options
-from onceward.spark.rows import TYPES, Wanted, batches, edges, moment
-from onceward.spark.states import FILE
+from onceward.fleet.rows import TYPES, Wanted, batches, edges, snapshot
+from onceward.fleet.states import FILE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -130,7 +130,7 @@ def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.Re
     with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
         if piece.file_id not in {"", source.file_id}:
             raise Unreadable(piece.path, "vanished", "another file lies in its place")
-        with moment(source) if options.whole else nullcontext():
+        with snapshot(source) if options.whole else nullcontext():
             for part in options.chosen.parts:
                 yield from batches(source, part, wanted, piece)
         if options.table == "witness":

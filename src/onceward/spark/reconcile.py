@@ -10,14 +10,14 @@ from typing import Any, Final
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.spark import manifest
-from onceward.spark.columns import WITNESS
+from onceward.fleet import manifest
+from onceward.fleet.columns import WITNESS
 from onceward.spark.facts import evidence, gather, present
 from onceward.spark.fleet import Fleet
 from onceward.spark.judge import DDL, MOMENTS, NUMBERS, QUESTIONS, answer, state, witnesses
 from onceward.spark.measure import report, write
-from onceward.spark.report import Report, html
-from onceward.spark.verdicts import Rules
+from onceward.fleet.report import Report, html
+from onceward.fleet.verdicts import Rules
 
 JOB: Final = "reconcile"
 PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in ("id", *MOMENTS, *NUMBERS)}
@@ -25,7 +25,7 @@ PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in ("id", 
 WHOLE: Final = {"partitionOverwriteMode": "static"}
 """Also in a session that is set otherwise: rows of an interrupted run must not stay."""
 OPEN: Final = f"sender is null or verdict in {QUESTIONS}"
-Tell = Callable[[str], object]
+OnStep = Callable[[str], object]
 
 
 def reconcile(ledger: DataFrame, agents: DataFrame, rules: Rules) -> DataFrame:
@@ -47,7 +47,7 @@ def run(
     *,
     archived: DataFrame | None = None,
     resume: bool = False,
-    tell: Tell = str,
+    on_step: OnStep = str,
 ) -> Report:
     """
     Read a fleet once, judge every message, and write what was found into the folder *out*.
@@ -65,20 +65,20 @@ def run(
     """
     with manifest.alone(out, JOB) as own:
         planned = manifest.prepare(
-            own, manifest.plan(fleet, JOB, rules or Rules.at_present()), resume=resume
+            own, manifest.plan(fleet.paths, JOB, rules or Rules.at_present()), resume=resume
         )
-        return _run(fleet, own, planned, archived, tell)
+        return _run(fleet, own, planned, archived, on_step)
 
 
 def _run(
-    fleet: Fleet, out: Path, planned: dict[str, Any], archived: DataFrame | None, tell: Tell
+    fleet: Fleet, out: Path, planned: dict[str, Any], archived: DataFrame | None, on_step: OnStep
 ) -> Report:
     rules = manifest.rules(planned)
     work = out / "work" / str(rules.now)
     if not (work / "measured").exists():
-        tell(f"reading {len(planned['files'])} files")
-        frames = _judged(fleet, work, rules, archived, tell)
-        tell("measuring")
+        on_step(f"reading {len(planned['files'])} files")
+        frames = _judged(fleet, work, rules, archived, on_step)
+        on_step("measuring")
         write(frames, out)
         (work / "measured").touch()
     files = _files(work / "facts" / "open=true")
@@ -108,7 +108,7 @@ def _run(
 
 
 def _judged(
-    fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, tell: Tell
+    fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, on_step: OnStep
 ) -> DataFrame:
     """Return all messages with verdicts; those settled when gathered are not written again."""
     spark, settled = fleet.spark, work / "facts" / "open=false"
@@ -120,7 +120,7 @@ def _judged(
         ).selectExpr("*", f"{OPEN} as open")
 
     stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
-    tell("judging")
+    on_step("judging")
     stored(
         spark,
         work / "judged",

@@ -12,7 +12,7 @@ from pyspark.sql.functions import expr, udf
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage, OncewardError
-from onceward.spark import manifest
+from onceward.fleet import manifest
 from onceward.spark.fleet import Fleet
 from onceward.spark.reader import without_collector
 
@@ -39,7 +39,7 @@ def plan(fleet: Fleet, where: str, action: Action, out: Path) -> DataFrame:
             msg = f"{out} holds the receipts of a plan that was carried out: name a new folder"
             raise manifest.OutputTaken(msg)
         planned = manifest.prepare(
-            own, manifest.plan(fleet, JOB) | {"where": where, "action": action}, resume=False
+            own, manifest.plan(fleet.paths, JOB) | {"where": where, "action": action}, resume=False
         )
         chosen = fleet.table("dead_letters").where(where).select(*CHOSEN)
         chosen.write.mode("overwrite").parquet(str(own / "plan"))

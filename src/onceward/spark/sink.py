@@ -18,9 +18,9 @@ from onceward.errors import OncewardError
 from onceward.model.names import DEFAULT_SESSION
 from onceward.model.quoting import quoted
 from onceward.model.settings import DAY
-from onceward.spark.columns import InvalidOption
-from onceward.spark.files import find
-from onceward.spark.opening import Unreadable, opened
+from onceward.fleet.columns import InvalidOption
+from onceward.fleet.files import find
+from onceward.fleet.opening import Unreadable, opened
 
 Row = Mapping[str, Any]
 Sender = tuple[str, str]

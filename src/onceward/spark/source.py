@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from onceward.spark.columns import InvalidOption
+from onceward.fleet.columns import InvalidOption
 from onceward.spark.options import Options
 from onceward.spark.reader import Reader
 from onceward.spark.stream import StreamReader

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 
 from onceward.model.log import log
 from onceward.spark import sink
-from onceward.spark.columns import InvalidOption
+from onceward.fleet.columns import InvalidOption
 from onceward.spark.options import flag
 from onceward.spark.spool import Spool
 

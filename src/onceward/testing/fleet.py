@@ -69,7 +69,7 @@ def build(
     size: int = 1,
     seed: int = 0,
     mishaps: Iterable[str] | None = None,
-    tell: Callable[[str], object] = str,
+    on_step: Callable[[str], object] = str,
 ) -> Fleet:
     """
     Make a fleet in an empty folder: *size* crews under faulty delivery, each mishap *size* times.
@@ -80,12 +80,12 @@ def build(
     chosen = {*BEFORE, *NOW} if mishaps is None else set(mishaps)
     total: Outcome = Counter()
     with World(folder, seed=seed) as world:
-        total += _all(world, BEFORE, chosen, size, tell)
+        total += _all(world, BEFORE, chosen, size, on_step)
         for number in range(size):
-            tell(f"crew {number + 1} of {size}")
+            on_step(f"crew {number + 1} of {size}")
             total += _crew(world, number)
         world.clock.advance(QUIET)
-        total += _all(world, NOW, chosen, size, tell)
+        total += _all(world, NOW, chosen, size, on_step)
         now = world.clock.now() + 1000
     quarantined = _litter(folder) + ("unwitnessed" in chosen)
     return Fleet(
@@ -102,12 +102,12 @@ def _all(
     table: Mapping[str, tuple[Mishap, int]],
     chosen: set[str],
     size: int,
-    tell: Callable[[str], object],
+    on_step: Callable[[str], object],
 ) -> Outcome:
     total: Outcome = Counter()
     for name, (mishap, count) in table.items():
         if name in chosen:
-            tell(name)
+            on_step(name)
             total += mishap(world, count * size)
     return total
 

@@ -37,10 +37,10 @@ def find(patterns: Iterable[str]) -> list[Found]:
     mean, so that no file is read twice under two names.
     """
     paths = {os.path.realpath(path) for pattern in patterns for path in _named(pattern)}
-    return [found for path in sorted(paths) if (found := look(path)) is not None]
+    return [found for path in sorted(paths) if (found := stat(path)) is not None]
 
 
-def look(path: str) -> Found | None:
+def stat(path: str) -> Found | None:
     """Return what the file system tells of one file now; None where there is none."""
     try:
         main = os.stat(path)

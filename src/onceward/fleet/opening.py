@@ -16,7 +16,7 @@ import apsw
 from onceward.db.connection import BusyHandler, connect, translate_error
 from onceward.db.migrations import migrations
 from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
-from onceward.spark.files import look
+from onceward.fleet.files import stat
 
 Reason = Literal[
     "vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing"
@@ -108,15 +108,15 @@ def opened(path: str, *, copy: str = "auto", busy_timeout: float = 5.0) -> Itera
         Unreadable: with the reason; also for what SQLite finds while the block reads.
 
     """
-    with judged(path):
-        if look(path) is None:
+    with translated(path):
+        if stat(path) is None:
             raise Unreadable(path, "vanished", "no such file")
         if copy == "always":
             with _copied(path) as copied, _connected(copied, path, busy_timeout) as source:
                 yield source
             return
         try:
-            con = _asked(path, path, busy_timeout)
+            con = _opened(path, path, busy_timeout)
         except ReadOnlyStore:
             if copy == "never":
                 raise
@@ -130,7 +130,7 @@ def opened(path: str, *, copy: str = "auto", busy_timeout: float = 5.0) -> Itera
 
 
 @contextmanager
-def judged(path: str) -> Iterator[None]:
+def translated(path: str) -> Iterator[None]:
     """Tell what goes wrong with a file by its reason."""
     try:
         yield
@@ -153,14 +153,14 @@ def _reason(path: str, error: Exception) -> Reason:
 
 @contextmanager
 def _connected(path: str, name: str, busy_timeout: float) -> Iterator[Source]:
-    source = _asked(path, name, busy_timeout)
+    source = _opened(path, name, busy_timeout)
     try:
         yield source
     finally:
         source.con.close()
 
 
-def _asked(path: str, name: str, busy_timeout: float) -> Source:
+def _opened(path: str, name: str, busy_timeout: float) -> Source:
     con = connect(Path(path), readonly=True, patience=EachTime(busy_timeout))
     try:
         con.execute("PRAGMA query_only = ON")
@@ -196,12 +196,12 @@ def _copied(path: str) -> Iterator[str]:
         copy = Path(folder, "copy.db")
         wal = Path(f"{copy}-wal")
         for _ in range(COPY_TRIES):
-            before = look(path)
+            before = stat(path)
             shutil.copyfile(path, copy)
             wal.unlink(missing_ok=True)
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}-wal", wal)
-            if before == look(path):
+            if before == stat(path):
                 yield str(copy)
                 return
         raise Unreadable(path, "changing", f"{COPY_TRIES} tries")

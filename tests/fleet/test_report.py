@@ -11,9 +11,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from onceward.spark import charts
-from onceward.spark.report import Report, html, table
-from onceward.spark.verdicts import FATAL, NAMES, VERDICTS, Rules
+from onceward.fleet import charts
+from onceward.fleet.report import Report, html, table
+from onceward.fleet.verdicts import FATAL, NAMES, VERDICTS, Rules
 
 HOSTILE = """<script>alert("x")</script>&'"""
 PLAIN = Report(

@@ -11,7 +11,7 @@ import apsw
 
 from onceward.db.migrations import migrations
 from onceward.errors import OncewardError
-from onceward.spark.states import (
+from onceward.fleet.states import (
     IN_STATES,
     INBOX,
     MARK,

@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 import apsw
 import pyarrow as pa
 
-from onceward.spark.columns import GIVEN, Kind, Part
-from onceward.spark.opening import Source, Unreadable, judged, lacking
-from onceward.spark.plan import Slice
+from onceward.fleet.columns import GIVEN, Kind, Part
+from onceward.fleet.opening import Source, Unreadable, lacking, translated
+from onceward.fleet.plan import Slice
 
 TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "string": pa.string(),
@@ -71,9 +71,9 @@ class Wanted:
 
 
 @contextmanager
-def moment(source: Source) -> Iterator[None]:
+def snapshot(source: Source) -> Iterator[None]:
     """Let all that the block reads of the file be of one moment."""
-    with judged(source.path):
+    with translated(source.path):
         source.con.execute("BEGIN")
         try:
             yield
@@ -99,19 +99,19 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
         Unreadable: the file broke, or its schema does not have the view.
 
     """
-    with judged(source.path):
-        asked = _asked(source, part, wanted, piece)
-        if asked is None:
+    with translated(source.path):
+        query = _query(source, part, wanted, piece)
+        if query is None:
             return
         pieces = (
-            _pieces(source.con, asked, wanted, piece)
+            _pieces(source.con, query, wanted, piece)
             if part.keyed
-            else _stream(source.con, asked, wanted)
+            else _stream(source.con, query, wanted)
         )
         done = 0
         for rows in pieces:
             try:
-                batch = _batch(part, wanted, rows, asked, done)
+                batch = _batch(part, wanted, rows, query, done)
             except pa.ArrowException as error:
                 raise Unreadable(source.path, "corrupt", str(error)) from error
             yield batch
@@ -119,7 +119,7 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Query:
     """A question to one view of one file, and the facts of its rows that are known without it."""
 
     sql: str
@@ -129,7 +129,7 @@ class Asked:
     """Columns with one value in all rows."""
 
 
-def _asked(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Asked | None:
+def _query(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Query | None:
     there = source.columns(part.view) if part.view.isidentifier() else None
     if there is not None and not there:
         if part.name in {"outbox", "inbox"}:
@@ -142,16 +142,16 @@ def _asked(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Asked | 
         OWNER.get(part.view, ""): source.agent,
     }
     known = {*GIVEN, *same, "seq" if part.keyed else ""}
-    asked = {name: _expression(name, part, there) for name in wanted.columns if name not in known}
+    columns = {name: _expression(name, part, there) for name in wanted.columns if name not in known}
     same |= {
-        name: _constant(found) for name, sql in asked.items() if (found := CONSTANT.fullmatch(sql))
+        name: _constant(found) for name, sql in columns.items() if (found := CONSTANT.fullmatch(sql))
     }
-    read = {name: sql for name, sql in asked.items() if name not in same}
+    read = {name: sql for name, sql in columns.items() if name not in same}
     where = "".join(
         f" AND ({condition}\n)" for condition in (part.where, wanted.where) if condition
     )
     shape = KEYED if part.keyed else UNKEYED
-    return Asked(
+    return Query(
         shape.format(
             columns="".join(f", {sql}" for sql in read.values()), view=part.view, where=where
         ),
@@ -170,15 +170,15 @@ def _constant(found: re.Match[str]) -> str | int | None:
 
 
 def _pieces(
-    con: apsw.Connection, asked: Asked, wanted: Wanted, piece: Slice
+    con: apsw.Connection, query: Query, wanted: Wanted, piece: Slice
 ) -> Iterator[list[tuple[Any, ...]]]:
-    heavy = [place for place, name in enumerate(asked.names, 1) if name in LARGE]
-    cursor, began = con.execute(asked.sql, (piece.after, piece.to)), time.monotonic()
+    heavy = [place for place, name in enumerate(query.names, 1) if name in LARGE]
+    cursor, began = con.execute(query.sql, (piece.after, piece.to)), time.monotonic()
     while rows := _take(cursor, wanted.rows, heavy):
         if time.monotonic() - began > HOLD:
             cursor.close()
             yield rows
-            cursor, began = con.execute(asked.sql, (rows[-1][0], piece.to)), time.monotonic()
+            cursor, began = con.execute(query.sql, (rows[-1][0], piece.to)), time.monotonic()
         else:
             yield rows
 
@@ -200,20 +200,20 @@ def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> list[tuple[A
     return rows
 
 
-def _stream(con: apsw.Connection, asked: Asked, wanted: Wanted) -> Iterator[list[tuple[Any, ...]]]:
-    cursor = con.execute(asked.sql)
+def _stream(con: apsw.Connection, query: Query, wanted: Wanted) -> Iterator[list[tuple[Any, ...]]]:
+    cursor = con.execute(query.sql)
     while rows := list(islice(cursor, wanted.rows)):
         yield rows
 
 
 def _batch(
-    part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], asked: Asked, done: int
+    part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], query: Query, done: int
 ) -> pa.RecordBatch:
     count = len(rows)
     seqs, *values = zip(*rows, strict=True)
     numbers = seqs if part.keyed else range(done + 1, done + count + 1)
-    given = _repeated(wanted, asked.same, count) | _numbers(numbers, part, wanted)
-    read = dict(zip(asked.names, values, strict=True))
+    given = _repeated(wanted, query.same, count) | _numbers(numbers, part, wanted)
+    read = dict(zip(query.names, values, strict=True))
     arrays = [
         given[name] if name in given else _array(name, kind, read[name])
         for name, kind in wanted.columns.items()

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.spark.files import Found, find
-from onceward.spark.plan import FILE_COST, LAST, SMALLEST, Slice, tasks
+from onceward.fleet.files import Found, find
+from onceward.fleet.plan import FILE_COST, LAST, SMALLEST, Slice, tasks
 
 MIB = 1024 * 1024
 

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.spark.opening import Unreadable, opened
+from onceward.fleet.opening import Unreadable, opened
 
 COUNT = "SELECT count(*) FROM onceward_outbox"
 SOME = 20

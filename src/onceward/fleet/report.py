@@ -8,8 +8,8 @@ from html import escape
 from typing import Any, Final
 
 from onceward.model.clock import iso
-from onceward.spark import charts
-from onceward.spark.verdicts import FATAL, VERDICTS, Rules
+from onceward.fleet import charts
+from onceward.fleet.verdicts import FATAL, VERDICTS, Rules
 
 Row = Mapping[str, Any]
 WORST: Final = 20

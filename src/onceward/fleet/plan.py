@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from onceward.spark.files import Found
+from onceward.fleet.files import Found
 
 LAST: Final = 2**63 - 1
 """A sequence that no row reaches."""

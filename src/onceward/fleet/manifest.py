@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import OncewardError
-from onceward.spark.fleet import Fleet
-from onceward.spark.verdicts import Rules
+from onceward.fleet.files import find
+from onceward.fleet.verdicts import Rules
 
 NAME: Final = "manifest.json"
 PLAN: Final = "work/plan.json"
@@ -55,17 +55,17 @@ def alone(out: Path, job: str) -> Iterator[Path]:
         yield out
 
 
-def plan(fleet: Fleet, job: str, rules: Rules | None = None) -> dict[str, Any]:
+def plan(paths: Sequence[str], job: str, rules: Rules | None = None) -> dict[str, Any]:
     """Return what is to be read: files with size and fingerprint, to detect a later change."""
     files = [
         {"path": found.path, "bytes": found.size, "mark": list(found.mark)}
-        for found in fleet.files()
+        for found in find(paths)
     ]
     told = {} if rules is None else {"rules": asdict(rules)}
     return {
         "job": job,
         "onceward": version("onceward"),
-        "paths": list(fleet.paths),
+        "paths": list(paths),
         "files": files,
     } | told
 
