@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,9 @@ import pytest
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 import pyarrow.dataset as ds
-from rich.console import Console
 
 from onceward import Postbox
-from onceward import spark as door
 from onceward.cli import main
-from onceward.spark import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,41 +140,3 @@ def test_replay(say: Say, fleet: str, tmp_path: Path) -> None:
         assert [] == bob.dead_letters.list()
 
 
-def test_a_terminal_shows_how_far_spark_is(spark: SparkSession) -> None:
-    """
-    While tasks work there is a bar with their number.
-
-    Elsewhere than on a terminal nothing is written.
-    """
-    terminal, pipe = StringIO(), StringIO()
-    with progress.shown(spark, Console(file=terminal, force_terminal=True, width=80)):
-        for _ in range(60):
-            spark.range(0, 200_000_000, 1, 7).selectExpr("sum(hash(id))").collect()
-            if "/7" in terminal.getvalue():
-                break
-    with progress.shown(spark, Console(file=pipe)):
-        spark.range(10).count()
-
-    assert ("/7" in terminal.getvalue(), "") == (True, pipe.getvalue())
-
-
-def test_a_session_shows_it_by_itself(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A session in use shows the bar without being asked, unless it is declined.
-
-    Elsewhere there is none.
-    """
-    terminal = StringIO()
-    monkeypatch.setattr(
-        progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80)
-    )
-    door.session()
-    for _ in range(60):
-        spark.range(0, 200_000_000, 1, 7).selectExpr("sum(hash(id))").collect()
-        if "/7" in terminal.getvalue():
-            break
-    door.session(progress=False)
-    shown = terminal.getvalue()
-    spark.range(0, 200_000_000, 1, 7).selectExpr("sum(hash(id))").collect()
-
-    assert ("/7" in shown, shown) == (True, terminal.getvalue())

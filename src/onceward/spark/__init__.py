@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["read", "register", "session", "stop"]
 
 
-def session(*, progress: bool | str = True, **conf: Any) -> SparkSession:
+def session(**conf: Any) -> SparkSession:
     """
     Return a local Spark session with format ``onceward``; the one of this process if it has one.
-
-    On a terminal a bar shows the progress of longer work, unless ``progress=False``.
 
     Settings are Spark's, with underscores for dots or as a dictionary:
     ``session(spark_driver_memory="4g")``, ``session(**{"spark.master": "local[4]"})``.
@@ -32,7 +30,7 @@ def session(*, progress: bool | str = True, **conf: Any) -> SparkSession:
     """
     from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
 
-    return start.session(bar=str(progress).lower() == "true", **conf)
+    return start.session(**conf)
 
 
 def register(spark: SparkSession) -> None:

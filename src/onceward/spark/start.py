@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.spark import gateway, progress
+from onceward.spark import gateway
 from onceward.spark.options import spelt
 
 MEMORY: Final = "2g"
@@ -40,11 +40,7 @@ DEFAULTS: Final = {
 }
 
 
-_watched: list[Callable[[], None]] = []
-"""Call that ends the progress bar of the present session."""
-
-
-def session(*, bar: bool = True, **conf: Any) -> SparkSession:
+def session(**conf: Any) -> SparkSession:
     """
     Return a local Spark session with our source; an existing one is reused and given *conf*.
 
@@ -69,15 +65,7 @@ def session(*, bar: bool = True, **conf: Any) -> SparkSession:
         with gateway.announced(given.get("spark.driver.memory", MEMORY)):
             spark = builder.getOrCreate()
     register(spark)
-    _unwatch()
-    if bar:
-        _watched.append(progress.watch(spark))
     return spark
-
-
-def _unwatch() -> None:
-    while _watched:
-        _watched.pop()()
 
 
 def register(spark: SparkSession) -> None:
@@ -89,7 +77,6 @@ def register(spark: SparkSession) -> None:
 
 def stop() -> None:
     """End the session and the JVM that it ran in; a session may be started again afterwards."""
-    _unwatch()
     active = SparkSession.getActiveSession()
     if active is not None:
         active.stop()
