@@ -21,11 +21,11 @@ from tests.bench.measure import Goal, Lap, Result, alternate, compare
 from tests.bench.plan import Plan
 
 from onceward import Postbox, spark
-from onceward.model.names import DIRECTORY
 from onceward.fleet import files
+from onceward.fleet.plan import tasks
+from onceward.model.names import DIRECTORY
 from onceward.spark import follow, gateway
 from onceward.spark.options import Options
-from onceward.fleet.plan import tasks
 from onceward.spark.positions import Positions
 
 FILES: Final = 100

@@ -117,8 +117,8 @@ def reconcile(plan: Plan) -> Iterator[Result]:
 
 def ours(fleet: Fleet, out: Path) -> Lap:
     """Reconcile as the command does: facts, verdicts, figures, Parquet and the page."""
-    from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
     from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - an extra
+    from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
 
     began = time.perf_counter()
     report = job.run(fleet, out, Rules(now=BEGAN + AGE * 24))

@@ -20,15 +20,15 @@ import apsw
 from pyspark.sql import SparkSession
 
 from onceward import Postbox
+from onceward.fleet.manifest import OutputBusy, alone
+from onceward.fleet.verdicts import Rules
 from onceward.spark import archive, export, replay
 from onceward.spark import reconcile as reconciling
 from onceward.spark.archive import NotArchived
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
-from onceward.fleet.manifest import OutputBusy, alone
 from onceward.spark.reconcile import reconcile
-from onceward.fleet.verdicts import Rules
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:

@@ -138,5 +138,3 @@ def test_replay(say: Say, fleet: str, tmp_path: Path) -> None:
     assert [(letter.id, "replayed")] == [(row["id"], row["outcome"]) for row in done["done"]]
     with Postbox(f"{fleet}/bob.db", start=False) as bob:
         assert [] == bob.dead_letters.list()
-
-

@@ -22,13 +22,13 @@ import apsw
 from pyspark.sql import SparkSession
 
 from onceward import Postbox
+from onceward.fleet.manifest import OutputTaken
+from onceward.fleet.verdicts import Rules
 from onceward.spark import export, graph, metrics, pairs, replay, threads, waits
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
-from onceward.fleet.manifest import OutputTaken
 from onceward.spark.reconcile import reconcile
-from onceward.fleet.verdicts import Rules
 from onceward.testing.fleet import DUTIES, TASKS
 
 if TYPE_CHECKING:

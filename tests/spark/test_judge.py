@@ -9,8 +9,8 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from onceward.spark.reconcile import reconcile
 from onceward.fleet.verdicts import NAMES, Rules
+from onceward.spark.reconcile import reconcile
 
 NOW = 10_000_000_000
 GRACE = 900.0

@@ -12,10 +12,10 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 from pyspark.sql import SparkSession
 
+from onceward.fleet.verdicts import NAMES, SETTLED, VERDICTS, Rules
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.reconcile import reconcile
-from onceward.fleet.verdicts import NAMES, SETTLED, VERDICTS, Rules
 
 
 def test_a_team_whose_processes_were_killed_has_lost_and_doubled_nothing(

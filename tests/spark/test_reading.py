@@ -12,9 +12,9 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.fleet.columns import VIEWS, tables
 from onceward.model.names import DIRECTORY
 from onceward.spark import read
-from onceward.fleet.columns import VIEWS, tables
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 if TYPE_CHECKING:
@@ -341,10 +341,10 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
     A micro-batch without it would pass over its rows for ever.
     """
     from onceward.fleet.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
-    from onceward.spark.options import Options  # noqa: PLC0415 - as above
     from onceward.fleet.plan import Slice  # noqa: PLC0415 - as above
-    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
     from onceward.fleet.rows import Wanted  # noqa: PLC0415 - as above
+    from onceward.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
 
     path = box("alice", 2)
     options = Options.of({"path": str(path), "busyTimeout": "0.01"})
@@ -369,10 +369,10 @@ def test_batches_of_large_rows_hold_few(column: str, tmp_path: Path) -> None:
 
     Whichever column the bytes are in.
     """
-    from onceward.spark.options import Options  # noqa: PLC0415 - as above
     from onceward.fleet.plan import Slice  # noqa: PLC0415 - as above
-    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
     from onceward.fleet.rows import Wanted  # noqa: PLC0415 - as above
+    from onceward.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
 
     with Postbox(tmp_path / "alice.db", agent="alice", start=False, hold_unknown=True) as alice:
         alice.session().send_many([("bob", {"text": "x" * 50_000})] * 200, type="note")

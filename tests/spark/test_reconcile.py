@@ -13,16 +13,16 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
-from onceward.model.names import DIRECTORY
 from onceward.fleet import manifest
-from onceward.spark import reconcile
 from onceward.fleet.columns import WITNESS
-from onceward.spark.facts import NEEDS, evidence
-from onceward.spark.fleet import Fleet
 from onceward.fleet.manifest import OutputTaken
-from onceward.spark.order import MARKS
 from onceward.fleet.report import Report
 from onceward.fleet.verdicts import FATAL, Rules
+from onceward.model.names import DIRECTORY
+from onceward.spark import reconcile
+from onceward.spark.facts import NEEDS, evidence
+from onceward.spark.fleet import Fleet
+from onceward.spark.order import MARKS
 from onceward.testing import fleet as generator
 
 

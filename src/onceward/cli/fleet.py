@@ -52,9 +52,9 @@ def reconcile(
 
     """
     with fleet_of(paths, how) as (fleet, on_step):
+        from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - an extra
         from onceward.spark import archive as archives  # noqa: PLC0415 - an extra
         from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
-        from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - an extra
 
         rules = Rules.at_present(grace=grace, late_after=late_after)
         archived = None if archive is None else archives.ledger(fleet.spark, archive)
@@ -96,8 +96,8 @@ def demo(*, size: int = 1, seed: int = 0, home: Path | None = None, how: Session
         raise Usage(msg)
     folder = home or Path(tempfile.mkdtemp(prefix="onceward-fleet-"))
     with extra():
-        from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
         from onceward.fleet.verdicts import MEANING, Rules  # noqa: PLC0415 - an extra
+        from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
         from onceward.testing.fleet import build  # noqa: PLC0415 - the demo alone needs a fleet
 
     with told(how) as on_step:

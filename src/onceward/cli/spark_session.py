@@ -90,7 +90,7 @@ def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, OnSt
         msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
         raise Usage(msg)
     with extra():
-        from onceward.spark import files  # noqa: PLC0415 - an extra
+        from onceward.fleet import files  # noqa: PLC0415 - of the fleet commands only
     if not files.find(paths):
         msg = f"no file is named by {' '.join(paths)}"
         raise NothingThere(msg)

@@ -58,8 +58,7 @@ def alone(out: Path, job: str) -> Iterator[Path]:
 def plan(paths: Sequence[str], job: str, rules: Rules | None = None) -> dict[str, Any]:
     """Return what is to be read: files with size and fingerprint, to detect a later change."""
     files = [
-        {"path": found.path, "bytes": found.size, "mark": list(found.mark)}
-        for found in find(paths)
+        {"path": found.path, "bytes": found.size, "mark": list(found.mark)} for found in find(paths)
     ]
     told = {} if rules is None else {"rules": asdict(rules)}
     return {

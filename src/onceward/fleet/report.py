@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Final
 
-from onceward.model.clock import iso
 from onceward.fleet import charts
 from onceward.fleet.verdicts import FATAL, VERDICTS, Rules
+from onceward.model.clock import iso
 
 Row = Mapping[str, Any]
 WORST: Final = 20

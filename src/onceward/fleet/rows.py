@@ -144,7 +144,9 @@ def _query(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Query | 
     known = {*GIVEN, *same, "seq" if part.keyed else ""}
     columns = {name: _expression(name, part, there) for name in wanted.columns if name not in known}
     same |= {
-        name: _constant(found) for name, sql in columns.items() if (found := CONSTANT.fullmatch(sql))
+        name: _constant(found)
+        for name, sql in columns.items()
+        if (found := CONSTANT.fullmatch(sql))
     }
     read = {name: sql for name, sql in columns.items() if name not in same}
     where = "".join(

@@ -14,9 +14,9 @@ from pyspark.sql.functions import expr, to_date
 
 from onceward import Postbox
 from onceward.errors import OncewardError
-from onceward.model.clock import Clock
 from onceward.fleet import manifest
 from onceward.fleet.columns import table as table_of
+from onceward.model.clock import Clock
 from onceward.spark.facts import LEDGERS
 from onceward.spark.facts import ledger as ledger_of
 from onceward.spark.fleet import Fleet
@@ -67,7 +67,11 @@ def run(
     cut = (time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle)
     with manifest.alone(out, JOB) as own:
         return _append(
-            fleet, own, manifest.plan(fleet.paths, JOB) | {"cut": cut}, resume=resume, on_step=on_step
+            fleet,
+            own,
+            manifest.plan(fleet.paths, JOB) | {"cut": cut},
+            resume=resume,
+            on_step=on_step,
         )
 
 

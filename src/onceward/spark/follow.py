@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from onceward.model.log import log
 from onceward.fleet import files
 from onceward.fleet.columns import Part
 from onceward.fleet.files import Found
 from onceward.fleet.opening import Source, Unreadable, opened
-from onceward.spark.options import Options
 from onceward.fleet.plan import Slice
+from onceward.model.log import log
+from onceward.spark.options import Options
 from onceward.spark.positions import Position, Positions
 
 HIGH: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)"

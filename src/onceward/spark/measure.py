@@ -14,10 +14,10 @@ import pyarrow.dataset as ds
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
-from onceward.spark.order import MARKS, lanes
-from onceward.spark.pairs import SHARES, hours, middle, pairs, percentiles, spans
 from onceward.fleet.report import Report
 from onceward.fleet.verdicts import VERDICTS, Rules
+from onceward.spark.order import MARKS, lanes
+from onceward.spark.pairs import SHARES, hours, middle, pairs, percentiles, spans
 
 LISTED: Final = 200
 """Rows of each kind that a report lists at most; the Parquet files have all."""

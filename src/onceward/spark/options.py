@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 import apsw
 
-from onceward.model.quoting import quoted
 from onceward.fleet.columns import ASKED, InvalidOption, Table, table
+from onceward.model.quoting import quoted
 
 MIB: Final = 1024 * 1024
 MODES: Final = ("PERMISSIVE", "INSIST", "FAILFAST")

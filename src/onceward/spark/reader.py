@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from onceward.model.log import log
 from onceward.fleet import files, plan
 from onceward.fleet.columns import InvalidOption, Kind
 from onceward.fleet.opening import FILE_STATES, PASSING, Unreadable, opened
-from onceward.spark.options import Options
 from onceward.fleet.rows import TYPES, Wanted, batches, edges, snapshot
 from onceward.fleet.states import FILE
+from onceward.model.log import log
+from onceward.spark.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.fleet import manifest
 from onceward.fleet.columns import WITNESS
+from onceward.fleet.report import Report, html
+from onceward.fleet.verdicts import Rules
 from onceward.spark.facts import evidence, gather, present
 from onceward.spark.fleet import Fleet
 from onceward.spark.judge import DDL, MOMENTS, NUMBERS, QUESTIONS, answer, state, witnesses
 from onceward.spark.measure import report, write
-from onceward.fleet.report import Report, html
-from onceward.fleet.verdicts import Rules
 
 JOB: Final = "reconcile"
 PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in ("id", *MOMENTS, *NUMBERS)}

@@ -15,12 +15,12 @@ from typing import Any, Final
 from onceward import Postbox, Transaction
 from onceward.db.migrations import migrations
 from onceward.errors import OncewardError
-from onceward.model.names import DEFAULT_SESSION
-from onceward.model.quoting import quoted
-from onceward.model.settings import DAY
 from onceward.fleet.columns import InvalidOption
 from onceward.fleet.files import find
 from onceward.fleet.opening import Unreadable, opened
+from onceward.model.names import DEFAULT_SESSION
+from onceward.model.quoting import quoted
+from onceward.model.settings import DAY
 
 Row = Mapping[str, Any]
 Sender = tuple[str, str]

@@ -17,12 +17,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from onceward.fleet import plan
-from onceward.spark import follow
 from onceward.fleet.columns import InvalidOption
+from onceward.fleet.rows import Wanted
+from onceward.spark import follow
 from onceward.spark.options import Options
 from onceward.spark.positions import START, Manifests, Offset, Positions
 from onceward.spark.reader import Task, read, settle, wanted_columns
-from onceward.fleet.rows import Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from onceward.fleet.columns import InvalidOption
 from onceward.model.log import log
 from onceward.spark import sink
-from onceward.fleet.columns import InvalidOption
 from onceward.spark.options import flag
 from onceward.spark.spool import Spool
 
