@@ -16,7 +16,8 @@ CREATE TABLE _onceward_file_info (
     opened         INTEGER NOT NULL DEFAULT 0,
     opened_at      INTEGER NOT NULL,
     boot_id        TEXT    NOT NULL DEFAULT '',
-    created_at     INTEGER NOT NULL
+    created_at     INTEGER NOT NULL,
+    outbox_pruned_at INTEGER
 ) STRICT;
 
 CREATE TABLE _onceward_counters (
@@ -655,6 +656,11 @@ SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_lengt
        p.inbound_rule
   FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON s.sender = p.name;
 
+-- What a comparison of files needs to tell pruned from lost: up to which id the dedup records of a sender may have been pruned.
+CREATE VIEW onceward_streams AS
+SELECT s.sender, i.agent AS recipient, s.epoch, s.number, s.horizon_id, s.updated_at
+  FROM _onceward_sender_streams AS s, _onceward_file_info AS i;
+
 CREATE VIEW onceward_lanes AS
 SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
@@ -663,7 +669,8 @@ SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
   FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq;
 
 CREATE VIEW onceward_file AS
-SELECT i.agent, i.durability, i.max_pending, i.max_inbox, i.max_body, i.max_file_bytes, i.paused_at, i.opened_at, i.created_at
+SELECT i.agent, i.durability, i.max_pending, i.max_inbox, i.max_body, i.max_file_bytes, i.paused_at, i.opened_at, i.created_at,
+       i.file_id, i.outbox_pruned_at
   FROM _onceward_file_info AS i;
 
 CREATE VIEW onceward_stats AS

@@ -178,6 +178,19 @@ def test_the_horizon_moves_with_the_marks(pair: Pair) -> None:
     assert [(last,)] == pair.receiver._db.read("SELECT horizon_id FROM _onceward_sender_streams")
 
 
+def test_two_views_say_up_to_where_records_are_complete(pair: Pair) -> None:
+    """A reader of a file can tell what was pruned from what was deleted or never came."""
+    last = [pair.journey() for _ in range(2)][-1]
+    pruned = pair.sender.query("SELECT outbox_pruned_at FROM onceward_file")
+    horizon = pair.receiver.query("SELECT sender, horizon_id FROM onceward_streams")
+    pair.later()
+    before = pair.clock.now() - round(1000 * HOUR)
+
+    assert ([(None,)], [("a", "")]) == (pruned, horizon)
+    assert [(before,)] == pair.sender.query("SELECT outbox_pruned_at FROM onceward_file")
+    assert [("a", last)] == pair.receiver.query("SELECT sender, horizon_id FROM onceward_streams")
+
+
 def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> None:
     """
     A frame whose mark was pruned cannot be told from a duplicate.

@@ -20,6 +20,9 @@ SELECT seq, state <> 'pending' AND ended_at < :before FROM _onceward_inbox
 """
 DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
 DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
+PRUNED: Final = """
+UPDATE _onceward_file_info SET outbox_pruned_at = max(coalesce(outbox_pruned_at, 0), ?)
+"""
 # Only dedup records of ids that we minted are pruned, below the horizon id: others, and ids that
 # their sender chose, are kept for ever. An id is pruned by its own time, too: one from a fast clock
 # stays until its time has come, so that the horizon never passes the present.
@@ -81,6 +84,8 @@ def slice_of(
     rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
     old = [(seq,) for seq, ended in rows if ended]
     tx.many(drop, old)
+    if old and box == "outbox":  # what is missing from now on need not be lost
+        tx.run(PRUNED, (before,))
     return (rows[-1][0] if len(rows) == limit else -1), len(old)
 
 
