@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
+from unittest.mock import patch
 
 import pytest
 
 from onceward import Postbox
+from onceward.db import open_files
 from onceward.db.database import Database
 from onceward.db.notify import Notifier
 from onceward.db.waiter import ONE, Waiter
@@ -94,6 +96,17 @@ def test_waits_that_are_over_delay_no_look_of_the_others(db: Database) -> None:
 
     assert last._poll_at <= time.monotonic() + 1.0
     last.close()
+
+
+def test_a_process_with_many_files_asks_each_less_often(db: Database) -> None:
+    """A look wakes a thread: a hundred files cost no more looks a second than ten."""
+    few = db.notifier.next_poll(0.1) - time.monotonic()
+    files = {((0, number), ""): db for number in range(50)}
+    with patch.dict(open_files.files, files):
+        many = db.notifier.next_poll(0.1) - time.monotonic()
+        slow = db.notifier.next_poll(DAY) - time.monotonic()
+
+    assert [True, True, True] == [few <= 0.1, 0.4 < many <= 0.6, 1.0 < slow <= DAY]
 
 
 def test_of_two_that_are_due_at_once_one_asks_the_file(db: Database) -> None:

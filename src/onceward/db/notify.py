@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
+from onceward.db import open_files
 from onceward.db.file_checks import file_key
 from onceward.model.ids import new_token
 
@@ -27,6 +28,8 @@ Direction = Literal["out", "in"]
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
 WAKEUP: Final = b"!"
+LOOKS: Final = 10
+"""Files of a process that are each asked at the caller's interval; more of them less often."""
 LONGEST_TURN: Final = 1.0
 """Most seconds between two looks of a waiter, however many there are: the others may leave."""
 SETTLED: Final = 2_000_000_000
@@ -111,7 +114,13 @@ class Notifier:
         self.notify_local((side,))
 
     def next_poll(self, every: float) -> float:
-        """Return when the caller is to ``look`` next, so that all of them look in turn."""
+        """
+        Return when the caller is to ``look`` next, so that all of them look in turn.
+
+        Each look wakes a thread, so a process with more than ``LOOKS`` files asks each of
+        them less often: once in ``LONGEST_TURN`` seconds or in *every*, whichever is longer.
+        """
+        every = max(every, min(every * len(open_files.files) / LOOKS, LONGEST_TURN))
         with self._lock:
             now, count = time.monotonic(), sum(map(len, self._listeners.values()))
             most = max(every, min(every * count, LONGEST_TURN))

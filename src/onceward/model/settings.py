@@ -166,7 +166,11 @@ class Settings(BaseModel):
     maintenance_interval: Positive = 60.0
     """Time between two rounds of pruning and checkpoints."""
     poll_interval: Seconds = 0.1
-    """How often ``PRAGMA data_version`` is read, should a notification get lost; 0 is never."""
+    """
+    How often ``PRAGMA data_version`` is read, should a notification get lost; 0 is never.
+
+    A process with more than ten files reads it less often in each, up to once a second.
+    """
     stop_timeout: Seconds = 5.0
     """Longest wait for running handlers and pushes when the postbox stops."""
     topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
