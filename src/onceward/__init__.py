@@ -8,32 +8,31 @@ agents their aids in ``onceward.testing``, hooks their events in
 
 import typing as _typing
 
-from onceward import errors
-from onceward.api.channels import Channel
-from onceward.api.mailboxes import HandlerTransaction, Mailbox
-from onceward.api.postbox import Postbox
-from onceward.api.session import Session
-from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-from onceward.model.body import Msg
-from onceward.model.record import MessageRecord
-from onceward.model.retry import RetryPolicy
-from onceward.model.send_options import SendOptions
-from onceward.model.settings import Settings
-from onceward.model.ticket import Ticket
-from onceward.runtime.agent import Agent
-from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
-from onceward.runtime.fanout import SendResult
-from onceward.runtime.message import AsyncMessage, Message
-from onceward.runtime.transaction import Transaction
-from onceward.store.directory.channels import ChannelConfig
-from onceward.store.health import Health
-from onceward.store.mailbox_readers import Start
-from onceward.store.queries import DeadLetter, Page
-from onceward.store.repairs import Repair
-
 if _typing.TYPE_CHECKING:
+    from onceward import errors
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncPostbox, AsyncSession
+    from onceward.api.channels import Channel
+    from onceward.api.mailboxes import HandlerTransaction, Mailbox
+    from onceward.api.postbox import Postbox
+    from onceward.api.session import Session
+    from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
+    from onceward.model.body import Msg
+    from onceward.model.record import MessageRecord
+    from onceward.model.retry import RetryPolicy
+    from onceward.model.send_options import SendOptions
+    from onceward.model.settings import Settings
+    from onceward.model.ticket import Ticket
+    from onceward.runtime.agent import Agent
+    from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
+    from onceward.runtime.fanout import SendResult
+    from onceward.runtime.message import AsyncMessage, Message
     from onceward.runtime.runs.run import AsyncRun, Run
+    from onceward.runtime.transaction import Transaction
+    from onceward.store.directory.channels import ChannelConfig
+    from onceward.store.health import Health
+    from onceward.store.mailbox_readers import Start
+    from onceward.store.queries import DeadLetter, Page
+    from onceward.store.repairs import Repair
 
 __all__ = [
     "Agent",
@@ -75,26 +74,61 @@ __all__ = [
     "errors",
 ]
 
-_LAZY = {
+_MODULES = {
+    "Agent": "runtime.agent",
     "AsyncChannel": "api.aio",
+    "AsyncContext": "runtime.context",
     "AsyncMailbox": "api.aio",
+    "AsyncMessage": "runtime.message",
     "AsyncPostbox": "api.aio",
     "AsyncRun": "runtime.runs.run",
     "AsyncSession": "api.aio",
+    "AsyncTransaction": "runtime.context",
+    "Channel": "api.channels",
+    "ChannelConfig": "store.directory.channels",
+    "Context": "runtime.context",
+    "DeadLetter": "store.queries",
+    "Drop": "errors",
+    "HandlerTransaction": "api.mailboxes",
+    "Health": "store.health",
+    "Mailbox": "api.mailboxes",
+    "Message": "runtime.message",
+    "MessageRecord": "model.record",
+    "Msg": "model.body",
+    "OncewardError": "errors",
+    "OutcomeUnknown": "errors",
+    "Page": "store.queries",
+    "Postbox": "api.postbox",
+    "Reject": "errors",
+    "Repair": "store.repairs",
+    "Retry": "errors",
+    "RetryPolicy": "model.retry",
     "Run": "runtime.runs.run",
+    "SendOptions": "model.send_options",
+    "SendResult": "runtime.fanout",
+    "Session": "api.session",
+    "Settings": "model.settings",
+    "Start": "store.mailbox_readers",
+    "Ticket": "model.ticket",
+    "Transaction": "runtime.transaction",
+    "errors": "errors",
 }
+"""Module by public name: each is loaded with the first use of a name of it."""
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Load the async face and the runs on first use: a tenth of the time of importing."""
-    if name not in _LAZY:
+    """Load a public name on first use: a command, or an add-on, pays for what it needs."""
+    if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from importlib import import_module  # noqa: PLC0415 - see above
+    from importlib import import_module  # noqa: PLC0415 - it is no public name
 
-    return getattr(import_module(f"onceward.{_LAZY[name]}"), name)
+    module = import_module(f"onceward.{_MODULES[name]}")
+    found = module if name == _MODULES[name] else getattr(module, name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
-    """List the public names, the lazy ones too."""
+    """List the public names, which need not be loaded yet."""
     return [*__all__]

@@ -22,7 +22,7 @@ PEAK: Final = Path("/proc/self/status")
 PENDING: Final = 1_000_000
 LARGEST_MB: Final = 120.0
 LONGEST_IMPORT: Final = 0.15
-IMPORT: Final = "import onceward"
+IMPORT: Final = "from onceward import Postbox"
 IMPORTS: Final = 9
 DRAIN_LAPS: Final = 20
 

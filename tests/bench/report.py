@@ -166,7 +166,7 @@ before anything is read; and every message of a fleet judged.""",
         cases=("memory", "import"),
         prose=(
             "The largest size of a process that drains a full outbox, and what "
-            "`import onceward` adds to bare Python."
+            "`from onceward import Postbox` adds to bare Python."
         ),
     ),
     Section(

@@ -123,10 +123,10 @@ def test_a_slip_is_guessed(cli: Cli, tokens: list[str], guess: str) -> None:
     assert guess in cli(*tokens).err
 
 
-@pytest.mark.parametrize("library", ["cyclopts", "rich"])
-def test_without_the_extra_the_install_line_is_printed(library: str) -> None:
+@pytest.mark.parametrize(("library", "word"), [("cyclopts", "stats"), ("rich", "--help")])
+def test_without_the_extra_the_install_line_is_printed(library: str, word: str) -> None:
     """The script exists in every installation, and says what it needs."""
-    code = "from onceward.cli import main; sys.exit(main(['stats']))"
+    code = f"from onceward.cli import main; sys.exit(main([{word!r}]))"
     bare = f"import sys; sys.modules[{library!r}] = None; {code}"
 
     ran = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=False)

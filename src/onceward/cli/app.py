@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from cyclopts import App, CycloptsError
-from rich.console import Console
 
 from onceward.cli.examples import example
 from onceward.cli.exit_codes import DONE, FAILED, SIGNAL, USAGE, Failed, Usage, code_of, problem
@@ -248,6 +247,8 @@ def pages() -> dict[str, str]:
 
 
 def _page(name: Sequence[str]) -> str:
+    from rich.console import Console  # noqa: PLC0415 - drawing help, nothing else, needs it
+
     app = build(name)
     app.help_formatter = "plain"
     text = io.StringIO()

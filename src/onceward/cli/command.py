@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
-from typing import Any, Final, get_type_hints
+from typing import Any, get_type_hints
 
-from onceward import Postbox
 from onceward.cli.exit_codes import DONE
 from onceward.cli.output import dated, document, label, show, show_one
 from onceward.cli.readonly import Look, views
 from onceward.cli.target import Answer, Where, open_box
 
 Found = int | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
-OPENERS: Final[dict[type, Callable[..., Any]]] = {Postbox: open_box, Look: views}
-"""By the type of a function's first parameter: how the file is opened for it."""
 
 
 def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int]]:
@@ -35,7 +32,7 @@ def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int
         if own is None:
             others.append(target)
         hints = {"where": Where} | hints | {"return": int}
-        opened = OPENERS[hints.pop(first.name)]
+        opened: Callable[..., Any] = views if hints.pop(first.name) is Look else open_box
 
         @wraps(function)
         def run(*args: Any, where: Where = target.default, **options: Any) -> int:

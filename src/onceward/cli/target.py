@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from onceward import Postbox
 from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.handles import holders
 from onceward.cli.options import Quiet
 from onceward.cli.output import Style, style
 from onceward.db.environment import env_or_project
 from onceward.model.names import DEFAULT_SESSION, DIRECTORY, agent_name
+
+if TYPE_CHECKING:
+    from onceward import Postbox
 
 
 @Parameter(name="*")
@@ -114,4 +116,6 @@ def refuse_deleted(path: Path) -> None:
 
 def open_box(path: Path) -> Postbox:
     """Open a file that exists, without engines, which are left to workers and relays."""
+    from onceward import Postbox  # noqa: PLC0415 - commands that only read do without it
+
     return Postbox(existing(path), start=False)

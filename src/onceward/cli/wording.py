@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from onceward.model.settings import PREFIX, Settings
+from onceward.model.names import PREFIX
 
 PHRASES: Final = {
     "call ``resume()``": "run onceward resume",
@@ -54,6 +54,8 @@ def in_shell(text: str) -> str:
 
 
 def _switch(match: re.Match[str]) -> str:
+    from onceward.model.settings import Settings  # noqa: PLC0415 - some errors only
+
     name = match[1]
     return f"{PREFIX}{name.upper()}=1" if name in Settings.model_fields else _option(name)
 

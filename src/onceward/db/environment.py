@@ -11,10 +11,13 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onceward.errors import InvalidArgument
-from onceward.model.settings import PREFIX, Settings
+from onceward.model.names import PREFIX
+
+if TYPE_CHECKING:
+    from onceward.model.settings import Settings
 
 SWITCH: Final = "ONCEWARD_DISABLED"
 TARGETS: Final = ("home", "db", "agent", "session")
@@ -37,6 +40,8 @@ def load_settings(
         InvalidArgument: a value is out of its bounds or a name is unknown.
 
     """
+    from onceward.model.settings import Settings  # noqa: PLC0415 - commands that only read
+
     if env is not None:
         return Settings.merge(given, overrides, env=env)
     section = {name: value for name, value in project_section().items() if name not in TARGETS}

@@ -15,6 +15,8 @@ DIRECTORY: Final = "directory.db"
 RESERVED: Final = frozenset({"all", "broadcast", "directory"})
 """Names for all agents, and the name of the file that a home's agents share."""
 DEFAULT_SESSION: Final = "default"
+PREFIX: Final = "ONCEWARD_"
+"""Beginning of the names of our environment variables."""
 
 PriorityName = Literal["critical", "urgent", "high", "normal", "low", "background"]
 """A priority as a send may name it; ``high`` is another word for ``urgent``."""

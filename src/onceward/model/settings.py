@@ -12,12 +12,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from onceward.errors import InvalidArgument
 from onceward.model.body import describe_errors
+from onceward.model.names import PREFIX
 from onceward.model.parcel import Durability
 from onceward.model.settings_options import SettingsOptions
 from onceward.model.times import WHOLE, seconds
 from onceward.model.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
-
-PREFIX: Final = "ONCEWARD_"
 
 
 def _spelled(value: Any) -> Any:
