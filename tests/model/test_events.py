@@ -1,6 +1,7 @@
 """Events are values: equal by kind and fields, shown with all of them, never changed."""
 
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_facts_are_equal_by_every_field(field: str) -> None:
 
 def test_kinds_are_told_apart() -> None:
     """What was sent is not what was acked, whatever else they share."""
-    named = {"agent": "shop", "message_id": "m", "peer": "billing"}
+    named: dict[str, Any] = {"agent": "shop", "message_id": "m", "peer": "billing"}
     sent: Event = Sent(at=1, **named)
     acked: Event = Acked(at=1, **named)
 
@@ -47,7 +48,7 @@ def test_a_fact_is_shown_with_everything_that_is_known() -> None:
     """A printed event can be read, its own fields included."""
     assert (
         "Retried(agent='shop', at=1, message_id='m', peer='billing', session='', type='',"
-        " attempt=1, error='e', due_at=2)"
+        " attempt=1, error='e', due_at=2, took=None)"
     ) == repr(retried())
 
 

@@ -430,6 +430,8 @@ class Writer:
         """Called after a commit that has something to be pushed by another thread or process."""
         self.packer: Packer | None = None
         """Packs parcels in the commit of their messages, where this process pushes them."""
+        self.measured_commit: Callable[[StoreTransaction], None] | None = None
+        """Commits in place of ``StoreTransaction.commit``, to measure how long that takes."""
 
     @property
     def held(self) -> bool:
@@ -758,7 +760,7 @@ class Writer:
                 packer.pack(tx)
             self.refuses_commit = False
             try:
-                tx.commit()
+                (self.measured_commit or StoreTransaction.commit)(tx)
             except BaseException as error:  # noqa: BLE001 - classified here
                 self.queue.defer_interrupt(error)
                 if not isinstance(error, INTERRUPTS) or tx.alive or tx.rolled_back:

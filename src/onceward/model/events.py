@@ -54,6 +54,8 @@ class Sent(MessageEvent):
     """
 
     name: ClassVar[str] = "sent"
+    created_at: Millis | None = None
+    """When it was committed into the outbox; None where no row of the file knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ class Retried(MessageEvent):
     attempt: int
     error: str
     due_at: Millis
+    took: float | None = None
+    """Seconds that its handler ran; None where none was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,8 @@ class DeadLettered(MessageEvent):
     name: ClassVar[str] = "dead"
     reason: Reason
     error: str
+    took: float | None = None
+    """Seconds that its handler ran; None where none was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +128,10 @@ class Processed(MessageEvent):
 
     name: ClassVar[str] = "processed"
     outcome: Outcome
+    received_at: Millis | None = None
+    """When it was committed into the inbox; None where that is not known."""
+    took: float | None = None
+    """Seconds that its handler ran; None where none was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,8 @@ def _named(event: Event, names: dict[str, dict[str, MessageNames]]) -> Event:
         return event
     if isinstance(event, DeadLettered):
         event = replace(event, error=event.error or found.error)
+    if isinstance(event, Sent):
+        event = replace(event, created_at=found.at)
     return replace(event, session=found.session, type=found.type)
 
 
@@ -160,8 +162,15 @@ def kind_of(settlement: Settlement) -> type[Event]:
             return Retried
 
 
-def settlement_event(leased: LeaseInfo, settlement: Settlement, *, agent: str, at: Millis) -> Event:
-    """Return the event of how a received message's lease ended."""
+def settlement_event(
+    leased: LeaseInfo,
+    settlement: Settlement,
+    *,
+    agent: str,
+    at: Millis,
+    took: float | None = None,
+) -> Event:
+    """Return the event of how a received message's lease ended; its handler ran *took* seconds."""
     named: dict[str, Any] = {
         "agent": agent,
         "at": at,
@@ -170,8 +179,8 @@ def settlement_event(leased: LeaseInfo, settlement: Settlement, *, agent: str, a
     } | dict(zip(("session", "type"), session_and_type(leased.frame), strict=True))
     match settlement:
         case Done(outcome=outcome):
-            return Processed(**named, outcome=outcome)
+            return Processed(**named, outcome=outcome, received_at=leased.received_at, took=took)
         case Dead(reason=reason, error=error):
-            return DeadLettered(**named, reason=reason, error=error)
+            return DeadLettered(**named, reason=reason, error=error, took=took)
         case RetryAt(due_at=due_at, error=error):
-            return Retried(**named, attempt=leased.attempt, error=error, due_at=due_at)
+            return Retried(**named, attempt=leased.attempt, error=error, due_at=due_at, took=took)

@@ -102,6 +102,8 @@ class Worker:
         self._left_leases = False
         """Whether an error may have left leases that this worker no longer works on."""
         self._run_now: _Run | None = None
+        self._took: float | None = None
+        """Seconds that the last handler ran; None where the last message had none."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -308,6 +310,7 @@ class Worker:
         return disabled or self._db.read(lanes.AGENDA)[0][0] is not None
 
     def _handle(self, leased: LeasedMessage, ready: Prepared | Settlement) -> Settlement:
+        self._took = None
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
             return self._told(leased, Done("expired"))
         settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
@@ -350,7 +353,8 @@ class Worker:
                 error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng
             )
         finally:
-            self._quick = self._quick and time.monotonic() - self._run_now.started < CLAIM_WAITS
+            self._took = time.monotonic() - self._run_now.started
+            self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             context._close()
         fields = {
@@ -383,7 +387,8 @@ class Worker:
     def _events(self, leased: LeasedMessage, settlement: Settlement) -> list[Event]:
         if not self._hooks.wanted(kind_of(settlement)):
             return []
-        return [settlement_event(leased, settlement, agent=self._db.agent, at=self._db.now())]
+        agent, at, took = self._db.agent, self._db.now(), self._took
+        return [settlement_event(leased, settlement, agent=agent, at=at, took=took)]
 
     # -- heartbeat --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Look up messages by their ids for the events that name them: session, type, last error."""
+"""Look up messages by their ids for the events that name them: session, type, error, time."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from typing import Final, NamedTuple
 from pydantic_core import to_json
 
 from onceward.db.transaction import StoreTransaction
+from onceward.model.clock import Millis
 
 NAMES: Final = """
-SELECT id, session, type, '' FROM _onceward_outbox
+SELECT id, session, type, '', created_at FROM _onceward_outbox
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer
  UNION ALL
-SELECT id, session, type, '' FROM _onceward_inbox
+SELECT id, session, type, '', received_at FROM _onceward_inbox
  WHERE sender = :peer AND id IN (SELECT value FROM json_each(:ids))
  UNION ALL
-SELECT id, session, type, coalesce(last_error, '') FROM _onceward_dead_letters
+SELECT id, session, type, coalesce(last_error, ''), created_at FROM _onceward_dead_letters
  WHERE id IN (SELECT value FROM json_each(:ids)) AND peer = :peer
 """
 
 
 class MessageNames(NamedTuple):
-    """Session, type and last error of a message."""
+    """Session, type, last error and time of a message."""
 
     session: str
     type: str
     error: str
     """Last error of a dead letter, else empty."""
+    at: Millis
+    """When it was committed into the outbox or the inbox."""
 
 
 def find_names(

@@ -1,0 +1,119 @@
+"""Events say since when: when a message was sent, when it came, how long its handler ran."""
+
+from pathlib import Path
+
+import pytest
+
+from onceward import Agent, Postbox, Reject, Retry
+from onceward.db.transaction import StoreTransaction
+from onceward.events import DeadLettered, Event, Processed, Retried, Sent
+from onceward.testing import ManualClock
+
+
+def test_events_carry_the_moments_of_a_message(tmp_path: Path) -> None:
+    """``sent`` has the commit of the send, ``processed`` that of the acceptance."""
+    clock, agent, told = ManualClock(), Agent("b"), list[Event]()
+    agent.on("json")(lambda _: None)
+    with (
+        Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a,
+        Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b,
+    ):
+        a.on("sent", told.append)
+        b.on("processed", told.append)
+        sent_at = clock.now()
+        a.send("b", 1)
+        clock.advance(2)
+        a.run_until_idle()
+        came_at = clock.now()
+        clock.advance(3)
+        b.run_until_idle()
+
+    [sent, processed] = told
+    assert isinstance(sent, Sent)
+    assert isinstance(processed, Processed)
+    assert (sent_at, came_at) == (sent.created_at, sent.at)
+    assert (came_at, came_at + 3000) == (processed.received_at, processed.at)
+
+
+@pytest.mark.parametrize("raised", [None, Retry(after=1), Reject("no")])
+def test_events_say_how_long_the_handler_ran(
+    tmp_path: Path, raised: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it returned, asked for a retry or rejected the message."""
+    agent = Agent("b")
+    monkeypatch.setattr("onceward.runtime.worker.time", _Ticking())
+
+    @agent.on("json")
+    def handle(_: object) -> None:
+        if raised is not None:
+            raise raised
+
+    with Postbox(tmp_path / "b.db", agent=agent, start=False) as box:
+        told = heard(box)
+        box.send("b", 1)
+        box.run_until_idle()
+
+    assert [0.25] == took(told)
+
+
+def test_a_message_that_expired_ran_no_handler(tmp_path: Path) -> None:
+    """Neither its own time nor that of the handler before it is told."""
+    clock, agent = ManualClock(), Agent("b")
+    agent.on("json")(lambda _: None)
+    with Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as box:
+        told = heard(box)
+        box.send("b", 1)
+        box.send("b", 2, ttl=1)
+        box.run_until_idle()
+        box.send("b", 3, ttl=1)
+        clock.advance(2)
+        box.run_until_idle()
+
+    assert [False, False, True] == [each is None for each in took(told)]
+
+
+def heard(box: Postbox) -> list[Event]:
+    """Return the list to which all ends of handlers are added."""
+    told: list[Event] = []
+    box.on("processed", told.append)
+    box.on("retry", told.append)
+    box.on("dead", told.append)
+    return told
+
+
+def took(told: list[Event]) -> list[float | None]:
+    """Return how long the handler of each event ran."""
+    return [each.took for each in told if isinstance(each, Processed | Retried | DeadLettered)]
+
+
+class _Ticking:
+    """A clock of which a quarter of a second passes at each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the next moment."""
+        self.now += 0.25
+        return self.now
+
+    def sleep(self, _: float) -> None:
+        """Take no time."""
+
+
+def test_a_commit_can_be_measured(tmp_path: Path) -> None:
+    """What measures is called in place of the commit, and makes it."""
+    seen: list[bool] = []
+
+    def measured(tx: StoreTransaction) -> None:
+        tx.commit()
+        seen.append(tx.handle.in_transaction)
+
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        box._db.writer.measured_commit = measured
+        box.send("a", 1)
+        box._db.writer.measured_commit = None
+        box.send("a", 2)
+
+        assert 2 == box.stats()["enqueued"]
+    assert [False] == seen
