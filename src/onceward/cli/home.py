@@ -11,6 +11,7 @@ from typing import Any, Final
 from onceward import Postbox
 from onceward.cli.exit_codes import SIGNAL, NothingThere, Usage
 from onceward.cli.listening import Listening
+from onceward.cli.measuring import Measuring
 from onceward.cli.output import document, note
 from onceward.cli.serve import tell
 from onceward.cli.signals import stops
@@ -21,6 +22,7 @@ from onceward.model.names import DIRECTORY
 
 ANSWER = Answer()
 LISTENING: Final = Listening()
+MEASURING: Final = Measuring()
 
 
 def serve(
@@ -28,6 +30,7 @@ def serve(
     /,
     *,
     listening: Listening = LISTENING,
+    measuring: Measuring = MEASURING,
     answer: Answer = ANSWER,
 ) -> int:
     """
@@ -35,7 +38,8 @@ def serve(
 
     Handlers run elsewhere, by onceward work or in programs of your own, on the same files. An
     interrupt or terminate signal stops it gracefully: no new parcel is begun, those under way are
-    answered (exit codes 130, 143). Agents that are created later need another start.
+    answered (exit codes 130, 143). Agents that are created later need another start. Metrics have
+    an address of their own, --metrics: at the url of parcels they would be open to every peer.
 
     Args:
         home: The home folder; default ONCEWARD_HOME, else here.
@@ -56,6 +60,7 @@ def serve(
             cure = f"create one with onceward init NAME --home {folder}"
             msg = f"no agent's file is in {folder}: {cure}"
             raise NothingThere(msg)
+        stack.enter_context(measuring.serving(boxes, [folder]))
         stack.enter_context(stops(told))
         names = ", ".join(box.agent for box in boxes)
         note(f"serving {names} at {found[0].url}; interrupt to stop")

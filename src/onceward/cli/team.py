@@ -18,16 +18,16 @@ Child = subprocess.Popen[bytes]
 GRACEFUL = frozenset({DONE, *(SIGNAL + number for number in STOPS)})
 
 
-def run_team(arguments: Sequence[str], size: int) -> int:
+def run_team(team_arguments: Sequence[Sequence[str]]) -> int:
     """
-    Run *size* workers until all have ended, or until a signal, which is passed on.
+    Run a worker for each list of arguments until all have ended or a signal ends them.
 
     A worker that fails ends the others gracefully: half a team would hide the fault.
     """
     told: SimpleQueue[int | Child] = SimpleQueue()
-    command = [sys.executable, "-m", "onceward.cli", "work", *arguments]
+    command = [sys.executable, "-m", "onceward.cli", "work"]
     with stops(told):
-        team = [subprocess.Popen(command) for _ in range(size)]  # noqa: S603 - our own program
+        team = [subprocess.Popen([*command, *words]) for words in team_arguments]  # noqa: S603 - our own program
         for child in team:
             Thread(target=_await, args=(child, told), daemon=True).start()
         return _watch(team, told)

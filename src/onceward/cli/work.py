@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from onceward import Agent, Postbox
 from onceward.cli.exit_codes import Usage
 from onceward.cli.listening import Listening
+from onceward.cli.measuring import Measuring
 from onceward.cli.options import Quiet
 from onceward.cli.output import note
 from onceward.cli.serve import once as run_once
@@ -19,6 +20,7 @@ from onceward.cli.team import run_team
 
 ANSWER = Answer()
 LISTENING = Listening()
+MEASURING = Measuring()
 WHERE = Where()
 
 
@@ -30,6 +32,7 @@ def work(
     processes: int = 1,
     once: Annotated[bool, Quiet] = False,
     listening: Listening = LISTENING,
+    measuring: Measuring = MEASURING,
     answer: Answer = ANSWER,
 ) -> int:
     """
@@ -38,7 +41,8 @@ def work(
     It delivers the agent's messages, too. The file is created if it does not exist. An interrupt
     or terminate signal stops it gracefully: no new message is begun, running handlers are waited
     for, other leases are released (exit codes 130, 143). Workers may join and leave at any time;
-    one that is killed leaves nothing behind but leases that expire.
+    one that is killed leaves nothing behind but leases that expire. With --metrics and several
+    processes each has a port of its own, from the given one upwards.
 
     Args:
         db: The agent's file.
@@ -55,11 +59,15 @@ def work(
         msg = "--listen is for one process: let onceward serve listen, beside the workers"
         raise Usage(msg)
     if processes > 1:
-        return run_team([str(db), target, *(["--once"] if once else [])], processes)
+        words = [str(db), target, *(["--once"] if once else [])]
+        return run_team([[*words, *measuring.words(index)] for index in range(processes)])
     refuse_deleted(db)
     if not db.exists():
         note(f"creating {db} for agent {agent.name}")
-    with Postbox(db, agent=agent, start=not once, listeners=listening.listeners()) as box:
+    with (
+        Postbox(db, agent=agent, start=not once, listeners=listening.listeners()) as box,
+        measuring.serving([box], [db]),
+    ):
         return run_once(box, answer) if once else serve(box, answer)
 
 
@@ -69,6 +77,7 @@ def relay(
     *,
     once: Annotated[bool, Quiet] = False,
     listening: Listening = LISTENING,
+    measuring: Measuring = MEASURING,
     where: Where = WHERE,
 ) -> int:
     """
@@ -84,7 +93,10 @@ def relay(
 
     """
     path = existing(*chosen([db] if db else [], where))
-    with Postbox(path, start=not once, listeners=listening.listeners()) as box:
+    with (
+        Postbox(path, start=not once, listeners=listening.listeners()) as box,
+        measuring.serving([box], [path]),
+    ):
         return run_once(box, where) if once else serve(box, where)
 
 

@@ -1,0 +1,21 @@
+"""Metrics for Prometheus, in a program of your own; needs ``onceward[metrics]``."""
+
+try:
+    from onceward.observe.exposition import MetricsServer, asgi_app, new_registry, text_of
+    from onceward.observe.file_metrics import FileMetrics
+    from onceward.observe.message_metrics import MessageMetrics
+except ModuleNotFoundError as error:
+    msg = (
+        f"onceward.metrics needs {error.name}, which is not installed:"
+        " pip install 'onceward[metrics]'"
+    )
+    raise ModuleNotFoundError(msg, name=error.name) from error
+
+__all__ = [
+    "FileMetrics",
+    "MessageMetrics",
+    "MetricsServer",
+    "asgi_app",
+    "new_registry",
+    "text_of",
+]

@@ -1,0 +1,139 @@
+"""``onceward metrics`` and ``--metrics``: what a scraper gets of files and of working processes."""
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.cli.measuring import Measuring
+
+Cli = Callable[..., Any]
+APP = """
+from onceward import Agent
+
+billing = Agent("billing")
+
+@billing.on("hello")
+def hello(body: dict) -> None:
+    pass
+"""
+
+
+@pytest.mark.usefixtures("billing")
+def test_metrics_prints_those_of_a_home(cli: Cli, shop: Postbox) -> None:
+    """Of the home by default, of the files that are named, as text or as JSON."""
+    shop.send("billing", 1)
+    whole, one = cli("metrics"), cli("metrics", "shop.db")
+    rows = cli("metrics", "shop.db", "--json").json
+
+    assert 'onceward_outbox_pending{agent="shop"} 1.0' in whole.out.splitlines()
+    assert 'onceward_outbox_pending{agent="billing"} 0.0' in whole.out.splitlines()
+    assert "billing" not in {row["labels"]["agent"] for row in rows}
+    assert 'agent="billing"' not in one.out
+    assert (0, 0) == (whole.code, one.code)
+    assert {"name": "onceward_outbox_pending", "labels": {"agent": "shop"}, "value": 1} in rows
+
+
+@pytest.mark.usefixtures("shop")
+def test_metrics_says_what_it_cannot_read(cli: Cli, home: Path) -> None:
+    """A damaged file is a value with its own exit code; a place without agents is an error."""
+    (home / "bad.db").write_bytes(b"no database" * 1000)
+    (home / "empty").mkdir()
+
+    found = cli("metrics")
+
+    assert 6 == found.code
+    assert 'onceward_file_readable{agent="bad"} 0.0' in found.out.splitlines()
+    assert [3, 3] == [cli("metrics", place).code for place in ("none", "empty")]
+
+
+def test_without_the_extra_the_install_line_is_printed(cli: Cli, shop: Postbox) -> None:
+    """For the command and for the option, and only where metrics are asked for."""
+    code = "from onceward.cli import main; sys.exit(main(sys.argv[1:]))"
+    bare = f"import sys; sys.modules['prometheus_client'] = None; {code}"
+
+    def ran(*words: str) -> tuple[int, bool]:
+        command = [sys.executable, "-c", bare, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, "pip install 'onceward[metrics]'" in done.stderr
+
+    assert (2, True) == ran("metrics", str(shop.path))
+    assert (2, True) == ran("relay", str(shop.path), "--once", "--metrics", "127.0.0.1:0")
+    assert (0, False) == ran("relay", str(shop.path), "--once")
+    assert 0 == cli("metrics").code
+
+
+def test_a_worker_serves_what_it_measures(shop: Postbox, home: Path) -> None:
+    """Its file, the time that its handlers took, and types that were named."""
+    (home / "billing_app.py").write_text(APP, encoding="utf-8")
+    words = ("work", "billing.db", "billing_app:billing", "--metrics-type", "hello")
+    handled = 'onceward_accept_to_handled_seconds_count{agent="billing",type="hello"} 1.0'
+    with running(home, *words) as at:
+        shop.send("billing", {}, type="hello")
+        shop.run_until_idle()
+        text = ""
+        while handled not in text:
+            text = scraped(at)
+
+    assert 'onceward_handler_duration_seconds_count{agent="billing",outcome="processed"' in text
+    assert 'onceward_messages_processed_total{agent="billing"} 1.0' in text
+
+
+def test_a_served_home_has_an_address_for_metrics_alone(shop: Postbox, home: Path) -> None:
+    """The url of parcels answers no scraper; the metrics are of all agents of the home."""
+    Postbox(home / "billing.db", agent="billing", start=False).close()
+    shop.close()
+    with running(home, "serve", ".", "--listen", "http://127.0.0.1:0") as at:
+        text = scraped(at)
+
+    assert 'onceward_paused{agent="billing"} 0.0' in text
+    assert 'onceward_paused{agent="shop"} 0.0' in text
+    assert 'onceward_commit_duration_seconds_bucket{agent="shop"' in text
+
+
+def test_each_process_of_a_team_has_a_port() -> None:
+    """They count upwards; a port that the system chooses is that for each of them."""
+    asked = Measuring(metrics="127.0.0.1:9464", metrics_type=["paid"])
+
+    assert ["--metrics", "127.0.0.1:9466", "--metrics-type", "paid"] == asked.words(2)
+    assert ["--metrics", "[::1]:0"] == Measuring(metrics="[::1]:0").words(2)
+    assert [] == Measuring().words(2)
+
+
+def test_other_machines_need_a_token(cli: Cli, shop: Postbox) -> None:
+    """The error says which variable has it."""
+    found = cli("relay", shop.path, "--once", "--metrics", "0.0.0.0:0")
+
+    assert (2, True) == (found.code, "ONCEWARD_METRICS_TOKEN" in found.err)
+
+
+@contextmanager
+def running(home: Path, *words: str) -> Iterator[str]:
+    """Run a command with metrics until the block ends, and yield their url."""
+    command = [sys.executable, "-m", "onceward.cli", *words, "--metrics", "127.0.0.1:0"]
+    with subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        url = next(line for line in lines if line.startswith("metrics at "))
+        next(line for line in lines if "interrupt to stop" in line)
+        try:
+            yield url.removeprefix("metrics at ").strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            process.stderr.read()
+    assert 143 == process.returncode
+
+
+def scraped(url: str) -> str:
+    """Return the text at a url."""
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own server
+        text: str = answer.read().decode()
+    return text
