@@ -53,6 +53,28 @@ def test_keys_that_are_not_there_are_said(cli: Cli) -> None:
     assert 2 == cli("keys", "new", "bob").code
 
 
+@pytest.mark.parametrize("command", ["new bob", "add bob", "ls", "rotate bob", "drop bob"])
+def test_keys_of_a_home_that_does_not_exist(cli: Cli, home: Path, command: str) -> None:
+    """A name with a typo is told, and makes no home."""
+    ran = cli("keys", *command.split(), "--home", "tpyo", stdin="whsec_" + "A" * 32)
+
+    assert (3, "there is no folder tpyo") == (ran.code, ran.err[10:33])
+    assert not (home / "tpyo").exists()
+
+
+def test_two_operators_compare_fingerprints(cli: Cli, home: Path, tmp_path: Path) -> None:
+    """The same secret has the same mark on both sides, another one another, and none tells it."""
+    far = _made(tmp_path / "far")
+    [[secret]] = cli("keys", "new", "bob").lines
+    cli("keys", "add", "shop", "--home", far, stdin=secret)
+    here, there = (cli("keys", "ls", "--home", each).lines[0][-1] for each in (home, far))
+    cli("keys", "rotate", "bob")
+    both = cli("keys", "ls").lines[0][-1].split()
+
+    assert (here, here, 2) == (there, both[1], len(both))
+    assert here not in secret
+
+
 @pytest.fixture
 def bob(home: Path) -> Iterator[str]:
     """Serve Bob from another home, and yield his url; the key for Shop is shared."""
@@ -81,12 +103,14 @@ def test_a_ping_says_that_the_key_is_another(cli: Cli, home: Path, bob: str) -> 
     cli("peers", "add", "bob", bob)
     Keys(home).rotate("bob")
     Keys(home).retire("bob")
+    mark = Keys(home).list()[0].fingerprint
     other = cli("peers", "ping", "bob")
     Keys(home).drop("bob")
     none = cli("peers", "ping", "bob")
 
     assert (1, 1) == (other.code, none.code)
     assert "key or name: that home serves no agent bob" in other.err
+    assert f"has to list shop with {mark}, else" in other.err
     assert "onceward keys new bob" in none.err
 
 

@@ -18,6 +18,7 @@ from onceward.transports.keys import (
     sign_all,
     verify,
 )
+from onceward.transports.nats_keys import create_seed
 
 NOW = 1_767_225_600
 
@@ -26,6 +27,11 @@ NOW = 1_767_225_600
 def keys(tmp_path: Path) -> Keys:
     """Return the keys of a home that has none yet."""
     return Keys(tmp_path)
+
+
+def _made(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
 
 
 def test_a_new_key_is_a_secret_that_only_its_owner_reads(keys: Keys, tmp_path: Path) -> None:
@@ -61,7 +67,7 @@ def test_a_key_is_not_made_twice(keys: Keys) -> None:
 
 def test_the_other_side_adds_the_secret(tmp_path: Path) -> None:
     """A secret that is made at one home and added at the other is the same for both."""
-    near, far = Keys(tmp_path / "near"), Keys(tmp_path / "far")
+    near, far = Keys(_made(tmp_path, "near")), Keys(_made(tmp_path, "far"))
 
     far.add("alice", f" {near.create('bob')}\n")
 
@@ -70,7 +76,7 @@ def test_the_other_side_adds_the_secret(tmp_path: Path) -> None:
 
 def test_a_rotation_leaves_no_gap(tmp_path: Path) -> None:
     """While the peer has only the old secret, what either side signs is proved by the other."""
-    near, far = Keys(tmp_path / "near"), Keys(tmp_path / "far")
+    near, far = Keys(_made(tmp_path, "near")), Keys(_made(tmp_path, "far"))
     far.add("alice", near.create("bob"))
 
     def proved() -> tuple[bool, bool]:
@@ -277,3 +283,50 @@ def test_the_ninth_signature_is_not_looked_at() -> None:
 
     assert verify([b"k" * 24], "1", NOW, b"x", "v1,eA== " * 7 + good)
     assert not verify([b"k" * 24], "1", NOW, b"x", "v1,eA== " * 8 + good)
+
+
+def test_a_home_is_not_made_for_a_key(tmp_path: Path) -> None:
+    """A key of a home that does not exist is a typo: nothing is made."""
+    for change in (
+        Keys(tmp_path / "tpyo").create,
+        lambda p: Keys(tmp_path / "tpyo").add(p, new_secret()),
+    ):
+        with pytest.raises(InvalidArgument, match="there is no folder"):
+            change("bob")
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_crash_leaves_the_key_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies before the new file is synced leaves the old one; so does a full disk."""
+    keys = Keys(tmp_path)
+    keys.create("bob")
+    before = keys.secrets("bob")
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        keys.rotate("bob")
+
+    assert before == Keys(tmp_path).secrets("bob")
+    assert ["bob"] == [found.name for found in (tmp_path / "keys").iterdir()]
+
+
+def test_a_seed_is_written_like_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret for a NATS server is there whole and synced, or not at all."""
+    synced = list[int]()
+    monkeypatch.setattr("os.fsync", synced.append)
+    create_seed(tmp_path, "shop")
+    whole = len(synced)
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        create_seed(tmp_path, "billing")
+
+    assert whole > 0
+    assert ["shop.nk"] == [found.name for found in (tmp_path / "nats").iterdir()]

@@ -10,8 +10,7 @@ from onceward.cli.exit_codes import DONE
 from onceward.cli.options import Quiet, said
 from onceward.cli.output import note
 from onceward.cli.stdin import read_stdin
-from onceward.cli.target import Answer
-from onceward.db.environment import env_or_project
+from onceward.cli.target import Answer, home_folder
 from onceward.keys import Keys
 
 ANSWER = Answer()
@@ -20,7 +19,7 @@ Secret = Annotated[
     str, said("The peer's secret, whsec_...; a dash or nothing reads it from stdin.")
 ]
 Home = Annotated[Path | None, said("The home folder; default ONCEWARD_HOME, else here.")]
-COLUMNS = ("peer", "created_at", "count", "mode_ok")
+COLUMNS = ("peer", "created_at", "count", "mode_ok", "fingerprint")
 
 
 def new(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
@@ -50,8 +49,9 @@ def ls(*, home: Home = None, answer: Answer = ANSWER) -> int:
     List the keys, without their secrets.
 
     A count of two is a rotation that is not finished; a key whose mode_ok is false is not used.
+    Both sides of a pair list the same fingerprint, which tells nothing of the secret.
 
-    Columns: peer, created_at, count, mode_ok.
+    Columns: peer, created_at, count, mode_ok, fingerprint.
     """
     rows = [_fields(each) for each in _keys(home).list()]
     return emit(rows, COLUMNS, answer)
@@ -90,7 +90,7 @@ def drop(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
 
 
 def _keys(home: Path | None) -> Keys:
-    return Keys(home or Path(env_or_project("home") or "."))
+    return Keys(home_folder(home))
 
 
 def _row(home: Path | None, peer: str, answer: Answer) -> int:

@@ -79,6 +79,19 @@ def agent_file(agent: str, home: Path | None = None) -> Path:
     return (home or Path(env_or_project("home") or ".")) / f"{agent_name(agent)}.db"
 
 
+def home_folder(home: Path | None) -> Path:
+    """Return a home that exists: the one given, else ONCEWARD_HOME, else here."""
+    folder = home or Path(env_or_project("home") or ".")
+    if folder.is_file():
+        msg = f"{folder} is a file: give its folder, the home"
+        raise Usage(msg)
+    if not folder.is_dir():
+        cure = f"correct its name, or create it with onceward init NAME --home {folder}"
+        msg = f"there is no folder {folder}: {cure}"
+        raise NothingThere(msg)
+    return folder
+
+
 def chosen(files: Sequence[Path], where: Where) -> list[Path]:
     """Return the files given as words, else the one of *where*; raise Usage if both name some."""
     if files and (where.db is not None or where.agent is not None):

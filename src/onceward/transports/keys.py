@@ -10,6 +10,7 @@ so a new secret, written first, and the old one, second, hold together until the
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import os
 import secrets as randomness
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from onceward.db.file_checks import sync
 from onceward.errors import InvalidArgument, NoKey, UnsafeKey
 from onceward.model.clock import Millis
 from onceward.model.names import agent_name
+from onceward.transports.private_files import open_to_others, write_private
 
 FOLDER: Final = "keys"
 """Folder of a home that holds its keys."""
@@ -34,7 +37,6 @@ SECRETS: Final = 2
 FILE_MAX: Final = 4096
 SIGNATURES_MAX: Final = 8
 """Most signatures that a verifier compares."""
-OTHERS: Final = 0o077
 OTHERS_WRITE: Final = 0o022
 
 _Stamp = tuple[int, ...]
@@ -51,6 +53,8 @@ class KeyInfo:
     """Whether only its owner can read it; it is not used otherwise."""
     count: int
     """Secrets in it: two during a rotation, none where it cannot be read."""
+    fingerprint: str
+    """Eight characters that tell each secret from others, and nothing of it; the newest first."""
 
 
 class _Read(NamedTuple):
@@ -98,29 +102,31 @@ class Keys:
         Make a secret for *peer* and return it, to be given to the peer's operator.
 
         Raises:
-            InvalidArgument: there is a key already: rotate or drop it.
+            InvalidArgument: there is a key already, rotate or drop it; or there is no such home.
 
         """
         secret = new_secret()
-        self.add(peer, secret, only_first=True)
+        try:
+            write_private(self._path(peer), f"{secret}\n", replace=False)
+        except FileExistsError as error:
+            cure = f"onceward keys rotate {peer}, or keys drop {peer} before"
+            msg = f"there is a key for {peer} already: {cure}"
+            raise InvalidArgument(msg) from error
         return secret
 
-    def add(self, peer: str, secret: str, *, only_first: bool = False) -> None:
+    def add(self, peer: str, secret: str) -> None:
         """
         Put a secret first, from now on the newest; keep the newest until now as the one before.
 
         Adding the newest again changes nothing.
 
         Raises:
-            InvalidArgument: it is no secret, or with *only_first* there is a key already.
+            InvalidArgument: it is no secret, or there is no such home.
+            UnsafeKey: the file that is there is not used.
 
         """
         decode_secret(secret)
         lines = self._lines(peer)
-        if lines and only_first:
-            cure = f"onceward keys rotate {peer}, or keys drop {peer} before"
-            msg = f"there is a key for {peer} already: {cure}"
-            raise InvalidArgument(msg)
         self._write(peer, [secret.strip(), *(line for line in lines if line != secret.strip())])
 
     def rotate(self, peer: str) -> str:
@@ -148,6 +154,7 @@ class Keys:
             path.unlink()
         except FileNotFoundError as error:
             raise _no_key(peer, self.folder, error) from error
+        sync(self.folder)
 
     def list(self) -> list[KeyInfo]:
         """Return the keys by peer."""
@@ -158,13 +165,16 @@ class Keys:
         return [self._info(name) for name in names if not name.startswith(".")]
 
     def _info(self, name: str) -> KeyInfo:
-        path = self.folder / name
-        found = path.stat()
-        count = 0
+        found, secrets = (self.folder / name).stat(), tuple[bytes, ...]()
         with suppress(NoKey, InvalidArgument):
-            count = len(self.secrets(name))
-        safe = not found.st_mode & OTHERS and not path.parent.stat().st_mode & OTHERS_WRITE
-        return KeyInfo(name, found.st_mtime_ns // 1_000_000, safe, count)
+            secrets = self.secrets(name)
+        return KeyInfo(
+            name,
+            found.st_mtime_ns // 1_000_000,
+            not _exposed(found, self.folder),
+            len(secrets),
+            " ".join(map(fingerprint, secrets)),
+        )
 
     def _path(self, peer: str) -> Path:
         return self.folder / agent_name(peer)
@@ -180,17 +190,8 @@ class Keys:
         return _words(self._path(peer).read_text(encoding="ascii"))
 
     def _write(self, peer: str, lines: Sequence[str]) -> None:
-        """Replace the file in one step, so that a crash leaves the old or the new one."""
-        path = self._path(peer)
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f".{peer}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        draft.touch(mode=0o600, exist_ok=False)
-        with draft.open("w", encoding="ascii") as file:
-            file.write("".join(f"{line}\n" for line in lines[:SECRETS]))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        text = "".join(f"{line}\n" for line in lines[:SECRETS])
+        write_private(self._path(peer), text, replace=True)
 
 
 # -- secrets and signatures ----------------------------------------------------------------------
@@ -212,6 +213,11 @@ def decode_secret(text: str) -> bytes:
         msg = f"this is no secret: one is {PREFIX} and base64 of {SHORTEST} to {LONGEST} bytes"
         raise InvalidArgument(msg)
     return found
+
+
+def fingerprint(secret: bytes) -> str:
+    """Return eight characters by which two operators compare a secret without telling it."""
+    return hashlib.sha256(b"onceward key " + secret).hexdigest()[:8]
 
 
 def sign(secret: bytes, id: str, timestamp: int, body: bytes) -> str:
@@ -261,7 +267,7 @@ def _read(path: Path, peer: str) -> _Read:
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         text = file.read(FILE_MAX)
-    if found.st_mode & OTHERS or path.parent.stat().st_mode & OTHERS_WRITE:
+    if _exposed(found, path.parent):
         msg = (
             f"{path} may be read or replaced by others, so it is not used:"
             f" chmod 700 {path.parent} && chmod 600 {path}, and rotate it"
@@ -276,6 +282,11 @@ def _read(path: Path, peer: str) -> _Read:
         msg = f"{path} holds no secret: drop it, and add the key again"
         raise UnsafeKey(msg, peer=peer)
     return _Read(_stamp(found), secrets[:SECRETS])
+
+
+def _exposed(found: os.stat_result, folder: Path) -> bool:
+    """Return whether other users may read a key or replace it."""
+    return open_to_others(found) or bool(folder.stat().st_mode & OTHERS_WRITE)
 
 
 def _words(text: str) -> list[str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from onceward.errors import InvalidArgument, Unreachable
 from onceward.model.names import agent_name
+from onceward.transports.private_files import open_to_others, write_private
 
 FOLDER: Final = "nats"
 SEED_BYTES: Final = 32
-PRIVATE: Final = 0o600
-OTHERS: Final = 0o077
-"""Bits of a file's mode that concern other users."""
 
 
 def seed_path(home: Path, agent: str) -> Path:
@@ -26,15 +25,14 @@ def create_seed(home: Path, agent: str) -> str:
     Return the public key of an agent; its seed is made if there is none.
 
     Raises:
-        InvalidArgument: the name is none, other users may read the seed, or it is damaged.
+        InvalidArgument: the name is none, there is no such home, other users may read the seed,
+            or it is damaged.
 
     """
     path = seed_path(home, agent_name(agent))
     if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-        with os.fdopen(made, "wb") as file:
-            file.write(_new_seed())
+        with suppress(FileExistsError):  # another process was quicker
+            write_private(path, _new_seed(), replace=False)
     return _public_key(path)
 
 
@@ -56,17 +54,17 @@ def connect_options(home: Path, agent: str) -> dict[str, str]:
 
 
 def _read(path: Path) -> str:
-    if os.name != "nt" and path.stat().st_mode & OTHERS:
+    if open_to_others(path.stat()):
         msg = f"other users may read {path}: chmod 600 {path}"
         raise Unreachable(msg)
-    return path.read_text(encoding="ascii").strip()
+    return path.read_text(encoding="ascii", errors="replace").strip()
 
 
-def _new_seed() -> bytes:
+def _new_seed() -> str:
     import nkeys  # noqa: PLC0415 - an extra
 
     seed: bytes = nkeys.encode_seed(os.urandom(SEED_BYTES), nkeys.PREFIX_BYTE_USER)
-    return seed
+    return seed.decode()
 
 
 def _public_key(path: Path) -> str:
