@@ -91,3 +91,10 @@ def _raised(path: Path) -> Iterator[str]:
 def _parts(node: ast.expr) -> Iterator[str]:
     for part in node.values if isinstance(node, ast.JoinedStr) else [node]:
         yield str(part.value) if isinstance(part, ast.Constant) else "{}"
+
+
+def test_a_url_is_not_reworded() -> None:
+    """The query of a url that an error repeats is no option of the command."""
+    text = "'https://bob.example/?y=1&type=x&hold_unknown=True' cannot be: delay=3 is"
+
+    assert text.replace("delay=3", "--delay 3") == in_shell(text)

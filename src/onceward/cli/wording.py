@@ -33,9 +33,9 @@ PHRASES: Final = {
     "write datetime.now(UTC), or astimezone()": "end it in Z or in +02:00",
 }
 """Whole phrases of the library, as the shell's user acts on them."""
-SWITCH: Final = re.compile(r"\b([a-z_]+)=True\b")
-OPTION: Final = re.compile(r"\b([a-z_]+)=(?=[\s,;.)]|$)")
-VALUE: Final = re.compile(r"(?<![-\w.])([a-z_]+)=(?=['\d{])")
+SWITCH: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=True\b")
+OPTION: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=(?=[\s,;.)]|$)")
+VALUE: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=(?=['\d{])")
 MAPPING: Final = re.compile(r"pass transports=\{.*?\} or ")
 CODE: Final = re.compile(r"``([^`]*)``")
 
