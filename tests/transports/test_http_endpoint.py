@@ -155,6 +155,7 @@ def test_times_outside_of_the_window_are_refused(tmp_path: Path, off: int, statu
     listener.listen("bob", lambda _: Answer(verdict="accepted"))
     ahead = ManualClock()
     ahead.advance(1000 + off)
+    (tmp_path / "near").mkdir()
     Keys(tmp_path / "near").add("bob", secret)
     near = HttpTransport(context(tmp_path / "near", "alice", clock=ahead))
     try:
@@ -197,6 +198,42 @@ def test_a_stranger_is_refused_before_the_body(there: Served) -> None:
         connection.sendall(head(headers))
 
         assert answer_of(connection).startswith(b"HTTP/1.1 401 ")
+
+
+def _causes(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return peer and cause of the requests that the log says were not taken."""
+    rows = [getattr(each, "onceward", {}) for each in caplog.records]
+    return [(row["peer"], row["why"]) for row in rows if "why" in row]
+
+
+def test_the_operator_is_told_why(there: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """The log of the home that serves says what is wrong; each answer is the same to strangers."""
+    ours = Keys(there.far).list()[0].fingerprint
+    asked = [
+        (there.signed(BODY, **{"onceward-from": "mallory"}), "bob"),
+        (there.signed(BODY), "carl"),
+        (there.signed(BODY, **{"webhook-timestamp": "1"}), "bob"),
+        (there.signed(BODY, **{"webhook-signature": "v1,AAAA"}), "bob"),
+    ]
+    found = [there.post(BODY, headers, f"/v1/agents/{name}/parcels") for headers, name in asked]
+    told = _causes(caplog)
+
+    assert {(401, NOT_TAKEN)} == {(each.status_code, each.content) for each in found}
+    assert ("mallory", "name or key: there is no key for it: onceward keys add mallory") == told[0]
+    assert ("alice", "no such agent is served here") == told[1]
+    assert "clock: it was signed at another time" in told[2][1]
+    assert f"key: it is not signed with the one that is here, {ours}" in told[3][1]
+
+
+def test_strangers_do_not_fill_the_log(there: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """Any number of made-up names and agents cost one line of each kind."""
+    for n in range(5):
+        for path in ("/v1/agents/bob/parcels", f"/v1/agents/agent{n}/parcels"):
+            there.post(BODY, there.signed(BODY, **{"onceward-from": f"stranger{n}"}), path)
+
+    assert [("stranger0", True), ("stranger0", True)] == [
+        (peer, "no" in why) for peer, why in _causes(caplog)
+    ]
 
 
 def test_a_key_that_others_read_is_not_used(there: Served) -> None:
@@ -295,7 +332,7 @@ def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sent", [b"", b"POST /v1", head({"a": "b"})[:-2]])
 def test_slow_heads_are_cut_off(tmp_path: Path, sent: bytes) -> None:
     """Connections without a whole head are closed in time, and hold no other up."""
-    with served(tmp_path, header_timeout=0.05, connections=8) as there:
+    with served(tmp_path, limits=HttpLimits(header_timeout=0.05, connections=8)) as there:
         slow = [raw(there.url) for _ in range(8)]
         for connection in slow:
             connection.sendall(sent)
@@ -309,7 +346,10 @@ def test_slow_heads_are_cut_off(tmp_path: Path, sent: bytes) -> None:
 
 def test_a_second_head_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
     """A kept connection that begins another head and stops is closed, too."""
-    with served(tmp_path, header_timeout=0.05) as there, raw(there.url) as connection:
+    with (
+        served(tmp_path, limits=HttpLimits(header_timeout=0.05)) as there,
+        raw(there.url) as connection,
+    ):
         connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         found = b""
         while not found.endswith(b"}"):
@@ -321,7 +361,7 @@ def test_a_second_head_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
 
 def test_connections_are_bounded(tmp_path: Path) -> None:
     """A connection beyond the most that there may be is closed at once."""
-    with served(tmp_path, connections=2) as there:
+    with served(tmp_path, limits=HttpLimits(connections=2)) as there:
         first, second = raw(there.url), raw(there.url)
         for connection in (first, second):
             connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")

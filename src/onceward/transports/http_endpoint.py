@@ -29,6 +29,7 @@ from onceward.errors import (
     StoreClosed,
     StoreError,
     Unreachable,
+    UnsafeKey,
 )
 from onceward.model import wire
 from onceward.model.clock import Clock
@@ -36,8 +37,9 @@ from onceward.model.log import log
 from onceward.model.notices import NOTICE_MAX, Notice, NoticeKind, decode_notice, encode_notice
 from onceward.model.parcel import Parcel
 from onceward.transports.base import Accept, TransportContext
+from onceward.transports.http_denials import Denials
 from onceward.transports.http_signing import WINDOW, Signed, signed_headers
-from onceward.transports.keys import Keys
+from onceward.transports.keys import Keys, fingerprint
 from onceward.transports.poll import HOLD, Place, desks
 
 NOT_TAKEN: Final = b"not taken\n"
@@ -51,7 +53,7 @@ AGAIN: Final = {"retry-after": "1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """The bounds of what an endpoint takes at the same time."""
+    """The bounds of what an endpoint takes at the same time, and of a listener's connections."""
 
     parcel_bytes: int = 8 << 20
     """Largest body of a parcel; a larger one is answered with this limit, signed."""
@@ -61,6 +63,10 @@ class HttpLimits:
     """Longest time in seconds for a body to arrive."""
     threads: int = 8
     """Threads that prove and accept."""
+    connections: int = 200
+    """Most connections of an ``HttpListener``; your own server bounds its own."""
+    header_timeout: float = 10.0
+    """Longest time in seconds for a head to arrive at an ``HttpListener``."""
 
 
 class _Denied(Exception):
@@ -116,6 +122,7 @@ class Served:
     accept: Accept
     keys: Keys
     clock: Clock
+    denials: Denials
     users: int = 0
     closed: bool = False
     nonces: Nonces = field(default_factory=Nonces)
@@ -160,6 +167,7 @@ class HttpEndpoint:
         self._pool = ThreadPoolExecutor(self.limits.threads, "onceward-http-in")
         self._in_flight = 0
         self._slots = set[tuple[str, str, str]]()
+        self._denials = Denials()
         self.app = Starlette(
             routes=[
                 Route("/v1/agents/{name}/parcels", self._parcels, methods=["POST"]),
@@ -226,15 +234,21 @@ class HttpEndpoint:
 
     def _look(self, request: Request, media: str) -> tuple[Served, Signed]:
         """Judge the head of a request, before a byte of its body is read."""
-        signed = Signed.read(request.headers)
-        there = self._agents.get(request.path_params["name"])
-        if signed is None or not there:
+        signed, name = Signed.read(request.headers), request.path_params["name"]
+        if signed is None:
+            raise _Denied(HTTPStatus.UNAUTHORIZED)
+        there = self._agents.get(name)
+        if not there:
+            why = "no such agent is served here"
+            self._denials.tell(why, agent=name, peer=signed.sender, known=False)
             raise _Denied(HTTPStatus.UNAUTHORIZED)
         served = there[-1]
-        now = served.clock.now() / 1000
-        known = served.keys.has(signed.sender) and signed.is_fresh(now)
-        if not known or served.nonces.known(signed):
-            raise _Denied(HTTPStatus.UNAUTHORIZED)
+        _secrets(served, signed)
+        off = served.clock.now() // 1000 - signed.timestamp
+        if abs(off) > WINDOW:
+            raise _unknown(served, signed, "clock: it was signed at another time", f" by {off} s")
+        if served.nonces.known(signed):
+            raise _unknown(served, signed, "it came before")
         inflated = request.headers.get("content-encoding", "identity") != "identity"
         if inflated or request.headers.get("content-type") != media:
             raise _Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
@@ -331,7 +345,8 @@ class Binding:
 
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for *name* to *accept* from now on."""
-        served = Served(name, accept, Keys(self._context.folder), self._context.clock)
+        keys, denials = Keys(self._context.folder), self._endpoint._denials
+        served = Served(name, accept, keys, self._context.clock, denials)
         self._served.append(served)
         self._endpoint.add(served)
 
@@ -381,23 +396,38 @@ def _handed(served: Served, signed: Signed, parcel: Parcel | None) -> tuple[byte
     """Return what a question gets, and the headers that sign it."""
     now = served.clock.now() // 1000
     body = _notice(served, signed, "nothing") if parcel is None else wire.encode_parcel(parcel)
-    try:
-        secrets = served.keys.secrets(signed.sender)
-    except NoKey as error:
-        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
+    secrets = _secrets(served, signed)
     return body, signed_headers(secrets, served.name, signed.nonce, now, body)
 
 
 def _prove(served: Served, signed: Signed, body: bytes) -> tuple[bytes, ...]:
     """Return the secrets of the pair; raises _Denied where the body is not proved, or replayed."""
-    try:
-        secrets = served.keys.secrets(signed.sender)
-    except NoKey as error:
-        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
-    now = served.clock.now() // 1000
-    if not signed.proves(secrets, body) or not served.nonces.add(signed, now):
-        raise _Denied(HTTPStatus.UNAUTHORIZED)
+    secrets = _secrets(served, signed)
+    if not signed.proves(secrets, body):
+        ours = " or ".join(map(fingerprint, secrets))
+        why = "key: it is not signed with the one that is here"
+        raise _unknown(served, signed, why, f", {ours}: compare onceward keys ls")
+    if not served.nonces.add(signed, served.clock.now() // 1000):
+        raise _unknown(served, signed, "it came before")
     return secrets
+
+
+def _secrets(served: Served, signed: Signed) -> tuple[bytes, ...]:
+    """Return the secrets of the pair; raises _Denied where there is none that is used."""
+    try:
+        return served.keys.secrets(signed.sender)
+    except UnsafeKey as error:
+        raise _unknown(served, signed, str(error)) from error
+    except NoKey as error:
+        why, cure = "name or key: there is no key for it", f": onceward keys add {signed.sender}"
+        served.denials.tell(why, agent=served.name, peer=signed.sender, known=False, cure=cure)
+        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
+
+
+def _unknown(served: Served, signed: Signed, why: str, more: str = "") -> _Denied:
+    """Tell our operator why a peer that has a key here is not taken; return the answer."""
+    served.denials.tell(why, agent=served.name, peer=signed.sender, known=True, cure=more)
+    return _Denied(HTTPStatus.UNAUTHORIZED)
 
 
 def _taken(served: Served, signed: Signed, body: bytes, take: Take) -> tuple[Taken, dict[str, str]]:
@@ -436,7 +466,7 @@ def _take_ping(served: Served, signed: Signed, body: bytes) -> Taken:
 def _check_names(served: Served, signed: Signed, sender: str, recipient: str) -> None:
     """Compare the names in the body with the header that picked the secret, and with the url."""
     if sender != signed.sender:
-        raise _Denied(HTTPStatus.UNAUTHORIZED)
+        raise _unknown(served, signed, "name: its body has another one")
     if recipient != served.name:
         raise _Denied(HTTPStatus.MISDIRECTED_REQUEST)
 
@@ -459,10 +489,7 @@ def _notice(
 def _too_large(served: Served, signed: Signed, limit: int) -> _Denied:
     """Return the signed answer to a body that was not read: only its size is judged."""
     body = _notice(served, signed, "too_large", limit=limit, detail=f"at most {limit} bytes")
-    try:
-        secrets = served.keys.secrets(signed.sender)
-    except NoKey:
-        return _Denied(HTTPStatus.UNAUTHORIZED)
+    secrets = _secrets(served, signed)
     now = served.clock.now() // 1000
     headers = signed_headers(secrets, served.name, signed.nonce, now, body)
     return _Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, body, headers)

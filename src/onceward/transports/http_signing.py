@@ -45,10 +45,6 @@ class Signed:
         )
         return cls(sender, nonce, int(seconds), signature) if formed else None
 
-    def is_fresh(self, now: float) -> bool:
-        """Return whether it was signed within the window around *now*, in seconds."""
-        return abs(now - self.timestamp) <= WINDOW
-
     def proves(self, secrets: Sequence[bytes], body: bytes) -> bool:
         """Return whether *body* was signed by one of *secrets*, with this nonce and time."""
         return verify(secrets, self.nonce, self.timestamp, body, self.signature)
