@@ -62,6 +62,64 @@ def test_the_printed_users_run_a_server(home: Path, cli: Cli) -> None:
     assert (home / "nats" / "shop.nk").read_text(encoding="ascii") not in printed.out
 
 
+def test_setup_says_how_each_stream_is(cli: Cli, server: NatsServer) -> None:
+    """What was made, what was there, with what other limits; an unsafe one fails the command."""
+
+    async def change(**changes: Any) -> None:
+        client = Client()
+        await client.connect(server.url())
+        stream = client.jetstream()
+        config = (await stream.stream_info("OW_PARCELS")).config
+        await stream.update_stream(config.evolve(**changes))
+        await client.close()
+
+    apply = ("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
+    first, second = cli(*apply), cli(*apply)
+    asyncio.run(change(max_msgs_per_subject=5))
+    third = cli(*apply)
+    asyncio.run(change(allow_direct=True))
+    fourth = cli(*apply, "--json")
+
+    assert ["OW_PARCELS was made: 0 messages, 0 bytes", "OW_ANSWERS was made"] == [
+        first.err.splitlines()[0].partition(" ")[2],
+        first.err.splitlines()[1].partition(" ")[2].partition(":")[0],
+    ]
+    assert "OW_PARCELS was there: 0 messages" in second.err
+    assert "OW_PARCELS was there: max_msgs_per_subject is 5, not 1, which is yours" in third.err
+    assert (0, 0, 0, 1) == (first.code, second.code, third.code, fourth.code)
+    assert ["unsafe", "ok"] == [each["level"] for each in fourth.json["streams"]]
+
+
+def test_setup_by_an_agent_that_is_no_keeper(home: Path, cli: Cli) -> None:
+    """A user that may not make the streams is told to let a keeper do it."""
+    printed = cli("nats", "setup", "--user", "shop")
+    with nats_server(home, printed.out) as server:
+        ran = cli("nats", "setup", "--user", "shop", "--url", server.url(), "--apply")
+        other = cli("nats", "setup", "--user", "other", "--url", server.url(), "--apply")
+
+    assert (1, 1) == (ran.code, other.code)
+    assert "stream OW_PARCELS cannot be made by shop, a keeper makes it" in ran.err
+    assert "key or name: " in other.err
+
+
+def test_a_peer_is_pinged_by_way_of_a_server(
+    home: Path, shop: Postbox, cli: Cli, server: NatsServer
+) -> None:
+    """A ping tells the clock of the peer, or what is missing."""
+    shop.peers.register("bob", server.url("bob"))
+    missing = cli("peers", "ping", "bob")
+    with Postbox(home / "bob.db", agent="bob", start=False, listeners=[NatsListener(server.url())]):
+        while (found := cli("peers", "ping", "bob", "--json")).code:
+            pass
+    server.kill()
+    away = cli("peers", "ping", "bob")
+
+    assert abs(found.json["clock_ahead_ms"]) < 60_000
+    assert (1, 1) == (missing.code, away.code)
+    assert "no process listens for bob" in missing.err
+    assert "server: " in away.err
+
+
 def test_setup_as_json(home: Path, cli: Cli) -> None:
     """The document has the users, with their public keys, and the configuration as text."""
     ran = cli("nats", "setup", "--user", "shop", "--json")

@@ -122,7 +122,9 @@ def _to_near() -> Parcel:
 
 def test_streams_that_this_agent_may_not_make(ends: Ends) -> None:
     """Without streams, an agent that may not make them says which permission it lacks."""
-    with pytest.raises(Unreachable, match=r"onceward nats setup --apply.*stream\.create"):
+    with pytest.raises(
+        Unreachable, match=r"onceward nats setup --keeper NAME --apply.*stream\.create"
+    ):
         ends.transport().deliver(ends.server.url("far"), pushed())
 
 
@@ -158,6 +160,8 @@ def test_a_server_takes_no_agent_without_its_key(ends: Ends, tmp_path: Path) -> 
         f"$JS.API.CONSUMER.CREATE.{names.ANSWERS}.x.{names.answers_of('near')}",
         f"$JS.ACK.{names.PARCELS}.{names.consumer('far')}.1.1.1.1.0",
         "_INBOX_near.x",
+        names.ping_subject("far", "near"),
+        names.pong_subject("near", "far"),
     ],
 )
 def test_a_stranger_may_not_publish(ends: Ends, subject: str) -> None:
@@ -170,10 +174,15 @@ def test_a_stranger_may_not_publish(ends: Ends, subject: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "subject", [">", "ow.>", "ow.parcel.far.*", "ow.answer.near.*", "_INBOX_near.>", "$JS.>"]
+    "subject",
+    [
+        *(">", "ow.>", "ow.parcel.far.*", "ow.answer.near.*", "_INBOX_near.>", "$JS.>"),
+        names.pings_of("far"),
+        names.pongs_of("near"),
+    ],
 )
 def test_a_stranger_may_not_read(ends: Ends, subject: str) -> None:
-    """A user can subscribe to its own inbox only."""
+    """A user can subscribe to its own inbox and pings only."""
 
     async def attack(client: Client) -> None:
         await client.subscribe(subject)

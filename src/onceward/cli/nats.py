@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-from onceward.cli.exit_codes import DONE, Usage
+from onceward.cli.exit_codes import DONE, FAILED, Usage
 from onceward.cli.options import Quiet, said
 from onceward.cli.output import document, note
-from onceward.cli.target import Answer
-from onceward.db.environment import env_or_project
-from onceward.model import nats as names
+from onceward.cli.target import Answer, home_folder
 
 ANSWER = Answer()
+CURES: Final = {
+    "differs": ", which is yours to change: nats stream edit",
+    "unsafe": ": messages can come under false names until nats stream edit changes that",
+}
+"""By level of a stream: what to do about it."""
 Names = Annotated[list[str] | None, said("An agent; may be repeated.", negative=())]
 Keepers = Annotated[
     list[str] | None,
@@ -36,8 +40,9 @@ def setup(
 
     Each agent gets a secret, HOME/nats/AGENT.nk, if it has none; the server is told its public
     part only. A user can publish under its own name only and read what is for it. With --apply
-    nothing is printed: the first keeper, or else the first user, makes the streams that the
-    server does not have; those that it has keep their limits.
+    the first keeper, or else the first user, makes the streams that the server does not have, and
+    says how each of them is; those that it has keep their limits. Exit code 1 if one of them lets
+    messages be forged.
 
     Args:
         url: The server at which --apply makes the streams.
@@ -52,18 +57,21 @@ def setup(
     if not chosen:
         msg = "which agents? Give --user NAME or --keeper NAME"
         raise Usage(msg)
-    folder = home or Path(env_or_project("home") or ".")
+    folder = home_folder(home)
     users = [nats.make_user(folder, each, keeper=each in (keeper or ())) for each in chosen]
-    if apply:
-        nats.make_streams(url, folder, users[0].agent, replicas=replicas)
+    first = users[0].agent
+    before = nats.make_streams(url, folder, first, replicas=replicas) if apply else []
+    streams = nats.examine(url, folder, first) if apply else []
     text = nats.configuration(users)
     if answer.json:
-        document({"users": [_row(each) for each in users], "configuration": text})
-    elif apply:
-        note(f"{url} has the streams {', '.join(names.STREAMS)}")
-    else:
+        rows = [asdict(each) for each in streams]
+        document({"users": [_row(each) for each in users], "configuration": text, "streams": rows})
+    elif not apply:
         sys.stdout.write(text)
-    return DONE
+    for was, each in zip(before, streams, strict=True):
+        did = "was made" if was.level == "missing" else "was there"
+        note(f"{url} {each.name} {did}: {each.found}{CURES.get(each.level, '')}")
+    return FAILED if any(each.level == "unsafe" for each in streams) else DONE
 
 
 def _row(user: object) -> dict[str, object]:

@@ -68,6 +68,16 @@ def answer_subject(recipient: str, sender: str) -> str:
     return f"ow.answer.{token(recipient)}.{token(sender)}"
 
 
+def ping_subject(recipient: str, sender: str) -> str:
+    """Return the subject, of no stream, at which *sender* asks *recipient* for a word."""
+    return f"ow.ping.{token(recipient)}.{token(sender)}"
+
+
+def pong_subject(recipient: str, sender: str) -> str:
+    """Return the subject, of no stream, at which *sender* gives *recipient* that word."""
+    return f"ow.pong.{token(recipient)}.{token(sender)}"
+
+
 def inbox_prefix(name: str) -> str:
     """Return how the subjects begin at which an agent hears the server's replies."""
     return f"_INBOX_{token(name)}"
@@ -88,6 +98,27 @@ def answers_of(name: str) -> str:
     return f"ow.answer.{token(name)}.*"
 
 
+def pings_of(name: str) -> str:
+    """Return the subject of every ping to an agent."""
+    return f"ow.ping.{token(name)}.*"
+
+
+def pongs_of(name: str) -> str:
+    """Return the subject of every answer to the pings of an agent."""
+    return f"ow.pong.{token(name)}.*"
+
+
+def publisher(subject: str, pattern: str) -> str | None:
+    """
+    Return the agent that published under *subject*; None where that does not fit *pattern*.
+
+    The subject is the one that a message was published under: one that a server sends on behalf
+    of a user, to a subject closed to this user, keeps its own.
+    """
+    prefix, _, last = subject.rpartition(".")
+    return name_of(last) if f"{prefix}.*" == pattern else None
+
+
 def publishes(name: str, *, keeper: bool = False) -> list[str]:
     """
     Return the subjects that an agent may publish to.
@@ -99,6 +130,8 @@ def publishes(name: str, *, keeper: bool = False) -> list[str]:
     return [
         f"ow.parcel.*.{mine}",
         f"ow.answer.*.{mine}",
+        f"ow.ping.*.{mine}",
+        f"ow.pong.*.{mine}",
         f"$JS.API.CONSUMER.CREATE.{of_mine}.{parcels_of(name)}",
         f"$JS.API.CONSUMER.INFO.{of_mine}",
         f"$JS.API.CONSUMER.MSG.NEXT.{of_mine}",
@@ -108,16 +141,22 @@ def publishes(name: str, *, keeper: bool = False) -> list[str]:
     ]
 
 
+def hears(name: str) -> list[str]:
+    """Return the subjects that an agent may subscribe to."""
+    return [f"{inbox_prefix(name)}.>", pings_of(name), pongs_of(name)]
+
+
 def user(name: str, public_key: str, *, keeper: bool = False) -> str:
     """Return the entry of an agent in the ``users`` of a server's configuration."""
     allowed = "".join(f'\n        "{each}"' for each in publishes(name, keeper=keeper))
+    heard = ", ".join(f'"{each}"' for each in hears(name))
     return f"""\
     {{ # {name}
       nkey: {public_key}
       permissions {{
         publish: {{ allow: [{allowed}
         ] }}
-        subscribe: {{ allow: ["{inbox_prefix(name)}.>"] }}
+        subscribe: {{ allow: [{heard}] }}
       }}
     }}
 """

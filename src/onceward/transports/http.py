@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from asyncio import AbstractEventLoop
-from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import httpx2
 
@@ -30,10 +24,10 @@ from onceward.model.notices import NOTICE_MAX, Notice, decode_notice, encode_not
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import quoted
 from onceward.transports.base import Features, TransportContext
-from onceward.transports.event_loop import start_loop
 from onceward.transports.http_signing import WINDOW, Signed, new_nonce, signed_headers
 from onceward.transports.http_urls import check_url
-from onceward.transports.keys import Keys
+from onceward.transports.keys import Keys, fingerprint
+from onceward.transports.loop_thread import LoopThread
 
 PARCEL_MAX: Final = 8 << 20
 """Largest parcel in bytes that is pushed, and that a listener takes by default."""
@@ -41,8 +35,6 @@ BUSY_MAX: Final = 3_600_000
 """Longest pause in milliseconds that a busy peer can ask for."""
 IDLE: Final = 20.0
 """Seconds for which an idle connection is kept; a listener keeps it for longer."""
-CLOSE_WITHIN: Final = 5.0
-"""Seconds that closing waits for its connections."""
 BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 MEANINGS: Final[dict[int, str]] = {
     401: "it does not know us, by name, key or clock: see onceward peers ping",
@@ -54,7 +46,6 @@ MEANINGS: Final[dict[int, str]] = {
     503: "it is starting, stopping or busy: try again",
     422: "it cannot read the parcel: the versions differ, or it was damaged on the way",
 }
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +71,8 @@ class HttpTransport:
     def __init__(self, context: TransportContext) -> None:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
-        self._lock = Lock()
-        self._loop: AbstractEventLoop | None = None
         self._way: httpx2.AsyncHTTPTransport | None = None
-        self._under_way = set[Future[Any]]()
-        self._closed = False
+        self._loop = LoopThread(f"onceward-http-{context.agent}", self._close_way)
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* may be that of a home; reach nothing."""
@@ -158,20 +146,17 @@ class HttpTransport:
         except NoKey as error:
             raise Unreachable(str(error)) from error
         target = f"{url.rstrip('/')}/v1/agents/{asked.recipient}/{asked.verb}"
-        return self._run(self._transfer(target, asked, max(limit, NOTICE_MAX)))
+        transfer = self._transfer(target, asked, max(limit, NOTICE_MAX))
+        return self._loop.run(transfer, self._settings.deliver_timeout, "no whole answer")
 
     async def _transfer(self, target: str, asked: SignedRequest, limit: int) -> Reply:
         request = httpx2.Request("POST", target, headers=asked.headers, content=asked.body)
         try:
-            async with asyncio.timeout(self._settings.deliver_timeout):
-                response = await self._open_way().handle_async_request(request)
-                try:
-                    body = await _read(response, limit)
-                finally:
-                    await response.aclose()
-        except TimeoutError as error:
-            msg = f"no whole answer within {self._settings.deliver_timeout:g} s"
-            raise Unreachable(msg) from error
+            response = await self._open_way().handle_async_request(request)
+            try:
+                body = await _read(response, limit)
+            finally:
+                await response.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise Unreachable(_words(error)) from error
         return Reply(response.status_code, response.headers, body)
@@ -191,28 +176,6 @@ class HttpTransport:
 
     def _now(self) -> Millis:
         return self._context.clock.now()
-
-    # -- the loop ---------------------------------------------------------------------------
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* on the loop of this transport, which closing ends."""
-        with self._lock:
-            if self._closed:
-                work.close()
-                msg = "this transport is closed"
-                raise Unreachable(msg)
-            if self._loop is None:
-                self._loop = start_loop(f"onceward-http-{self._context.agent}")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._under_way.add(future)
-        try:
-            return future.result()
-        except CancelledError as error:
-            msg = "this transport was closed"
-            raise Unreachable(msg) from error
-        finally:
-            with self._lock:
-                self._under_way.discard(future)
 
     def _open_way(self) -> httpx2.AsyncHTTPTransport:
         if self._way is None:
@@ -246,20 +209,9 @@ class HttpTransport:
 
     def close(self) -> None:
         """End the pushes under way and close the connections; safe to call twice."""
-        with self._lock:
-            self._closed = True
-            loop, self._loop = self._loop, None
-            for future in self._under_way:
-                future.cancel()
-        if loop is None:
-            return
-        with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._close_way(), loop).result(CLOSE_WITHIN)
-        loop.call_soon_threadsafe(loop.stop)
+        self._loop.close()
 
     async def _close_way(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*others, return_exceptions=True)
         way, self._way = self._way, None
         if way is not None:
             await way.aclose()
@@ -317,9 +269,11 @@ def _why_not_known(headers: httpx2.Headers, now: Millis, asked: SignedRequest) -
         off = f"{abs(theirs - now) // 1000} s {'behind' if now < theirs else 'ahead of'}"
         return f"clock: ours is {off} the peer's: set the one that is wrong"
     name, peer = asked.sender, asked.recipient
+    ours = " ".join(map(fingerprint, asked.secrets))
     return (
         f"key or name: that home serves no agent {peer}, or has no key for {name}, or another one:"
-        f" compare onceward keys ls on both sides, and run there onceward keys add {name}"
+        f" there onceward keys ls has to list {name} with {ours}, else onceward keys add {name};"
+        f" the log of the process that serves {peer} says which it is"
     )
 
 

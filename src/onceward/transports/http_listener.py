@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from threading import Event, Lock, Thread
-from typing import Final
+from threading import Event, Thread
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -16,6 +16,7 @@ from onceward.transports.base import Accept, TransportContext
 from onceward.transports.http_endpoint import Binding, HttpEndpoint, HttpLimits
 from onceward.transports.http_guard import GuardedLoop, guarded
 from onceward.transports.http_urls import is_loopback
+from onceward.transports.shared import Shared
 
 KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection is kept; longer than a client keeps one."""
@@ -44,18 +45,12 @@ class HttpListener:
         keyfile: str = "",
         client_ca: str = "",
         behind_proxy: bool = False,
-        connections: int = 200,
-        header_timeout: float = 10.0,
         limits: HttpLimits | None = None,
     ) -> None:
         self._scheme, self._host, self._port = _place(url, certfile, behind_proxy=behind_proxy)
         self._tls = (certfile, keyfile or certfile, client_ca)
-        self._connections, self._header_timeout = connections, header_timeout
         self.endpoint = HttpEndpoint(limits)
-        self._lock, self._users = Lock(), 0
-        self._socket: socket.socket | None = None
-        self._server: uvicorn.Server | None = None
-        self._thread: Thread | None = None
+        self._shared = Shared(self._start, _stop)
 
     @property
     def url(self) -> str:
@@ -75,33 +70,25 @@ class HttpListener:
             InvalidArgument: the address cannot be bound, or a certificate cannot be read.
 
         """
-        with self._lock:
-            self._users += 1
-            if self._users > 1:
-                return
-            try:
-                self._start()
-            except (OSError, ssl.SSLError) as error:
-                self._users -= 1
-                self._close_socket()
-                msg = f"cannot listen at {self.url}: {error}"
-                raise InvalidArgument(msg) from error
+        self._shared.enter()
 
-    def _start(self) -> None:
+    def _start(self) -> _Running:
         self._check_files()
-        self._socket = _bound(self._host, self._port)
-        self._port = self._socket.getsockname()[1]
         config = self._config()
         config.load()
-        self._server, ready = uvicorn.Server(config), Event()
-        self._thread = Thread(
-            target=_serve,
-            args=(self._server, self._socket, ready),
-            name="onceward-http-server",
-            daemon=True,
+        try:
+            bound = _bound(self._host, self._port)
+        except OSError as error:
+            msg = f"cannot listen at {self.url}: {error}"
+            raise InvalidArgument(msg) from error
+        self._port = bound.getsockname()[1]
+        server, ready = uvicorn.Server(config), Event()
+        thread = Thread(
+            target=_serve, args=(server, bound, ready), name="onceward-http-server", daemon=True
         )
-        self._thread.start()
+        thread.start()
         ready.wait()
+        return _Running(server, thread, bound)
 
     def _check_files(self) -> None:
         """Raise InvalidArgument that names the file which cannot be used."""
@@ -120,10 +107,10 @@ class HttpListener:
             raise InvalidArgument(msg) from error
 
     def _config(self) -> uvicorn.Config:
-        certfile, keyfile, client_ca = self._tls
+        (certfile, keyfile, client_ca), limits = self._tls, self.endpoint.limits
         return uvicorn.Config(
             self.endpoint.app,
-            http=guarded(header_timeout=self._header_timeout, connections=self._connections),
+            http=guarded(header_timeout=limits.header_timeout, connections=limits.connections),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -142,19 +129,21 @@ class HttpListener:
 
     def stop(self) -> None:
         """Stop serving, where this is the last user; wait for requests under way."""
-        with self._lock:
-            self._users -= 1
-            if self._users or self._server is None or self._thread is None:
-                return
-            self._server.should_exit = True
-            self._thread.join()
-            self._close_socket()
-            self._server = self._thread = None
+        self._shared.leave()
 
-    def _close_socket(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+
+class _Running(NamedTuple):
+    """A server that runs."""
+
+    server: uvicorn.Server
+    thread: Thread
+    bound: socket.socket
+
+
+def _stop(running: _Running) -> None:
+    running.server.should_exit = True
+    running.thread.join()
+    running.bound.close()
 
 
 class SharedBinding:

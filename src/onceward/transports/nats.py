@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from ssl import SSLContext
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -24,10 +22,11 @@ from onceward.errors import (
     Unreachable,
 )
 from onceward.model import nats as names
+from onceward.model.clock import Millis
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.wire import decode_answer, encode_parcel
 from onceward.transports.base import Features, TransportContext
-from onceward.transports.event_loop import start_loop
+from onceward.transports.loop_thread import LoopThread
 from onceward.transports.nats_link import (
     HEADERS,
     SCHEME,
@@ -36,6 +35,7 @@ from onceward.transports.nats_link import (
     Link,
     require_client,
 )
+from onceward.transports.nats_ping import ping
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -67,12 +67,10 @@ class NatsTransport:
     features = Features(schemes=frozenset({SCHEME}), max_bytes=MAX_BYTES, network=True)
 
     def __init__(self, context: TransportContext, *, tls: SSLContext | None = None) -> None:
+        self._agent, self._clock = context.agent, context.clock
         self._credentials = Credentials(context.folder, tls)
         self._limit = GRACE * context.settings.deliver_timeout
-        self._lock = Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-        self._pushes: set[asyncio.Task[Answer]] = set()
+        self._loop = LoopThread("onceward-nats", self._close_links)
         self._opening: dict[tuple[tuple[str, ...], str], asyncio.Lock] = {}
         self._answers: dict[tuple[tuple[str, ...], str], _Answers] = {}
         self._taken: dict[tuple[str, str], str] = {}
@@ -98,56 +96,34 @@ class NatsTransport:
             ParcelTooLarge: the server takes no message of this size.
 
         """
-        address = Address.parse(url)
-        if address.agent not in {None, parcel.recipient}:
-            msg = f"{url} is the url of {address.agent}, not of {parcel.recipient}"
-            raise Unreachable(msg)
-        body = encode_parcel(parcel)
-        with self._lock:  # what is begun before close() is ended by it
-            loop = self._own_loop()
-            pushed = self._push(address.servers, parcel, body)
-            push = asyncio.run_coroutine_threadsafe(pushed, loop)
-        try:
-            return push.result()
-        except CancelledError as error:
-            msg = "the transport was closed during the push"
-            raise Unreachable(msg) from error
+        servers, body = _servers(url, parcel.recipient), encode_parcel(parcel)
+        lack = f"no answer from {parcel.recipient}"
+        return self._loop.run(self._exchange(servers, parcel, body), self._limit, lack)
+
+    def ping(self, url: str, peer: str) -> Millis:
+        """
+        Ask a process that listens for *peer* for a word, and return the time of its clock.
+
+        Raises:
+            Unreachable: says what is missing: server, key, stream, permission, or the listener.
+
+        """
+        asking = self._ping(_servers(url, peer), peer)
+        return self._loop.run(asking, self._limit, f"no answer from {peer}")
 
     def close(self) -> None:
         """End pushes under way and every connection; safe to call twice."""
-        with self._lock:
-            loop, self._loop, self._closed = self._loop, None, True
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
+        self._loop.close()
 
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        if self._closed:
-            msg = "the transport is closed"
-            raise Unreachable(msg)
-        if self._loop is None:
-            self._loop = start_loop("onceward-nats")
-        return self._loop
-
-    async def _end(self) -> None:
-        for push in self._pushes:
-            push.cancel()
-        await asyncio.gather(*self._pushes, return_exceptions=True)
+    async def _close_links(self) -> None:
         for answers in self._answers.values():
             await answers.link.close()
 
-    async def _push(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
-        push = asyncio.current_task()
-        assert push is not None  # noqa: S101 - it runs as a task
-        self._pushes.add(push)
-        try:
-            async with asyncio.timeout(self._limit):
-                return await self._exchange(servers, parcel, body)
-        except TimeoutError as error:
-            msg = f"no answer from {parcel.recipient} within {self._limit:.3g} s"
-            raise Unreachable(msg) from error
-        finally:
-            self._pushes.discard(push)
+    async def _ping(self, servers: tuple[str, ...], peer: str) -> Millis:
+        """Use what a push uses, and store nothing."""
+        answers = await self._open(servers, self._agent)
+        await answers.link.probe(names.parcel_subject(peer, self._agent))
+        return await ping(answers.link, self._agent, peer, self._clock.now())
 
     async def _exchange(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
         answers = await self._open(servers, parcel.sender)
@@ -275,7 +251,7 @@ class _Answers:
     async def _take(self, msg: Msg) -> None:
         """Take an answer, or a word that there is none."""
         self._heard_at = asyncio.get_running_loop().time()
-        sender = _sender(msg, self._name)
+        sender = names.publisher(msg.subject, names.answers_of(self._name))
         headers = msg.headers or {}
         if sender is None:
             return
@@ -298,19 +274,6 @@ class _Answers:
             for asked in waiting:
                 if not asked.told.done():
                     asked.told.set_exception(Unreachable("the connection to the server ended"))
-
-
-def _sender(msg: Msg, name: str) -> str | None:
-    """
-    Return who published an answer to *name*; None where it is none.
-
-    The subject is the one that it was published under. A message that
-    the server sends on behalf of a user, to a subject closed to this user, keeps its own.
-    """
-    prefix, _, last = msg.subject.rpartition(".")
-    if f"{prefix}.*" != names.answers_of(name):
-        return None
-    return names.name_of(last)
 
 
 def _read(msg: Msg, parcel: Parcel) -> _Told | None:
@@ -338,3 +301,12 @@ def _content(parcel: Parcel) -> str:
     )  # fmt: skip
     held = repr((rest, frames, [tuple(receipt) for receipt in parcel.receipts]))
     return hashlib.sha256(held.encode()).hexdigest()
+
+
+def _servers(url: str, recipient: str) -> tuple[str, ...]:
+    """Return the servers of the url of *recipient*."""
+    address = Address.parse(url)
+    if address.agent not in {None, recipient}:
+        msg = f"name: {url} is the url of {address.agent}, not of {recipient}"
+        raise Unreachable(msg)
+    return address.servers

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from onceward.errors import InvalidArgument, Unreachable
@@ -26,6 +26,7 @@ from onceward.transports.nats_keys import connect_options
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 SCHEME: Final = "nats"
 URL: Final = re.compile(r"nats://(?P<servers>[^/@?#\s]+)(?:/(?P<agent>[^/@?#\s]*))?/?")
@@ -47,6 +48,10 @@ GONE: Final[dict[str, Any]] = {
     "error": {"description": "no stream takes it; is JetStream enabled?"}
 }
 """The reply where nothing at the server hears a subject."""
+NEVER: Final = str(1 << 62)
+"""A sequence that no subject has: a message that expects it is judged, and not stored."""
+WRONG_SEQUENCE: Final = "wrong last sequence"
+T = TypeVar("T")
 DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) to "(?P<to>[^"]+)"')
 
 
@@ -97,8 +102,8 @@ class Credentials:
 class Link:
     """A connection of one agent, used from the loop that opened it."""
 
-    def __init__(self, client: Client, agent: str) -> None:
-        self._client, self._agent = client, agent
+    def __init__(self, client: Client, agent: str, url: str = "") -> None:
+        self._client, self._agent, self.url = client, agent, url
         self.broken = asyncio.Event()
         """Set once the connection has ended, by close() or by an error."""
         self._asked: dict[str, set[asyncio.Future[str]]] = {}
@@ -115,8 +120,9 @@ class Link:
 
         """
         client = _client()
-        link = cls(client, agent)
+        link = cls(client, agent, ",".join(servers))
         options: dict[str, Any] = dict(connect_options(credentials.folder, agent))
+        secret = bool(options)
         if credentials.tls is not None:
             options["tls"] = credentials.tls
         try:
@@ -137,11 +143,12 @@ class Link:
             await _closed(client)
             if not isinstance(error, Exception):
                 raise
-            msg = f"no connection to {' '.join(servers)}: {link._told(error)}"
+            why = _meaning(link._told(error), agent, secret=secret)
+            msg = f"no connection to {' '.join(servers)}: {why}"
             raise Unreachable(msg) from error
         if credentials.tls is not None and not client._server_info.get("tls_required"):
             await link.close()
-            msg = f"{' '.join(servers)} does not encrypt, and a TLS context was given"
+            msg = f"certificate: {' '.join(servers)} does not encrypt, and a TLS context was given"
             raise Unreachable(msg)
         return link
 
@@ -154,9 +161,9 @@ class Link:
         """Return a subject of our own that no other user can guess."""
         return self._client.new_inbox()
 
-    async def hear(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> None:
+    async def hear(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
         """Pass each message at *subject* to *take*, in order."""
-        await self._client.subscribe(subject, cb=take)
+        return await self._client.subscribe(subject, cb=take)
 
     async def put(
         self, subject: str, body: bytes = b"", *, reply: str = "", **headers: str
@@ -182,6 +189,62 @@ class Link:
             told = await self._ask(subject, body, named)
         if "error" in told:
             raise self._refused(subject, told["error"])
+
+    async def probe(self, subject: str) -> None:
+        """
+        Ask whether a stream takes messages of ours at *subject*; store none.
+
+        Raises:
+            Unreachable: there is no such stream and none can be made, or it is not permitted.
+
+        """
+        condition = {"Nats-Expected-Last-Subject-Sequence": NEVER}
+        told = await self._ask(subject, b"", condition)
+        if told is GONE:
+            await self.make_streams()
+            told = await self._ask(subject, b"", condition)
+        error = told.get("error", {})
+        if not str(error.get("description", "")).startswith(WRONG_SEQUENCE):
+            raise self._refused(subject, error)
+
+    async def exchange(
+        self, subject: str, heard: str, body: bytes, answers: Callable[[Msg], T | None]
+    ) -> T | None:
+        """
+        Publish, and return what *answers* finds in a message at *heard*.
+
+        None where no process hears the subject.
+
+        Raises:
+            Unreachable: it is not permitted, or no answer came in time.
+
+        """
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def take(msg: Msg) -> None:
+            found = answers(msg)
+            if found is not None and not told.done():
+                told.set_result(found)
+
+        async def unheard(_: Msg) -> None:
+            if not told.done():
+                told.set_result(None)
+
+        inbox = self.new_inbox()
+        with self._watching(subject, heard) as failed:
+            subscribed = [await self.hear(heard, take), await self.hear(inbox, unheard)]
+            try:
+                await self.put(subject, body, reply=inbox)
+                await _first(told, failed, timeout=ASK_WITHIN)
+            finally:
+                for each in subscribed:
+                    await _quietly(each.unsubscribe())
+        if failed.done():
+            raise Unreachable(self._prefixed(failed.result()))
+        if not told.done():
+            raise Unreachable(self._prefixed(f"no answer within {ASK_WITHIN:g} s"))
+        found: T | None = told.result()
+        return found
 
     async def api(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """
@@ -225,7 +288,8 @@ class Link:
             try:
                 await self.api(f"STREAM.CREATE.{name}", request)
             except Unreachable as error:
-                msg = f"stream {name} cannot be made: run onceward nats setup --apply: {error}"
+                keeper = "a keeper makes it: onceward nats setup --keeper NAME --apply"
+                msg = f"stream {name} cannot be made by {self._agent}, {keeper}: {error}"
                 raise Unreachable(msg) from error
 
     async def close(self) -> None:
@@ -240,15 +304,10 @@ class Link:
         asking = asyncio.ensure_future(
             self._client.request(subject, body, ASK_WITHIN, headers=dict(headers or {}) or None)
         )
-        failed = asyncio.get_running_loop().create_future()
-        asked = self._asked.setdefault(subject.lower(), set())
-        asked.add(failed)
         try:
-            await asyncio.wait({asking, failed}, return_when=asyncio.FIRST_COMPLETED)
+            with self._watching(subject) as failed:
+                await _first(asking, failed)
         finally:
-            asked.discard(failed)
-            if not asked:
-                self._asked.pop(subject.lower(), None)
             asking.cancel()  # does nothing to one that is done
         if failed.done():
             raise Unreachable(self._prefixed(failed.result()))
@@ -259,12 +318,31 @@ class Link:
                 return GONE
             raise self._unreachable(error) from error
 
+    @contextmanager
+    def _watching(self, *subjects: str) -> Iterator[asyncio.Future[str]]:
+        """Yield a future that gets why the server forbids one of *subjects*, or why it ended."""
+        failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        names = [subject.lower() for subject in subjects]
+        for name in names:
+            self._asked.setdefault(name, set()).add(failed)
+        try:
+            yield failed
+        finally:
+            for name in names:
+                waiting = self._asked.get(name, set())
+                waiting.discard(failed)
+                if not waiting:
+                    self._asked.pop(name, None)
+
     async def _note(self, error: Exception) -> None:
         """Keep what the client tells beside its calls; fail the requests that were forbidden."""
         self._why = str(error)
         denied = DENIED.search(self._why.lower())
         if denied is not None:
-            _fail(self._asked.get(denied["to"], ()), self._why)
+            cure = (
+                f"put what onceward nats setup --user {self._agent} prints into its configuration"
+            )
+            _fail(self._asked.get(denied["to"], ()), f"{self._why}: {cure}")
 
     async def _end(self) -> None:
         self.broken.set()
@@ -303,11 +381,21 @@ def _client() -> Client:
     return Client()
 
 
+async def _first(*some: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one is done."""
+    await asyncio.wait(some, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def _closed(client: Client) -> None:
     """Close a client that is connected, is connecting or has ended."""
-    with suppress(Exception):  # a connection that broke or hangs cannot be closed better
+    await _quietly(client.close())
+
+
+async def _quietly(ending: Awaitable[None]) -> None:
+    """End something; what broke or hangs cannot be ended better."""
+    with suppress(Exception):
         async with asyncio.timeout(CLOSE_WITHIN):
-            await client.close()
+            await ending
 
 
 def _fail(asked: Iterable[asyncio.Future[str]], why: str) -> None:
@@ -318,6 +406,18 @@ def _fail(asked: Iterable[asyncio.Future[str]], why: str) -> None:
 
 def _is_gone(error: Exception) -> bool:
     return type(error).__name__ == "NoRespondersError"  # the extra is not imported for its name
+
+
+def _meaning(why: str, agent: str, *, secret: bool) -> str:
+    """Return why a connection was not made, with what to look at first."""
+    if "authorization" in why.lower():
+        if not secret:
+            return f"key: {why}: this home has no secret of {agent}: onceward nats setup makes it"
+        printed = f"onceward nats setup --user {agent} prints"
+        return f"key or name: {why}: put what {printed} into the server's configuration"
+    if "CERTIFICATE" in why.upper():
+        return f"certificate: {why}"
+    return f"server: {why}"
 
 
 def _json(data: bytes) -> dict[str, Any]:

@@ -7,12 +7,14 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from ssl import SSLContext
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
 from onceward.model import nats as names
+from onceward.model.clock import Clock
 from onceward.model.log import Level, log
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import error_text
@@ -21,6 +23,8 @@ from onceward.transports.base import Accept, TransportContext
 from onceward.transports.event_loop import start_loop
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
 from onceward.transports.nats_link import Address, Credentials, Link, require_client
+from onceward.transports.nats_ping import pong
+from onceward.transports.shared import Shared
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -75,47 +79,30 @@ class NatsListener:
 
     def __init__(self, url: str, *, tls: SSLContext | None = None) -> None:
         self.url, self.servers, self._tls = url, Address.parse(url).servers, tls
-        self._lock, self._users = Lock(), 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self.shared = Shared(_start, _stop)
+        """The loop and the threads of all postboxes."""
 
     def __call__(self, context: TransportContext) -> NatsBinding:
         """Return the listener of one postbox; raises InvalidArgument without the extra."""
         require_client()
-        return NatsBinding(self, Credentials(context.folder, self._tls))
-
-    def enter(self) -> tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]:
-        """Return the loop and the threads for one more user; start them for the first."""
-        with self._lock:
-            if self._loop is None or self._pool is None:
-                self._loop = start_loop("onceward-nats-listener")
-                self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="onceward-accept")
-            self._users += 1
-            return self._loop, self._pool
-
-    def leave(self) -> None:
-        """End the loop and the threads with the last user."""
-        with self._lock:
-            self._users -= 1
-            if self._users or self._loop is None or self._pool is None:
-                return
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._pool.shutdown(wait=False)
-            self._loop = self._pool = None
+        return NatsBinding(self, context, Credentials(context.folder, self._tls))
 
 
 class NatsBinding:
     """The listener of one postbox."""
 
-    def __init__(self, listener: NatsListener, credentials: Credentials) -> None:
-        self._listener, self._credentials = listener, credentials
+    def __init__(
+        self, listener: NatsListener, context: TransportContext, credentials: Credentials
+    ) -> None:
+        self._listener, self._clock, self._credentials = listener, context.clock, credentials
         self._lock = Lock()
         self._agents: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for *name* to *accept* from now on."""
-        loop, pool = self._listener.enter()
-        began = asyncio.run_coroutine_threadsafe(self._begin(_Inbox(name, accept, pool)), loop)
+        loop, pool = self._listener.shared.enter()
+        inbox = _Inbox(name, accept, pool, self._clock)
+        began = asyncio.run_coroutine_threadsafe(self._begin(inbox), loop)
         with self._lock:
             self._agents.append((loop, began.result()))
 
@@ -125,7 +112,7 @@ class NatsBinding:
             agents, self._agents = self._agents, []
         for loop, serving in agents:
             asyncio.run_coroutine_threadsafe(_ended(serving), loop).result()
-            self._listener.leave()
+            self._listener.shared.leave()
 
     async def _begin(self, inbox: _Inbox) -> asyncio.Task[None]:
         return asyncio.ensure_future(self._serve(inbox))
@@ -170,8 +157,8 @@ class _Reply:
 class _Inbox:
     """The parcels of one agent as they come over one connection after the other."""
 
-    def __init__(self, name: str, accept: Accept, pool: ThreadPoolExecutor) -> None:
-        self.name, self._accept, self._pool = name, accept, pool
+    def __init__(self, name: str, accept: Accept, pool: ThreadPoolExecutor, clock: Clock) -> None:
+        self.name, self._accept, self._pool, self._clock = name, accept, pool, clock
         self._link: Link | None = None
         self._came: asyncio.Queue[Msg] = asyncio.Queue()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -190,6 +177,7 @@ class _Inbox:
         await link.consume(names.PARCELS, names.parcels_of(self.name), config)
         self._inbox = link.new_inbox()
         await link.hear(self._inbox, self._came.put)
+        await link.hear(names.pings_of(self.name), partial(pong, link, self.name, self._clock))
 
     async def take_all(self) -> None:
         """Take parcels until the connection or the consumer is gone, which raises Unreachable."""
@@ -250,7 +238,7 @@ class _Inbox:
 
     async def _handle(self, link: Link, msg: Msg) -> None:
         """Commit a parcel, store its answer, acknowledge it: in this order."""
-        sender = _sender(msg, self.name)
+        sender = names.publisher(msg.subject, names.parcels_of(self.name))
         if sender is None or not msg.reply.startswith(ACKS):
             return
         told = _Reply(link, names.answer_subject(sender, self.name), _content(msg))
@@ -290,6 +278,17 @@ class _Inbox:
             await _quietly(link, msg, WORKING)
 
 
+def _start() -> tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]:
+    loop = start_loop("onceward-nats-listener")
+    return loop, ThreadPoolExecutor(THREADS, thread_name_prefix="onceward-accept")
+
+
+def _stop(made: tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]) -> None:
+    loop, pool = made
+    loop.call_soon_threadsafe(loop.stop)
+    pool.shutdown(wait=False)
+
+
 async def _ended(serving: asyncio.Task[None]) -> None:
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
@@ -317,12 +316,6 @@ def _again(msg: Msg) -> bytes:
     times = parts[DELIVERED if len(parts) < WITH_DOMAIN else DELIVERED + 2]
     pause = min(AGAIN_MAX, 2 ** min(int(times) - 1, 10))
     return f'-NAK {{"delay": {pause * names.NANOSECONDS}}}'.encode()
-
-
-def _sender(msg: Msg, name: str) -> str | None:
-    """Return which agent published a parcel for *name*; None where it is none."""
-    prefix, _, last = msg.subject.rpartition(".")
-    return names.name_of(last) if f"{prefix}.*" == names.parcels_of(name) else None
 
 
 def _fitting(answer: Answer, parcel: Parcel, limit: int) -> bytes:

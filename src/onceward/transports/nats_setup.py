@@ -68,9 +68,11 @@ def configuration(users: Iterable[NatsUser]) -> str:
     return f"authorization {{\n  users: [\n{''.join(entries)}  ]\n}}\n"
 
 
-def make_streams(url: str, home: Path, agent: str, *, replicas: int = 1) -> None:
+def make_streams(url: str, home: Path, agent: str, *, replicas: int = 1) -> list[NatsStream]:
     """
     Make the streams that the server does not have; those that it has keep their limits.
+
+    Returns all of them as they were before.
 
     Raises:
         InvalidArgument: the url is none, or there are not that many servers.
@@ -80,7 +82,13 @@ def make_streams(url: str, home: Path, agent: str, *, replicas: int = 1) -> None
     if not 1 <= replicas <= names.REPLICAS_MAX:
         msg = f"replicas is a number from 1 to {names.REPLICAS_MAX}, not {replicas}"
         raise InvalidArgument(msg)
-    _over(url, home, agent, lambda link: link.make_streams(replicas))
+
+    async def make(link: Link) -> list[NatsStream]:
+        before = await _all(link)
+        await link.make_streams(replicas)
+        return before
+
+    return _over(url, home, agent, make)
 
 
 def examine(url: str, home: Path, agent: str) -> list[NatsStream]:
@@ -92,11 +100,11 @@ def examine(url: str, home: Path, agent: str) -> list[NatsStream]:
         Unreachable: the server is away, or does not let the agent in.
 
     """
+    return _over(url, home, agent, _all)
 
-    async def look(link: Link) -> list[NatsStream]:
-        return [await _examined(link, name) for name in names.STREAMS]
 
-    return _over(url, home, agent, look)
+async def _all(link: Link) -> list[NatsStream]:
+    return [await _examined(link, name) for name in names.STREAMS]
 
 
 async def _examined(link: Link, name: str) -> NatsStream:

@@ -1,0 +1,34 @@
+"""Start what several users share with the first of them, and end it with the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """One thing of several users; *start* makes it, or raises, and *stop* ends it."""
+
+    def __init__(self, start: Callable[[], T], stop: Callable[[T], None]) -> None:
+        self._start, self._stop = start, stop
+        self._lock, self._users = Lock(), 0
+        self._made: T | None = None
+
+    def enter(self) -> T:
+        """Return it for one more user."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._start()
+            self._users += 1
+            return self._made
+
+    def leave(self) -> None:
+        """Use it no more."""
+        with self._lock:
+            self._users -= 1
+            if self._made is not None and not self._users:
+                made, self._made = self._made, None
+                self._stop(made)
