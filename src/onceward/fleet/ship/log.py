@@ -1,0 +1,305 @@
+"""Read a shipped log: the files that it holds, and the last version of every row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onceward.errors import OncewardError
+from onceward.fleet.ship import manifest as manifests
+from onceward.fleet.ship import segments
+from onceward.fleet.ship.manifest import Epoch, Manifest, Segment
+from onceward.fleet.ship.objects import Objects, objects_at
+from onceward.fleet.ship.tables import TABLES, standard
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+BRANCH: Final = pa.field("_abandoned", pa.bool_())
+NEEDED: Final = ("seq", "_gone")
+"""Columns that are always read."""
+FILES: Final = """
+CREATE TABLE horizons (_file_id TEXT, _epoch INTEGER, sender TEXT, horizon_id TEXT);
+CREATE TABLE files (_file_id TEXT, _agent TEXT, _epoch INTEGER, latest INTEGER, complete INTEGER,
+                    clock INTEGER, outbox_pruned_at INTEGER);
+"""
+SQL_TYPES: Final = {"string": "TEXT", "bool": "INTEGER", "int64": "INTEGER"}
+
+
+class NoLog(OncewardError):
+    """There is no shipped log at that place: give the URI that ``onceward ship --to`` was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFile:
+    """One file of the log, by its id; all that the log says of it, but its rows."""
+
+    manifest: Manifest
+
+    @property
+    def file_id(self) -> str:
+        """The file's id, which copies of it share."""
+        return self.manifest.file_id
+
+    @property
+    def agent(self) -> str:
+        """The agent whose file it is."""
+        return self.manifest.agent
+
+    @property
+    def complete(self) -> bool:
+        """Whether the log was level with the file at the last commit."""
+        return self.manifest.complete
+
+    @property
+    def clock(self) -> int:
+        """The latest moment that the file knew when it was shipped, by its own clock."""
+        return max((epoch.clock for epoch in self.manifest.epochs), default=0)
+
+    @property
+    def horizons(self) -> Mapping[int, Mapping[str, str]]:
+        """Message ids up to which dedup records may be pruned: by epoch, then by sender."""
+        return {epoch.number: epoch.horizons for epoch in self.manifest.epochs}
+
+    @property
+    def outbox_pruned_at(self) -> Mapping[int, int | None]:
+        """By epoch: the moment before which the outbox may have been pruned; None: never."""
+        return {epoch.number: epoch.outbox_pruned_at for epoch in self.manifest.epochs}
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The Parquet objects that count, by their paths below the log's URI."""
+        return self.manifest.segments
+
+    def reach(self, epoch: Epoch, table: str) -> int | None:
+        """
+        Return the sequence above which rows of an epoch are of a past that was overwritten.
+
+        None if the epoch goes on: it is the latest one, or was added to after others had branched
+        from it, as by a second copy of the file.
+        """
+        if epoch.number == self.manifest.epoch:
+            return None
+        branches = [each for each in self.manifest.epochs if each.parent == epoch.number]
+        if not branches or epoch.latest > min(each.first for each in branches):
+            return None
+        return max(each.inherited.get(table, 0) for each in branches)
+
+
+class ShippedLog:
+    """
+    The log at a URI: a local folder, ``s3://``, ``gs://`` or ``abfs://``.
+
+    It shows the newest commit of each file at the moment of the call, and only what was committed.
+    Each row is there once for each epoch, in its last version. Columns: those of the public view
+    without ``body`` (a moment is an Arrow timestamp in milliseconds, UTC), and in front of them
+    ``_file_id``, ``_agent``, ``_epoch`` (1, and one more each time that the file was found restored
+    or copied), ``_number`` (the commit), ``_gone`` (removed from the file by other means than
+    pruning; without values), ``_digest`` (of the row) and ``_abandoned`` (of a past that a restored
+    file has overwritten).
+    """
+
+    def __init__(self, uri: str, *, filesystem: fs.FileSystem | None = None) -> None:
+        self._objects = objects_at(uri, filesystem)
+        self._uri = uri
+
+    @property
+    def objects(self) -> Objects:
+        """The objects of the log."""
+        return self._objects
+
+    @cached_property
+    def _files(self) -> tuple[LoggedFile, ...]:
+        found = (
+            manifests.of_folder(self._objects, each) for each in manifests.folders(self._objects)
+        )
+        return tuple(LoggedFile(each) for each in found if each is not None)
+
+    def files(self) -> tuple[LoggedFile, ...]:
+        """
+        Return the files of the log.
+
+        Raises:
+            NoLog: there is none at this place.
+            LogDamaged: a manifest cannot be read.
+
+        """
+        if not self._files:
+            msg = f"there is no shipped log at {self._uri}: give the URI of onceward ship --to"
+            raise NoLog(msg)
+        return self._files
+
+    def file(self, file_id: str) -> LoggedFile:
+        """Return what the log says of one file; of one that was never shipped: nothing."""
+        return LoggedFile(manifests.newest(self._objects, file_id))
+
+    def batches(
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        files: Iterable[LoggedFile] | None = None,
+        gone: bool = False,
+        abandoned: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        Yield the rows of ``outbox``, ``inbox``, ``processed``, ``dead_letters``, ``transitions``.
+
+        Rows come file by file. A column that a row's file did not have is NULL; columns that are
+        newer than this version come last.
+
+        Args:
+            table: The name of the table.
+            columns: Only these columns; ``seq`` is always read.
+            files: Only these files of ``files()``.
+            gone: Also rows that were removed.
+            abandoned: Also rows of a past that a restored file has overwritten.
+
+        Raises:
+            LogDamaged: an object is missing or was changed; its bytes are checked by SHA-256.
+
+        """
+        names = None if columns is None else list(dict.fromkeys([*NEEDED, *columns]))
+        for file in self.files() if files is None else files:
+            for found in self._tables(file, table, names):
+                kept = found if gone else found.filter(pc.invert(found["_gone"]))
+                if not abandoned:
+                    kept = kept.filter(pc.invert(kept["_abandoned"]))
+                whole = _whole(kept, table, columns)
+                yield from (batch for batch in whole.to_batches() if batch.num_rows)
+
+    def _tables(
+        self, file: LoggedFile, table: str, columns: list[str] | None
+    ) -> Iterator[pa.Table]:
+        for epoch in file.manifest.epochs:
+            of_epoch = [
+                each for each in file.segments if (each.table, each.epoch) == (table, epoch.number)
+            ]
+            reach = file.reach(epoch, table)
+            for found in last_versions(self._objects, of_epoch, columns):
+                seqs = found["seq"]
+                past = (
+                    pc.greater(seqs, reach)
+                    if reach is not None
+                    else pa.repeat(pa.scalar(value=False), found.num_rows)
+                )
+                yield found.append_column(BRANCH, past)
+
+    def ids(self, file: LoggedFile, epoch: Epoch, table: str) -> dict[int, str]:
+        """Return the ids of the rows of a table that are there in one epoch, by sequence."""
+        of_epoch = [
+            each for each in file.segments if (each.table, each.epoch) == (table, epoch.number)
+        ]
+        found: dict[int, str] = {}
+        for rows in last_versions(self._objects, of_epoch, ["seq", "id", "_gone"]):
+            there = rows.filter(pc.invert(rows["_gone"]))
+            found.update(zip(there["seq"].to_pylist(), there["id"].to_pylist(), strict=True))
+        return found
+
+    def into_sqlite(self, con: apsw.Connection, **options: Any) -> None:
+        """
+        Write the log into new tables of a SQLite connection; moments are milliseconds since 1970.
+
+        Tables ``outbox``, ``inbox``, ``processed``, ``dead_letters`` and ``transitions`` have the
+        columns of ``batches``; ``horizons`` has ``_file_id, _epoch, sender, horizon_id``. Table
+        ``files`` has a row for each epoch of each file: ``_file_id, _agent, _epoch, latest,
+        complete, clock, outbox_pruned_at``, where ``latest`` is 1 in one of them. *options* are
+        those of ``batches``.
+        """
+        for name in TABLES:
+            made: dict[str, str] = {}
+            schema = pa.schema([*segments.OWN, BRANCH, *_types(name).items()])
+            _columns(con, name, schema, made)
+            for batch in self.batches(name, **options):
+                _filled(con, name, batch, made)
+        _told(con, self.files())
+
+
+def _whole(rows: pa.Table, name: str, columns: Sequence[str] | None) -> pa.Table:
+    """Return rows with all columns that were asked for; NULL where their file did not have one."""
+    known = {**{field.name: field.type for field in (*segments.OWN, BRANCH)}, **_types(name)}
+    asked = [*known, *(c for c in rows.column_names if c not in known)]
+    for column in asked if columns is None else columns:
+        if column not in rows.column_names:
+            kind = known.get(column, pa.string())
+            rows = rows.append_column(pa.field(column, kind), pa.nulls(rows.num_rows, kind))
+    return rows.select(asked if columns is None else list(columns))
+
+
+def _types(name: str) -> dict[str, pa.DataType]:
+    return {column: segments.TYPES[kind] for column, kind in standard()[name].items()}
+
+
+def last_versions(
+    objects: Objects, found: Iterable[Segment], columns: list[str] | None
+) -> Iterator[pa.Table]:
+    """Yield the rows of one table in one epoch, each in its last version, newest segments first."""
+    later: set[int] = set()
+    for segment in sorted(found, key=lambda each: (each.number, each.again), reverse=True):
+        rows = segments.read(objects, segment, columns)
+        if later:
+            seqs = rows["seq"].to_pylist()
+            rows = rows.filter(pa.array([seq not in later for seq in seqs], pa.bool_()))
+        if segment.again:
+            later.update(rows["seq"].to_pylist())
+        yield rows
+
+
+def _filled(con: apsw.Connection, name: str, batch: pa.RecordBatch, made: dict[str, str]) -> None:
+    """Add a batch to a table, with columns as they come."""
+    _columns(con, name, batch.schema, made)
+    values = [
+        (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for column in batch.columns
+    ]
+    names = ", ".join(f'"{field.name}"' for field in batch.schema)
+    marks = ", ".join("?" * len(values))
+    con.executemany(
+        f"INSERT INTO {name} ({names}) VALUES ({marks})",  # noqa: S608 - names of our own schema
+        zip(*values, strict=True),
+    )
+
+
+def _columns(con: apsw.Connection, name: str, schema: pa.Schema, made: dict[str, str]) -> None:
+    for field in schema:
+        if field.name in made:
+            continue
+        first, made[field.name] = not made, SQL_TYPES.get(str(field.type), "INTEGER")
+        column = f'"{field.name}" {made[field.name]}'
+        begin, end = ("CREATE TABLE", f"({column})") if first else ("ALTER TABLE", f"ADD {column}")
+        con.execute(f"{begin} {name} {end}")
+
+
+def _told(con: apsw.Connection, files: Iterable[LoggedFile]) -> None:
+    con.execute(FILES)
+    for file in files:
+        con.executemany(
+            "INSERT INTO horizons VALUES (?, ?, ?, ?)",
+            [
+                (file.file_id, number, sender, horizon)
+                for number, by_sender in file.horizons.items()
+                for sender, horizon in by_sender.items()
+            ],
+        )
+        told = file.manifest
+        con.executemany(
+            "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    file.file_id,
+                    file.agent,
+                    epoch.number,
+                    epoch.number == told.epoch,
+                    file.complete,
+                    epoch.clock,
+                    epoch.outbox_pruned_at,
+                )
+                for epoch in told.epochs
+            ],
+        )

@@ -1,0 +1,211 @@
+"""
+Store the objects of a log in a folder or a bucket; each object is there whole or not at all.
+
+What each filesystem promises:
+
+- local: an object is written to a temporary file, synced and renamed; ``create`` is a hard link,
+  which the operating system refuses if the name is taken.
+- S3, GCS, ABFS: an object appears when its upload is complete, and listings are up to date
+  (strong consistency). pyarrow offers no conditional write there, so processes agree on the
+  content of a new object by votes (``agreement``); no clock and no lease is needed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+
+from onceward.db.file_checks import sync
+from onceward.errors import InvalidArgument, OncewardError
+from onceward.fleet.ship.agreement import agree
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class LogUnwritable(OncewardError):
+    """The log cannot be written: the rows stay in the files; mend what is named, ship again."""
+
+    retryable = True
+
+
+class Objects(Protocol):
+    """The objects of a log, by their path below its URI."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object; an older one of that name is replaced."""
+        ...
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object that does not exist; return False if another process did."""
+        ...
+
+    def get(self, path: str) -> bytes:
+        """Return an object; raise FileNotFoundError where there is none."""
+        ...
+
+    def size(self, path: str) -> int | None:
+        """Return the bytes of an object, None where there is none."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names of what lies in a folder, none where it does not exist."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove an object, if it is there."""
+        ...
+
+
+class LocalObjects:
+    """Objects in a folder of this machine."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write, sync and rename: a reader sees the old object or the new one."""
+        with _told(path):
+            self._written(path, data).replace(self._base / path)
+            sync((self._base / path).parent)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write and link: the link fails where the name is taken."""
+        with _told(path):
+            fresh = self._written(path, data)
+            try:
+                (self._base / path).hardlink_to(fresh)
+            except FileExistsError:
+                return False
+            finally:
+                fresh.unlink(missing_ok=True)
+            sync((self._base / path).parent)
+            return True
+
+    def _written(self, path: str, data: bytes) -> Path:
+        target = self._base / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.parent / f".{uuid4().hex}.new"
+        try:
+            with fresh.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+        return fresh
+
+    def get(self, path: str) -> bytes:
+        """Return the object's bytes."""
+        return (self._base / path).read_bytes()
+
+    def size(self, path: str) -> int | None:
+        """Return the object's size."""
+        try:
+            return (self._base / path).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder without those of unfinished writes."""
+        try:
+            found = [path.name for path in (self._base / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in found if not name.startswith("."))
+
+    def remove(self, path: str) -> None:
+        """Unlink the object."""
+        (self._base / path).unlink(missing_ok=True)
+
+
+class RemoteObjects:
+    """Objects in a bucket, by a filesystem of pyarrow."""
+
+    def __init__(self, filesystem: fs.FileSystem, base: str) -> None:
+        self._fs, self._base = filesystem, base.rstrip("/")
+
+    def put(self, path: str, data: bytes) -> None:
+        """Upload: the object appears when the upload is complete."""
+        with _told(path):
+            stream = self._fs.open_output_stream(f"{self._base}/{path}")
+            stream.write(data)
+            stream.close()
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Agree with all other processes on the object's content, then write what was agreed."""
+        if self.size(path) is not None:
+            return False
+        digest = hashlib.sha256(data).hexdigest()
+        folder, _, name = path.rpartition("/")
+        slot = f"{folder}.votes/{name}"
+        self.put(f"{slot}/{digest}.draft", data)
+        chosen = agree(self, slot, digest)
+        self.put(path, data if chosen == digest else self.get(f"{slot}/{chosen}.draft"))
+        return chosen == digest
+
+    def get(self, path: str) -> bytes:
+        """Return the object's bytes."""
+        with self._fs.open_input_stream(f"{self._base}/{path}") as stream:
+            data: bytes = stream.read()
+        return data
+
+    def size(self, path: str) -> int | None:
+        """Return the object's size."""
+        info = self._fs.get_file_info(f"{self._base}/{path}")
+        return info.size if info.type == fs.FileType.File else None
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names that a listing shows."""
+        chosen = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
+        return sorted(info.base_name for info in self._fs.get_file_info(chosen))
+
+    def remove(self, path: str) -> None:
+        """Delete the object."""
+        with suppress(FileNotFoundError):
+            self._fs.delete_file(f"{self._base}/{path}")
+
+
+def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
+    """
+    Return the objects of a log at a URI (``s3://``, ``gs://``, ``abfs://``) or in a local folder.
+
+    Raises:
+        InvalidArgument: pyarrow cannot read the URI.
+
+    """
+    if filesystem is None and "://" not in uri:
+        return LocalObjects(Path(uri).absolute())
+    try:
+        found, base = (filesystem, uri) if filesystem else fs.FileSystem.from_uri(uri)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        msg = f"{uri!r} is no place for a log: {error}"
+        raise InvalidArgument(msg) from error
+    if isinstance(found, fs.LocalFileSystem):
+        return LocalObjects(Path(base).absolute())
+    return RemoteObjects(found, base)
+
+
+class _told:  # noqa: N801 - used as a function
+    """Raise LogUnwritable for what the filesystem says while an object is written."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Begin to write."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Translate the error of the filesystem."""
+        if isinstance(error, OSError | pa.ArrowException):
+            why = "the disk is full" if getattr(error, "errno", 0) in FULL else str(error)
+            msg = f"{self._path} was not written: {why}; nothing of it counts, ship again"
+            raise LogUnwritable(msg) from error

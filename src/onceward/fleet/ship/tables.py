@@ -1,0 +1,167 @@
+"""Define the tables of a shipped log, and how one row of a file is read, typed and digested."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import apsw
+
+from onceward.db.migrations import migrations
+from onceward.fleet.opening import Source, lacking
+
+Kind = Literal["text", "integer", "moment"]
+"""A column's type; a moment is milliseconds since 1970, UTC."""
+DAY_MS: Final = 86_400_000
+LAST_DAY: Final = 2_932_896
+"""The day 9999-12-31, in days since 1970."""
+LEFT_OUT: Final = frozenset({"body"})
+"""Columns of views that repeat what the frame says."""
+COLUMNS: Final = "SELECT name, type FROM pragma_table_info(?)"
+ROWS: Final = "SELECT {columns} FROM {view} WHERE seq > ? AND seq <= ? ORDER BY seq"
+NAMED: Final = (
+    "SELECT {columns} FROM {view} WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the log, and the view of an agent's file that its rows are read from."""
+
+    name: str
+    view: str
+    counter: str
+    """The private table whose sequence numbers the rows."""
+    began: str
+    """The column that says when a row began, which names the day of its partition."""
+    ended: str = ""
+    """The column that is NULL while a row may still change; empty: rows do not change."""
+
+
+TABLES: Final[Mapping[str, Table]] = {
+    table.name: table
+    for table in (
+        Table("outbox", "onceward_outbox", "_onceward_outbox", "created_at", "ended_at"),
+        Table("inbox", "onceward_inbox", "_onceward_inbox", "received_at", "ended_at"),
+        Table(
+            "processed",
+            "onceward_processed_messages",
+            "_onceward_processed_messages",
+            "processed_at",
+        ),
+        Table("dead_letters", "onceward_dead_letters", "_onceward_dead_letters", "dead_at"),
+        Table("transitions", "onceward_transitions", "_onceward_transitions", "at"),
+    )
+}
+"""Tables by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a file as it stood at one moment; without values: it is gone."""
+
+    seq: int
+    day: int
+    """The day on which it began, in days since 1970."""
+    values: tuple[Any, ...] = ()
+    digest: str = ""
+    again: bool = False
+    """Whether an earlier version of it was shipped."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the row was removed, by other means than pruning."""
+        return not self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns that a table has in one file."""
+
+    table: Table
+    columns: Mapping[str, Kind]
+
+    @classmethod
+    def of(cls, source: Source, table: Table) -> Shape:
+        """Return the shape of a table in an open file; raise Unreadable where it has none."""
+        found = [
+            (str(name), str(kind)) for name, kind in source.con.execute(COLUMNS, (table.view,))
+        ]
+        if not found:
+            raise lacking(source, table.view)
+        return cls(table, {name: _kind(name, kind) for name, kind in found if name not in LEFT_OUT})
+
+    def rows(self, con: apsw.Connection, after: int, to: int) -> Iterator[Row]:
+        """Yield the rows whose sequence is above *after* and up to *to*, in order."""
+        return self._read(con, ROWS, (after, to))
+
+    def named(self, con: apsw.Connection, seqs: Iterable[int]) -> Iterator[Row]:
+        """Yield the rows of these sequences that the file has, in order."""
+        return self._read(con, NAMED, (json.dumps(sorted(seqs)),))
+
+    def _read(self, con: apsw.Connection, sql: str, bindings: Sequence[Any]) -> Iterator[Row]:
+        names = tuple(self.columns)
+        listed = ", ".join(f'"{name}"' for name in names)
+        seq, began = names.index("seq"), names.index(self.table.began)
+        for values in con.execute(sql.format(columns=listed, view=self.table.view), bindings):
+            yield Row(
+                int(values[seq]),
+                day_of(values[began]),
+                values,
+                digest_of(names, values),
+            )
+
+    def value(self, row: Row, column: str) -> Any:
+        """Return one value of a row, None where the file has no such column."""
+        names = tuple(self.columns)
+        return row.values[names.index(column)] if column in names else None
+
+    def open(self, row: Row) -> bool:
+        """Return whether the row may still change by the normal course of its message."""
+        return bool(self.table.ended) and self.value(row, self.table.ended) is None
+
+
+@lru_cache(maxsize=1)
+def standard() -> Mapping[str, Mapping[str, Kind]]:
+    """Return the columns that each table has in a file of this version."""
+    con = apsw.Connection(":memory:")
+    try:
+        for step in migrations():
+            con.execute(step.sql)
+        return {
+            name: {
+                str(column): _kind(str(column), str(kind))
+                for column, kind in con.execute(COLUMNS, (table.view,))
+                if column not in LEFT_OUT
+            }
+            for name, table in TABLES.items()
+        }
+    finally:
+        con.close()
+
+
+def _kind(name: str, declared: str) -> Kind:
+    if name == "at" or name.endswith("_at"):
+        return "moment"
+    return "integer" if declared == "INTEGER" else "text"
+
+
+def day_of(moment: Any) -> int:
+    """Return the day of a moment, in days since 1970; a moment that is no date is of day 0."""
+    day = moment // DAY_MS if isinstance(moment, int) else 0
+    return day if 0 <= day <= LAST_DAY else 0
+
+
+def digest_of(names: Sequence[str], values: Sequence[Any]) -> str:
+    """
+    Return the digest of a row: of its columns that are not NULL, by name.
+
+    A column that is added later, and is NULL in old rows, leaves their digests as they are.
+    """
+    named = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    text = json.dumps(named, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

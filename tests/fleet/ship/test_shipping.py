@@ -1,0 +1,248 @@
+"""The log holds what the files hold, whatever happened between two times of shipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.fleet.ship.comparing import id_of, level, rows_of_log
+
+from onceward import Postbox
+from onceward.fleet import ship
+from onceward.fleet.ship import Pace
+from onceward.fleet.ship.changes import Limit
+from onceward.fleet.ship.shipper import Shipper
+from onceward.store import retention
+from onceward.testing.world import World
+
+Pair = Callable[[], tuple[Postbox, Postbox]]
+WISHES = ("fine", "reject", "drop", "fine", "reject")
+
+
+def _paths(world: World) -> list[Path]:
+    return sorted(world.folder.glob("*.db"))
+
+
+def _story(world: World, pair: Pair) -> list[Callable[[], object]]:
+    """Return steps in which rows begin, change, end, end otherwise and go."""
+    alice, bob = pair()
+
+    def send() -> None:
+        for wish in WISHES:
+            alice.send("bob", {"wish": wish}, type="do")
+
+    def replay() -> None:
+        [first, second] = [dead.id for dead in bob.dead_letters.list()]
+        bob.dead_letters.replay(first)
+        bob.dead_letters.discard(second)
+
+    def rolled_back() -> None:
+        """The recipient comes back empty: the sender takes up again what had ended."""
+        world.shut(bob)
+        for end in ("", "-wal", "-shm"):
+            Path(f"{world.path('bob')}{end}").unlink(missing_ok=True)
+        pair_again[:] = pair()
+        pair_again[0].send("bob", {"wish": "fine"}, type="do")
+        world.run(*pair_again)
+
+    pair_again = [alice, bob]
+    return [
+        send,
+        alice.run_until_idle,
+        lambda: world.run(alice, bob),
+        lambda: world.turns(alice, bob),
+        replay,
+        lambda: world.turns(*pair_again),
+        rolled_back,
+        lambda: world.turns(*pair_again, times=2),
+        send,
+    ]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 9])
+@pytest.mark.parametrize("rows", [2, 50_000])
+def test_the_log_at_rest_equals_the_files(
+    world: World, pair: Pair, log: str, every: int, rows: int
+) -> None:
+    """However often files are shipped, and in whatever pieces, the log ends level with them."""
+    pace = Pace(Limit(rows=rows))
+    for number, step in enumerate(_story(world, pair), 1):
+        step()
+        if number % every == 0:
+            done = ship.files([str(world.folder)], log, pace=pace)
+            assert [""] == sorted({each.error for each in done})
+    ship.files([str(world.folder)], log, pace=pace)
+
+    assert [] == level(log, _paths(world))
+
+
+def test_what_is_level_is_not_shipped_again(world: World, pair: Pair, log: str) -> None:
+    """A second time in a row adds no commit, not even an empty one."""
+    world.run(*pair())
+    ship.files([str(world.folder)], log)
+    before = sorted(path.name for path in Path(log).rglob("*"))
+
+    again = ship.files([str(world.folder)], log)
+
+    assert [0, 0] == [each.commits for each in again]
+    assert before == sorted(path.name for path in Path(log).rglob("*"))
+
+
+def test_a_change_of_an_ended_row_is_shipped_although_it_was_not_watched(
+    world: World, pair: Pair, log: str
+) -> None:
+    """Dead letters that are replayed or discarded leave the log, too."""
+    alice, bob = pair()
+    alice.send("bob", {"wish": "reject"}, type="do")
+    alice.send("bob", {"wish": "reject"}, type="do")
+    world.run(alice, bob)
+    ship.files([str(world.folder)], log)
+    dead = [each.id for each in bob.dead_letters.list()]
+    assert sorted(dead) == sorted(
+        row["id"] for row in rows_of_log(log, id_of(bob.path))["dead_letters"].values()
+    )
+
+    bob.dead_letters.discard_all()
+    ship.files([str(world.folder)], log)
+
+    assert {} == rows_of_log(log, id_of(bob.path))["dead_letters"]
+
+
+def test_a_file_that_has_forgotten_its_late_changes_is_compared_whole(
+    world: World, pair: Pair, log: str
+) -> None:
+    """A shipper that comes back too late reads all rows again, and loses no change."""
+    alice, bob = pair()
+    for _ in range(4):
+        alice.send("bob", {"wish": "reject"}, type="do")
+    world.run(alice, bob)
+    ship.files([str(world.folder)], log)
+    bob.dead_letters.discard_all()
+    with pytest.MonkeyPatch.context() as patch:
+        few = retention.LATE_CHANGES.replace(f"{retention.LATE_KEPT}", "1")
+        patch.setattr(retention, "LATE_CHANGES", few)
+        bob.run_maintenance()
+
+    ship.files([str(world.folder)], log)
+
+    assert [] == level(log, _paths(world))
+
+
+def test_pruned_rows_stay_in_the_log(world: World, pair: Pair, log: str) -> None:
+    """What retention prunes from a file after it was shipped is kept, with its horizon."""
+    alice, bob = pair()
+    for wish in WISHES:
+        alice.send("bob", {"wish": wish}, type="do")
+    world.run(alice, bob)
+    ship.files([str(world.folder)], log)
+    before = rows_of_log(log, id_of(bob.path))
+    world.clock.advance(30 * 86_400)
+    assert bob.run_maintenance()
+
+    ship.files([str(world.folder)], log)
+
+    after = rows_of_log(log, id_of(bob.path))
+    assert {name: before[name] for name in ("inbox", "processed")} == {
+        name: after[name] for name in ("inbox", "processed")
+    }
+    [horizon] = ship.ShippedLog(log).file(id_of(bob.path)).horizons[1].values()
+    assert max(row["id"] for row in before["processed"].values()) == horizon
+
+
+def test_days_and_agents_are_partitions(world: World, pair: Pair, log: str) -> None:
+    """Each row lies in the folder of the day on which it began, and of its agent's hash."""
+    alice, bob = pair()
+    alice.send("bob", {"wish": "fine"}, type="do")
+    world.run(alice, bob)
+    world.clock.advance(86_400)
+    alice.send("bob", {"wish": "fine"}, type="do")
+    world.run(alice, bob)
+
+    ship.files([str(world.folder)], log)
+
+    days = sorted(path.name for path in (Path(log) / "data" / "outbox").iterdir())
+    assert ["day=2026-01-01", "day=2026-01-02"] == days
+    [buckets] = {
+        tuple(sorted(path.name for path in (Path(log) / "data" / "outbox" / day).iterdir()))
+        for day in days
+    }
+    assert 1 == len(buckets)
+
+
+def test_many_small_segments_are_folded(world: World, pair: Pair, log: str) -> None:
+    """After many commits a day has few segments, and the same rows."""
+    alice, bob = pair()
+    for _ in range(40):
+        alice.send("bob", {"wish": "fine"}, type="do")
+        world.run(alice, bob)
+        ship.files([str(world.folder)], log)
+
+    file = ship.ShippedLog(log).file(id_of(alice.path))
+    assert len([each for each in file.segments if each.table == "outbox"]) <= 17
+    assert [] == level(log, _paths(world))
+
+
+def test_a_column_that_came_later_is_null_in_older_rows(world: World, pair: Pair, log: str) -> None:
+    """A file whose schema gained a column goes on in the same log; nothing is taken for a copy."""
+    alice, bob = pair()
+    alice.send("bob", {"wish": "fine"}, type="do")
+    world.run(alice, bob)
+    ship.files([str(world.folder)], log)
+    path = world.shut(alice)
+    con = apsw.Connection(str(path))
+    [(sql,)] = con.execute(
+        "SELECT sql FROM sqlite_schema WHERE name = 'onceward_outbox'"
+    ).fetchall()
+    con.execute("DROP VIEW onceward_outbox")
+    con.execute(str(sql).replace("o.held_by", "o.held_by, 'fresh' AS colour"))
+    con.close()
+    alice, _ = pair()
+    alice.send("bob", {"wish": "fine"}, type="do")
+
+    [done, _] = ship.files([str(world.folder)], log)
+
+    assert ("same", "") == (done.history, done.error)
+    colours = [
+        value
+        for batch in ship.ShippedLog(log).batches("outbox", columns=["seq", "colour"])
+        for value in batch["colour"].to_pylist()
+    ]
+    assert [None, "fresh"] == sorted(colours, key=str)
+    world.rest()
+    con = apsw.Connection(str(path))
+    con.execute("DROP VIEW onceward_outbox")
+    con.execute(str(sql))
+    con.close()
+
+
+def test_a_pace_holds_between_commits(world: World, pair: Pair, log: str) -> None:
+    """A limited shipper waits after each piece, as long as its rows may take."""
+    alice, _ = pair()
+    for _ in range(5):
+        alice.send("bob", {"wish": "fine"}, type="do")
+    waits = list[float]()
+    pace = Pace(Limit(rows=2), rows_per_second=0.001, sleep=waits.append)
+
+    ship.files([str(alice.path)], log, pace=pace)
+
+    assert 2 == len(waits)
+    assert 1900 < waits[0] < 2000 < waits[1]
+
+
+def test_a_file_that_did_not_change_is_not_opened_again(
+    world: World, pair: Pair, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shipper on a timer costs an idle file one look at its size and times."""
+    world.run(*pair())
+    world.rest()
+    monkeypatch.setattr("onceward.fleet.ship.shipper.SETTLED_NS", -(10**18))
+    shipper = Shipper([str(world.folder)], log)
+    shipper.once()
+    opened = list[str]()
+    monkeypatch.setattr("onceward.fleet.ship.shipper.opened", opened.append)
+
+    again = shipper.once()
+
+    assert ([], [0, 0]) == (opened, [each.commits for each in again])
