@@ -1,21 +1,113 @@
-"""Call hooks after the commit, in order, on the thread that committed; a hook has no veto."""
+"""
+Call hooks after the commit, in order, on the thread that committed; a hook has no veto.
+
+An observer sees sends and attempts from their begin to their end, as a tracer does. It may
+add extension attributes to what is sent, and has no veto either.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import iso
 from onceward.model.events import EVENTS, Event, Expired, Polled
+from onceward.model.frame import Frame
 from onceward.model.log import Level, Log, log
+from onceward.model.states import Settlement
+from onceward.model.values import dataclass
 
 Hook = Callable[[Event], None]
 ALL: Final = "*"
+SendOutcome = Literal["committed", "known", "unconfirmed"]
+"""
+How a send ended: its messages were committed; a message of the same key or id was sent before;
+or no commit is known: it was refused, rolled back, or its outcome is unknown.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFacts:
+    """A send before its messages are composed."""
+
+    agent: str
+    session: str
+    recipients: Sequence[str]
+    topic: str | None
+    channel: str | None
+    headers: Mapping[str, Any]
+    """Extension attributes that the caller gave; they go before those of an observer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt at a message, or at the messages of a run."""
+
+    agent: str
+    session: str
+    frames: Sequence[Frame]
+    number: int
+    """The attempt that it is at its first message, from 1."""
+    run_id: str | None = None
+
+
+class ComposedMessage(Protocol):
+    """The facts of a message that is composed and not stored yet."""
+
+    @property
+    def id(self) -> str:
+        """Id of the message."""
+        ...
+
+    @property
+    def type(self) -> str:
+        """Wire name of its type."""
+        ...
+
+    @property
+    def correlation_id(self) -> str | None:
+        """Id of the conversation's first message; None where it is the first."""
+        ...
+
+
+class Sending:
+    """One send under observation; override what is of interest."""
+
+    headers: Mapping[str, str] = {}
+    """Extension attributes to add to each of its frames."""
+
+    def composed(self, messages: Sequence[ComposedMessage]) -> None:
+        """Take note of the messages, on the thread that sends them."""
+
+    def ended(self, outcome: SendOutcome, refused: type[BaseException] | None) -> None:
+        """Take note of the end, once, on any thread; *refused* is the class of what was raised."""
+
+
+class Handling:
+    """One attempt under observation; override what is of interest."""
+
+    def ended(self, settlements: Sequence[Settlement], error: BaseException | None) -> None:
+        """
+        Take note of the end, on the thread of the attempt, before its commit where that is shared.
+
+        *settlements* has one for each message, in their order, and is empty where another
+        process or a reader settles them; *error* is what the handler raised.
+        """
+
+
+class Observer:
+    """Sees the sends and attempts of a postbox; override what is of interest."""
+
+    def sending(self, send: SendFacts) -> Sending | None:
+        """Begin to observe a send, on the thread of its caller; None does not observe it."""
+
+    def handling(self, attempt: Attempt) -> Handling | None:
+        """Begin to observe an attempt, on its thread; None does not observe it."""
 
 
 class Hooks:
@@ -24,6 +116,8 @@ class Hooks:
     def __init__(self) -> None:
         self._hooks: dict[str, tuple[Hook, ...]] = {}
         self._held: list[Event] = []
+        self.observers: tuple[Observer, ...] = ()
+        """Those that see sends and attempts; mostly none."""
 
     def on(self, name: str, hook: Hook) -> Callable[[], None]:
         """
@@ -42,7 +136,18 @@ class Hooks:
             self.hold(event)
 
         def off() -> None:
-            self._hooks[name] = tuple(known for known in self._hooks[name] if known is not hook)
+            left = tuple(known for known in self._hooks.pop(name, ()) if known is not hook)
+            if left:
+                self._hooks[name] = left
+
+        return off
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Let *observer* see sends and attempts from now on; return a function that ends it."""
+        self.observers = (*self.observers, observer)
+
+        def off() -> None:
+            self.observers = tuple(known for known in self.observers if known is not observer)
 
         return off
 

@@ -105,6 +105,7 @@ VERBS: dict[type, dict[str, str]] = {
         "messages": "recv",
         "begin": f"{CODE}what the transaction does",
         "on": f"{CODE}the hook",
+        "observe": f"{CODE}the observer",
         "resolve": "send",
         "cancel": f"{CODE}the id of a message just sent",
         "check": "check",

@@ -174,6 +174,8 @@ class Postbox(Session, EventSource):
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
             self._build_runtime(ids or _ids_of(clock))
+            for work in self._handlers._openings if self._handlers else ():
+                work(self)
             if start or name is not None:
                 self._register(engines=start)
             self._run.begin(engines=start)

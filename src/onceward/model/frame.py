@@ -40,6 +40,8 @@ EPHEMERAL: Final = "ephemeral"
 TAGS: Final = "tags"
 """Extension attribute that holds a message's tags, with commas between them."""
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
+TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
+"""Extension attributes of CloudEvents' distributed tracing, and W3C baggage."""
 Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 """Text of an attribute; SQL would end it at a NUL."""
 INT32: Final = 2**31
@@ -147,6 +149,11 @@ class Frame(BaseModel):
         """The extension attributes that the sender added."""
         extra = self.__pydantic_extra__ or {}
         return {name: value for name, value in extra.items() if name != BODY_ERROR}
+
+    @property
+    def own_headers(self) -> dict[str, str | int | bool]:
+        """The headers without the trace context, in which a repetition differs."""
+        return {name: value for name, value in self.headers.items() if name not in TRACE_CONTEXT}
 
     @property
     def body_error(self) -> str | None:

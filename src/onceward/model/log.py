@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
@@ -70,7 +70,17 @@ class Log:
             logger = _over_logging()
         else:
             return
-        getattr(logger, level)(event, **{**self._fields, **fields})
+        more = {name: value for source in _sources for name, value in source().items()}
+        getattr(logger, level)(event, **{**more, **self._fields, **fields})
+
+
+_sources: list[Callable[[], Mapping[str, Any]]] = []
+
+
+def add_fields(source: Callable[[], Mapping[str, Any]]) -> None:
+    """Ask *source* for fields of each line that is written from now on; it must not raise."""
+    if source not in _sources:
+        _sources.append(source)
 
 
 log: Final = Log()

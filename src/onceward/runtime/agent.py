@@ -87,6 +87,7 @@ class Agent:
         """Fate of messages that no handler wants: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
         self.sessions: list[SessionHandler] = []
+        self._openings: list[Callable[[Any], object]] = []
 
     def __repr__(self) -> str:
         """Name the agent and what it handles."""
@@ -135,6 +136,11 @@ class Agent:
             return call
 
         return declare
+
+    def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
+        """Call *work* with each postbox that is opened for it, before its engines start."""
+        self._openings.append(work)
+        return work
 
     def include(self, other: Agent) -> Self:
         """Take over the handlers of another agent object, so that modules can be composed."""

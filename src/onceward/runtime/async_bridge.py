@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -96,6 +97,7 @@ class AsyncBridge:
 
     async def _submit(self, work: Callable[[], T], *, joins: bool) -> T:
         self._check()
+        work = partial(copy_context().run, work)  # logs and traces know the task by it
         if self.in_transaction:
             return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
         call = PendingCall(work, UncancellableFuture(loop=self._loop), joins)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
-from functools import cache
+from contextvars import copy_context
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -183,7 +184,7 @@ def run_coroutine(
 
     async def on_worker(work: Callable[[], Any]) -> Any:
         done: Future[Any] = Future()
-        jobs.put(lambda: _fulfil(done, work))
+        jobs.put(partial(_fulfil, done, partial(copy_context().run, work)))
         return await asyncio.wrap_future(done)
 
     handler = _ordinary(start(on_worker))

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from onceward.db.connection import ConstraintError
 from onceward.db.database import Database
 from onceward.db.environment import SWITCH, disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient, refuse
-from onceward.hooks import Hooks
+from onceward.hooks import Hooks, SendFacts
 from onceward.model.body import BYTES, TEXT, Payload, encode
 from onceward.model.clock import Millis
 from onceward.model.events import Enqueued
@@ -57,6 +57,9 @@ from onceward.store.bodies import split_digest
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.limits import DropCandidate, DropNew, Hold
 from onceward.store.outbox import OutgoingMessage
+
+if TYPE_CHECKING:
+    from onceward.observed import ObservedSend
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 TEMPLATES_MAX: Final = 4096
@@ -104,6 +107,8 @@ class Sender:
         self, session: str, to: str, body: object, options: MessageOptions = PLAIN
     ) -> OutgoingMessage:
         """Check, mint and serialise a message; nothing is written, any SendError may be raised."""
+        if self._hooks.observers:
+            return self._compose_observed(session, [(to, body)], options)[0]
         return self._compose(session, to, body, options, self._start())
 
     def compose_many(
@@ -113,8 +118,39 @@ class Sender:
         options: MessageOptions = PLAIN,
     ) -> list[OutgoingMessage]:
         """Check, mint and serialise many messages of one moment; see ``compose``."""
+        if self._hooks.observers:
+            return self._compose_observed(session, list(messages), options)
         now = self._start()
         return [self._compose(session, to, body, options, now) for to, body in messages]
+
+    def _compose_observed(
+        self, session: str, messages: Sequence[tuple[str, object]], options: MessageOptions
+    ) -> list[OutgoingMessage]:
+        """Compose the messages of one send, which observers see."""
+        send = self._observe(session, [to for to, _ in messages], options)
+        with send.composing():
+            now, named = self._start(), _with_headers(options, send)
+            composed = [
+                self._compose(session, to, body, named, now)._replace(sending=send)
+                for to, body in messages
+            ]
+        send.composed(composed)
+        return composed
+
+    def _observe(
+        self, session: str, recipients: Sequence[str], options: MessageOptions
+    ) -> ObservedSend:
+        from onceward.observed import ObservedSend  # noqa: PLC0415 - rarely needed
+
+        facts = SendFacts(
+            agent=self._db.agent,
+            session=session,
+            recipients=recipients,
+            topic=options.get("topic"),
+            channel=options.get("channel"),
+            headers=options.get("headers") or {},
+        )
+        return ObservedSend(self._hooks.observers, facts)
 
     def _start(self) -> Millis:
         """Return the moment of a send; raises Paused where the environment forbids it."""
@@ -283,6 +319,26 @@ class Sender:
             ValidationFailed, InvalidMessage, TooLarge, Paused: nothing was written.
 
         """
+        compose = partial(self._compose_fanout, session, recipients, body)
+        if not self._hooks.observers:
+            return compose(options, rooted=rooted, limit=limit)
+        send = self._observe(session, recipients, options)
+        with send.composing():
+            fanout = compose(_with_headers(options, send), rooted=rooted, limit=limit)
+        copies = tuple(each._replace(sending=send) for each in fanout.messages)
+        send.composed(copies)
+        return fanout._replace(messages=copies)
+
+    def _compose_fanout(
+        self,
+        session: str,
+        recipients: Sequence[str],
+        body: object,
+        options: MessageOptions,
+        *,
+        rooted: bool,
+        limit: int | None,
+    ) -> Fanout:
         if options.get("message_id") is not None:
             msg = "a message to many has an id for each recipient: use a key, not message_id"
             raise InvalidMessage(msg)
@@ -356,25 +412,35 @@ class Sender:
             QueueFull, StoreFull, RateLimited, StoreCapacity, Paused: nothing was written.
 
         """
-        if message.caller_chose_id:
-            outbox.refuse_dead(tx, message)
-        if self.admission.unlimited:
-            try:
-                message_id = outbox.add(tx, message)
-            except ConstraintError as error:
-                if not self.admission.is_limit_error(error):
-                    raise
-            else:
-                if message_id == message.id:
-                    self._announce(tx, (message,))
-                return message_id
-        with tx.nested():
-            return self._add_within_limits(tx, message)
+        try:
+            if message.caller_chose_id:
+                outbox.refuse_dead(tx, message)
+            if self.admission.unlimited:
+                try:
+                    message_id = outbox.add(tx, message)
+                except ConstraintError as error:
+                    if not self.admission.is_limit_error(error):
+                        raise
+                else:
+                    if message_id == message.id:
+                        self._announce(tx, (message,))
+                    elif message.sending is not None:
+                        message.sending.known()
+                    return message_id
+            with tx.nested():
+                return self._add_within_limits(tx, message)
+        except Exception as error:
+            if message.sending is not None:
+                message.sending.failed(self.translate_error(error))
+            raise
 
     def _add_within_limits(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         """Store, hold or drop a message as the limits of the file decide; return its id."""
         if outbox.is_known(tx, message):
-            return self._store(tx, message)  # sent before: it is there, or it conflicts
+            message_id = self._store(tx, message)  # sent before: it is there, or it conflicts
+            if message.sending is not None:
+                message.sending.known()
+            return message_id
         match decision := self.admission.admit(tx, message):
             case DropNew(limit):
                 limits.drop(tx, message, limit)
@@ -450,6 +516,9 @@ class Sender:
                 tx.wakeups[self._notify_due] = None
         if self.audited is not None:
             tx.after_commit(partial(self.audited, messages, tx.now))
+        if self._hooks.observers:
+            for sending in {each.sending for each in messages} - {None}:
+                tx.after_commit(cast("ObservedSend", sending).committed)
         if self._hooks._hooks and self._hooks.wanted(Enqueued):
             agent, at = self._db.agent, tx.now
             events = [
@@ -558,6 +627,13 @@ def _hops(hops: object) -> int:
         msg = f"hops {quoted(hops)} must be a number of messages"
         raise InvalidMessage(msg)
     return hops
+
+
+def _with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
+    """Return *options* with the extension attributes of observers; those of the caller stay."""
+    if not send.headers:
+        return options
+    return {**options, "headers": {**send.headers, **(options.get("headers") or {})}}
 
 
 def _extensions(options: MessageOptions) -> dict[str, Any] | None:

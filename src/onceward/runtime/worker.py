@@ -18,6 +18,7 @@ from onceward.db import file_checks
 from onceward.db.environment import SWITCH, disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, OncewardError
+from onceward.hooks import Attempt
 from onceward.model.clock import Millis
 from onceward.model.events import Event
 from onceward.model.log import log
@@ -104,6 +105,8 @@ class Worker:
         self._run_now: _Run | None = None
         self._took: float | None = None
         """Seconds that the last handler ran; None where the last message had none."""
+        self._raised: BaseException | None = None
+        """The exception of the last handler, for observers."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -313,8 +316,29 @@ class Worker:
         self._took = None
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
             return self._told(leased, Done("expired"))
+        if self._hooks.observers and isinstance(ready, Prepared):
+            return self._handle_observed(leased, ready)
         settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
         return settlement if settlement is HANDLED else self._told(leased, settlement)
+
+    def _handle_observed(self, leased: LeasedMessage, ready: Prepared) -> Settlement:
+        """Handle a message in an attempt that observers see."""
+        from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
+
+        attempt = Attempt(
+            agent=self._db.agent,
+            session=leased.session,
+            frames=(ready.frame,),
+            number=leased.attempt,
+        )
+        with ObservedAttempt(self._hooks.observers, attempt) as observed:
+            self._raised = None
+            settlement = self._run(ready, leased)
+            if settlement is not HANDLED:
+                settlement = self._told(leased, settlement)
+            observed.settle((settlement,), self._raised)
+            self._raised = None
+        return settlement
 
     def _told(self, leased: LeasedMessage, settlement: Settlement) -> Settlement:
         """
@@ -348,6 +372,8 @@ class Worker:
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the message
             self._batch.undo()
             self._quick = False
+            if self._hooks.observers:
+                self._raised = error
             log_failure(error, self._db.agent, leased, ready.frame.type)
             return settlement_of(
                 error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import starmap
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
@@ -19,6 +19,9 @@ from onceward.model.parcel import UNANSWERED, Receipt
 from onceward.model.quoting import quoted
 from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, insert_body, release_body, split_digest
 from onceward.store.counters import bump
+
+if TYPE_CHECKING:
+    from onceward.observed import ObservedSend
 
 FIND_DUPLICATE: Final = f"""
 SELECT id, {FULL_FRAME} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)
@@ -43,7 +46,7 @@ COMPARED: Final = {
     "channel": "channel",
     "kind": "kind",
     "mailbox": "mailbox",
-    "headers": "headers",
+    "own_headers": "headers",
 }
 """Attributes of a frame that the recipient acts on, and the options that set them."""
 READY: Final = f"""
@@ -264,6 +267,8 @@ class OutgoingMessage(NamedTuple):
     """The text of a body that stands beside the message; no column of the outbox."""
     chosen_id: bool = False
     """Whether the caller chose the id, as the frame says, too; no column of the outbox."""
+    sending: ObservedSend | None = None
+    """The send that it belongs to, where observers see it; no column of the outbox."""
 
     @property
     def row(self) -> tuple[Any, ...]:

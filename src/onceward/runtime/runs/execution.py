@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry
+from onceward.hooks import Attempt
 from onceward.model.body import encode
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
 from onceward.model.quoting import error_text
@@ -46,10 +47,12 @@ class RunExecution:
         self.row: OpenRun = started.run
         """The run's row as of its last commit."""
         self._started, self._scheduler, self._completion = started, scheduler, completion
-        self._db, self._sender = deps.db, deps.sender
+        self._db, self._sender, self._hooks = deps.db, deps.sender, deps.hooks
         self._policy, self._rng = deps.policy, deps.rng
         self._leased = [each.leased for each in started.messages]
         self._run = Run(started, sender=deps.sender, holder=self)
+        self._settlements: Sequence[Settlement] = ()
+        self._raised: BaseException | None = None
         self._stop: Callable[[], object] = lambda: None
         limit = started.handler.max_runtime or deps.settings.max_runtime
         self._until = time.monotonic() + limit
@@ -177,10 +180,28 @@ class RunExecution:
         is none, or where the run was ended from outside.
         """
         try:
+            if self._hooks.observers:
+                return self._run_observed(loop, go_on=go_on)
             return self._call_and_end(loop, go_on=go_on)
         except LeaseLost:
             self._let_go()
             return None
+
+    def _run_observed(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
+        """Call the handler and end the run in an attempt that observers see."""
+        from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
+
+        attempt = Attempt(
+            agent=self._db.agent,
+            session=self.session,
+            frames=[each.frame for each in self._started.messages],
+            number=self._leased[0].attempt,
+            run_id=self.run_id,
+        )
+        with ObservedAttempt(self._hooks.observers, attempt) as observed:
+            following = self._call_and_end(loop, go_on=go_on)
+            observed.settle(self._settlements, self._raised)
+            return following
 
     def _call_and_end(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
         try:
@@ -256,11 +277,12 @@ class RunExecution:
             return self._scheduler.next_run(tx) if go_on else None
 
         found = self._db.write(work)
+        self._settlements = outcome.settlements
         self._db.notifier.notify("out")
         return found
 
     def _fail(self, error: BaseException, *, go_on: bool) -> StartedRun | None:
-        now = self._db.now()
+        now, self._raised = self._db.now(), error
         first = self._started.messages[0]
         log_failure(error, self._db.agent, first.leased, first.frame.type, run_id=self.row.id)
 

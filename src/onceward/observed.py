@@ -1,0 +1,130 @@
+"""
+Call the observers of one send, or of one attempt, from its begin to its end.
+
+Imported with the first observer: without one a send makes no call more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from onceward.errors import InvalidMessage
+from onceward.hooks import (
+    Attempt,
+    ComposedMessage,
+    Handling,
+    Observer,
+    SendFacts,
+    Sending,
+    SendOutcome,
+)
+from onceward.model.frame import RESERVED_ATTRIBUTES, check_extension
+from onceward.model.log import log
+from onceward.model.states import Settlement
+
+T = TypeVar("T")
+
+
+def _quietly(call: Callable[..., T], *args: Any) -> T | None:
+    """Call an observer; log what it raises."""
+    try:
+        return call(*args)
+    except Exception as error:  # noqa: BLE001 - an observer has no veto
+        log.failure("error", "observer failed", error, observer=repr(call))
+        return None
+
+
+class ObservedSend:
+    """
+    One send and all that observe it.
+
+    Its messages hold it, so it is dropped with the last of them: by then its commit is
+    known, or there was none.
+    """
+
+    __slots__ = ("_ended", "_sendings", "headers")
+
+    def __init__(self, observers: Sequence[Observer], facts: SendFacts) -> None:
+        self._ended = False
+        found = [_quietly(each.sending, facts) for each in observers]
+        self._sendings = [sending for sending in found if sending is not None]
+        self.headers: dict[str, str] = {}
+        for sending in self._sendings:
+            self.headers |= _quietly(_valid, sending) or {}
+
+    @contextmanager
+    def composing(self) -> Iterator[None]:
+        """Compose the messages in a block; an error of it refuses the send."""
+        try:
+            yield
+        except Exception as error:
+            self.failed(error)
+            raise
+
+    def composed(self, messages: Sequence[ComposedMessage]) -> None:
+        """Tell of the messages."""
+        for sending in self._sendings:
+            _quietly(sending.composed, messages)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell that a message was refused."""
+        self._end("unconfirmed", type(error))
+
+    def committed(self) -> None:
+        """Tell that the messages are committed."""
+        self._end("committed")
+
+    def known(self) -> None:
+        """Tell that the message was sent before."""
+        self._end("known")
+
+    def _end(self, outcome: SendOutcome, refused: type[BaseException] | None = None) -> None:
+        if not self._ended:
+            self._ended = True
+            for sending in self._sendings:
+                _quietly(sending.ended, outcome, refused)
+
+    def __del__(self) -> None:
+        self._end("unconfirmed")
+
+
+def _valid(sending: Sending) -> dict[str, str]:
+    for name, value in sending.headers.items():
+        if name in RESERVED_ATTRIBUTES:
+            msg = f"header {name!r} is an attribute of the frame"
+            raise InvalidMessage(msg)
+        check_extension(name, value)
+    return dict(sending.headers)
+
+
+class ObservedAttempt:
+    """One attempt and all that observe it, as a block; observers hear of its end in reverse."""
+
+    def __init__(self, observers: Sequence[Observer], attempt: Attempt) -> None:
+        self._observers, self._attempt = observers, attempt
+        self._handlings: list[Handling] = []
+        self._end: tuple[Sequence[Settlement], BaseException | None] = ((), None)
+
+    def __enter__(self) -> Self:
+        """Tell of the begin."""
+        found = [_quietly(each.handling, self._attempt) for each in self._observers]
+        self._handlings = [handling for handling in found if handling is not None]
+        return self
+
+    def settle(self, settlements: Sequence[Settlement], error: BaseException | None) -> None:
+        """Note how the attempt ends."""
+        self._end = settlements, error
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Tell of the end."""
+        settlements, raised = self._end
+        for handling in reversed(self._handlings):
+            _quietly(handling.ended, settlements, raised or error)
