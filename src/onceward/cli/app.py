@@ -66,6 +66,7 @@ TABLE: Final = (
     ("work", "", "work relay"),
     ("home", "", "serve"),
     ("metrics", "", "metrics"),
+    ("top", "", "top"),
     ("pause", "", "pause resume"),
     ("migrate", "", "migrate"),
     ("check", "", "check"),

@@ -99,6 +99,8 @@ onceward work shop.db shop.agent:agent --metrics 127.0.0.1:9464""",
     "relay": "onceward relay shop.db --once",
     "serve": "onceward serve /srv/agents --listen https://0.0.0.0:8443 --certfile home.pem",
     "metrics": "onceward metrics /srv/agents",
+    "top": """onceward top
+onceward top /srv/agents --sort oldest --once""",
     "pause": "onceward pause --agent shop",
     "resume": "onceward resume --agent shop",
     "migrate": "onceward migrate shop.db --dry-run",

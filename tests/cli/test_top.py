@@ -1,0 +1,287 @@
+"""``onceward top``: on a terminal with keys, in a pipe once, and for many agents."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.cli.terminals import terminal
+
+from onceward import Agent, Postbox, Reject
+from onceward.cli.keyboard import keys_of
+from onceward.cli.top import Looks, frame
+from onceward.cli.top_state import COLUMNS, AgentRow, TopState, row_of
+from onceward.cli.top_view import columns_for
+from onceward.observe.rates import Rates
+from onceward.observe.snapshots import read_snapshot
+
+Cli = Callable[..., Any]
+ALT_SCREEN, MAIN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+
+
+def rows(**pending: int) -> list[AgentRow]:
+    """Return rows of agents with so many messages pending each."""
+    return [
+        AgentRow(path=Path(f"{name}.db"), agent=name, state="ok", pending=count)
+        for name, count in pending.items()
+    ]
+
+
+ROWS = rows(billing=2, shop=9, audit=2)
+
+
+def names(state: TopState) -> list[str]:
+    """Return the agents that are shown, in order."""
+    return [row.agent for row in state.arranged(ROWS)]
+
+
+def pressed(state: TopState, *keys: str) -> TopState:
+    """Return what is chosen after some keys."""
+    for key in keys:
+        state = state.pressed(key, state.arranged(ROWS))
+    return state
+
+
+def test_numbers_sort_from_the_largest_and_names_from_a() -> None:
+    """Agents of one value stand by name; one key turns the order round."""
+    by_count = TopState(sort="pending")
+
+    assert ["audit", "billing", "shop"] == names(TopState())
+    assert ["shop", "billing", "audit"] == names(pressed(TopState(), "r"))
+    assert ["shop", "audit", "billing"] == names(by_count)
+    assert ["audit", "billing", "shop"] == names(pressed(by_count, "r"))
+
+
+def test_keys_go_through_the_columns() -> None:
+    """To both sides, and round at the end; a new column begins in its own order."""
+    assert "state" == pressed(TopState(), "right").sort
+    assert COLUMNS[-1] == pressed(TopState(), "left").sort
+    assert "agent" == pressed(TopState(), *["s"] * len(COLUMNS)).sort
+    assert not pressed(TopState(), "r", ">").reverse
+
+
+def test_a_filter_is_typed() -> None:
+    """Each letter narrows the rows; enter keeps it, escape clears it, q is a letter in it."""
+    typing = pressed(TopState(), "/", "B", "i", "q", "backspace")
+
+    assert (["billing"], True) == (names(typing), typing.typing)
+    assert (["billing"], False) == (names(kept := pressed(typing, "enter")), kept.typing)
+    assert ["audit", "billing", "shop"] == names(pressed(kept, "escape"))
+    assert ["audit", "billing", "shop"] == names(pressed(typing, "escape"))
+    assert "q" == pressed(TopState(), "/", "q").filter
+    assert ["audit", "billing", "shop"] == names(pressed(TopState(), "/", "o", "k"))
+
+
+def test_the_selection_follows_its_agent() -> None:
+    """It stays with an agent whose place changes, and stops at both ends."""
+    second = pressed(TopState(), "down")
+
+    assert Path("billing.db") == second.selected
+    assert 1 == second.at(second.arranged(ROWS))
+    turned = replace(second, sort="pending")
+    assert 2 == turned.at(turned.arranged(ROWS))
+    assert Path("shop.db") == pressed(second, "page down").selected
+    assert Path("audit.db") == pressed(second, "k", "up", "home").selected
+    assert Path("shop.db") == pressed(second, "end").selected
+    assert TopState() == TopState().pressed("down", [])
+
+
+def test_enter_shows_an_agent_and_escape_goes_back() -> None:
+    """The first is meant where none is selected; where there is none the key does nothing."""
+    shown = pressed(TopState(), "enter")
+
+    assert (True, Path("audit.db")) == (shown.detail, shown.selected)
+    assert not pressed(shown, "escape").detail
+    assert not pressed(shown, "backspace").detail
+    assert not TopState().pressed("enter", []).detail
+    assert [True, True, False] == [
+        pressed(TopState(), "q").ended,
+        pressed(TopState(), "p").paused,
+        pressed(TopState(), "p", " ").paused,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"q", ["q"]),
+        (b"\x1b[A", ["up"]),
+        (b"\x1b[B\x1b[B", ["down", "down"]),
+        (b"\x1b", ["escape"]),
+        (b"\x1b>", ["escape", ">"]),
+        (b"\x1b[99~", []),
+        (b"\x1b[99~\x1bOC", ["right"]),
+        (b"\r", ["enter"]),
+        (b"ab", ["a", "b"]),
+        ("\u00e4\x7f".encode(), ["\u00e4", "backspace"]),
+        (b"\xff", []),
+        (b"", ["q"]),
+    ],
+)
+def test_keys_are_told_apart(data: bytes, expected: list[str]) -> None:
+    """Letters, escape sequences, several at once; a terminal that has gone ends it."""
+    assert expected == keys_of(data)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_a_narrow_terminal_has_fewer_columns(width: int) -> None:
+    """The order's own column stays; what fits is shown in the same sequence."""
+    for sort in COLUMNS:
+        found = columns_for(width, sort)
+        assert {"agent", "pending", sort} <= set(found)
+        assert found == [name for name in COLUMNS if name in found]
+    assert (list(COLUMNS) == columns_for(width, "agent")) == (width == 200)
+
+
+def test_a_row_is_made_of_a_snapshot(shop: Postbox, home: Path) -> None:
+    """What fails or is paused is said; a file that cannot be read is a row, too."""
+    (home / "bad.db").write_bytes(b"no database" * 1000)
+    shop.send("shop", 1)
+    whole, bad = read_snapshot(shop.path, 1), read_snapshot(home / "bad.db", 1)
+    row = row_of(whole, Rates(), shop._db.now())
+    shop.pause()
+    paused = row_of(read_snapshot(shop.path, 1), Rates(), 0)
+
+    assert ("shop", "ok", None) == (row.agent, row.state, row.sent_rate)
+    assert ("bad", "unreadable") == (row_of(bad, Rates(), 0).agent, row_of(bad, Rates(), 0).state)
+    assert "paused" == paused.state
+
+
+@pytest.mark.parametrize("size", [(120, 24), (80, 24), (40, 10), (20, 5), (5, 2)])
+@pytest.mark.parametrize("detail", [False, True])
+def test_a_frame_fits_every_terminal(
+    shop: Postbox, billing: Postbox, size: tuple[int, int], *, detail: bool
+) -> None:
+    """No line is longer than the terminal is wide, with names as long as they may be."""
+    for path in (shop.path.parent / f"{'n' * 100}{index}.db" for index in range(50)):
+        os.link(billing.path, path)
+    shop.send("billing", 1, type="t" * 200)
+    looks, console = Looks([shop.path.parent]), Console(file=io.StringIO(), width=size[0])
+    looks.look(within=None)
+    looks.look_closer(shop.path)
+    console.print(frame(looks, TopState(selected=shop.path, detail=detail), size))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is a StringIO
+
+    assert [] == [line for line in lines if len(line.rstrip()) > size[0]]
+    assert detail or len(lines) <= max(size[1], 5)
+
+
+def test_mail_cannot_move_the_cursor(shop: Postbox, billing: Postbox) -> None:
+    """Control characters in types, reasons and errors are spelled out."""
+    agent = Agent("billing")
+
+    @agent.on("json")
+    def refuse(_: object) -> None:
+        raise Reject("\x1b[2Jbroken")
+
+    shop.send("billing", 1)
+    shop.run_until_idle()
+    with Postbox(billing.path, agent=agent, start=False) as box:
+        box.run_until_idle()
+    shop.run_until_idle()
+    looks, console = Looks([shop.path.parent]), Console(file=io.StringIO(), width=200)
+    looks.look(within=None)
+    looks.look_closer(shop.path)
+    console.print(frame(looks, TopState(selected=shop.path, detail=True), (200, 40)))
+
+    assert "\x1b[2J" not in console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+
+
+def test_a_pipe_gets_one_look(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """A line for each agent, or JSON; sorted and filtered as asked."""
+    shop.send("billing", 1)
+    lines = cli("top", "--sort", "pending").lines
+    found = cli("top", "--filter", "bill", "--json").json
+
+    assert [["shop", "ok", "1"], ["billing", "ok", "0"]] == [line[:3] for line in lines]
+    assert {len(COLUMNS)} == {len(line) for line in lines}
+    assert [("billing", str(billing.path), 0)] == [
+        (row["agent"], str(Path(row["path"]).resolve()), row["pending"]) for row in found
+    ]
+    assert [3, 2] == [cli("top", "none").code, cli("top", "--every", "0").code]
+
+
+def test_a_terminal_shows_agents_until_q(shop: Postbox, billing: Postbox) -> None:
+    """Live: a send appears by itself; keys filter, sort and show one agent; the screen is left."""
+    home = shop.path.parent
+    with terminal(home, "top", ".", "--every", "0.1") as screen:
+        screen.until(lambda text: "2 agents, all ok" in text and "shop" in text)
+        shop.send("billing", 1, type="invoice.made")
+        screen.until(
+            lambda text: any(line.split()[:3] == ["shop", "ok", "1"] for line in text.splitlines())
+        )
+        screen.type("/bil\r")
+        screen.until(lambda text: "1 of 2 agents" in text and "shop " not in text)
+        screen.type("\x1b")
+        screen.until(lambda text: "top .  2 agents" in text)
+        screen.type(">>")
+        screen.until(lambda text: "pending v" in text)
+        screen.type("\r")
+        screen.until(lambda text: "invoice.made" in text and "Sent last" in text)
+        screen.type("q")
+        code = screen.end()
+
+    assert 0 == code
+    assert 1 == screen.seen.count(ALT_SCREEN)
+    assert screen.seen.rstrip().endswith("\x1b[?25h") or MAIN_SCREEN in screen.seen[-40:]
+    assert billing.agent
+
+
+def test_a_resized_terminal_is_filled_anew(shop: Postbox) -> None:
+    """A narrower one has fewer columns at once, not at the next look."""
+    with terminal(shop.path.parent, "top", ".", "--every", "1h", columns=200) as screen:
+        screen.until(lambda text: "run queue" in text)
+        screen.resize(60, 10)
+        screen.until(lambda text: "pending" in text and "run queue" not in text)
+        screen.type("q")
+        assert 0 == screen.end()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_the_terminal_as_it_was(shop: Postbox, number: int, code: int) -> None:
+    """The screen of before is back, and letters are echoed again."""
+    with terminal(shop.path.parent, "top", ".") as screen:
+        screen.until(lambda text: "1 agents" in text)
+        screen.process.send_signal(number)
+        assert code == screen.end()
+
+    assert MAIN_SCREEN in screen.seen
+
+
+def test_a_thousand_agents_are_read_once(tmp_path: Path) -> None:
+    """Files that did not change are not opened again, and only rows that fit are drawn."""
+    first = tmp_path / "a0000.db"
+    Postbox(first, agent="a0000", start=False).close()
+    os.utime(first, (1, 1))
+    for index in range(1, 1000):
+        os.link(first, tmp_path / f"a{index:04}.db")
+    looks = Looks([tmp_path])
+    looks.look(within=None)
+    reads = looks._snapshots.reads
+    looks.look(within=None)
+    console = Console(file=io.StringIO(), width=100, height=20)
+    console.print(frame(looks, TopState(), (100, 20)))
+
+    assert (1000, 1000) == (reads, looks._snapshots.reads)
+    assert 20 >= len(console.file.getvalue().splitlines())  # type: ignore[attr-defined]  # it is a StringIO
+
+
+def test_a_pipe_loads_no_terminal_library(shop: Postbox) -> None:
+    """One look in a pipe does without rich's screens."""
+    code = (
+        "import sys; from onceward.cli import main; main(sys.argv[1:]);"
+        " print('rich.live' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "top", str(shop.path), "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert "False" == ran.stdout.splitlines()[-1]
+    assert "shop" == json.loads(ran.stdout.rpartition("\n]")[0] + "]")[0]["agent"]
