@@ -82,7 +82,7 @@ def _age(at: Millis | None, now: Millis) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TopState:
-    """What a user has chosen so far; keys make another one of it."""
+    """The choices of a user so far; each key makes other ones of them."""
 
     sort: Sort = "agent"
     reverse: bool = False
