@@ -28,12 +28,12 @@ from onceward.model.states import Settlement
 T = TypeVar("T")
 
 
-def _quietly(call: Callable[..., T], *args: Any) -> T | None:
-    """Call an observer; log what it raises."""
+def _quietly(agent: str, call: Callable[..., T], *args: Any) -> T | None:
+    """Call an observer of an agent's postbox; log what it raises."""
     try:
         return call(*args)
     except Exception as error:  # noqa: BLE001 - an observer has no veto
-        log.failure("error", "observer failed", error, observer=repr(call))
+        log.failure("error", "observer failed", error, agent=agent, observer=repr(call))
         return None
 
 
@@ -45,15 +45,15 @@ class ObservedSend:
     known, or there was none.
     """
 
-    __slots__ = ("_ended", "_sendings", "headers")
+    __slots__ = ("_agent", "_ended", "_sendings", "headers")
 
     def __init__(self, observers: Sequence[Observer], facts: SendFacts) -> None:
-        self._ended = False
-        found = [_quietly(each.sending, facts) for each in observers]
+        self._agent, self._ended = facts.agent, False
+        found = [_quietly(facts.agent, each.sending, facts) for each in observers]
         self._sendings = [sending for sending in found if sending is not None]
         self.headers: dict[str, str] = {}
         for sending in self._sendings:
-            self.headers |= _quietly(_valid, sending) or {}
+            self.headers |= _quietly(facts.agent, _valid, sending) or {}
 
     @contextmanager
     def composing(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class ObservedSend:
     def composed(self, messages: Sequence[ComposedMessage]) -> None:
         """Tell of the messages."""
         for sending in self._sendings:
-            _quietly(sending.composed, messages)
+            _quietly(self._agent, sending.composed, messages)
 
     def failed(self, error: BaseException) -> None:
         """Tell that a message was refused."""
@@ -85,7 +85,7 @@ class ObservedSend:
         if not self._ended:
             self._ended = True
             for sending in self._sendings:
-                _quietly(sending.ended, outcome, refused)
+                _quietly(self._agent, sending.ended, outcome, refused)
 
     def __del__(self) -> None:
         self._end("unconfirmed")
@@ -110,7 +110,9 @@ class ObservedAttempt:
 
     def __enter__(self) -> Self:
         """Tell of the begin."""
-        found = [_quietly(each.handling, self._attempt) for each in self._observers]
+        found = [
+            _quietly(self._attempt.agent, each.handling, self._attempt) for each in self._observers
+        ]
         self._handlings = [handling for handling in found if handling is not None]
         return self
 
@@ -127,4 +129,4 @@ class ObservedAttempt:
         """Tell of the end."""
         settlements, raised = self._end
         for handling in reversed(self._handlings):
-            _quietly(handling.ended, settlements, raised or error)
+            _quietly(self._attempt.agent, handling.ended, settlements, raised or error)

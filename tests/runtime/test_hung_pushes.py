@@ -29,7 +29,9 @@ def parcel_for(peer: str) -> InFlight:
 def under_way(back_off: Callable[[InFlight, Exception], None]) -> tuple[PushesUnderWay, BusyPeers]:
     """Return pushes each of which is late at once."""
     busy = BusyPeers(Event())
-    return PushesUnderWay(0.0, busy=busy, replace=lambda _: None, back_off=back_off), busy
+    return PushesUnderWay(
+        0.0, agent="a", busy=busy, replace=lambda _: None, back_off=back_off
+    ), busy
 
 
 def test_a_push_that_began_meanwhile_is_not_given_up() -> None:

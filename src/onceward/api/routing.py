@@ -258,11 +258,15 @@ class TransportRouter:
         with ExitStack() as steps:
             for transport in {id(made): made for made in self._transports.values()}.values():
                 ours = isinstance(transport, FileTransport | MemoryTransport)
-                close = transport.close if ours else partial(_close_within, seconds, transport)
+                close = (
+                    transport.close
+                    if ours
+                    else partial(_close_within, seconds, transport, self._db.agent)
+                )
                 steps.callback(close)
 
 
-def _close_within(seconds: float, transport: Transport) -> None:
+def _close_within(seconds: float, transport: Transport, agent: str) -> None:
     """Close a transport on a thread; raise its error, or leave it to the thread if it hangs."""
     raised = list[BaseException]()
 
@@ -277,7 +281,7 @@ def _close_within(seconds: float, transport: Transport) -> None:
     closing.join(seconds)
     if closing.is_alive():
         schemes = ", ".join(sorted(transport.features.schemes))
-        log.warning("transport hangs", schemes=schemes, seconds=seconds)
+        log.warning("transport hangs", agent=agent, schemes=schemes, seconds=seconds)
     for error in raised:
         raise error
 

@@ -107,6 +107,7 @@ class Dispatcher:
         self._carriers = carriers
         self._pusher.under_way = PushesUnderWay(
             self._settings.deliver_timeout,
+            agent=self._db.agent,
             busy=self._busy,
             replace=carriers.give_up,
             back_off=self._pusher.back_off,

@@ -27,11 +27,13 @@ class PushesUnderWay:
         self,
         limit: float,
         *,
+        agent: str,
         busy: BusyPeers,
         replace: Callable[[int], None],
         back_off: Callable[[InFlight, Exception], None],
     ) -> None:
-        self._limit, self._busy, self._replace, self._back_off = limit, busy, replace, back_off
+        self._limit, self._agent, self._busy = limit, agent, busy
+        self._replace, self._back_off = replace, back_off
         self._pushes: dict[int, _Push] = {}
 
     def begin(self, packed: InFlight) -> None:
@@ -52,8 +54,9 @@ class PushesUnderWay:
                 try:
                     self._back_off(push.packed, error)
                 except OncewardError as failed:
-                    log.failure("warning", "push given up", failed, peer=push.packed.lease.name)
-                    self._busy.left.add(push.packed.lease.name)
+                    peer = push.packed.lease.name
+                    log.failure("warning", "push given up", failed, agent=self._agent, peer=peer)
+                    self._busy.left.add(peer)
         ends = [push.until for push in list(self._pushes.values())]
         return max(0.01, min(ends, default=now + self._limit) - now)
 

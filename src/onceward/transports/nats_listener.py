@@ -205,7 +205,7 @@ class _Inbox:
         while not self._came.empty():
             msg = self._came.get_nowait()
             if msg.reply.startswith(ACKS):
-                await _quietly(link, msg, GIVEN_BACK)
+                await self._quietly(link, msg, GIVEN_BACK)
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=CLOSE_WITHIN)
 
@@ -250,7 +250,7 @@ class _Inbox:
             with suppress(Unreachable):
                 await told.store(error_text(error).encode(), UNABLE)
             how = _again(msg)
-        await _quietly(link, msg, how)
+        await self._quietly(link, msg, how)
 
     async def _answer(self, link: Link, msg: Msg, told: _Reply, sender: str) -> bytes:
         """Store the answer to one parcel; return how its message ends."""
@@ -275,7 +275,14 @@ class _Inbox:
             done, _ = await asyncio.wait({accepting}, timeout=STILL_AT_IT)
             if done:
                 return accepting.result()
-            await _quietly(link, msg, WORKING)
+            await self._quietly(link, msg, WORKING)
+
+    async def _quietly(self, link: Link, msg: Msg, how: bytes) -> None:
+        """Tell the server what became of a message; without that it comes again."""
+        try:
+            await link.put(msg.reply, how)
+        except Unreachable:
+            log.debug("a parcel comes again: the server is away", agent=self.name)
 
 
 def _start() -> tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]:
@@ -327,11 +334,3 @@ def _fitting(answer: Answer, parcel: Parcel, limit: int) -> bytes:
         each._replace(reason=each.reason and each.reason[:REASON_MAX]) for each in answer.receipts
     )
     return encode_answer(replace(answer, receipts=cut), parcel)
-
-
-async def _quietly(link: Link, msg: Msg, how: bytes) -> None:
-    """Tell the server what became of a message; without that it comes again."""
-    try:
-        await link.put(msg.reply, how)
-    except Unreachable:
-        log.debug("a parcel comes again: the server is away")

@@ -133,12 +133,12 @@ class RunScheduler:
         lanes.wake_due(tx)
         for run in runs.abandoned(tx):
             if self._agent._serves(run.session) is not None:
-                self._isolated(tx, looked, partial(self._recover, tx, run))
+                self._isolated(tx, looked, run.session, partial(self._recover, tx, run))
         arrivals = session_queues.arrivals(tx, self.patterns, ARRIVALS)
         # They come by sequence, and a stable sort keeps that order within a session.
         for session, fresh in groupby(sorted(arrivals, key=SESSION), SESSION):
             admit = partial(self._admit, tx, session, list(fresh), looked)
-            self._isolated(tx, looked, admit)
+            self._isolated(tx, looked, session, admit)
         self._start_runs(tx, looked, slots)
         return looked
 
@@ -152,10 +152,11 @@ class RunScheduler:
         ready = session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
         for lane_id, session, token in ready:
             start = partial(self._start_run, tx, session, (lane_id, token), looked)
-            self._isolated(tx, looked, start)
+            self._isolated(tx, looked, session, start)
 
-    @staticmethod
-    def _isolated(tx: StoreTransaction, looked: SchedulePass, work: Callable[[], None]) -> None:
+    def _isolated(
+        self, tx: StoreTransaction, looked: SchedulePass, session: str, work: Callable[[], None]
+    ) -> None:
         """Do one session's part; undo it if it fails, so that no session stops the others."""
         started, moved = len(looked.started), looked.moved
         try:
@@ -166,7 +167,10 @@ class RunScheduler:
                 raise
             del looked.started[started:]
             looked.moved, looked.index_is_damaged = moved, True
-            log.failure("warning", "session queue skipped for now", error)
+            log.failure(
+                "warning", "session queue skipped for now", error,
+                agent=self._agent.name, session=session,
+            )  # fmt: skip
 
     def _recover(self, tx: StoreTransaction, run: OpenRun) -> None:
         cause = "its process died, or its lease ran out"
