@@ -41,6 +41,7 @@ SECTIONS = {
         "Repair agents.Agents agents.AgentInfo peers.Peers Page queries.HistoryEntry "
         "queries.PeerInfo invariants.Violation Health"
     ),
+    "Schedules": "schedules.Schedules Schedule Tick",
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
     "Dead letters": (
         "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult "

@@ -464,6 +464,34 @@ CREATE TABLE _onceward_rate_limits (
     filled_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Messages that are sent again and again, at dates. A date and its message are one commit; due_at is NULL while paused.
+CREATE TABLE _onceward_schedules (
+    name       TEXT    PRIMARY KEY,
+    every      INTEGER CHECK (every > 0),
+    cron       TEXT,
+    timezone   TEXT,
+    missed     TEXT    NOT NULL CHECK (missed IN ('one', 'all', 'skip')),
+    recipient  TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    media      TEXT,
+    body       TEXT,
+    options    TEXT    NOT NULL,
+    next_at    INTEGER NOT NULL,
+    due_at     INTEGER,
+    paused_at  INTEGER,
+    created_at INTEGER NOT NULL,
+    sent       INTEGER NOT NULL DEFAULT 0,
+    last_at    INTEGER,
+    last_id    TEXT,
+    last_error TEXT,
+    CHECK ((every IS NULL) <> (cron IS NULL)),
+    CHECK ((cron IS NULL) = (timezone IS NULL)),
+    CHECK ((media IS NULL) = (body IS NULL)),
+    CHECK ((due_at IS NULL) = (paused_at IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX _onceward_schedules_due ON _onceward_schedules (due_at) WHERE due_at IS NOT NULL;
+
 -- Every message that a policy of this file dropped. The peer is its sender in the scope 'queue', else its recipient.
 -- A summary is told by a message to the recipient, or to a run of the session; NULL where it is still to be told.
 CREATE TABLE _onceward_drops (
@@ -794,6 +822,10 @@ SELECT q.session,
        (SELECT m.pattern FROM _onceward_session_handlers AS m WHERE q.session GLOB m.pattern ORDER BY length(m.pattern) DESC, m.pattern LIMIT 1))
   LEFT JOIN _onceward_lanes AS l ON l.sender IS NULL AND l.name = q.session AND l.rank = 2
   LEFT JOIN _onceward_runs AS r ON r.session = q.session AND r.state = 'open';
+
+CREATE VIEW onceward_schedules AS
+SELECT name, every, cron, timezone, missed, recipient, session, body, options, next_at, paused_at, created_at, sent, last_at, last_id, last_error
+  FROM _onceward_schedules;
 
 CREATE VIEW onceward_session_queue_messages AS
 SELECT l.name AS session, row_number() OVER (PARTITION BY l.lane_id ORDER BY coalesce(b.position, b.seq), b.seq) AS position,

@@ -21,6 +21,7 @@ if _typing.TYPE_CHECKING:
     from onceward.model.retry import RetryPolicy
     from onceward.model.send_options import SendOptions
     from onceward.model.settings import Settings
+    from onceward.model.tick import Tick
     from onceward.model.ticket import Ticket
     from onceward.runtime.agent import Agent
     from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
@@ -33,6 +34,7 @@ if _typing.TYPE_CHECKING:
     from onceward.store.mailbox_readers import Start
     from onceward.store.queries import DeadLetter, Page
     from onceward.store.repairs import Repair
+    from onceward.store.schedules import Schedule
 
 __all__ = [
     "Agent",
@@ -64,11 +66,13 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Run",
+    "Schedule",
     "SendOptions",
     "SendResult",
     "Session",
     "Settings",
     "Start",
+    "Tick",
     "Ticket",
     "Transaction",
     "errors",
@@ -104,11 +108,13 @@ _MODULES = {
     "Retry": "errors",
     "RetryPolicy": "model.retry",
     "Run": "runtime.runs.run",
+    "Schedule": "store.schedules",
     "SendOptions": "model.send_options",
     "SendResult": "runtime.fanout",
     "Session": "api.session",
     "Settings": "model.settings",
     "Start": "store.mailbox_readers",
+    "Tick": "model.tick",
     "Ticket": "model.ticket",
     "Transaction": "runtime.transaction",
     "errors": "errors",

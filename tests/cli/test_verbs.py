@@ -12,6 +12,7 @@ from onceward.api.limits import Limits
 from onceward.api.mailboxes import Mailboxes
 from onceward.api.peers import Peers
 from onceward.api.queues import Queues, Runs
+from onceward.api.schedules import Schedules
 from onceward.cli.app import COMMANDS
 
 CODE = "needs code of the caller's: "
@@ -119,6 +120,15 @@ VERBS: dict[type, dict[str, str]] = {
         "stop": f"{CODE}the open postbox",
         "close": f"{CODE}the open postbox",
         "session": f"{CODE}what is said in it",
+    },
+    Schedules: {
+        "add": "schedules add",
+        "list": "schedules ls",
+        "get": "schedules ls",
+        "remove": "schedules remove",
+        "pause": "schedules pause",
+        "resume": "schedules resume",
+        "run_now": "schedules run",
     },
     Limits: {
         "set": "limits set",

@@ -11,6 +11,7 @@ CHECK = re.compile(r"CHECK \((?P<column>\w+) IN \((?P<names>'[^)]*')\)")
 KNOWN: dict[str, set[tuple[str, ...]]] = {
     "aborted": {vocabulary.ABORTED},
     "breaker": {vocabulary.BREAKER_STATES},
+    "missed": {vocabulary.MISSED},
     "mode": {vocabulary.QUEUE_MODES, vocabulary.PAUSE_MODES},
     "overflow": {vocabulary.OVERFLOWS, vocabulary.QUEUE_OVERFLOWS},
     "role": {vocabulary.CHANNEL_ROLES},

@@ -88,7 +88,7 @@ def test_a_dead_letter_is_told_after_a_crash(world: World) -> None:
     """If the process dies between the dead letter and its notice, the next one tells it, once."""
     ear, a = world.open("ear"), world.open("a")
     ear.agents.subscribe(DEAD)
-    a._dispatcher._background_tasks = lambda: None
+    a._dispatcher._background_tasks = ()
     gone = bury(world, a)
     before = heard(ear)
     ear, a = world.reopen("ear", "a")
@@ -101,7 +101,7 @@ def test_a_discarded_dead_letter_is_not_told(world: World) -> None:
     """There is nothing left to tell of, and the task ends."""
     ear, a = world.open("ear"), world.open("a")
     ear.agents.subscribe(DEAD)
-    tasks, a._dispatcher._background_tasks = a._dispatcher._background_tasks, lambda: None
+    tasks, a._dispatcher._background_tasks = a._dispatcher._background_tasks, ()
     gone = bury(world, a)
     a.dead_letters.discard(gone)
     a._dispatcher._background_tasks = tasks

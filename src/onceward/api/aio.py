@@ -33,6 +33,7 @@ from onceward.api.mailboxes import (
 from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions
 from onceward.api.queues import Queues, Runs
+from onceward.api.schedules import Schedules
 from onceward.api.session import Session, read_reply
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument, StoreClosed
@@ -552,6 +553,18 @@ class AsyncDeadLetters(AsyncFace[DeadLetters]):
     purge = awaitable(DeadLetters.purge)
 
 
+class AsyncSchedules(AsyncFace[Schedules]):
+    """The schedules of a file; see ``Schedules``."""
+
+    add = awaitable(Schedules.add)
+    list = awaitable(Schedules.list)
+    get = awaitable(Schedules.get)
+    remove = awaitable(Schedules.remove)
+    pause = awaitable(Schedules.pause)
+    resume = awaitable(Schedules.resume)
+    run_now = awaitable(Schedules.run_now)
+
+
 class AsyncLimits(AsyncFace[Limits]):
     """The limits of a file; see ``Limits``."""
 
@@ -627,6 +640,8 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = AsyncDeadLetters(box.dead_letters, bridge)
         """Messages that ended badly here."""
+        self.schedules = AsyncSchedules(box.schedules, bridge)
+        """Messages that are sent again and again, at dates."""
         self.limits = AsyncLimits(box.limits, bridge)
         """Limits of the file: messages, bytes, rates."""
         self.queues = AsyncQueues(box.queues, bridge)

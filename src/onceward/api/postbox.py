@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -84,6 +84,7 @@ from onceward.transports.memory import MemoryListener
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from onceward.api.schedules import Schedules
     from onceward.runtime.runs.worker import RunWorker
 
 MAX_ROUNDS: Final = 10_000
@@ -227,7 +228,7 @@ class Postbox(Session, EventSource):
             self._deps,
             routes=self._routes,
             policy=self._retry,
-            background_tasks=tasks.run,
+            background_tasks=(tasks.run, self._send_scheduled),
         )
         self._audit_damage: Callable[[list[invariants.Violation]], None] | None = None
         if settings.audit:
@@ -271,6 +272,16 @@ class Postbox(Session, EventSource):
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Messages that are sent again and again, at dates."""
+        from onceward.api.schedules import Schedules  # noqa: PLC0415 - rarely needed
+
+        return Schedules(self._db, self._sender)
+
+    def _send_scheduled(self) -> None:
+        self.schedules._scheduler.run()
 
     def _close_idle(self, _limit: int) -> int:
         """Close files of recipients that have been idle, of all postboxes of this process."""

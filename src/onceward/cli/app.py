@@ -63,6 +63,7 @@ TABLE: Final = (
     ("queue", "queue", "ls mode reorder remove pause resume dissolve"),
     ("history", "", "history thread search"),
     ("limits", "limits", "ls set remove fullness drops rate accept-rate file"),
+    ("schedules", "schedules", "ls add remove pause resume run"),
     ("work", "", "work relay"),
     ("home", "", "serve"),
     ("metrics", "", "metrics"),
@@ -91,6 +92,7 @@ NOUNS: Final = {
     "runs": "Runs of sessions, open and past.",
     "queue": "Queues of sessions with runs.",
     "limits": "Limits of a file.",
+    "schedules": "Messages that are sent again and again, at dates.",
     "fleet": "Many agents' files at once, on Spark.",
 }
 """Commands that have verbs of their own."""

@@ -51,6 +51,20 @@ class SendOptions(PublishOptions, total=False):
     """Topic that it is published under; handlers may be chosen by it."""
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """The keyword arguments of a scheduled message; those of a send that hold for each of many."""
+
+    type: str | None
+    priority: PriorityName
+    ttl: Span | None
+    topic: str | None
+    reply_to: str | None
+    correlation_id: str | None
+    headers: Mapping[str, str | int | bool] | None
+    ordering_key: str | None
+    ephemeral: bool
+
+
 class MessageOptions(SendOptions, total=False):
     """
     The options of a message with those that only the library sets; checked by ``parse_options``.

@@ -50,6 +50,15 @@ ChannelRole = Literal["owner", "member", "observer"]
 CHANNEL_ROLES: Final[tuple[ChannelRole, ...]] = get_args(ChannelRole)
 ChannelState = Literal["active", "paused", "draining", "closed"]
 CHANNEL_STATES: Final[tuple[str, ...]] = get_args(ChannelState)
+Missed = Literal["one", "all", "skip"]
+MISSED: Final[tuple[Missed, ...]] = get_args(Missed)
+"""
+Policy of a schedule for dates that passed while no process sent its messages.
+
+``one`` sends one message for the latest of them, ``all`` one for each, and
+``skip`` none for a date that passed more than a minute ago.
+"""
+
 PauseMode = Literal["hold", "reject"]
 PAUSE_MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
 """Policy of a paused channel for messages: keep them back, or refuse them."""

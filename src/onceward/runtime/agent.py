@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from pydantic import BaseModel
@@ -14,8 +15,10 @@ from onceward.model.body import message_type
 from onceward.model.names import agent_name, plain_text
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
 from onceward.model.quoting import quoted
+from onceward.model.times import Span
 from onceward.model.topics import check_pattern, matches
 from onceward.model.values import dataclass
+from onceward.model.vocabulary import Missed
 from onceward.runtime.signatures import check_session_signature, message_signature
 
 P = ParamSpec("P")
@@ -142,6 +145,68 @@ class Agent:
         self._openings.append(work)
         return work
 
+    def every(
+        self,
+        span: Span,
+        *,
+        name: str | None = None,
+        missed: Missed = "one",
+        attempts: int | None = None,
+        max_runtime: float | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """
+        Handle a ``Tick`` that this agent sends itself after each *span*, as ``schedules.add`` does.
+
+        The schedule is called *name*, by default as the function, and is stored when the
+        agent's file is opened. One that is declared no longer stays until it is removed.
+
+        Raises:
+            InvalidArgument: see ``on`` and ``schedules.add``.
+
+        """
+        _bracketed("every", span, (int, float, str, timedelta))
+        return self._at_dates(
+            {"every": span}, name, missed, attempts=attempts, max_runtime=max_runtime
+        )
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        timezone: str | None = None,
+        name: str | None = None,
+        missed: Missed = "one",
+        attempts: int | None = None,
+        max_runtime: float | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Handle a ``Tick`` at the dates of a cron expression, in *timezone*; see ``every``."""
+        _bracketed("cron", expression)
+        rule: Any = {"cron": expression, "timezone": timezone}
+        return self._at_dates(rule, name, missed, attempts=attempts, max_runtime=max_runtime)
+
+    def _at_dates(
+        self,
+        rule: Mapping[str, Any],
+        name: str | None,
+        missed: Missed,
+        *,
+        attempts: int | None,
+        max_runtime: float | None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Handle the ticks of a schedule that is added whenever the agent's file is opened."""
+        from onceward.model.schedules import make_rule, schedule_name  # noqa: PLC0415 - rarely needed
+
+        make_rule(rule.get("every"), rule.get("cron"), rule.get("timezone"))
+
+        def declare(call: Callable[P, R]) -> Callable[P, R]:
+            called = schedule_name(name or str(getattr(call, "__name__", type(call).__name__)))
+            kind = f"schedule.{called}"
+            self.on(kind, attempts=attempts, max_runtime=max_runtime)(call)
+            self.at_open(lambda box: box.schedules.add(called, missed=missed, type=kind, **rule))
+            return call
+
+        return declare
+
     def include(self, other: Agent) -> Self:
         """Take over the handlers of another agent object, so that modules can be composed."""
         for handler in other.handlers:
@@ -151,6 +216,7 @@ class Agent:
             self.handlers.append(handler)
         for served in other.sessions:
             self._serve(served)
+        self._openings += other._openings
         return self
 
     def session(
@@ -221,13 +287,13 @@ class Agent:
         return next((h for h in self.handlers if h.wants(type_name, topic)), None)
 
 
-def _bracketed(decorator: str, given: object) -> None:
+def _bracketed(decorator: str, given: object, kinds: tuple[type, ...] = (str, type)) -> None:
     """
     Raise InvalidArgument for ``@agent.on`` without brackets.
 
     It would replace the function and handle nothing.
     """
-    if not isinstance(given, str | type):
+    if not isinstance(given, kinds):
         msg = f"write what is handled in brackets: @agent.{decorator}(...), not {quoted(given)}"
         raise InvalidArgument(msg)
 

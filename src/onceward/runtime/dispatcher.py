@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -65,7 +65,7 @@ class Dispatcher:
         *,
         routes: Routes,
         policy: RetryPolicy | None = None,
-        background_tasks: Callable[[], None] = lambda: None,
+        background_tasks: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._db, self._settings = deps.db, deps.settings
         self._background_tasks = background_tasks
@@ -242,11 +242,12 @@ class Dispatcher:
         return names
 
     def _run_tasks(self) -> None:
-        """Do the background tasks of channels; an error of the directory delays no message."""
-        try:
-            self._background_tasks()
-        except OncewardError as error:
-            log.failure("warning", "background tasks wait", error, agent=self._db.agent)
+        """Do the background tasks; an error, as of the directory, delays no message."""
+        for run in self._background_tasks:
+            try:
+                run()
+            except OncewardError as error:
+                log.failure("warning", "background tasks wait", error, agent=self._db.agent)
 
     def _wake(self, tx: StoreTransaction) -> int:
         """Make ready or give up the oldest rows that are due; return how many there were."""

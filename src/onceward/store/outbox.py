@@ -226,14 +226,16 @@ WITH RECURSIVE next(name) AS (
      ORDER BY coalesce(p.due_at, 0), f.name
 )
 SELECT i.paused_at, i.clock_at,
-       EXISTS (SELECT 1 FROM _onceward_background_tasks),
+       EXISTS (SELECT 1 FROM _onceward_background_tasks)
+       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?1),
        (SELECT json_group_object(name, share) FROM callers),
        (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at)
           FROM _onceward_outbox
          WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
-         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1)
+         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1),
+       (SELECT min(due_at) FROM _onceward_schedules WHERE due_at > ?1)
   FROM _onceward_file_info AS i"""
 
 ID: Final = attrgetter("id")

@@ -1,0 +1,169 @@
+"""The schedules of one file: messages that are sent again and again."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, Final, Unpack
+
+from onceward.db.database import Database
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import InvalidArgument
+from onceward.model.body import encode
+from onceward.model.clock import Millis
+from onceward.model.names import DEFAULT_SESSION
+from onceward.model.quoting import quoted
+from onceward.model.schedules import make_rule, schedule_name
+from onceward.model.send_options import ScheduleOptions
+from onceward.model.times import Point, Span, point, seconds
+from onceward.model.vocabulary import MISSED, Missed
+from onceward.runtime.scheduler import Scheduler
+from onceward.runtime.sender import Sender
+from onceward.store import schedules
+from onceward.store.schedules import Schedule, ScheduledMessage
+
+NO_BODY: Final = object()
+
+
+class Schedules:
+    """
+    Schedules of this file: each sends a message at its dates, once, whatever happens.
+
+    A date's message and the schedule's next date are one commit, by whichever
+    process of the file is first. Nothing is sent while no process has the file
+    open with engines, or while it is paused; *missed* says what follows.
+    """
+
+    def __init__(self, db: Database, sender: Sender) -> None:
+        self._db, self._scheduler = db, Scheduler(db, sender)
+
+    def add(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Span | None = None,
+        timezone: str | None = None,
+        to: str | None = None,
+        body: object = NO_BODY,
+        session: str = DEFAULT_SESSION,
+        missed: Missed = "one",
+        start_at: Point | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """
+        Send a message at the dates of *cron*, in *timezone* (UTC), or *every* span.
+
+        It goes to this agent itself by default, and without a *body* it is a ``Tick``.
+        Its headers ``schedule`` and ``scheduledat`` say which date it stands for. The
+        first date is *start_at*, or the next one by *cron*, or one span from now. Adding
+        the same schedule again changes nothing; another definition under its name
+        replaces it, and a pause stays.
+
+        Raises:
+            InvalidArgument, InvalidMessage: the rule, name or message breaks its rules.
+            UnknownRecipient: no agent is called *to*.
+
+        """
+        rule = make_rule(every, cron, timezone)
+        if missed not in MISSED:
+            msg = f"missed={quoted(missed)} is none of {', '.join(MISSED)}"
+            raise InvalidArgument(msg)
+        now = self._db.now()
+        first = now if start_at is None else point("start_at", start_at)
+        media, text, kept = _content(body, options)
+        made = ScheduledMessage(
+            name=schedule_name(name),
+            every=rule.every,
+            cron=rule.cron,
+            timezone=rule.timezone,
+            missed=missed,
+            recipient=self._db.agent if to is None else to,
+            session=session,
+            media=media,
+            body=text,
+            options=kept,
+            next_at=rule.after(now if start_at is None else max(first - 1, now), date=first),
+        )
+        self._scheduler.compose(made, now)  # what cannot be sent is refused now
+        return self._put(made, keep=start_at is None)
+
+    def list(self) -> list[Schedule]:
+        """Return all schedules, by name."""
+        return [Schedule(*row) for row in self._db.read(schedules.LIST, (None,))]
+
+    def get(self, name: str) -> Schedule | None:
+        """Return one schedule; None where there is none of this name."""
+        return next((Schedule(*row) for row in self._db.read(schedules.LIST, (name,))), None)
+
+    def remove(self, name: str) -> bool:
+        """Remove a schedule; what it has sent stays. Say whether there was one."""
+        return self._db.write(lambda tx: tx.run(schedules.REMOVE, (name,))) > 0
+
+    def pause(self, name: str) -> bool:
+        """Send nothing at the dates of a schedule from now on; say whether that is a change."""
+        return self._db.write(partial(_pause, name=name))
+
+    def resume(self, name: str) -> bool:
+        """Go on with the next date, none of the pause's; say whether that is a change."""
+        changed = self._db.write(partial(_resume, name=name))
+        self._db.notifier.notify("out")
+        return changed
+
+    def run_now(self, name: str) -> str:
+        """Send a schedule's message at once, beside its dates; return its id."""
+        return self._db.write(partial(self._run_now, name=name))
+
+    def _run_now(self, tx: StoreTransaction, name: str) -> str:
+        found = schedules.find(tx, name)
+        if found is None:
+            msg = f"there is no schedule {quoted(name)}: onceward schedules ls names them"
+            raise InvalidArgument(msg)
+        return self._scheduler.send_now(tx, found)
+
+    def _put(self, made: ScheduledMessage, *, keep: bool) -> Schedule:
+        """Store a schedule; a known one with the same definition is left as it is."""
+        known = self._db.read(schedules.ONE, (made.name,))
+        if not (keep and known and ScheduledMessage(*known[0]).is_like(made)):
+            self._db.write(partial(_put, made=made, keep=keep))
+            self._db.notifier.notify("out")
+        [row] = self._db.read(schedules.LIST, (made.name,))
+        return Schedule(*row)
+
+
+def _put(tx: StoreTransaction, *, made: ScheduledMessage, keep: bool) -> None:
+    known = schedules.find(tx, made.name)
+    if keep and known is not None and known.rule == made.rule:
+        made = made._replace(next_at=known.next_at)
+    tx.run(schedules.PUT, {**made._asdict(), "now": tx.now})
+
+
+def _pause(tx: StoreTransaction, *, name: str) -> bool:
+    return tx.run(schedules.PAUSE, {"name": name, "now": tx.now}) > 0
+
+
+def _resume(tx: StoreTransaction, *, name: str) -> bool:
+    found = schedules.find(tx, name)
+    if found is None:
+        return False
+    next_at: Millis = max(found.next_at, found.rule.after(tx.now, date=found.next_at))
+    return tx.run(schedules.RESUME, {"name": name, "next_at": next_at}) > 0
+
+
+def _content(body: object, options: ScheduleOptions) -> tuple[str | None, str | None, str]:
+    """Return media type and text of a body, and the options, as they are stored."""
+    unknown = options.keys() - ScheduleOptions.__annotations__.keys()
+    if unknown:
+        msg = (
+            f"a schedule has no option {', '.join(sorted(unknown))}: "
+            f"there are {', '.join(ScheduleOptions.__annotations__)}"
+        )
+        raise TypeError(msg)
+    kept: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if "ttl" in kept:
+        kept["ttl"] = seconds("ttl", kept["ttl"])
+    payload = None if body is NO_BODY else encode(body)
+    if payload is not None:
+        kept.setdefault("type", payload.type)
+    text = json.dumps(kept, sort_keys=True, ensure_ascii=False)
+    return (None, None, text) if payload is None else (payload.media, payload.text, text)

@@ -1,0 +1,115 @@
+"""Send the messages of schedules, each in one commit with the schedule's next date."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, Final
+
+from onceward.db.database import Database
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import OncewardError, StoreError
+from onceward.model.body import BYTES, decode
+from onceward.model.clock import Millis
+from onceward.model.log import log
+from onceward.model.schedules import iso
+from onceward.model.send_options import MessageOptions
+from onceward.model.tick import Tick
+from onceward.runtime.sender import Sender
+from onceward.store import schedules
+from onceward.store.outbox import OutgoingMessage
+from onceward.store.schedules import ScheduledMessage
+
+AGAIN: Final = 10_000
+"""Milliseconds after which a message is tried again that the outbox did not take."""
+
+
+class Scheduler:
+    """
+    Sends what the schedules of one file have due.
+
+    Of several processes on the file one sends the message of a date: the date
+    is moved on in the same transaction, where it is still as it was read.
+    """
+
+    def __init__(self, db: Database, sender: Sender) -> None:
+        self._db, self._sender = db, sender
+
+    def run(self) -> None:
+        """Send what is due now; do nothing inside an open transaction, which may be undone."""
+        if self._db.writer.held:
+            return
+        for row in self._db.read(schedules.DUE, (self._db.now(),)):
+            self._send_due(ScheduledMessage(*row))
+
+    def send_now(self, tx: StoreTransaction, schedule: ScheduledMessage) -> str:
+        """Send a schedule's message in the caller's transaction, at no date of its own."""
+        return self._add(tx, schedule, [self.compose(schedule, tx.now)], tx.now)
+
+    def _send_due(self, seen: ScheduledMessage) -> None:
+        """Send the messages of one schedule; one that cannot be sent holds up no other."""
+        try:
+            dates, next_at = seen.rule.due(seen.next_at, self._db.now(), seen.missed)
+            messages = [self.compose(seen, date) for date in dates]
+            self._db.write(
+                partial(self._advance, seen=seen, messages=messages, dates=dates, next_at=next_at)
+            )
+        except StoreError:  # trouble of the file is none of this schedule
+            raise
+        except OncewardError as error:
+            log.failure(
+                "warning", "schedule waits", error, agent=self._db.agent, schedule=seen.name
+            )
+            self._db.write(partial(_put_off, seen=seen, error=str(error)))
+
+    def _advance(
+        self,
+        tx: StoreTransaction,
+        *,
+        seen: ScheduledMessage,
+        messages: list[OutgoingMessage],
+        dates: tuple[Millis, ...],
+        next_at: Millis,
+    ) -> None:
+        if schedules.advance(tx, seen, next_at) and messages:
+            self._add(tx, seen, messages, dates[-1])
+
+    def _add(
+        self,
+        tx: StoreTransaction,
+        schedule: ScheduledMessage,
+        messages: list[OutgoingMessage],
+        date: Millis,
+    ) -> str:
+        last = [self._sender.add(tx, each) for each in messages][-1]
+        fields = {"name": schedule.name, "count": len(messages), "date": date, "id": last}
+        tx.run(schedules.NOTE, fields)
+        return last
+
+    def compose(self, schedule: ScheduledMessage, date: Millis) -> OutgoingMessage:
+        """Return the message of one date; nothing is written, any SendError may be raised."""
+        options: dict[str, Any] = json.loads(schedule.options)
+        headers = {
+            **(options.get("headers") or {}),
+            "schedule": schedule.name,
+            "scheduledat": iso(date),
+        }
+        return self._sender.compose(
+            schedule.session,
+            schedule.recipient,
+            _body(schedule, date),
+            MessageOptions(**{**options, "headers": headers}),  # type: ignore[typeddict-item]
+        )
+
+
+def _body(schedule: ScheduledMessage, date: Millis) -> Any:
+    if schedule.body is None:
+        return Tick(schedule=schedule.name, at=date)
+    if schedule.media == BYTES:
+        return decode(None, json.loads(schedule.body), bytes)
+    return json.loads(schedule.body)
+
+
+def _put_off(tx: StoreTransaction, *, seen: ScheduledMessage, error: str) -> None:
+    fields = {"name": seen.name, "seen": seen.next_at, "due_at": tx.now + AGAIN, "error": error}
+    tx.run(schedules.PUT_OFF, fields)

@@ -1,0 +1,115 @@
+"""Schedules under SIGKILL: each date has one message, by two processes whose clocks jump."""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tests.proof.seed import proof_seed, size
+
+from onceward import Postbox
+from onceward.store import schedules
+
+KILLS = size(200, 30, "ONCEWARD_SCHEDULE_KILLS")
+SEED = proof_seed()
+SENT = 10
+"""Messages, for each kill, below which the trial has shown nothing."""
+PROCESS = """
+import sys, time
+from onceward import Postbox
+from onceward.runtime.scheduler import Scheduler
+from onceward.store import schedules
+
+class Fast:
+    "A clock that runs a hundred times faster, from where it was started."
+    def __init__(self, ahead): self.ahead = ahead
+    def now(self): return round(1000 * (self.ahead + 100 * time.time()))
+    def monotonic(self): return 100 * time.monotonic()
+
+compose = Scheduler.compose
+
+def slowly(*given):
+    "Compose a message, while the other process may be quicker."
+    time.sleep(0.003)
+    return compose(*given)
+
+Scheduler.compose = slowly
+schedules.ADVANCE = sys.argv[3]
+box = Postbox(
+    sys.argv[1], agent="bob", clock=Fast(float(sys.argv[2])), durability="fast",
+    hold_unknown=True, poll_interval=0.01,
+)
+for missed in ("all", "one", "skip"):
+    box.schedules.add(missed, every=1, missed=missed, to="carol")
+time.sleep(600)
+"""
+DATES = """
+SELECT frame ->> '$.schedule', frame ->> '$.scheduledat' FROM onceward_outbox ORDER BY seq
+"""
+
+
+def torture(path: Path, kills: int, dice: random.Random, advance: str) -> None:
+    """Kill one of two processes again and again; each begins with a clock of its own."""
+    now = 1_700_000_000 - 100 * time.time()
+
+    def begin() -> subprocess.Popen[bytes]:
+        jump = dice.choice((0, 0, 20, -20, 300))
+        return subprocess.Popen([sys.executable, "-c", PROCESS, path, str(now + jump), advance])
+
+    both = [begin(), begin()]
+    try:
+        for _ in range(kills):
+            time.sleep(dice.uniform(0.4, 0.9))
+            which = dice.randrange(2)
+            both[which].kill()
+            both[which].wait()
+            both[which] = begin()
+        time.sleep(1)
+    finally:
+        for each in both:
+            each.kill()
+            each.wait()
+
+
+def dates(path: Path) -> dict[str, list[str]]:
+    """Return the dates of each schedule's messages, as they were sent."""
+    found: dict[str, list[str]] = {}
+    with Postbox(path, start=False) as box:
+        assert [] == box.check()
+        for name, date in box.query(DATES):
+            found.setdefault(name, []).append(date)
+    return found
+
+
+@pytest.mark.timeout(120 + 3 * KILLS)
+def test_each_date_has_one_message(tmp_path: Path, aloud: Callable[[object], None]) -> None:
+    """No date is sent twice or out of order, and ``all`` leaves none out."""
+    torture(tmp_path / "bob.db", KILLS, random.Random(SEED), schedules.ADVANCE)
+    found = dates(tmp_path / "bob.db")
+    aloud(f"schedules: {KILLS} kills, {sum(map(len, found.values()))} messages, seed {SEED}")
+
+    for name, sent in found.items():
+        assert sorted(set(sent)) == sent, name
+    seconds = [round(moment(date)) for date in found["all"]]
+    assert {1} == {later - earlier for earlier, later in pairwise(seconds)}
+    assert len(found["all"]) >= SENT * KILLS
+
+
+def test_a_date_that_is_not_compared_is_sent_twice(tmp_path: Path) -> None:
+    """A mistake shows: the next date is stored without a look at what it was."""
+    careless = schedules.ADVANCE.replace("AND next_at = :seen AND due_at <= :now", "")
+    assert careless != schedules.ADVANCE
+    torture(tmp_path / "bob.db", 10, random.Random(SEED), careless)
+    found = dates(tmp_path / "bob.db")
+
+    assert any(sorted(set(sent)) != sent for sent in found.values())
+
+
+def moment(date: str) -> float:
+    """Return a date in seconds."""
+    return datetime.fromisoformat(date).timestamp()
