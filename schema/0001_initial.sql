@@ -717,7 +717,7 @@ CREATE VIEW onceward_peers AS
 SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_length(p.in_flight_seqs), 0) AS in_flight,
        p.breaker, p.failures, p.due_at, p.lease_at, p.last_error, p.seen_at,
        s.epoch AS stream_epoch, s.number AS stream_number, s.updated_at AS stream_at, p.max_bytes,
-       p.inbound_rule
+       p.inbound_rule, p.owner
   FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON s.sender = p.name;
 
 -- What a comparison of files needs to tell pruned from lost: up to which id the dedup records of a sender may have been pruned.
@@ -729,7 +729,7 @@ CREATE VIEW onceward_lanes AS
 SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head_seq IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased
+       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased, l.owner
   FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq;
 
 CREATE VIEW onceward_file AS
@@ -850,6 +850,14 @@ CREATE VIEW onceward_drops AS
 SELECT d.seq, d.id, CASE d.scope WHEN 'queue' THEN d.peer ELSE i.agent END AS sender,
        CASE d.scope WHEN 'queue' THEN i.agent ELSE d.peer END AS recipient, d.session, d.scope, d.name, d.policy, d.line, d.summary_id, d.dropped_at
   FROM _onceward_drops AS d, _onceward_file_info AS i;
+
+-- A limit of the name '*' has a row for each name of its scope that has messages.
+CREATE VIEW onceward_limits AS
+SELECT l.scope, l.name, l.max_messages, l.max_bytes, l.overflow, u.name AS used_by, coalesce(u.messages, 0) AS messages, coalesce(u.bytes, 0) AS bytes
+  FROM _onceward_limits AS l
+  LEFT JOIN _onceward_limit_usage AS u ON u.scope = l.scope
+   AND (u.name = l.name
+        OR (l.name = '*' AND NOT EXISTS (SELECT 1 FROM _onceward_limits AS x WHERE x.scope = u.scope AND x.name = u.name)));
 
 CREATE VIEW onceward_transitions AS
 SELECT t.seq, t.at, i.agent, t.box, t.id, t.peer, t.from_state, t.to_state, t.reason
