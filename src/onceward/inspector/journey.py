@@ -1,0 +1,181 @@
+"""Tell the journey of one message from what the files of its two agents store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from onceward.inspector.queries.message import (
+    FoundMessage,
+    StoredDeath,
+    StoredMessage,
+    Transition,
+)
+from onceward.model.clock import Millis
+from onceward.model.values import dataclass
+
+Tone = Literal["plain", "good", "bad", "wait"]
+ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
+    "acked": ("receipt", "good"),
+    "failed": ("failed", "bad"),
+    "cancelled": ("cancelled", "bad"),
+    "dropped": ("dropped", "bad"),
+    "processed": ("handled", "good"),
+    "expired": ("expired", "bad"),
+}
+"""Word and tone by the state in which a row ended."""
+LATER: Final = 1 << 62
+ORDER: Final = (
+    "committed", "packed", "push tried", "accepted", "stored there", "asked again", "tried",
+    "processed", "handled", "dropped", "expired", "dead letter", "failed", "receipt",
+)  # fmt: skip
+"""Order of steps of one millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happened to a message, or that it waits for (``at`` is None)."""
+
+    at: Millis | None
+    what: str
+    agent: str
+    """The agent whose file says so."""
+    detail: str = ""
+    tone: Tone = "plain"
+    message_id: str | None = None
+    """The other message, of a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the way: where the message was, from when to when."""
+
+    name: str
+    begin_at: Millis
+    end_at: Millis | None
+    """None while it is still there."""
+
+
+def steps(sender: FoundMessage, recipient: FoundMessage) -> list[Step]:
+    """Return the steps in the order of their times; what is still to come stands last."""
+    found = [*_of_sender(sender), *_of_recipient(recipient)]
+    for files in (sender, recipient) if sender is not recipient else (sender,):
+        found += [step for dead in files.dead for step in _of_death(dead)]
+    return sorted(dict.fromkeys(found), key=_place)
+
+
+def _place(step: Step) -> tuple[Millis, int]:
+    word = step.what.partition(",")[0]
+    rank = ORDER.index(word) if word in ORDER else len(ORDER)
+    return (LATER if step.at is None else step.at), rank
+
+
+def _of_sender(found: FoundMessage) -> Iterator[Step]:
+    row = found.sent
+    if row is None:
+        return
+    name = row.sender
+    key = f", key {row.key}" if row.key else ""
+    topic = f", topic {row.topic}" if row.topic else ""
+    yield Step(row.at, "committed", name, f"session {row.session}{topic}{key}")
+    yield from _sending_again(found.transitions, name)
+    stored_at = next(
+        (each.at for each in found.transitions if each.to_state == "sent"), row.sent_at
+    )
+    if stored_at is not None:
+        yield Step(stored_at, "stored there", name, f"{row.recipient} answered that it has it")
+    for each in found.acknowledgments:
+        yield Step(each.at, each.status.replace("_", " "), name, f"says {each.participant}")
+    if row.ended_at is not None:
+        what, tone = ENDINGS.get(row.state, (row.state, "plain"))
+        told = "the sender knows that it was handled" if row.state == "acked" else row.reason or ""
+        yield Step(row.ended_at, what, name, told, tone)
+    else:
+        yield from _waiting_to_leave(row)
+
+
+def _sending_again(transitions: tuple[Transition, ...], name: str) -> Iterator[Step]:
+    for step in transitions:
+        if step.box != "outbox" or step.from_state is None:
+            continue
+        if step.from_state == step.to_state:
+            yield Step(step.at, "push tried", name, step.reason or "no answer", "bad")
+        elif step.to_state == "pending":
+            again = "asked again" if step.from_state == "sent" else "replayed"
+            yield Step(step.at, again, name, f"was {step.from_state}", "wait")
+
+
+def _waiting_to_leave(row: StoredMessage) -> Iterator[Step]:
+    name = row.sender
+    if row.state == "sending":
+        yield Step(
+            None, "packed", name, f"in the parcel that is on its way to {row.recipient}", "wait"
+        )
+    elif row.held_by:
+        yield Step(None, "held", name, row.held_by, "wait")
+    elif row.state == "pending" and row.due_at is not None:
+        yield Step(row.due_at, "not before", name, row.reason or "delayed", "wait")
+    elif row.state == "pending":
+        yield Step(None, "waits to leave", name, row.reason or "in the outbox", "wait")
+    elif row.state == "sent":
+        yield Step(None, "receipt awaited", name, f"from {row.recipient}", "wait")
+
+
+def _of_recipient(found: FoundMessage) -> Iterator[Step]:
+    for row in found.received:
+        name = row.recipient
+        lane = f"lane {row.lane}" if row.lane else "mailbox or channel"
+        yield Step(row.at, "accepted", name, f"{lane}, {row.priority}")
+        claims = [
+            each for each in found.transitions if each.box == "inbox" and each.peer == row.sender
+        ]
+        attempt = 0
+        for each in claims:
+            if each.from_state == "pending" and each.to_state == "pending":
+                attempt += 1
+                error = f"last error: {each.reason}" if each.reason else ""
+                yield Step(each.at, f"tried, attempt {attempt}", name, error)
+        yield _handling(row, recorded=bool(claims))
+    if not found.received:
+        for record in found.processed:
+            told = "of its dedup record; the row was pruned"
+            owner = found.any.recipient if found.any else ""
+            yield Step(record.processed_at, record.outcome, owner, told, "good")
+
+
+def _handling(row: StoredMessage, *, recorded: bool) -> Step:
+    """Return how the recipient's row ended, or for what it waits."""
+    tried = f"attempt {row.attempts}" if row.attempts else ""
+    if row.ended_at is not None:
+        what, tone = ENDINGS.get(row.state, (row.state, "plain"))
+        told = row.reason or (tried if recorded or row.attempts > 1 else "")
+        return Step(row.ended_at, what, row.recipient, told, tone)
+    if row.state == "processing":
+        return Step(None, "being handled", row.recipient, tried, "wait")
+    reason = f"{tried} failed: {row.reason}" if row.reason else "in the inbox"
+    failing: Tone = "bad" if row.attempts > 1 else "wait"
+    return Step(None, "waits to be handled", row.recipient, reason, failing)
+
+
+def _of_death(dead: StoredDeath) -> Iterator[Step]:
+    name = dead.sender if dead.origin == "outbox" else dead.recipient
+    error = f": {dead.last_error}" if dead.last_error else ""
+    tries = f" after {dead.attempts} attempts" if dead.attempts > 1 else ""
+    yield Step(dead.dead_at, "dead letter", name, f"{dead.reason}{tries}{error}", "bad")
+    if dead.late_at is not None:
+        yield Step(dead.late_at, "late outcome", name, dead.late_outcome or "", "wait")
+
+
+def phases(sender: FoundMessage, recipient: FoundMessage) -> list[Phase]:
+    """Return where the message was, one place after the other."""
+    row = sender.sent
+    arrived = recipient.received[0] if recipient.received else None
+    found: list[Phase] = []
+    if row is not None:
+        left_at = arrived.at if arrived else row.sent_at or row.ended_at
+        found.append(Phase("outbox", row.at, left_at))
+    if arrived is not None:
+        found.append(Phase("inbox", arrived.at, arrived.ended_at))
+        if row is not None and arrived.ended_at is not None:
+            found.append(Phase("receipt", arrived.ended_at, row.ended_at))
+    return [each for each in found if each.end_at is None or each.end_at >= each.begin_at]

@@ -1,0 +1,34 @@
+"""The page of one agent: boxes by state, lanes, leases, peers, limits, runs and queues."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from onceward.inspector.pages.home import chart
+from onceward.inspector.queries.agent import ROWS, agent_facts, minutes
+from onceward.inspector.site import site_of
+
+
+def agent(request: Request) -> Response:
+    """Answer with the page of one agent."""
+    site = site_of(request)
+    with site.reading(request) as (key, reader):
+        facts = agent_facts(reader, site.now())
+    return site.html(
+        request,
+        "agent.html",
+        key=key,
+        keys=(key,),
+        facts=facts,
+        most=ROWS,
+        file=site.path(key),
+        snapshot=site.snapshot(key),
+    )
+
+
+def rates(request: Request) -> Response:
+    """Answer with the rates of one agent, for the chart."""
+    site = site_of(request)
+    with site.reading(request) as (_, reader):
+        return JSONResponse(chart(minutes(reader, site.now())))

@@ -1,0 +1,82 @@
+"""The messages of one agent: a box, filtered, newest first; dead letters are one of the boxes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onceward.inspector.queries.listing import VIEWS, Conditions, Listing, bodies, listing
+from onceward.inspector.queries.message import whole_frame
+from onceward.inspector.reading import NEVER, Reader
+from onceward.inspector.site import NOT_FOUND, Site, site_of
+from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES, REASONS
+
+FILTERS: Final = ("state", "peer", "type", "session", "topic", "text")
+STATES: Final = {
+    "outbox": (*sorted({*OUTBOX_STATES, "sending"}),),
+    "inbox": (*sorted({*INBOX_STATES, "processing"}),),
+    "dead": (*sorted(REASONS),),
+}
+DIGITS: Final = 18
+
+
+def messages(request: Request) -> Response:
+    """Answer with a page of messages."""
+    site = site_of(request)
+    asked = request.query_params
+    box = asked.get("box", "outbox")
+    if box not in VIEWS:
+        raise HTTPException(NOT_FOUND, "a box is outbox, inbox or dead")
+    named = {name: asked.get(name) or None for name in FILTERS}
+    wanted = Conditions(**named)
+    with site.reading(request) as (key, reader):
+        found = listing(reader, box, wanted, before=_before(asked.get("before", "")))
+        shown = _without_secrets(site, reader, box, wanted, found)
+    return site.html(
+        request,
+        "messages.html",
+        key=key,
+        keys=(key,),
+        box=box,
+        boxes=[*VIEWS],
+        states=STATES[box],
+        wanted=named,
+        found=found,
+        shown=shown,
+        first="before" not in asked,
+    )
+
+
+def _before(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS else NEVER
+
+
+def _without_secrets(
+    site: Site, reader: Reader, box: str, wanted: Conditions, found: Listing
+) -> list[object]:
+    """Return the messages found; a text that occurs in what is hidden only finds none."""
+    if wanted.text is None:
+        return [*found.messages]
+    texts = bodies(reader, box, [each.seq for each in found.messages])
+    return [each for each in found.messages if visible(site, texts.get(each.seq, ""), wanted.text)]
+
+
+def visible(site: Site, body: str, text: str) -> bool:
+    """Return whether a text occurs in what is shown of a body."""
+    shown = site.redaction.json(body)
+    return text in shown or text in shown.replace("\n", "").replace('": ', '":')
+
+
+def body(request: Request) -> Response:
+    """Answer with a stored frame as text, however large."""
+    site = site_of(request)
+    box, seq = request.path_params["box"], request.path_params["seq"]
+    with site.reading(request) as (_, reader):
+        frame = whole_frame(reader, box, seq) if box in VIEWS else None
+    if frame is None:
+        raise HTTPException(NOT_FOUND, "this message is not stored here any more")
+    text = frame.decode("utf-8", "replace") if isinstance(frame, bytes) else frame
+    return Response(site.redaction.json(text), media_type="text/plain; charset=utf-8")

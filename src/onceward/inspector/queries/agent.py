@@ -1,0 +1,217 @@
+"""Ask one file for what the page of an agent shows: lanes, peers, runs, queues and limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from onceward.inspector.queries.overview import Overview, overview
+from onceward.inspector.queries.rates import Rates, rates
+from onceward.inspector.reading import NEVER, Reader
+from onceward.model.clock import Millis
+from onceward.model.values import dataclass
+
+SPAN: Final = 60_000
+SPANS: Final = 60
+ROWS: Final = 50
+"""Rows of each list; a longer list says that there are more."""
+
+FILE: Final = """
+SELECT durability, max_pending, max_inbox, max_body, max_file_bytes, opened_at, created_at
+  FROM onceward_file
+"""
+STATES: Final = """
+SELECT pending, sending, sent, acked, failed, cancelled, outbox_dropped, total_retries,
+       inbox_pending, inbox_processing, processed, dropped, expired, duplicates, refused, forks
+  FROM onceward_stats
+"""
+LANES: Final = f"""
+SELECT sender, lane, session, priority, state, head_id, attempts, due_at, leased, owner
+  FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT 10000)
+ ORDER BY attempts DESC, due_at LIMIT {ROWS + 1}
+"""
+PEERS: Final = f"""
+SELECT name, url, breaker, failures, in_flight, number, due_at, seen_at, last_error, owner
+  FROM onceward_peers
+ WHERE name >= ?
+ ORDER BY name LIMIT {ROWS + 1}
+"""
+BACKLOG: Final = "SELECT peer, oldest_at FROM onceward_backlog WHERE box = 'outbox'"
+RUNS: Final = f"""
+SELECT id, session, mode, state, messages, cause, owner, lease_at, started_at, ended_at
+  FROM onceward_runs
+ WHERE seq <= ?
+ ORDER BY seq DESC LIMIT {ROWS + 1}
+"""
+QUEUES: Final = f"""
+SELECT session, state, mode, waiting, bound, dropped, run, due_at, paused_at
+  FROM onceward_session_queues
+ WHERE session >= ?
+ ORDER BY session LIMIT {ROWS + 1}
+"""
+LIMITS: Final = f"""
+SELECT scope, name, used_by, messages, max_messages, bytes, max_bytes, overflow
+  FROM onceward_limits
+ LIMIT {ROWS + 1}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """Bounds and age of a file."""
+
+    durability: str
+    max_pending: int
+    max_inbox: int
+    max_body: int
+    max_file_bytes: int | None
+    opened_at: Millis
+    created_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """How many messages are in each state, or ended in it since the file was made."""
+
+    pending: int
+    sending: int
+    sent: int
+    acked: int
+    failed: int
+    cancelled: int
+    outbox_dropped: int
+    total_retries: int
+    inbox_pending: int
+    inbox_processing: int
+    processed: int
+    dropped: int
+    expired: int
+    duplicates: int
+    refused: int
+    forks: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """A lane that is leased, or that waits for a moment."""
+
+    sender: str | None
+    lane: str
+    session: str | None
+    priority: str
+    state: str
+    head_id: str | None
+    attempts: int
+    due_at: Millis | None
+    leased: int
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """A peer, its breaker and its lease."""
+
+    name: str
+    url: str | None
+    breaker: str
+    failures: int
+    in_flight: int
+    number: int
+    due_at: Millis | None
+    seen_at: Millis | None
+    last_error: str | None
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run, open or past."""
+
+    id: str
+    session: str
+    mode: str
+    state: str
+    messages: int
+    cause: str | None
+    owner: str | None
+    lease_at: Millis | None
+    started_at: Millis
+    ended_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """The queue of a session with runs."""
+
+    session: str
+    state: str
+    mode: str | None
+    waiting: int
+    bound: int
+    dropped: int
+    run: str | None
+    due_at: Millis | None
+    paused_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """A limit, and how full it is."""
+
+    scope: str
+    name: str
+    used_by: str | None
+    messages: int
+    max_messages: int | None
+    bytes: int
+    max_bytes: int | None
+    overflow: str
+
+    @property
+    def fullness(self) -> float:
+        """How full it is, 1.0 is full."""
+        parts = ((self.messages, self.max_messages), (self.bytes, self.max_bytes))
+        return max((used / most for used, most in parts if most), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFacts:
+    """Everything that the page of an agent shows."""
+
+    overview: Overview
+    file: FileFacts
+    states: States
+    lanes: tuple[LaneRow, ...]
+    peers: tuple[PeerRow, ...]
+    oldest_by_peer: dict[str, Millis]
+    runs: tuple[RunRow, ...]
+    queues: tuple[QueueRow, ...]
+    limits: tuple[LimitRow, ...]
+
+    @property
+    def owners(self) -> dict[str, int]:
+        """How many leases each worker and dispatcher holds, by its name."""
+        lanes = [each.owner for each in self.lanes if each.state == "leased"]
+        runs = [each.owner for each in self.runs if each.state == "open"]
+        owners = [*lanes, *runs, *(each.owner for each in self.peers)]
+        return dict(Counter(owner for owner in owners if owner))
+
+
+def agent_facts(reader: Reader, now: Millis) -> AgentFacts:
+    """Return what the page of an agent shows."""
+    return AgentFacts(
+        overview=overview(reader, now),
+        file=FileFacts(*reader.rows(FILE)[0]),
+        states=States(*reader.rows(STATES)[0]),
+        lanes=tuple(LaneRow(*row) for row in reader.rows(LANES)),
+        peers=tuple(PeerRow(*row) for row in reader.rows(PEERS, ("",))),
+        oldest_by_peer=dict(reader.rows(BACKLOG)),
+        runs=tuple(RunRow(*row) for row in reader.rows(RUNS, (NEVER,))),
+        queues=tuple(QueueRow(*row) for row in reader.rows(QUEUES, ("",))),
+        limits=tuple(LimitRow(*row) for row in reader.rows(LIMITS)),
+    )
+
+
+def minutes(reader: Reader, now: Millis) -> Rates:
+    """Return how many messages were sent, received and handled in each minute of an hour."""
+    return rates(reader, now, span=SPAN, count=SPANS)

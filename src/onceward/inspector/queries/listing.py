@@ -1,0 +1,151 @@
+"""
+Find messages of one file that meet conditions, newest first, in a bounded time.
+
+No index answers most conditions, so rows are looked at one by one, from the newest
+on. A page ends when it is full, or when its time is used up; the next one goes on
+from the last row that was looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+from onceward.inspector.reading import NEVER, Reader
+from onceward.model.clock import Millis
+from onceward.model.values import dataclass
+
+ROWS: Final = 50
+LOOK: Final = 50_000
+"""Most rows that one page looks at."""
+BUDGET: Final = 0.1
+"""Seconds after which a page stops to look."""
+
+VIEWS: Final = {
+    "outbox": ("onceward_outbox", "created_at", "recipient", "state"),
+    "inbox": ("onceward_inbox", "received_at", "sender", "state"),
+    "dead": (
+        "onceward_dead_letters",
+        "dead_at",
+        "CASE origin WHEN 'outbox' THEN recipient ELSE sender END",
+        "reason",
+    ),
+}
+"""View, time, peer and state by box; the state of a dead letter is its reason."""
+FITS: Final = """
+       (:state IS NULL OR {state} = :state) AND (:peer IS NULL OR {peer} = :peer)
+   AND (:type IS NULL OR type = :type) AND (:session IS NULL OR session = :session)
+   AND (:topic IS NULL OR topic = :topic)
+   AND (:text IS NULL OR instr(coalesce(body, ''), :text) > 0)
+"""
+SCAN: Final = {
+    box: f"""
+SELECT seq, {FITS.format(peer=peer, state=state)}
+  FROM {view} WHERE seq < :before ORDER BY seq DESC LIMIT {LOOK}
+"""
+    for box, (view, _, peer, state) in VIEWS.items()
+}
+ROW: Final = {
+    box: f"""
+SELECT m.seq, m.id, m.sender, m.recipient, m.session, m.type, m.topic, m.priority, m.state,
+       m.attempts, m.at, m.reason, m.extra
+  FROM json_each(:seqs) AS j
+ CROSS JOIN (SELECT seq, id, sender, recipient, session, type, topic, priority, {state} AS state,
+                    attempts, {at} AS at, {"last_error" if box == "dead" else "reason"} AS reason,
+                    {"origin" if box == "dead" else "NULL"} AS extra FROM {view}) AS m
+    ON m.seq = j.value
+ ORDER BY j.key
+"""
+    for box, (view, at, _, state) in VIEWS.items()
+}
+AT: Final = {
+    box: f"SELECT {at} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"
+    for box, (view, at, _, _) in VIEWS.items()
+}
+BODY: Final = {
+    box: f"SELECT body FROM {view} WHERE seq = ?" for box, (view, _, _, _) in VIEWS.items()
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Conditions on messages; None is no condition."""
+
+    state: str | None = None
+    peer: str | None = None
+    type: str | None = None
+    session: str | None = None
+    topic: str | None = None
+    text: str | None = None
+    """Text that occurs in the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """One message of a list."""
+
+    seq: int
+    id: str
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    topic: str | None
+    priority: str
+    state: str
+    attempts: int
+    at: Millis
+    reason: str | None
+    origin: str | None
+    """Where a dead letter died: outbox, inbox or queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One page of messages."""
+
+    messages: tuple[ListedMessage, ...]
+    next: int | None
+    """Sequence number before which the next page goes on; None where nothing is left."""
+    looked: int
+    looked_until_at: Millis | None
+    """How far back was looked, where the time was used up before the page was full."""
+
+
+def listing(
+    reader: Reader, box: str, wanted: Conditions, *, before: int = NEVER, rows: int = ROWS
+) -> Listing:
+    """Return a page of messages of one box, newest first."""
+    seqs, looked, last = _found(reader, box, wanted, before, rows)
+    full = len(seqs) == rows
+    over = looked < LOOK and not full and last is None
+    found = reader.rows(ROW[box], {"seqs": json.dumps(seqs)})
+    ended = None if full or over or last is None else reader.rows(AT[box], (last,))[0][0]
+    return Listing(tuple(ListedMessage(*row) for row in found), last, looked, ended)
+
+
+def _found(
+    reader: Reader, box: str, wanted: Conditions, before: int, rows: int
+) -> tuple[list[int], int, int | None]:
+    """Return the rows that fit, how many were looked at, and the last of them if more are left."""
+    until = time.monotonic() + BUDGET
+    seqs: list[int] = []
+    looked, seq = 0, before
+    for seq, fits in reader.walk(SCAN[box], _named(wanted) | {"before": before}):
+        looked += 1
+        if fits:
+            seqs.append(seq)
+        if len(seqs) == rows or looked == LOOK or (looked % 64 == 0 and time.monotonic() > until):
+            return seqs, looked, seq
+    return seqs, looked, None
+
+
+def _named(wanted: Conditions) -> dict[str, Any]:
+    names = ("state", "peer", "type", "session", "topic", "text")
+    return {name: getattr(wanted, name) for name in names}
+
+
+def bodies(reader: Reader, box: str, seqs: list[int]) -> dict[int, str]:
+    """Return the bodies of some messages of a box by their numbers."""
+    return {seq: row[0] or "" for seq in seqs for row in reader.rows(BODY[box], (seq,))}

@@ -1,0 +1,140 @@
+"""Ask one file for everything that the page of a home says of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.inspector.queries.rates import Rates, rates
+from onceward.inspector.reading import NEVER, Reader
+from onceward.model.clock import Millis
+from onceward.model.values import dataclass
+
+MANY: Final = 10_000
+"""Counts go so far; above it stands ``10,000+``."""
+SPAN: Final = 180_000
+SPANS: Final = 20
+FEW: Final = 20
+"""Rows of each list of a snapshot."""
+
+FILE: Final = "SELECT agent, paused_at FROM onceward_file"
+STATS: Final = """
+SELECT pending + sending, inbox_pending + inbox_processing, enqueued, received, processed,
+       dead_total
+  FROM onceward_stats
+"""
+OLDEST: Final = """
+SELECT min(CASE box WHEN 'outbox' THEN oldest_at END), min(CASE box WHEN 'inbox' THEN oldest_at END)
+  FROM onceward_backlog
+"""
+DEAD: Final = f"""
+SELECT reason, type, count(*), max(dead_at)
+  FROM (SELECT reason, type, dead_at FROM onceward_dead_letters
+         WHERE seq <= ? ORDER BY seq DESC LIMIT {MANY + 1})
+ GROUP BY reason, type ORDER BY count(*) DESC, reason, type
+"""
+BREAKERS: Final = f"""
+SELECT name, breaker, failures, due_at, last_error FROM onceward_peers
+ WHERE breaker <> 'closed' OR failures > 0
+ ORDER BY name LIMIT {FEW}
+"""
+# Lanes that are leased or wait for a moment have one; a lane that is ready has failed no more.
+FAILING: Final = f"""
+SELECT sender, lane, priority, head_id, attempts, due_at
+  FROM (SELECT sender, lane, priority, head_id, attempts, due_at FROM onceward_lanes
+         WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY})
+ WHERE attempts > 1
+ ORDER BY attempts DESC LIMIT {FEW}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead letters of one file that died of one reason and have one type."""
+
+    reason: str
+    type: str
+    count: int
+    newest_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """A peer that pushes failed to reach."""
+
+    peer: str
+    state: str
+    failures: int
+    due_at: Millis | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailingLane:
+    """A lane whose first message was tried more than once."""
+
+    sender: str | None
+    lane: str
+    priority: str
+    head_id: str | None
+    attempts: int
+    due_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """One file at one moment."""
+
+    agent: str
+    paused_at: Millis | None
+    outgoing: int
+    """Messages that the recipients have not stored."""
+    incoming: int
+    """Messages that are stored here and not handled."""
+    enqueued: int
+    received: int
+    processed: int
+    dead_total: int
+    oldest_out_at: Millis | None
+    oldest_in_at: Millis | None
+    dead: tuple[DeadGroup, ...]
+    breakers: tuple[Breaker, ...]
+    failing: tuple[FailingLane, ...]
+    rates: Rates
+
+    @property
+    def dead_letters(self) -> int:
+        """How many dead letters there are, at most one more than MANY."""
+        return sum(group.count for group in self.dead)
+
+    @property
+    def oldest_at(self) -> Millis | None:
+        """When the oldest message that waits, in either box, was sent or received."""
+        return min(filter(None, (self.oldest_out_at, self.oldest_in_at)), default=None)
+
+    @property
+    def open_breakers(self) -> int:
+        """How many of its peers are left alone for a while."""
+        return sum(each.state != "closed" for each in self.breakers)
+
+
+def overview(reader: Reader, now: Millis) -> Overview:
+    """Return what a file says of itself, in time that does not grow with its messages."""
+    [(agent, paused_at)] = reader.rows(FILE)
+    [(outgoing, incoming, enqueued, received, processed, dead_total)] = reader.rows(STATS)
+    [(oldest_out_at, oldest_in_at)] = reader.rows(OLDEST)
+    return Overview(
+        agent=agent,
+        paused_at=paused_at,
+        outgoing=outgoing,
+        incoming=incoming,
+        enqueued=enqueued,
+        received=received,
+        processed=processed,
+        dead_total=dead_total,
+        oldest_out_at=oldest_out_at,
+        oldest_in_at=oldest_in_at,
+        dead=tuple(DeadGroup(*row) for row in reader.rows(DEAD, (NEVER,))),
+        breakers=tuple(Breaker(*row) for row in reader.rows(BREAKERS)),
+        failing=tuple(FailingLane(*row) for row in reader.rows(FAILING)),
+        rates=rates(reader, now, span=SPAN, count=SPANS),
+    )

@@ -1,0 +1,181 @@
+"""Actions: only with leave, only when confirmed by a page of ours, and written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from onceward import Postbox
+from onceward.errors import InvalidArgument
+from onceward.inspector import app
+
+if TYPE_CHECKING:
+    from tests.inspector.conftest import Home
+
+FIELD = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Path:
+    """Return the file of actions."""
+    return tmp_path / "audit.jsonl"
+
+
+@pytest.fixture
+def writer(home: Home, audit: Path) -> Iterator[TestClient]:
+    """Return a client of an inspector that may change things."""
+    made = app([home.path], clock=home.clock, write=True, audit=audit)
+    made.state.site.refresher.refresh()
+    client = TestClient(made, base_url="http://localhost")
+    yield client
+    client.close()
+    made.state.site.refresher.stop()
+
+
+def fields(web: TestClient, address: str) -> dict[str, str]:
+    """Return the fields of the form that asks whether an action is meant."""
+    page = web.get(address)
+    assert 200 == page.status_code, page.text
+    return dict(FIELD.findall(page.text))
+
+
+def confirmed(web: TestClient, address: str) -> str:
+    """Do an action as a reader does, and return the page that follows."""
+    return web.post(address.partition("?")[0], data=fields(web, address)).text
+
+
+def box(home: Home, agent: str) -> Postbox:
+    """Return an agent's postbox without engines."""
+    return Postbox(home.path / f"{agent}.db", start=False, clock=home.clock)
+
+
+def entries(audit: Path) -> list[dict[str, Any]]:
+    """Return what was written down."""
+    return [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
+
+
+def test_pages_that_only_read_offer_and_take_no_action(web: TestClient) -> None:
+    """Neither the question nor the form is answered."""
+    assert "/act/" not in web.get("/agents/shop").text
+    assert 403 == web.get("/agents/shop/act/pause").status_code
+    assert 403 == web.post("/agents/shop/act/pause").status_code
+
+
+def test_an_action_is_asked_done_and_written_down(
+    writer: TestClient, home: Home, audit: Path
+) -> None:
+    """The page that follows says what became of it; two lines say it for later."""
+    page = confirmed(writer, "/agents/billing/act/pause")
+
+    assert "Pause the agent: paused" in page
+    with box(home, "billing") as billing:
+        assert billing.health().paused
+    assert [("inspect.pause", "billing", "asked"), ("inspect.pause", "billing")] == [
+        (each["op"], each["agent_id"], *([each["outcome"]] * (each["outcome"] == "asked")))
+        for each in entries(audit)
+    ]
+    assert "resumed" in confirmed(writer, "/agents/billing/act/resume")
+
+
+@pytest.mark.parametrize("theft", ["no cookie", "another form", "another site", "another origin"])
+def test_a_forged_form_changes_nothing(
+    writer: TestClient, home: Home, audit: Path, theft: str
+) -> None:
+    """A form needs the mark of its reader, and to come from a page of ours."""
+    sent = fields(writer, "/agents/billing/act/pause")
+    headers = {
+        "another site": {"sec-fetch-site": "cross-site"},
+        "another origin": {"origin": "http://evil.example"},
+    }.get(theft, {})
+    if theft == "no cookie":
+        writer.cookies.clear()
+    if theft == "another form":
+        sent = {"form": "0" * 64}
+
+    assert 403 == writer.post("/agents/billing/act/pause", data=sent, headers=headers).status_code
+    with box(home, "billing") as billing:
+        assert not billing.health().paused
+    assert not audit.exists()
+
+
+def test_a_question_changes_nothing(writer: TestClient, home: Home) -> None:
+    """To open the address of an action is to ask."""
+    for verb in ("pause", "purge"):
+        writer.get(f"/agents/billing/act/{verb}")
+
+    with box(home, "billing") as billing:
+        assert (False, 3) == (billing.health().paused, len(billing.dead_letters.list()))
+
+
+def test_dead_letters_are_replayed_and_purged(writer: TestClient, home: Home) -> None:
+    """One by its id; the others by what they have in common, which the question counts."""
+    one = confirmed(writer, f"/agents/billing/act/replay?id={home.ids['rejected']}")
+    asked = writer.get("/agents/billing/act/purge?reason=rejected&type=invoice.created").text
+    rest = confirmed(writer, "/agents/billing/act/purge?reason=rejected&type=invoice.created")
+
+    assert "waits to be sent or handled again" in one
+    assert "<dd>2</dd>" in asked
+    assert "2 dead letters purged" in rest
+    with box(home, "billing") as billing:
+        assert [] == billing.dead_letters.list()
+
+
+def test_a_filter_keeps_the_others(writer: TestClient, home: Home) -> None:
+    """What does not match stays."""
+    assert "0 dead letters purged" in confirmed(writer, "/agents/billing/act/purge?type=other")
+    assert 404 == writer.get("/agents/billing/act/purge?topic=%23").status_code
+    with box(home, "billing") as billing:
+        assert 3 == len(billing.dead_letters.list())
+
+
+def test_a_message_is_cancelled(writer: TestClient, home: Home) -> None:
+    """If it has not left; otherwise the page says that it was not."""
+    assert "Cancel a message: cancelled" in confirmed(
+        writer, f"/agents/shop/act/cancel?id={home.ids['late']}"
+    )
+    assert "not cancelled" in confirmed(writer, f"/agents/shop/act/cancel?id={home.ids['order']}")
+    with box(home, "shop") as shop:
+        assert "cancelled" == shop.resolve(home.ids["late"])
+
+
+def test_a_breaker_is_reset(writer: TestClient, home: Home) -> None:
+    """The peer is tried again at once."""
+    confirmed(writer, "/agents/shop/act/reset?id=warehouse")
+
+    with box(home, "shop") as shop:
+        assert [("warehouse", "closed")] == [
+            (each.name, each.breaker) for each in shop.peers.list() if each.name == "warehouse"
+        ]
+
+
+def test_a_session_is_paused_and_its_run_aborted(writer: TestClient, home: Home) -> None:
+    """Runs that have ended are not aborted, and the page says so."""
+    with box(home, "coder") as coder:
+        run = coder.runs.list()[0].id
+    assert "session chat is paused" in confirmed(writer, "/agents/coder/act/pause-queue?id=chat")
+    assert "not aborted: it was not open" in confirmed(writer, f"/agents/coder/act/abort?id={run}")
+    confirmed(writer, "/agents/coder/act/resume-queue?id=chat")
+    with box(home, "coder") as coder:
+        [queue] = coder.queues.list()
+        assert queue.paused_at is None
+
+
+def test_an_action_that_fails_says_why(writer: TestClient, home: Home, audit: Path) -> None:
+    """The error stands on the page and in the file."""
+    page = confirmed(writer, "/agents/billing/act/replay?id=none")
+
+    assert 404 == writer.get("/agents/billing/act/nothing").status_code
+    assert "not done" in entries(audit)[-1]["outcome"]
+    assert page
+
+
+def test_actions_need_a_file_to_be_written_to(home: Home) -> None:
+    """Without one no inspector with actions is made."""
+    with pytest.raises(InvalidArgument, match="audit=FILE"):
+        app([home.path], write=True)
