@@ -136,7 +136,7 @@ def test_idle_files_are_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> N
     slots = FileSlots()
 
     def lend(name: str) -> Slot:
-        return slots.lend((slots, Path(name)), lambda: (_never, lambda: closed.append(name)))
+        return slots.lend((slots, Path(name)), lambda: Opened(_never, lambda: closed.append(name)))
 
     a = lend("a")
     slots.give_back(lend("b"))
@@ -156,7 +156,7 @@ def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -
     slots = FileSlots()
 
     def lend(name: str) -> Slot:
-        return slots.lend((slots, Path(name)), lambda: (_never, lambda: closed.append(name)))
+        return slots.lend((slots, Path(name)), lambda: Opened(_never, lambda: closed.append(name)))
 
     for name in "abcd":
         slots.give_back(lend(name))
@@ -175,12 +175,14 @@ def test_a_file_is_opened_after_all_idle_ones_are_closed(monkeypatch: pytest.Mon
     closed = list[str]()
     monkeypatch.setattr(file_slots, "descriptors_left", lambda: bool(closed))
     slots = FileSlots()
-    slots.give_back(slots.lend((slots, Path("a")), lambda: (_never, lambda: closed.append("a"))))
+    slots.give_back(
+        slots.lend((slots, Path("a")), lambda: Opened(_never, lambda: closed.append("a")))
+    )
 
     def opened() -> Opened:
         if not closed:
             raise OSError(errno.EMFILE, "too many open files")
-        return _never, lambda: None
+        return Opened(_never, lambda: None)
 
     slots.give_back(slots.lend((slots, Path("b")), opened))
 
@@ -192,7 +194,7 @@ def test_a_file_that_is_forgotten_in_use_is_closed_by_its_last_user() -> None:
     closed = list[str]()
     slots = FileSlots()
     key = (slots, Path("a"))
-    slot = slots.lend(key, lambda: (_never, lambda: closed.append("a")))
+    slot = slots.lend(key, lambda: Opened(_never, lambda: closed.append("a")))
     slots.forget(key)
     before = list(closed)
     slots.give_back(slot)
@@ -205,10 +207,10 @@ def test_files_in_use_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_slots, "files_allowed", lambda: 1)
     monkeypatch.setattr(file_slots, "WAIT", 0.0)
     slots = FileSlots()
-    slots.lend((slots, Path("a")), lambda: (_never, lambda: None))
+    slots.lend((slots, Path("a")), lambda: Opened(_never, lambda: None))
 
     with pytest.raises(OutOfDescriptors, match="1 files are open and in use"):
-        slots.lend((slots, Path("b")), lambda: (_never, lambda: None))
+        slots.lend((slots, Path("b")), lambda: Opened(_never, lambda: None))
 
 
 def _never(_: Any) -> Any:

@@ -112,7 +112,7 @@ def test_statements_of_an_opening(tmp_path: Path) -> None:
         )
     )
     try:
-        database.Database.open(tmp_path / f"{name}.db", agent=name, create=False).close()
+        database.Database.open(tmp_path / f"{name}.db", agent=name, mode="existing").close()
     finally:
         apsw.connection_hooks.pop()
     assert OPENING == len(statements), statements
@@ -140,3 +140,63 @@ def _cache_size(db: database.Database) -> int:
     with db.writer.exclusive() as handle:
         [(size,)] = handle.execute("PRAGMA cache_size").fetchall()
     return int(size)
+
+
+def test_files_that_were_not_used_last_give_their_memory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of open files only those used last keep their schema; all others take parcels as before."""
+    monkeypatch.setattr(file_slots, "WARM", 2)
+    names = recipients(tmp_path, 4)
+    with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
+        deliver(box, names)
+        kept = [_schema_bytes(tmp_path, name) > 0 for name in names]
+        deliver(box, names)
+        found = box.query("SELECT state, count(*) FROM onceward_outbox GROUP BY state")
+
+    assert [False, False, True, True] == kept
+    assert [("sent", 8)] == [tuple(row) for row in found]
+
+
+def test_a_file_that_only_takes_parcels_keeps_no_statements(tmp_path: Path) -> None:
+    """Its agent's own opening connects again, with a cache of statements; messages stay."""
+    [name] = recipients(tmp_path, 1)
+    with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
+        deliver(box, [name])
+        sizes = [_statements_kept(tmp_path, name)]
+        with Postbox(tmp_path / f"{name}.db", agent=name, start=False) as own:
+            sizes.append(_statements_kept(tmp_path, name))
+            deliver(box, [name])
+            [(waiting,)] = own.query("SELECT count(*) FROM onceward_inbox")
+
+    assert ([0, 512], 2) == (sizes, waiting)
+
+
+def test_a_file_that_its_agent_has_open_gives_nothing_back(tmp_path: Path) -> None:
+    """A rest is for files that only take parcels: the agent's own statements stay prepared."""
+    [name] = recipients(tmp_path, 1)
+    with (
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False),
+        Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box,
+    ):
+        deliver(box, [name])
+        _database(tmp_path, name).rest()
+
+        assert _schema_bytes(tmp_path, name) > 0
+
+
+def _database(folder: Path, name: str) -> database.Database:
+    found: database.Database = open_files.files[(file_key(folder / f"{name}.db"), "")]  # type: ignore[index]  # it exists
+    return found
+
+
+def _schema_bytes(folder: Path, name: str) -> int:
+    con, _ = _database(folder, name).connections()
+    assert con is not None
+    return con.status(apsw.SQLITE_DBSTATUS_SCHEMA_USED)[0]
+
+
+def _statements_kept(folder: Path, name: str) -> int:
+    con, _ = _database(folder, name).connections()
+    assert con is not None
+    return con.cache_stats()["size"]

@@ -91,5 +91,5 @@ class TestAsyncFunction(TransportConformance):
 
 
 def _open_file(path: Path, agent: str) -> Opened:
-    db = Database.open(path, agent=agent, create=False)
-    return Receiver(db, settings=LIMITS).accept, db.close
+    db = Database.open(path, agent=agent, mode="existing")
+    return Opened(Receiver(db, settings=LIMITS).accept, db.close)

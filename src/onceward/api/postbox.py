@@ -154,8 +154,9 @@ class Postbox(Session, EventSource):
         name = agent.name if isinstance(agent, Agent) else agent
         descriptors.table.forget()  # a program may have opened the file a moment ago
         self._db = Database.open(
-            path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None
-        )
+            path, agent=name, settings=self._settings, clock=clock, vfs=vfs,
+            mode="existing" if name is None else "create",
+        )  # fmt: skip
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
         self._routes = TransportRouter(
@@ -170,8 +171,7 @@ class Postbox(Session, EventSource):
             self._db, settings=self._settings, hooks=self._hooks, home=self._home, network=True
         )
         self._listeners: list[Listener] = []
-        self._lock, self._closed = Lock(), False
-        self._loop, self._loop_is_ours = loop, False
+        self._lock, self._closed, self._loop, self._loop_is_ours = Lock(), False, loop, False
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
             self._build_runtime(ids or _ids_of(clock))

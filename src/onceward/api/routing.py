@@ -234,9 +234,8 @@ class TransportRouter:
             else self._db.clock
         )
         db = Database.open(
-            path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False
+            path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, mode="deliver"
         )
-        db.only_take_parcels()
         home = DirectoryHandle(db, wanted)
         own = Receiver(db, settings=self._settings, home=home).accept
 
@@ -247,7 +246,7 @@ class TransportRouter:
             home.close()
             db.close()
 
-        return accept, close
+        return Opened(accept, close, db.rest)
 
     def close(self, seconds: float) -> None:
         """

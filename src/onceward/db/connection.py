@@ -78,12 +78,14 @@ def connect(
     vfs: str | None = None,
     readonly: bool = False,
     patience: Callable[[int], bool] | None = None,
+    statements: int = STATEMENTS,
 ) -> apsw.Connection:
     """
     Open *path*, which exists, with our pragmas; nothing of the file is changed.
 
     *patience* is asked from the first statement on: even a pragma reads the
     schema, and after a crash another process may be recovering the WAL.
+    *statements* is how many prepared ones are kept.
 
     Raises:
         StoreError: mapped from what SQLite said.
@@ -96,7 +98,7 @@ def connect(
             f"file:{quote(str(path))}",
             flags | apsw.SQLITE_OPEN_URI,
             vfs=vfs,
-            statementcachesize=STATEMENTS,
+            statementcachesize=statements,
         )
         con.set_busy_handler(patience)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
@@ -167,6 +169,9 @@ def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
             calls += 1
 
 
+JITTER: Final = random.Random()  # noqa: S311 - no secret; one for all files, as its state is large
+
+
 class BusyHandler:
     """
     Our busy handler: random, growing, about 20 ms at most, one deadline.
@@ -179,7 +184,6 @@ class BusyHandler:
 
     def __init__(self) -> None:
         self.deadline = 0.0
-        self._rng = random.Random()  # noqa: S311 - jitter, not a secret
 
     def __call__(self, calls: int) -> bool:
         """Wait a moment; say False once the deadline has passed."""
@@ -187,9 +191,7 @@ class BusyHandler:
         if left <= 0:
             return False
         time.sleep(
-            min(
-                left, (0.5 + self._rng.random()) * min(self.LONGEST, 0.0002 * 1.6 ** min(calls, 20))
-            )
+            min(left, (0.5 + JITTER.random()) * min(self.LONGEST, 0.0002 * 1.6 ** min(calls, 20)))
         )
         return True
 

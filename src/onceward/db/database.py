@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, TypeVar
 
 import apsw
 
@@ -22,7 +22,7 @@ from onceward.db import (
     open_files,
 )
 from onceward.db.connection import (
-    CACHE,
+    STATEMENTS,
     BusyHandler,
     check_version,
     close,
@@ -60,6 +60,10 @@ LONGEST_PAUSE: Final = 1.0
 """Most seconds of that pause."""
 SMALL_CACHE: Final = "PRAGMA cache_size = -512"
 """KiB of pages of a file that only takes parcels: a thousand such files may be open."""
+FORGET_SCHEMA: Final = "PRAGMA writable_schema = RESET"
+"""Frees the parsed schema, 300 KiB; the next statement reads it again, in about 1 ms."""
+OpenMode = Literal["create", "existing", "deliver"]
+"""Any use of a file, any use of one that exists, or taking parcels only."""
 
 
 class _Reopening(NamedTuple):
@@ -84,14 +88,21 @@ class Database:
     """Mark in the header of a new file."""
 
     def __init__(
-        self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None
+        self,
+        path: Path,
+        *,
+        agent: str | None,
+        settings: Settings,
+        clock: Clock,
+        vfs: str | None,
+        only_takes_parcels: bool = False,
     ) -> None:
         self.path, self.clock, self.vfs = path, clock, vfs
         self._settings, self._expected_agent = settings, agent
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
         self._pid, self.users = os.getpid(), 0
         self._openings, self._migrated = 0, False
-        self._cache = CACHE
+        self._only_takes_parcels = only_takes_parcels
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
@@ -125,12 +136,13 @@ class Database:
         settings: Settings | None = None,
         clock: Clock | None = None,
         vfs: str | None = None,
-        create: bool = True,
+        mode: OpenMode = "create",
     ) -> Self:
         """
         Open (create, migrate) the file and pass the open barrier.
 
         Without *agent* the file says itself whose it is, and its durability holds.
+        In the mode ``deliver`` it takes little memory until it is opened in another.
 
         Raises:
             StoreUnusable, StoreCorrupt, Busy: see each class; nothing was changed.
@@ -144,20 +156,25 @@ class Database:
         chosen = settings or Settings()
         with open_files.lock:
             key = file_checks.file_key(real)
-            if key is None and not create:
+            if key is None and mode != "create":
                 msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
                 raise StoreUnusable(msg)
             found = None if key is None else open_files.files.get((key, vfs or ""))
             if found is None:
-                found = cls._first(real, agent, chosen, clock or SystemClock(), vfs)
+                make = partial(
+                    cls, agent=agent, settings=chosen, clock=clock or SystemClock(), vfs=vfs,
+                    only_takes_parcels=mode == "deliver",
+                )  # fmt: skip
+                found = cls._first(make, real, allow_network=chosen.network_filesystem)
             else:
                 cls._refuse_other_kind(found)
                 identity.refuse_other(found.agent, agent)
                 found.recover()
-                found._set_cache(CACHE)
+                if mode != "deliver":
+                    found._take_any_use()
                 found.apply_settings(chosen, clock)
             found.users += 1
-            return found  # type: ignore[return-value]  # the registry holds what cls made
+            return found
 
     @classmethod
     def _refuse_other_kind(cls, found: Database) -> None:
@@ -166,9 +183,7 @@ class Database:
             raise SchemaMismatch(msg)
 
     @classmethod
-    def _first(
-        cls, real: Path, agent: str | None, settings: Settings, clock: Clock, vfs: str | None
-    ) -> Database:
+    def _first(cls, make: Callable[[Path], Self], real: Path, *, allow_network: bool) -> Self:
         if file_checks.file_key(real) in open_files.inherited:
             msg = (
                 f"{real} was open when this process forked:"
@@ -176,12 +191,12 @@ class Database:
             )
             raise ForkedProcess(msg)
         foreign_library.install_hook()
-        file_checks.create_or_check(real, allow_network=settings.network_filesystem)
+        file_checks.create_or_check(real, allow_network=allow_network)
         cls._refuse_foreign(real)
-        made = cls(real, agent=agent, settings=settings, clock=clock, vfs=vfs)
+        made = make(real)
         key = file_checks.file_key(real)
         assert key is not None  # noqa: S101 - it is open
-        open_files.files[(key, vfs or "")] = made
+        open_files.files[(key, made.vfs or "")] = made
         return made
 
     @staticmethod
@@ -196,17 +211,19 @@ class Database:
         )
         raise ForeignHandle(msg)
 
-    def only_take_parcels(self) -> None:
-        """Keep few pages in memory until the file is opened once more; no use where it was."""
-        with open_files.lock:
-            if self.users == 1:
-                self._set_cache(SMALL_CACHE)
+    def _take_any_use(self) -> None:
+        """Connect again with the memory that other uses than taking parcels need."""
+        if self._only_takes_parcels:
+            self._only_takes_parcels = False
+            with self.writer.exclusive():
+                self.reopen()
 
-    def _set_cache(self, pragma: str) -> None:
-        if pragma != self._cache:
+    def rest(self) -> None:
+        """Give back the memory of a file that only takes parcels; the next one costs more time."""
+        if self._only_takes_parcels:
             with self.writer.exclusive() as handle:
-                handle.execute(pragma)
-            self._cache = pragma
+                handle.execute(FORGET_SCHEMA)
+                handle.release_memory()
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
         """Apply the explicit settings of a further opening; one that only delivers gives none."""
@@ -256,15 +273,22 @@ class Database:
 
     def _connect(self, deadline: float) -> apsw.Connection:
         self.busy_handler.deadline = self._read_busy_handler.deadline = deadline
-        con = connect(self.path, vfs=self.vfs, patience=self.busy_handler)
+        con = connect(
+            self.path, vfs=self.vfs, patience=self.busy_handler, statements=self._statements
+        )
         try:
-            if self._cache != CACHE:
-                con.execute(self._cache)
+            if self._only_takes_parcels:
+                con.execute(SMALL_CACHE)
             self._preflight(con)
         except BaseException:
             close(con)
             raise
         return con
+
+    @property
+    def _statements(self) -> int:
+        """How many prepared statements are kept: none of a file that gets a parcel now and then."""
+        return 0 if self._only_takes_parcels else STATEMENTS
 
     def _preflight(self, con: apsw.Connection) -> None:
         """Refuse what must be refused before anything of the file is changed."""
@@ -426,7 +450,9 @@ class Database:
             msg = f"{self.path}: an error closed it a moment ago; try again"
             raise StoreFault(msg)
         self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
-        reader = connect(self.path, vfs=self.vfs, patience=self._read_busy_handler)
+        reader = connect(
+            self.path, vfs=self.vfs, patience=self._read_busy_handler, statements=self._statements
+        )
         reader.execute("PRAGMA query_only = ON")
         self._reader = reader
         return reader

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -138,7 +139,7 @@ def sync(path: Path) -> None:
 
 def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mountinfo") -> None:
     """Raise NetworkFilesystem if *folder* lies where locks do not hold, unless that is allowed."""
-    kind = filesystem(folder, mounts)
+    kind = _recent_filesystem(folder, mounts, int(time.monotonic()))
     if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
         return
     msg = (
@@ -146,6 +147,13 @@ def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mount
         " use a local disk, or network_filesystem=True"
     )
     raise NetworkFilesystem(msg)
+
+
+@lru_cache(maxsize=64)
+def _recent_filesystem(folder: Path, mounts: str, second: int) -> str:
+    """Return what ``filesystem`` says; openings of one second share a look."""
+    del second
+    return filesystem(folder, mounts)
 
 
 def filesystem(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
@@ -217,6 +225,7 @@ def is_dead(owner: str) -> bool:
     return there not in {"", mark}
 
 
+@lru_cache(maxsize=1)
 def boot_id() -> str:
     """Return what changes when the operating system restarts, empty where it cannot be told."""
     try:

@@ -43,6 +43,10 @@ class Handle(Protocol):
         """Return how many rows the last statement changed."""
         ...
 
+    def release_memory(self) -> None:
+        """Give back the memory of pages that nothing uses."""
+        ...
+
 
 class FileGuard(Protocol):
     """Detects that an open file was taken away."""

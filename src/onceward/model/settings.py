@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, Unpack
 
@@ -194,6 +195,7 @@ class Settings(BaseModel):
     """Keep an index of the words of bodies, for ``search``."""
 
     @classmethod
+    @lru_cache(maxsize=16)
     def _inherit(cls, *, busy_timeout: float) -> Self:
         """Return defaults that override nothing, for opening a file whose owner's settings hold."""
         return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)

@@ -32,7 +32,7 @@ class OpenAgentFiles:
                     return None
                 wanted = Settings._inherit(busy_timeout=self._settings.busy_timeout)
                 self._opened[agent] = Database.open(
-                    path, agent=agent, settings=wanted, clock=self._db.clock, create=False
+                    path, agent=agent, settings=wanted, clock=self._db.clock, mode="existing"
                 )
             return self._opened[agent]
 

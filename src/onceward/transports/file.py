@@ -63,7 +63,7 @@ class FileTransport:
         try:
             slot = slots.lend((self, path), partial(self._opened, path, parcel.recipient))
             try:
-                return slot.accept(parcel)
+                return slot.opened.accept(parcel)
             finally:
                 slots.give_back(slot)
         except (Refused, Unreachable, OutOfDescriptors):

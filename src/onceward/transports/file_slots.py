@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.errors import OncewardError, OutOfDescriptors
 from onceward.transports.base import Accept
@@ -29,8 +29,18 @@ IDLE: Final = 60.0
 WAIT: Final = 10.0
 """Longest wait for a file to fall idle, in seconds."""
 
-Opened = tuple[Accept, Callable[[], None]]
-"""Functions that deliver a parcel to an open file, and that close it."""
+WARM: Final = 128
+"""Files that keep their schema in memory, those that were used last; all others give it back."""
+
+
+class Opened(NamedTuple):
+    """Functions that deliver a parcel to an open file, close it, and give back its memory."""
+
+    accept: Accept
+    close: Callable[[], None]
+    rest: Callable[[], None] = lambda: None
+
+
 Key = tuple[object, Path]
 """The transport that opened a file, and its path."""
 
@@ -39,8 +49,7 @@ Key = tuple[object, Path]
 class Slot:
     """An open file, and how many deliveries use it."""
 
-    accept: Accept
-    close: Callable[[], None]
+    opened: Opened
     users: int = 1
     idle_since: float = 0.0
     """Time of the monotonic clock at which its last use ended."""
@@ -58,6 +67,8 @@ class FileSlots:
 
     def __init__(self) -> None:
         self._slots: OrderedDict[Key, Slot] = OrderedDict()
+        self._warm: OrderedDict[Slot, None] = OrderedDict()
+        """The files that were used last, the last one at the end."""
         self._lock = Lock()
         self._changed, self._waiting = Condition(self._lock), 0
         self._count = 0
@@ -85,10 +96,23 @@ class FileSlots:
             slot.users -= 1
             slot.idle_since = time.monotonic()
             close = slot.stale and slot.users == 0
+            cold = None if slot.stale else self._cooled_by(slot)
             if self._waiting:
                 self._changed.notify()
         if close:
             self._close(slot)
+        if cold is not None:
+            with suppress(OncewardError):  # it is met by the next delivery
+                cold.opened.rest()
+
+    def _cooled_by(self, slot: Slot) -> Slot | None:
+        """Count *slot* among those used last; return the idle one that is not any more, if any."""
+        self._warm[slot] = None
+        self._warm.move_to_end(slot)
+        if len(self._warm) <= WARM:
+            return None
+        oldest, _ = self._warm.popitem(last=False)
+        return None if oldest.users or oldest.stale else oldest
 
     def paths(self, owner: object) -> list[Path]:
         """Return the paths of the open files of one transport."""
@@ -125,11 +149,11 @@ class FileSlots:
     def _add(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
         self._reserve()
         try:
-            accept, close = self._open_or_shed(open_file)
+            opened = self._open_or_shed(open_file)
         except BaseException:
             self._release()
             raise
-        slot = Slot(accept, close)
+        slot = Slot(opened)
         with self._lock:
             twin = self._slots.pop(key, None)  # another thread opened it at the same time
             idle = twin is not None and twin.retire()
@@ -188,12 +212,14 @@ class FileSlots:
     def _close(self, slot: Slot) -> None:
         try:
             with suppress(OncewardError):
-                slot.close()
+                slot.opened.close()
         finally:
-            self._release()
+            self._release(slot)
 
-    def _release(self) -> None:
+    def _release(self, slot: Slot | None = None) -> None:
         with self._lock:
+            if slot is not None:
+                self._warm.pop(slot, None)
             self._count -= 1
             self._changed.notify()
 
