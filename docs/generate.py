@@ -70,7 +70,10 @@ SECTIONS = {
         "AsyncRun AsyncMailbox aio.AsyncHandlerTransaction AsyncChannel aio.AsyncLimits"
     ),
     "Settings and policies": "Settings RetryPolicy",
-    "Hooks": "hooks.LogHook hooks.AuditLog",
+    "Hooks": (
+        "hooks.LogHook hooks.AuditLog hooks.Observer hooks.Sending hooks.Handling hooks.SendFacts "
+        "hooks.Attempt"
+    ),
     "For transports": (
         "base.Transport base.Features parcel.Parcel parcel.ParcelFrame parcel.Receipt "
         "parcel.Answer frame.Frame function.FunctionTransport"

@@ -16,7 +16,17 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.integrations.conftest import Telemetry, linked, parent_id, span_id, trace_id
 from tests.journey.conftest import Clock
 
-from onceward import Agent, AsyncContext, AsyncPostbox, Context, Postbox, Reject, Run
+from onceward import (
+    Agent,
+    AsyncContext,
+    AsyncMessage,
+    AsyncPostbox,
+    Context,
+    Postbox,
+    Reject,
+    Run,
+)
+from onceward.api.aio import AsyncHandlerTransaction
 from onceward.errors import QueueFull, SendError
 
 PING = {"number": 1}
@@ -48,7 +58,7 @@ def answering() -> Agent:
     agent = Agent("b")
 
     @agent.on("json")
-    def answer(body: dict[str, int]) -> dict[str, int]:
+    def answer(body: dict[str, Any]) -> dict[str, int]:
         return {"number": body["number"] + 1}
 
     return agent
@@ -119,10 +129,10 @@ def test_a_handler_goes_on_with_the_trace_of_its_message(
 def test_a_message_that_is_claimed_after_a_restart_continues_its_trace(
     tmp_path: Path, telemetry: Telemetry
 ) -> None:
-    """The trace is in the file: another process, with another tracer, goes on with it."""
+    """The trace is in the file: another opening, with another tracer, goes on with it."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as a:
         telemetry.observe(a)
-        a.send("b", PING)
+        a.send("b", PING | {"text": "x" * 200_000})
     later, agent = Telemetry(), answering()
     later.observe(agent)
     with (
@@ -130,6 +140,7 @@ def test_a_message_that_is_claimed_after_a_restart_continues_its_trace(
         Postbox(tmp_path / "a.db", start=False) as a,
     ):
         settle(a, b)
+        assert [] == a.check(b)
 
     sent, handled = telemetry.one("send b"), later.one("process b")
     assert (trace_id(sent), span_id(sent)) == (trace_id(handled), parent_id(handled))
@@ -600,3 +611,56 @@ def test_telemetry_ends_when_it_is_told_to(tmp_path: Path, telemetry: Telemetry)
             other.send("b", PING)
 
     assert 1 == len(telemetry.named("send b"))
+
+
+def test_a_message_that_is_received_by_hand_is_handled_in_its_block(
+    tmp_path: Path, telemetry: Telemetry
+) -> None:
+    """The block of a message goes on with its trace, and what is sent in it is a child."""
+    with Postbox(tmp_path / "b.db", agent="b", start=False) as b:
+        telemetry.observe(b)
+        b.send("b", PING, headers={"traceparent": GOOD_PARENT})
+        b.run_until_idle()
+        received = b.receive()
+        assert received is not None
+        with received as message:
+            message.reply(PING)
+        b.run_until_idle()
+        again = b.receive()
+        assert again is not None
+        with again:
+            raise Reject("unused")
+
+    first, second = telemetry.named("process b")
+    [reply] = [span for span in telemetry.named("send b") if span.parent is not None]
+    assert (GOOD_SPAN, span_id(first)) == (parent_id(first), parent_id(reply))
+    assert [None, "onceward.errors.Reject"] == [
+        (span.attributes or {}).get("error.type") for span in (first, second)
+    ]
+
+
+def test_a_task_handles_a_message_in_its_block(tmp_path: Path, telemetry: Telemetry) -> None:
+    """An async block, and an async handler of a mailbox, are attempts as the sync ones are."""
+
+    async def main() -> None:
+        async with AsyncPostbox(tmp_path / "b.db", agent="b", start=False) as b:
+            telemetry.observe(b)
+            await b.send("b", PING, headers={"traceparent": GOOD_PARENT})
+            mailbox = await b.mailboxes.ensure("jobs", public=True)
+            await mailbox.send(PING, headers={"traceparent": GOOD_PARENT})
+            await b.run_until_idle()
+            received = await b.receive()
+            assert received is not None
+            async with received as message:
+                await message.reply(PING)
+
+            async def work(message: AsyncMessage[Any], effects: AsyncHandlerTransaction) -> None:
+                await effects.send("b", message.body)
+
+            assert 1 == await mailbox.exactly_once("group", work)
+
+    asyncio.run(main())
+    handled = telemetry.named("process b")
+    replies = [span for span in telemetry.named("send b") if span.parent is not None]
+    assert [GOOD_SPAN] * 2 == [parent_id(span) for span in handled]
+    assert [span_id(span) for span in handled] == [parent_id(span) for span in replies]

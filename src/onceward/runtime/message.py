@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
+from onceward.hooks import Attempt
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.quoting import error_text
@@ -17,6 +18,7 @@ from onceward.model.vocabulary import Priority
 from onceward.runtime.async_face import AsyncFace, OffLoop, awaitable
 
 if TYPE_CHECKING:
+    from onceward.observed import ObservedAttempt
     from onceward.runtime.consumer import Consumer
 
 T_co = TypeVar("T_co", covariant=True)
@@ -152,6 +154,7 @@ class Message(ReceivedMessage[T_co]):
         super().__init__(leased, frame, body)
         self._consumer = consumer
         self._end: StoreTransaction | None = None
+        self._observed: ObservedAttempt | None = None
 
     @property
     def _message(self) -> Message[T_co]:
@@ -226,6 +229,7 @@ class Message(ReceivedMessage[T_co]):
 
     def __enter__(self) -> Self:
         """Work on the message."""
+        self._observed = _observed(self)
         return self
 
     def __exit__(
@@ -235,6 +239,13 @@ class Message(ReceivedMessage[T_co]):
         trace: TracebackType | None,
     ) -> bool:
         """Settle it unless that was done; Retry, Reject and Drop end here, others go on."""
+        try:
+            return self._end_block(error)
+        finally:
+            if self._observed is not None:
+                self._observed.__exit__(kind, error, trace)
+
+    def _end_block(self, error: BaseException | None) -> bool:
         if self.settled:
             return False
         match error:
@@ -257,6 +268,7 @@ class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
     def __init__(self, message: Message[T_co], off_loop: OffLoop) -> None:
         ReceivedMessage.__init__(self, message._lease, message.frame, message.body)
         AsyncFace.__init__(self, message, off_loop)
+        self._observed: ObservedAttempt | None = None
 
     @property
     def _message(self) -> Message[T_co]:
@@ -276,6 +288,7 @@ class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
 
     async def __aenter__(self) -> Self:
         """Work on the message."""
+        self._observed = _observed(self._plain)
         return self
 
     async def __aexit__(
@@ -285,5 +298,25 @@ class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
         trace: TracebackType | None,
     ) -> bool:
         """Settle what is not settled yet, as ``with message:`` does."""
-        await self._off_loop.call(lambda: self._plain.__exit__(kind, error, trace))
+        try:
+            await self._off_loop.call(lambda: self._plain.__exit__(kind, error, trace))
+        finally:
+            if self._observed is not None:
+                self._observed.__exit__(kind, error, trace)
         return isinstance(error, Retry | Reject | Drop)
+
+
+def _observed(message: Message[Any]) -> ObservedAttempt | None:
+    """Begin an attempt of a reader for its observers; None where there are none."""
+    consumer = message._consumer
+    if consumer is None or not consumer.deps.hooks.observers:
+        return None
+    from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
+
+    attempt = Attempt(
+        agent=consumer.deps.sender.db.agent,
+        session=message.session,
+        frames=(message.frame,),
+        number=message.attempt,
+    )
+    return ObservedAttempt(consumer.deps.hooks.observers, attempt).__enter__()
