@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, cast
@@ -20,6 +20,8 @@ from onceward.fleet.columns import GIVEN, Kind, Part
 from onceward.fleet.opening import Source, Unreadable, lacking, translated
 from onceward.fleet.plan import Slice
 
+Rows = list[tuple[Any, ...]]
+"""Sequence, whether the row is as expected, and the columns that are read."""
 TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "string": pa.string(),
     "bigint": pa.int64(),
@@ -46,10 +48,13 @@ OWNER: Final = {
 """The column of a view in which the file's own agent stands in every row."""
 LARGE: Final = frozenset({"frame", "body", "body_bytes"})
 """Columns that may be of any length."""
-HEAVY: Final = 256 * 1024
+HEAVY: Final = 512 * 1024
 """Bytes of these after which a batch is full: more do not stay in a core's cache."""
-KEYED: Final = "SELECT seq{columns} FROM {view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
-UNKEYED: Final = "SELECT 0{columns} FROM {view} WHERE 1{where}"
+ENOUGH: Final = 256
+"""Rows of a batch from which on it pays to expect more of the same in the next one."""
+KEYED: Final = "SELECT seq, {as_before}{columns} FROM {view} WHERE {where} ORDER BY seq"
+BETWEEN: Final = "seq > ? AND seq <= ?"
+UNKEYED: Final = "SELECT 0, {as_before}{columns} FROM {view} WHERE {where}"
 EDGES: Final = (
     "SELECT (SELECT seq FROM {view} ORDER BY seq LIMIT 1),"
     " (SELECT seq FROM {view} ORDER BY seq DESC LIMIT 1)"
@@ -109,9 +114,9 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
             else _stream(source.con, query, wanted)
         )
         done = 0
-        for rows in pieces:
+        for rows, constant in pieces:
             try:
-                batch = _batch(part, wanted, rows, query, done)
+                batch = _batch(part, wanted, rows, query.given(constant), done)
             except pa.ArrowException as error:
                 raise Unreadable(source.path, "corrupt", str(error)) from error
             yield batch
@@ -122,11 +127,27 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
 class Query:
     """A question to one view of one file, and the facts of its rows that are known without it."""
 
-    sql: str
-    names: Sequence[str]
-    """The columns that are read row by row, in their order."""
+    shape: str
+    read: Mapping[str, str]
+    """SQL of the columns that are read row by row, in their order."""
     same: Mapping[str, Any]
     """Columns with one value in all rows."""
+
+    @property
+    def sql(self) -> str:
+        """The statement; its rows are the sequence, whether they are as expected, the columns."""
+        return self.expecting({})
+
+    def expecting(self, constant: Mapping[str, Any]) -> str:
+        """Return the statement that compares the *constant* columns, and reads the others."""
+        columns = (f", {sql}" for name, sql in self.read.items() if name not in constant)
+        as_before = " AND ".join(f"{self.read[name]} IS ?" for name in constant) or "1"
+        return self.shape.format(as_before=as_before, columns="".join(columns))
+
+    def given(self, constant: Mapping[str, Any]) -> Query:
+        """Return what is left to read where some columns are known to be *constant*."""
+        read = {name: sql for name, sql in self.read.items() if name not in constant}
+        return replace(self, read=read, same={**self.same, **constant})
 
 
 def _query(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Query | None:
@@ -149,17 +170,11 @@ def _query(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Query | 
         if (found := CONSTANT.fullmatch(sql))
     }
     read = {name: sql for name, sql in columns.items() if name not in same}
-    where = "".join(
-        f" AND ({condition}\n)" for condition in (part.where, wanted.where) if condition
-    )
-    shape = KEYED if part.keyed else UNKEYED
-    return Query(
-        shape.format(
-            columns="".join(f", {sql}" for sql in read.values()), view=part.view, where=where
-        ),
-        list(read),
-        same,
-    )
+    shape, between = (KEYED, BETWEEN) if part.keyed else (UNKEYED, "1")
+    conditions = [f"({condition}\n)" for condition in (part.where, wanted.where) if condition]
+    kept = {"as_before": "{as_before}", "columns": "{columns}"}
+    where = " AND ".join([between, *conditions]).replace("{", "{{").replace("}", "}}")
+    return Query(shape.format(view=part.view, where=where, **kept), read, same)
 
 
 def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
@@ -171,24 +186,88 @@ def _constant(found: re.Match[str]) -> str | int | None:
     return int(found["number"]) if found["number"] else found["text"]
 
 
+class Expected:
+    """
+    Columns that had one value in a whole batch, and are expected to keep it.
+
+    SQLite compares them, which costs a third of making a Python object of each value. A batch in
+    which one has another value is read again; the column is read from then on.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._refuted: dict[str, Any] = {}
+        self._fickle: set[str] = set()
+        self._learns = True
+
+    def hold(self, rows: Rows) -> bool:
+        """Return whether the rows are as expected; if not, nothing is expected any more."""
+        if not self.values or all(map(itemgetter(1), rows)):
+            return True
+        self._refuted, self.values, self._learns = self.values, {}, True
+        return False
+
+    def learn(self, names: Iterable[str], rows: Rows) -> bool:
+        """Expect what all columns of a whole batch show; return whether that is anything."""
+        if not self._learns or len(rows) < ENOUGH:
+            return False
+        _, _, *columns = zip(*rows, strict=True)
+        constant = {
+            name: values[0]
+            for name, values in zip(names, columns, strict=True)
+            if name not in LARGE and _is_constant(values)
+        }
+        changed = {
+            name for name, value in self._refuted.items() if constant.get(name, ...) != value
+        }
+        self._fickle |= changed or self._refuted.keys()
+        self._refuted, self._learns = {}, False
+        self.values = {name: one for name, one in constant.items() if name not in self._fickle}
+        return bool(self.values)
+
+
+def _is_constant(values: Sequence[Any]) -> bool:
+    return values[0] == values[-1] and values.count(values[0]) == len(values)
+
+
 def _pieces(
     con: apsw.Connection, query: Query, wanted: Wanted, piece: Slice
-) -> Iterator[list[tuple[Any, ...]]]:
-    heavy = [place for place, name in enumerate(query.names, 1) if name in LARGE]
-    cursor, began = con.execute(query.sql, (piece.after, piece.to)), time.monotonic()
+) -> Iterator[tuple[Rows, Mapping[str, Any]]]:
+    """Yield the rows of a slice, and the columns that were not read as they have one value."""
+    after, expected = piece.after, Expected()
+    while True:
+        for rows in _statement(con, query, wanted, expected.values, Slice("", after, piece.to)):
+            if not expected.hold(rows):
+                break
+            yield rows, expected.values
+            after = rows[-1][0]
+            if expected.learn(query.read, rows):
+                break
+        else:
+            return
+
+
+def _statement(
+    con: apsw.Connection, query: Query, wanted: Wanted, expected: Mapping[str, Any], piece: Slice
+) -> Iterator[Rows]:
+    sql, values = query.expecting(expected), (*expected.values(),)
+    heavy = [place for place, name in enumerate(query.given(expected).read, 2) if name in LARGE]
+    cursor = con.execute(sql, (*values, piece.after, piece.to))
+    began = time.monotonic()
     while rows := _take(cursor, wanted.rows, heavy):
         if time.monotonic() - began > HOLD:
             cursor.close()
             yield rows
-            cursor, began = con.execute(query.sql, (rows[-1][0], piece.to)), time.monotonic()
+            cursor = con.execute(sql, (*values, rows[-1][0], piece.to))
+            began = time.monotonic()
         else:
             yield rows
 
 
-def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> list[tuple[Any, ...]]:
+def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> Rows:
     if not heavy:
         return list(islice(cursor, limit))
-    rows: list[tuple[Any, ...]] = []
+    rows: Rows = []
     weight = 0
     while (
         len(rows) < limit
@@ -196,26 +275,25 @@ def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> list[tuple[A
         and (more := list(islice(cursor, min(CHUNK, limit - len(rows)))))
     ):
         rows += more
-        weight += sum(
-            len(value) for place in heavy for value in map(itemgetter(place), more) if value
-        )
+        for place in heavy:
+            weight += sum(map(len, filter(None, map(itemgetter(place), more))))
     return rows
 
 
-def _stream(con: apsw.Connection, query: Query, wanted: Wanted) -> Iterator[list[tuple[Any, ...]]]:
+def _stream(
+    con: apsw.Connection, query: Query, wanted: Wanted
+) -> Iterator[tuple[Rows, Mapping[str, Any]]]:
     cursor = con.execute(query.sql)
     while rows := list(islice(cursor, wanted.rows)):
-        yield rows
+        yield rows, {}
 
 
-def _batch(
-    part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], query: Query, done: int
-) -> pa.RecordBatch:
+def _batch(part: Part, wanted: Wanted, rows: Rows, query: Query, done: int) -> pa.RecordBatch:
     count = len(rows)
-    seqs, *values = zip(*rows, strict=True)
+    seqs, _, *values = zip(*rows, strict=True)
     numbers = seqs if part.keyed else range(done + 1, done + count + 1)
     given = _repeated(wanted, query.same, count) | _numbers(numbers, part, wanted)
-    read = dict(zip(query.names, values, strict=True))
+    read = dict(zip(query.read, values, strict=True))
     arrays = [
         given[name] if name in given else _array(name, kind, read[name])
         for name, kind in wanted.columns.items()
