@@ -77,11 +77,15 @@ def connect(
     *,
     vfs: str | None = None,
     readonly: bool = False,
+    immutable: bool = False,
     patience: Callable[[int], bool] | None = None,
     statements: int = STATEMENTS,
 ) -> apsw.Connection:
     """
     Open *path*, which exists, with our pragmas; nothing of the file is changed.
+
+    *immutable* takes no locks and reads no WAL: for a file of which the caller knows that no
+    process has changed it while it was read.
 
     *patience* is asked from the first statement on: even a pragma reads the
     schema, and after a crash another process may be recovering the WAL.
@@ -95,7 +99,7 @@ def connect(
     con = None
     try:
         con = apsw.Connection(
-            f"file:{quote(str(path))}",
+            f"file:{quote(str(path))}{'?immutable=1' if immutable else ''}",
             flags | apsw.SQLITE_OPEN_URI,
             vfs=vfs,
             statementcachesize=statements,

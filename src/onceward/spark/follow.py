@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from onceward.fleet import files
 from onceward.fleet.columns import Part
 from onceward.fleet.files import Found
-from onceward.fleet.opening import Source, Unreadable, opened
+from onceward.fleet.opening import Source, Unreadable, opened, resting
 from onceward.fleet.plan import Slice
 from onceward.model.log import log
 from onceward.spark.options import Options
-from onceward.spark.positions import Position, Positions
+from onceward.spark.positions import NO_ROW, UNKNOWN, Anchor, Position, Positions
 
-HIGH: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)"
+HIGH: Final = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 """The highest number ever given, which pruning does not lower; one table under its own name."""
+BELOW: Final = "SELECT seq, {id}, {at} FROM {table} WHERE seq <= ? ORDER BY seq DESC LIMIT 64"
+"""Writers that share a commit may swap moments, never with rows this far away."""
+
+
+class Rows(NamedTuple):
+    """The table behind a view: asking it is quicker, and ten thousand files are asked."""
+
+    table: str
+    id: str
+    at: str
+    """When a row was written."""
+
+
 COUNTED: Final = {
-    "onceward_outbox": "_onceward_outbox",
-    "onceward_inbox": "_onceward_inbox",
-    "onceward_processed_messages": "_onceward_processed_messages",
-    "onceward_dead_letters": "_onceward_dead_letters",
-    "onceward_transitions": "_onceward_transitions",
-    "onceward_runs": "_onceward_runs",
+    "onceward_outbox": Rows("_onceward_outbox", "id", "created_at"),
+    "onceward_inbox": Rows("_onceward_inbox", "id", "received_at"),
+    "onceward_processed_messages": Rows(
+        "_onceward_processed_messages", "message_id", "processed_at"
+    ),
+    "onceward_dead_letters": Rows("_onceward_dead_letters", "id", "dead_at"),
+    "onceward_transitions": Rows("_onceward_transitions", "id", "at"),
+    "onceward_runs": Rows("_onceward_runs", "id", "started_at"),
 }
-AT: Final = "SELECT id FROM {view} WHERE seq = ?"
 SETTLED_NS: Final = 2_000_000_000
 """A file that changed less than this ago is examined again: its times may not show a change."""
 ROW_BYTES: Final = 512
+MOST_TOLD: Final = 100
+"""Agents that a report of the lag names."""
+MOST_LOOKS: Final = 16
+"""Looks after which each file of a fleet was examined, however slow its disk is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +58,11 @@ class Head:
 
     file_id: str
     high: int
-    anchor: str
-    """Id in the row of sequence *high*."""
+    anchor: Anchor = NO_ROW
+    """Newest row that is left."""
     forked: Position | None = None
     """A position that this file has never had, though its number was reached: it was restored."""
+    agent: str = ""
 
 
 class Follower:
@@ -52,8 +73,10 @@ class Follower:
         [self._part] = options.chosen.parts
         self._heads: dict[str, tuple[Found, Head]] = {}
         self._told: dict[str, str] = {}
-        self._turns: dict[str, int] = {}
-        self._turn = 0
+        self._left: list[Found] = []
+        self._share = 0
+        self._there: frozenset[str] = frozenset()
+        self._seen: set[str] = set()
         self.behind = False
         """Whether there are files that were not examined yet: their turn comes next time."""
 
@@ -61,34 +84,65 @@ class Follower:
         """
         Return how far each file was read, and report those that vanished or cannot be read.
 
-        After some seconds the rest waits for the next call. The file that was not
-        looked at for longest comes first, so that no file waits for ever.
+        Some seconds of looking, or a sixteenth of the files if that takes longer, then the rest
+        waits for the next call. Files are listed anew once each of the last list had its turn.
         """
-        found = files.find(self._options.path)
-        self._turn += 1
-        stale = sorted(
-            (one for one in found if not self._fresh(one)),
-            key=lambda one: self._turns.get(one.path, 0),
-        )
-        began, before = time.monotonic(), time.time_ns()
-        for one in stale:  # in threads it was slower: SQLite parses each schema anew
+        if not self._left:
+            self._list(known)
+        began, before, looked = time.monotonic(), time.time_ns(), 0
+        # In threads it was slower: SQLite parses each schema anew.
+        while self._left and (
+            looked < self._share or time.monotonic() - began <= self._options.look_for
+        ):
+            one = self._left.pop()
             self._keep(one, self._stat(one, known.get(one.path)), before)
-            if time.monotonic() - began > self._options.look_for:
-                break
-        there = {one.path for one in found}
-        self.behind = not there <= self._turns.keys()
-        self._heads = {path: head for path, head in self._heads.items() if path in there}
-        self._turns = {path: turn for path, turn in self._turns.items() if path in there}
-        for path in known.keys() - there:
-            self._tell(path, "vanished")
+            looked += 1
+        self.behind = not self._there <= self._seen
         return {path: head for path, (_, head) in self._heads.items()}
 
+    def anchored(self, known: Positions, reached: Positions) -> Positions:
+        """
+        Return *reached* with an anchor in each file in whose middle a limit ends the batch.
+
+        A file that was restored or left meanwhile stays where it is *known* to be.
+        """
+        if reached is known:
+            return known
+        made = dict(reached)
+        for path in [path for path, one in reached.items() if one.anchor_seq < 0]:
+            found = self._anchor(path, reached[path], known.get(path))
+            if found is not None:
+                made[path] = found
+            elif path in known:
+                made[path] = known[path]
+            else:
+                del made[path]
+        return known if made == dict(known) else made
+
+    def _anchor(self, path: str, reached: Position, known: Position | None) -> Position | None:
+        head, row = self._look(path, known, reached.seq) or (None, NO_ROW)
+        start = None if head is None else begin(known, head)
+        if start is None or (start.file_id, start.epoch) != (reached.file_id, reached.epoch):
+            self._heads.pop(path, None)  # it is examined anew
+            return None
+        return reached.at(row)
+
+    def _list(self, known: Positions) -> None:
+        found = self._options.files()
+        self._left = [one for one in reversed(found) if not self._fresh(one)]
+        self._share = -(-len(self._left) // MOST_LOOKS)
+        self._there = frozenset(one.path for one in found)
+        self._seen &= self._there
+        self._heads = {path: kept for path, kept in self._heads.items() if path in self._there}
+        for path in known.keys() - self._there:
+            self._tell(path, "vanished")
+
     def _keep(self, found: Found, head: Head | None, before: int) -> None:
-        self._turns[found.path] = self._turn
+        self._seen.add(found.path)
         if head is None:
             self._heads.pop(found.path, None)
             return
-        settled = before - max(found.mark[2], found.mark[4]) > SETTLED_NS
+        settled = before - found.changed_ns > SETTLED_NS
         self._heads[found.path] = (found if settled else replace(found, mark=(0, 0, 0, 0, 0)), head)
 
     def _fresh(self, found: Found) -> bool:
@@ -96,15 +150,29 @@ class Follower:
         return cached is not None and cached[0].mark == found.mark
 
     def _stat(self, found: Found, known: Position | None) -> Head | None:
+        if self._options.copy != "always" and _rests(found):
+            with suppress(Unreadable), resting(found.path) as source:
+                now = head(source, self._part, known)
+                if files.stat(found.path) == found:
+                    return now
+        looked = self._look(found.path, known)
+        return None if looked is None else looked[0]
+
+    def _look(
+        self, path: str, known: Position | None, seq: int | None = None
+    ) -> tuple[Head, Anchor] | None:
         try:
             with opened(
-                found.path, copy=self._options.copy, busy_timeout=self._options.busy_timeout
+                path, copy=self._options.copy, busy_timeout=self._options.busy_timeout
             ) as source:
-                return head(source, self._part, known)
+                now = head(source, self._part, known)
+                return now, now.anchor if seq is None else below(
+                    source, COUNTED[self._part.view], seq
+                )
         except Unreadable as error:
-            if self._options.mode == "FAILFAST":
+            if not self._options.leaves_out(error.reason):
                 raise
-            self._tell(found.path, error.reason)
+            self._tell(path, error.reason)
             return None
 
     def _tell(self, path: str, what: str) -> None:
@@ -113,26 +181,33 @@ class Follower:
             self._told[path] = what
 
 
+def _rests(found: Found) -> bool:
+    """Return whether all of a file is in the file itself, and a change would show in its times."""
+    quiet = time.time_ns() - found.changed_ns > SETTLED_NS
+    return quiet and not found.wal_size and files.stat(f"{found.path}-journal") is None
+
+
 def head(source: Source, part: Part, known: Position | None) -> Head:
     """Return how far a file goes, and whether it still holds what was read of it."""
-    if not source.columns(part.view):
-        return Head(source.file_id, 0, "")
-    [(high,)] = source.con.execute(HIGH, (COUNTED[part.view],)).fetchall()
-    reached = cast("int", high)
-    forked = None
-    if (
-        known is not None
-        and known.file_id == source.file_id
-        and known.anchor
-        and known.seq <= reached
-    ):
-        forked = known if _id_at(source, part, known.seq) not in {"", known.anchor} else None
-    return Head(source.file_id, reached, _id_at(source, part, reached), forked)
+    rows = COUNTED[part.view]
+    found = source.con.execute(HIGH, (rows.table,)).fetchall()
+    high = cast("int", found[0][0]) if found else 0  # without a number there may be no table
+    forked = (
+        known
+        if known is not None
+        and (known.file_id, True) == (source.file_id, 0 < known.seq <= high)
+        and known.differs(below(source, rows, known.seq))
+        else None
+    )
+    newest = below(source, rows, high) if high else NO_ROW
+    return Head(source.file_id, high, newest, forked, source.agent)
 
 
-def _id_at(source: Source, part: Part, seq: int) -> str:
-    found = source.con.execute(AT.format(view=part.view), (seq,)).fetchall()
-    return str(found[0][0]) if found else ""
+def below(source: Source, rows: Rows, seq: int) -> Anchor:
+    """Return the newest row that is left of those up to *seq*."""
+    sql = BELOW.format(**rows._asdict())
+    found = cast("list[tuple[int, str, int]]", source.con.execute(sql, (seq,)).fetchall())
+    return Anchor(found[0][0], found[0][1], max(at for _, _, at in found)) if found else NO_ROW
 
 
 def begin(known: Position | None, now: Head) -> Position:
@@ -172,7 +247,7 @@ def advance(known: Positions, heads: Mapping[str, Head], limit: int | None) -> P
 
 def _reached(start: Position, now: Head, rows: int) -> Position:
     seq = start.seq + rows
-    return replace(start, seq=seq, anchor=now.anchor if seq == now.high else "")
+    return replace(start, seq=seq).at(now.anchor if seq == now.high else UNKNOWN)
 
 
 def _shared(waiting: Mapping[str, int], limit: int, turn: int) -> dict[str, int]:
@@ -190,6 +265,16 @@ def _shared(waiting: Mapping[str, int], limit: int, turn: int) -> dict[str, int]
                 granted[path] = granted.get(path, 0) + rows
                 limit -= rows
     return granted
+
+
+def lag(reached: Positions, heads: Mapping[str, Head]) -> dict[str, Any]:
+    """Return how many rows wait behind *reached*, in all and by agent, for those with most."""
+    waiting: Counter[str] = Counter()
+    for path, now in heads.items():
+        waiting[now.agent] += now.high - begin(reached.get(path), now).seq
+    rows = sum(now.high for now in heads.values())
+    worst = {agent: count for agent, count in waiting.most_common(MOST_TOLD) if count}
+    return {"files": len(heads), "rows": rows, "lag": waiting.total(), "lag_by_agent": worst}
 
 
 def slices(start: Positions, end: Positions, target: int) -> Iterator[tuple[int, Slice]]:

@@ -6,12 +6,13 @@ import base64
 import hashlib
 import json
 import os
+import uuid
 import zlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.errors import OncewardError
 from onceward.fleet.columns import InvalidOption
@@ -28,6 +29,20 @@ class ManifestMissing(OncewardError):
     """A manifest of the checkpoint is missing: restore the folder with it, or begin both anew."""
 
 
+class Anchor(NamedTuple):
+    """Newest row that was left of those that were read: restoring a file brings another one."""
+
+    seq: int
+    id: str
+    at: int
+    """Newest moment at which it, or one of the rows before it, was written; in milliseconds."""
+
+
+NO_ROW: Final = Anchor(0, "", 0)
+UNKNOWN: Final = Anchor(-1, "", 0)
+"""Stands for the anchor of a position that no look has confirmed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """How far one file was read."""
@@ -36,14 +51,36 @@ class Position:
     seq: int
     epoch: int = 0
     """How often the file was found restored or replaced, and read from its beginning again."""
-    anchor: str = ""
-    """Id in the row of that sequence: another one means that the file was restored meanwhile."""
     change: str = ""
     """The file's state when this was written: ``new``, ``restored``, ``replaced``, or empty."""
+    anchor_seq: int = 0
+    anchor_id: str = ""
+    anchor_at: int = 0
+
+    def at(self, anchor: Anchor) -> Position:
+        """Return the position with this anchor."""
+        return replace(self, anchor_seq=anchor.seq, anchor_id=anchor.id, anchor_at=anchor.at)
+
+    def differs(self, now: Anchor) -> bool:
+        """
+        Return whether the newest row up to ``seq`` shows that the file was restored meanwhile.
+
+        Where the anchor itself was pruned, rows that were written after it tell: they have
+        numbers that were read before. Where none of them is left either, nothing is lost that
+        pruning has not taken.
+        """
+        if now.seq == self.anchor_seq:
+            return now.id != self.anchor_id
+        return now.seq > self.anchor_seq or now.at > self.anchor_at
 
 
 Positions = Mapping[str, Position]
 START: Final[Offset] = {"files": 0, "rows": 0}
+
+
+def start() -> Offset:
+    """Return where a new stream begins: nothing is read, and its manifests are its own."""
+    return START | {"stream": uuid.uuid4().hex}
 
 
 class Manifests:
@@ -51,16 +88,17 @@ class Manifests:
     Keeps positions as immutable files named by their content; an offset is such a name.
 
     A map in the offset would be written thrice for every micro-batch, and
-    grows with the fleet. Without a folder it is, for small fleets.
+    grows with the fleet. Without a folder it is, for small fleets. Each stream has a folder of
+    its own in it, named in its offsets: streams may share the outer one.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder.removeprefix("file://")) if folder else None
         self._last: tuple[str, Positions] = ("", {})
 
-    def offset(self, positions: Positions) -> Offset:
+    def offset(self, positions: Positions, start: Offset) -> Offset:
         """
-        Store *positions* and return the offset that names them.
+        Store *positions* and return the offset that names them, in the stream of *start*.
 
         Raises:
             InvalidOption: there are too many files for an offset without a folder.
@@ -68,6 +106,7 @@ class Manifests:
         """
         packed = _packed(positions)
         told = {
+            "stream": start["stream"],
             "files": len(positions),
             "rows": sum(position.seq for position in positions.values()),
         }
@@ -77,8 +116,8 @@ class Manifests:
                 msg = f"{few}: name a folder beside its checkpoint"
                 raise InvalidOption(msg)
             return told | {"inline": base64.b64encode(packed).decode()}
-        name = hashlib.sha256(packed).hexdigest()[:32]
-        self._store(self._folder, name, packed)
+        name = f"{start['stream']}/{hashlib.sha256(packed).hexdigest()[:32]}"
+        self._store(self._path(name), packed)
         self._last = (name, positions)
         return told | {"manifest": name}
 
@@ -112,29 +151,30 @@ class Manifests:
             raise ManifestMissing(msg)
         return self._folder / f"{name}{ENDING}"
 
-    def _store(self, folder: Path, name: str, packed: bytes) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh = folder / f".{name}.{os.getpid()}"
+    def _store(self, path: Path, packed: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.stem}.{os.getpid()}")
         with fresh.open("wb") as file:
             file.write(packed)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(
-            self._path(name)
+            path
         )  # a name stands for one content: a second writer replaces it by the same
 
     def prune(self, offset: Offset) -> None:
-        """Forget the oldest manifests, never the one that *offset* names."""
-        if self._folder is None or not self._folder.is_dir():
+        """Forget the stream's oldest manifests, never the one that *offset* names."""
+        if self._folder is None or "manifest" not in offset:
             return
-        for path in _oldest(self._folder, {str(offset.get("manifest", ""))}):
+        needed = self._path(str(offset["manifest"]))
+        for path in _oldest(needed.parent, {needed}):
             with suppress(OSError):
                 path.unlink()
 
 
-def _oldest(folder: Path, needed: Collection[str]) -> list[Path]:
+def _oldest(folder: Path, needed: Collection[Path]) -> list[Path]:
     found = sorted(folder.glob(f"*{ENDING}"), key=lambda path: path.stat().st_mtime_ns)
-    return [path for path in found[:-KEPT] if path.stem not in needed]
+    return [path for path in found[:-KEPT] if path not in needed]
 
 
 def _packed(positions: Positions) -> bytes:

@@ -21,7 +21,7 @@ from onceward.fleet.columns import InvalidOption
 from onceward.fleet.rows import Wanted
 from onceward.spark import follow
 from onceward.spark.options import Options
-from onceward.spark.positions import START, Manifests, Offset, Positions
+from onceward.spark.positions import Manifests, Offset, Positions, start
 from onceward.spark.reader import Task, read, settle, wanted_columns
 
 if TYPE_CHECKING:
@@ -38,14 +38,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidOption(msg)
         self._options = options
         self._wanted = Wanted(wanted_columns(options, schema), options.where, options.batch_rows)
-        self._manifests = Manifests(options.manifests)
+        self._manifests, self._start = Manifests(options.manifests), start()
         self._follower: follow.Follower | None = None
         self._frozen = False
         self._target: dict[str, follow.Head] | None = None
+        self._lag: Offset | None = None
 
     def initialOffset(self) -> Offset:
         """Begin with nothing read."""
-        return dict(START)
+        return self._start
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options name."""
@@ -60,12 +61,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the next micro-batch goes; *start* itself where nothing is new."""
         known = self._manifests.positions(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        reached = follow.advance(known, self._heads(known), most)
+        reached = self._advanced(known, most)
         while (
             reached is known and self._frozen and self._looking.behind
         ):  # to say that nothing is new would end the query
-            reached = follow.advance(known, self._heads(known), most)
-        return start if reached is known else self._manifests.offset(reached)
+            reached = self._advanced(known, most)
+        return start if reached is known else self._manifests.offset(reached, start)
+
+    def reportLatestOffset(self) -> Offset | None:
+        """Return how many rows there are, and the agents with most of those that still wait."""
+        return self._lag
+
+    def _advanced(self, known: Positions, most: int | None) -> Positions:
+        heads = self._heads(known)
+        reached = self._looking.anchored(known, follow.advance(known, heads, most))
+        self._lag = follow.lag(reached, heads)
+        return reached
 
     @property
     def _looking(self) -> follow.Follower:
@@ -85,9 +96,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Return the tasks of the micro-batch between two offsets; the same after a restart."""
         before, after = self._manifests.positions(start), self._manifests.positions(end)
-        target = self._options.task_bytes
+        target = self._options.max_partition_bytes
         pieces = list(follow.slices(before, after, target))
-        least = self._options.min_tasks or 2 * (os.cpu_count() or 1)
+        least = self._options.min_partition_num or 2 * (os.cpu_count() or 1)
         return [Task(slices) for slices in plan.packed(pieces, target, least)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -100,11 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         restored.
         """
         settle()
-        insisting = (
-            self._options
-            if self._options.mode == "FAILFAST"
-            else replace(self._options, mode="INSIST")
-        )
+        insisting = replace(self._options, ignore_locked_files=False)
         return read(insisting, self._wanted, partition.value or [])
 
     def commit(self, end: Offset) -> None:
