@@ -63,6 +63,15 @@ NOTES = """
 - Files are read in place, read-only, together with their WAL, also while their agents work. A
   statement is held for half a second at most, or for as long as Spark takes for a batch; with
   `snapshot`, for as long as the file is read, and its WAL grows meanwhile.
+- A file is delivered whole or not at all, unless `mode` says otherwise: its rows wait, in memory
+  or in a temporary file, until the last one was read. A file larger than a task is read page by
+  page while the tasks are planned; if it breaks after that, the job fails.
+- Spark does not tell a Python source which columns a query needs: `.select(...)` and `count(*)`
+  read all columns of the frame. So `frame`, `body` and `body_bytes` are read only on request, and
+  `columns` makes any query narrower.
+- `CREATE TABLE sent USING onceward OPTIONS (table 'outbox', path '/fleet/**/*.db')` makes a table
+  of the catalog, of these files at the time of each query. Its columns are those of its options:
+  leave a column list out. Rows are sent by `df.write`, not by `INSERT`.
 - SQLite puts its lock file (`-shm`) and an empty `-wal` beside a file that it reads. Read as the
   agents' own user, or with `copy=always`: a lock file of another user may keep an agent out.
 - Paths are local to the driver and to every executor. Copies for an object store are made by
@@ -71,15 +80,17 @@ NOTES = """
 - A table that a file's schema does not have yet is empty for that file, a column is NULL. Rows of
   newer schemas are read as far as they have our columns.
 - A stream reads each row once, in the state that it has then. To follow changes of state, set the
-  agents' `transitions` and follow the table `trail`: triggers write it in the commit of the
+  agents' `transitions` and follow the table `transitions`: triggers write it in the commit of the
   change itself. Rows that retention prunes before they are read are not seen.
-- A stream's positions are files in `manifests`: keep that folder and the checkpoint together. A
-  file whose numbers went back, whose last row is another one, or in whose place another file
-  lies, is read again from its beginning under a new `_epoch`.
+- A stream's positions are files in `manifests`: keep that folder and the checkpoint together;
+  streams may share it. A file whose numbers went back, whose rows up to the position are others,
+  or in whose place another file lies, is read again from its beginning under a new `_epoch`.
+- `query.lastProgress` has the rows that wait, in all and of the hundred agents with most of them,
+  as `lag` and `lag_by_agent` in the latest offset of the source.
 - A stream fails, and continues at the next start, if a file is locked for longer than
   `busyTimeout`; a file that is damaged or gone is left out and logged.
-- `spark.sql` filters are applied by Spark behind the source; `where` and `columns` are what the
-  source itself leaves out.
+- Filters are applied by Spark behind the source; `where` and `columns` are what the source itself
+  leaves out.
 - `frame=variant` parses frames in Python, some 20,000 a second and core. Where there are many,
   read them as text and let Spark do it: `df.withColumn("frame", try_parse_json("frame"))`. Frames
   that are no JSON, or more than a VARIANT can hold, are NULL.
@@ -110,7 +121,7 @@ def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
             "`python3 -m pip install 'onceward[spark]'` brings Spark and a Java. Format "
             "`onceward` reads agents' files as tables, follows",
             "them as streams, and sends rows as messages. Everywhere below, a fleet is a glob, a "
-            "folder, or a list of these.",
+            "folder, or a list of these. Braces are alternatives: `/fleet/{a,b}/*.db`.",
         ),
         "## Functions of `onceward.spark`",
         *_functions(),
@@ -198,11 +209,11 @@ def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]])
         "could not be read.",
         "witness": "The ledger in numbers, which `reconcile` reads, as texts and times cost "
         "more; and a row for each file, read or not.",
-        "quarantine": "The files that cannot be read; with `deep` every page of every file is "
+        "quarantine": "The files that cannot be read; every page and every row of all files is "
         "looked at.",
     }.get(name) or f"`{view}` of every file: {meanings[view]['']}"
-    asked = [code(column) for column in found.columns if column in columns.ASKED]
-    note = f"\n\nOnly where `columns` names them: {', '.join(asked)}." if asked else ""
+    asked = [code(column) for column in found.columns if column in columns.ON_REQUEST]
+    note = f"\n\nRead only where `columns` names them: {', '.join(asked)}." if asked else ""
     return f"### {name}\n\n{first}{note}\n\n{table(('column', 'type', 'meaning'), *rows)}"
 
 

@@ -51,7 +51,7 @@ def fleet(plan: Plan) -> Iterator[Result]:
     folder = plan.room("fleet")
     _make(folder, rows)
     with _session() as session:
-        yield _read(plan, session, folder, columns=(), by_hand=ALL, at_least=0.5)
+        yield _read(plan, session, folder, columns=("*", "frame"), by_hand=ALL, at_least=0.5)
         yield _read(plan, session, folder, columns=NARROW, by_hand=SOME, at_least=0.7)
     yield _many(plan.room("many"), many)
 
@@ -133,7 +133,9 @@ def _many(folder: Path, many: int) -> Result:
     os.utime(folder / "0.db", ns=(1, 1))
     options = Options.of({"path": str(folder), "table": "outbox"})
     planned = _timed(
-        lambda: tasks(files.find(options.path), target=options.task_bytes, least=4, edges=None)
+        lambda: tasks(
+            files.find(options.path), target=options.max_partition_bytes, least=4, edges=None
+        )
     )
     follower, known = follow.Follower(options), dict[str, Any]()
     first = _timed(lambda: known.update(_step(follower, {})))

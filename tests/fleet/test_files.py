@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.fleet.files import Found, find
+from onceward.fleet.files import Found, NoSuchPath, check, find
 from onceward.fleet.plan import FILE_COST, LAST, SMALLEST, Slice, tasks
 
 MIB = 1024 * 1024
@@ -57,6 +58,45 @@ def test_a_folder_means_its_databases(tmp_path: Path) -> None:
     assert ["a.db", "b.db"] == named(
         find([f"file://{tmp_path}", f"file:{tmp_path}/a.db", f"{tmp_path}/*.db"])
     )
+
+
+def test_patterns_are_those_of_hadoop(tmp_path: Path) -> None:
+    """
+    Braces are alternatives, also nested; spaces, brackets and per cents may stand in names.
+
+    A glob that matches folders only means their files.
+    """
+    for name in ("my fleet/a.db", "my fleet/b.db", "my fleet/c.db", "[x]/d.db", "50%20/e.db"):
+        touch(tmp_path / name)
+
+    assert ["a.db", "c.db"] == named(find([f"{tmp_path}/my fleet/{{a,c}}.db"]))
+    assert ["a.db", "b.db"] == named(find([f"{tmp_path}/{{my {{fleet,herd}},x}}/[ab].db"]))
+    assert ["d.db"] == named(find([f"{tmp_path}/[x]/d.db"])) == named(find([f"{tmp_path}/[x]"]))
+    assert ["e.db"] == named(find([f"{tmp_path}/50%20/*.db"]))
+    assert ["a.db"] == named(find([(tmp_path / "my fleet" / "a.db").as_uri()]))
+    assert ["a.db", "b.db", "c.db"] == named(find([f"{tmp_path}/my*"]))
+
+
+def test_names_choose_files(tmp_path: Path) -> None:
+    """A filter of names holds in folders, in place of ``*.db``, and behind globs."""
+    touch(tmp_path / "a.db"), touch(tmp_path / "deep" / "b.sqlite"), touch(tmp_path / "c.sqlite")
+
+    assert ["c.sqlite", "b.sqlite"] == named(find([str(tmp_path)], names="*.sqlite"))
+    assert ["c.sqlite"] == named(find([f"{tmp_path}/*"], names="c.*"))
+
+
+def test_a_pattern_that_names_nothing_is_refused_on_request(tmp_path: Path) -> None:
+    """A folder without files is something; a missing path, or a glob without a match, is not."""
+    touch(tmp_path / "a.db")
+    (tmp_path / "empty").mkdir()
+
+    assert [] == find([f"{tmp_path}/empty"], strict=True)
+    for missing in (f"{tmp_path}/b.db", f"{tmp_path}/*.sqlite", f"{tmp_path}/{{b,c}}.db"):
+        with pytest.raises(NoSuchPath, match=r"^\[PATH_NOT_FOUND\] Path does not exist"):
+            find([f"{tmp_path}/a.db", missing], strict=True)
+    check([f"{tmp_path}/*.sqlite", f"{tmp_path}/{{b,c}}.db"])
+    with pytest.raises(NoSuchPath):
+        check([f"{tmp_path}/b.db"])
 
 
 def test_a_link_and_its_file_are_one(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(
     )  # what a killed second batch leaves
     second = archive.run(fleet, out, now=now + 1000, settle=0)
 
-    live = fleet.table("outbox", where="ended_at IS NOT NULL").collect()
+    live = fleet.table("outbox", "*", "frame", where="ended_at IS NOT NULL").collect()
     assert _ended(live) == _ended(archive.read(fleet.spark, out, "outbox").collect())
     assert ([len(live), 0], 2) == (
         [batch["rows"]["outbox"] for batch in (*first["batches"], second["batches"][1])],
@@ -130,7 +130,7 @@ def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(
         (out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns,
         done["batches"][0]["cut"],
     )
-    live = case.fleet.table("outbox", where="ended_at IS NOT NULL").collect()
+    live = case.fleet.table("outbox", "*", "frame", where="ended_at IS NOT NULL").collect()
     assert _ended(live) == _ended(archive.read(case.fleet.spark, out, "outbox").collect())
     assert 5 == len(told)
 

@@ -73,3 +73,15 @@ def test_a_relation_can_be_scanned_with_two_filters(spark: SparkSession) -> None
         assert list(range(1, ROWS + 1)) == sorted(row.n for row in low.union(high).collect())
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", value=False)
+
+
+def test_spark_does_not_say_which_columns_a_query_needs(spark: SparkSession) -> None:
+    """
+    Contents are read only on request, because ``select`` and ``count`` prune nothing.
+
+    Once Spark's builder of Python scans takes required columns, this fails, and ours can.
+    """
+    name = "org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder"
+    faces = spark._jvm.java.lang.Class.forName(name).getInterfaces()
+
+    assert ["SupportsPushDownFilters"] == [face.getSimpleName() for face in faces]

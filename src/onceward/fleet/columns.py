@@ -47,6 +47,10 @@ ASKED: Final[Mapping[str, Kind]] = {"_epoch": "bigint", "body": "string", "body_
 Columns that are read only if ``columns`` names them: how often a stream found the file restored
 or replaced; and, for tables with frames, the body as JSON text, or as bytes where it was bytes.
 """
+ON_REQUEST: Final = frozenset({*ASKED, "frame"})
+"""Columns that are not read unasked: Spark does not say which ones a query needs."""
+EVERY: Final = "*"
+"""Stands for all columns that are read unasked."""
 GIVEN: Final = frozenset({*OWN, "_epoch"})
 """Columns that are no view's."""
 VALID_FRAME: Final = """CASE WHEN json_valid("frame") THEN "frame" END"""
@@ -167,14 +171,25 @@ class Table:
     whole: bool = False
     """Whether its parts of one file must be of one moment."""
 
-    def ddl(self, chosen: Iterable[str] = ()) -> str:
-        """Return the columns as Spark spells a schema; only *chosen* ones, where some are."""
-        names = list(chosen) or [name for name in self.columns if name not in ASKED]
+    def named(self, chosen: Iterable[str] = ()) -> dict[str, Kind]:
+        """
+        Return the *chosen* columns, ``*`` for all that are read unasked, with their types.
+
+        Raises:
+            InvalidOption: the table has no such column.
+
+        """
+        unasked = [name for name in self.columns if name not in ON_REQUEST]
+        names = [one for name in chosen for one in (unasked if name == EVERY else [name])]
         for name in names:
             if name not in self.columns:
                 msg = f"table {self.name} has no column {name!r}: it has {', '.join(self.columns)}"
                 raise InvalidOption(msg)
-        return ", ".join(f"`{name}` {self.columns[name].upper()}" for name in names)
+        return {name: self.columns[name] for name in names or unasked}
+
+    def ddl(self, chosen: Iterable[str] = ()) -> str:
+        """Return the columns as Spark spells a schema; only *chosen* ones, where some are."""
+        return ", ".join(f"`{name}` {kind.upper()}" for name, kind in self.named(chosen).items())
 
     def framed(self, how: str) -> Table:
         """

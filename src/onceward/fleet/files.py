@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from glob import has_magic, iglob
-from pathlib import Path
+from fnmatch import fnmatchcase
+from glob import escape, has_magic, iglob
 from typing import Final
+from urllib.parse import unquote
 
+from onceward.errors import OncewardError
 from onceward.model.names import DIRECTORY
 
+BRACES: Final = re.compile(r"\{([^{}]*)\}")
+"""Innermost alternatives of a pattern: ``{a,b}``."""
 SIDES: Final = ("-wal", "-shm", "-journal")
 """Ends of the names that SQLite gives to its own files beside a database."""
 
@@ -26,18 +31,57 @@ class Found:
     mark: tuple[int, int, int, int, int]
     """Inode, size and change time of file and WAL: if they are the same, nothing was committed."""
 
+    @property
+    def wal_size(self) -> int:
+        """Bytes of the WAL; none if there is none."""
+        return self.mark[3]
 
-def find(patterns: Iterable[str]) -> list[Found]:
+    @property
+    def changed_ns(self) -> int:
+        """When file or WAL changed last."""
+        return max(self.mark[2], self.mark[4])
+
+
+class NoSuchPath(OncewardError):
+    """A path or a glob names nothing: correct it; the message begins as Spark's own does."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"[PATH_NOT_FOUND] Path does not exist: {path}. SQLSTATE: 42K03")
+        self.path = path
+
+    def __reduce__(self) -> tuple[type[NoSuchPath], tuple[str]]:
+        return NoSuchPath, (self.path,)
+
+
+def find(patterns: Iterable[str], *, names: str = "", strict: bool = False) -> list[Found]:
     """
     Return the files of the glob *patterns*, once each, by path; a folder means all its ``*.db``.
 
-    ``**`` is any depth. The directory of a home is no agent's file.
+    ``**`` is any depth, ``{a,b}`` either of them, and a glob that matches folders only means their
+    files. A path that exists is meant itself, whatever its name holds. *names* is a glob for the
+    names of files. The directory of a home is no agent's file.
 
     A file that vanishes meanwhile is left out. Links are followed to the file they
     mean, so that no file is read twice under two names.
+
+    Raises:
+        NoSuchPath: only if *strict*: a pattern names neither a file nor a folder.
+
     """
-    paths = {os.path.realpath(path) for pattern in patterns for path in _named(pattern)}
+    paths: set[str] = set()
+    for pattern in patterns:
+        named = [path for one in _spelt_out(pattern) for path in _named(one, names)]
+        if strict and not (named or names or _is_there(pattern)):
+            raise NoSuchPath(pattern)
+        paths.update(map(os.path.realpath, named))
     return [found for path in sorted(paths) if (found := stat(path)) is not None]
+
+
+def check(patterns: Iterable[str]) -> None:
+    """Raise NoSuchPath for a path that does not exist; what a glob matches may come later."""
+    for pattern in patterns:
+        if not _is_there(pattern) and not (has_magic(pattern) or BRACES.search(pattern)):
+            raise NoSuchPath(pattern)
 
 
 def stat(path: str) -> Found | None:
@@ -56,21 +100,52 @@ def stat(path: str) -> Found | None:
     )
 
 
-def _named(pattern: str) -> Iterator[str]:
-    plain = (
-        pattern.removeprefix("file://")
-        if pattern.startswith("file:///")
-        else pattern.removeprefix("file:")
+def _is_there(pattern: str) -> bool:
+    return any(os.path.exists(path) for path in _spelt_out(pattern))
+
+
+def _spelt_out(pattern: str) -> list[str]:
+    """Return the local paths that a pattern with braces stands for; one that exists is itself."""
+    local = _local(pattern)
+    if os.path.exists(local):
+        return [local]
+    found = BRACES.search(local)
+    if found is None:
+        return [local]
+    head, tail = local[: found.start()], local[found.end() :]
+    return [path for one in found[1].split(",") for path in _spelt_out(f"{head}{one}{tail}")]
+
+
+def _local(pattern: str) -> str:
+    if not pattern.startswith("file:"):
+        return pattern
+    plain = pattern.removeprefix("file:")
+    plain = plain.removeprefix("//") if plain.startswith("///") else plain
+    return plain if "%" not in plain or os.path.exists(plain) else unquote(plain)
+
+
+def _named(path: str, names: str) -> Iterator[str]:
+    if os.path.isdir(path):
+        yield from _inside(path, names)
+    elif os.path.exists(path):
+        yield path
+    elif has_magic(path):
+        found = list(iglob(path, recursive=True, include_hidden=False))
+        files = [one for one in found if _may_be_agents(one, names)]
+        yield from files or (file for folder in found for file in _inside(folder, names))
+
+
+def _inside(folder: str, names: str) -> Iterator[str]:
+    every = os.path.join(escape(folder), "**", "*" if names else "*.db")
+    found = iglob(every, recursive=True, include_hidden=False)
+    return (path for path in found if _may_be_agents(path, names))
+
+
+def _may_be_agents(path: str, names: str) -> bool:
+    name = os.path.basename(path)
+    return (
+        not path.endswith(SIDES)
+        and name != DIRECTORY
+        and (not names or fnmatchcase(name, names))
+        and os.path.isfile(path)
     )
-    if not has_magic(plain) and Path(plain).is_dir():
-        plain = os.path.join(plain, "**", "*.db")
-    elif not has_magic(plain):
-        yield plain
-        return
-    for path in iglob(plain, recursive=True, include_hidden=False):
-        if (
-            not path.endswith(SIDES)
-            and os.path.basename(path) != DIRECTORY
-            and os.path.isfile(path)
-        ):
-            yield path

@@ -29,6 +29,11 @@ class Slice:
     """Which file it must be, where another one may lie there by now; empty: any."""
     epoch: int = 0
 
+    @property
+    def cut(self) -> bool:
+        """Whether other tasks of the same reading have the rest of the file; not in a stream."""
+        return not self.file_id and (self.after, self.to) != (0, LAST)
+
 
 def tasks(
     files: Iterable[Found],

@@ -126,19 +126,23 @@ def _batch(out: Path, table: str, number: int) -> Path:
     return out / table / f"batch={number:06d}"
 
 
+def _all(table: str) -> tuple[str, ...]:
+    return ("*", "frame") if "frame" in table_of(table).columns else ("*",)
+
+
 def _ended(fleet: Fleet, table: str, moment: str, since: Mapping[str, int], cut: int) -> DataFrame:
     """Return the rows of a table that ended in their file's window, one read for each last cut."""
     groups: defaultdict[int, list[str]] = defaultdict(list)
     for path, last in since.items():
         groups[last].append(path)
     parts = [
-        Fleet(fleet.spark, tuple(paths), {**fleet.options, "mode": "INSIST"}).table(
-            table, where=f"{moment} >= {last} AND {moment} < {cut}"
+        Fleet(fleet.spark, tuple(paths), {**fleet.options, "ignoreLockedFiles": False}).table(
+            table, *_all(table), where=f"{moment} >= {last} AND {moment} < {cut}"
         )
         for last, paths in groups.items()
         if last < cut
     ]
-    found = parts[0] if parts else fleet.table(table, where="0")
+    found = parts[0] if parts else fleet.table(table, *_all(table), where="0")
     for part in parts[1:]:
         found = found.unionByName(part, allowMissingColumns=True)
     return found.withColumn("day", to_date(expr(moment)))
@@ -163,7 +167,7 @@ def read(spark: SparkSession, out: Path, table: str) -> DataFrame:
         if batch["rows"][table]
     ]
     if not paths:
-        return spark.createDataFrame([], table_of(table).ddl())
+        return spark.createDataFrame([], table_of(table).ddl(_all(table)))
     return (
         spark.read.option("mergeSchema", "true")
         .option("basePath", str(out / table))

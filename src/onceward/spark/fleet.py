@@ -22,7 +22,7 @@ class Fleet:
     """Options of the source for every table, such as ``mode="FAILFAST"``."""
 
     def table(self, name: str, *columns: str, **options: Any) -> DataFrame:
-        """Return one table of all files; only the named columns, where some are."""
+        """Return one table of all files; the named columns, or all but the contents."""
         chosen = {"columns": ",".join(columns)} if columns else {}
         return start.read(self.spark, self.paths, name, **{**self.options, **chosen, **options})
 

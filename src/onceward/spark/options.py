@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 import apsw
 
-from onceward.fleet.columns import ASKED, InvalidOption, Table, table
+from onceward.fleet.columns import ASKED, EVERY, InvalidOption, Kind, Table, table
+from onceward.fleet.files import Found, find
+from onceward.fleet.opening import PASSING, Reason
 from onceward.model.quoting import quoted
 
 MIB: Final = 1024 * 1024
-MODES: Final = ("PERMISSIVE", "INSIST", "FAILFAST")
-FRAMES: Final = ("text", "json", "variant")
+MODES: Final = ("DROPMALFORMED", "PERMISSIVE", "FAILFAST")
+FRAMES: Final = ("", "text", "json", "variant")
 COPIES: Final = ("auto", "always", "never")
+OPTION: Final = "option."
+"""Prefix of a table's options among its properties."""
+SIZE: Final = re.compile(r"(?P<number>\d+)\s*(?:(?P<unit>[kmgt])?i?b?)")
+UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 YES: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -24,43 +31,49 @@ class Options:
     """The options of reading, by their names in Spark."""
 
     path: tuple[str, ...] = ()
-    """Files to read: a glob (`/fleet/**/*.db`), a folder (all its `*.db`), or a JSON list of
-    such; `load(...)` sets it."""
+    """Files to read: a glob (`/fleet/{a,b}/**/*.db`), a folder (all its `*.db`), or a JSON list of
+    such; `load(...)` sets it. One that names nothing fails with `PATH_NOT_FOUND`."""
     table: str = "outbox"
     """Which table: see below."""
     columns: tuple[str, ...] = ()
-    """Only these columns, by name with commas between; Spark cannot tell the source which it
-    needs."""
-    frame: str = "text"
-    """`text`: frames as stored. `json`: NULL if invalid. `variant`: VARIANT, parsed in Python;
-    see below."""
+    """Only these columns, by name with commas between, `*` for all but the contents. Spark does
+    not tell the source which ones a query needs, so `.select(...)` alone reads as much."""
+    frame: str = ""
+    """Read column `frame` as well. `text`: as stored. `json`: NULL if invalid. `variant`: VARIANT,
+    parsed in Python; see below. Without it frames are read only if `columns` names them."""
     where: str = ""
     """Only these rows: a condition in SQLite's SQL on the view's own columns, where times are
     integer milliseconds."""
-    mode: str = "PERMISSIVE"
+    path_glob_filter: str = ""
+    """Only files whose names match; a folder without it means its `*.db`."""
+    mode: str = "DROPMALFORMED"
     """
-    Treatment of an unreadable file. `PERMISSIVE`: it is left out and listed in `quarantine`.
-    `FAILFAST`: it fails the job.
-    `INSIST`: it fails the job where the reason may pass (`locked`, `changing`, `unreadable`), else
-    it is left out.
+    Treatment of a file that cannot be read to its end. `DROPMALFORMED`: none of its rows are
+    delivered. `PERMISSIVE`: the rows before the damage are. `FAILFAST`: it fails the job, whatever
+    the next three options say. `quarantine` lists the file in each mode.
     """
+    ignore_corrupt_files: bool = True
+    """Leave out a file that is damaged, or no agent's, or of another schema; `false`: fail."""
+    ignore_missing_files: bool = True
+    """Leave out a file that vanished after the files were listed; `false`: fail."""
+    ignore_locked_files: bool = True
+    """Leave out a file that may be readable at the next try (`locked`, `changing`, `unreadable`);
+    `false`: fail. A stream always fails and tries again, as it would pass over the file's rows."""
     snapshot: bool | None = None
     """Read each file in one transaction, as of one moment, in one task; the default for `ledger`.
     Off: in short ones."""
     copy: str = "auto"
     """`always`: read a local copy. `auto`: only where SQLite cannot read in place, as in a
     read-only folder. `never`."""
-    task_bytes: int = 256 * MIB
+    max_partition_bytes: int = 256 * MIB
     """Small files share a task up to this size; larger ones are cut by sequence."""
-    min_tasks: int = 0
+    min_partition_num: int = 0
     """At least so many tasks where there is enough to read; 0: two for each core of the driver's
     machine."""
     batch_rows: int = 8192
     """Most rows of one Arrow batch; with frames fewer, so that a batch stays in a core's cache."""
     busy_timeout: float = 5.0
     """Seconds to wait for a file that others hold, before it counts as locked."""
-    deep: bool = False
-    """For `quarantine`: read every page of every file instead of only its beginning."""
     manifests: str = ""
     """For streams: a folder, kept with the checkpoint, for the positions in all files; without it
     a stream has at most 1,000 files."""
@@ -80,10 +93,8 @@ class Options:
 
         """
         names = {spelt(field.name).lower(): field.name for field in fields(cls)}
-        known = {name.lower(): value for name, value in given.items()}
-        if "paths" in known:
-            known["path"] = known.pop("paths")
-        if unknown := sorted(known.keys() - names.keys() - _FOR_OTHERS):
+        known = plain({name.lower(): value for name, value in given.items()})
+        if unknown := sorted(known.keys() - names.keys()):
             known_names = ", ".join(spelt(field.name) for field in fields(cls))
             msg = f"there is no option {unknown[0]!r}: there are {known_names}"
             raise InvalidOption(msg)
@@ -108,17 +119,18 @@ class Options:
             ("frame", self.frame, FRAMES),
         ):
             if value not in allowed:
-                msg = f"{name} {value!r} is none of {', '.join(allowed)}"
+                msg = f"{name} {value!r} is none of {', '.join(filter(None, allowed))}"
                 raise InvalidOption(msg)
-        self.chosen.ddl(self.columns)
+        self.named()
         if (
-            self.task_bytes < 1
+            self.max_partition_bytes < 1
             or self.batch_rows < 1
             or self.busy_timeout < 0
-            or min(self.min_tasks, self.max_rows_per_trigger, self.look_for) < 0
+            or min(self.min_partition_num, self.max_rows_per_trigger, self.look_for) < 0
         ):
-            least = "taskBytes and batchRows are at least 1"
-            msg = f"{least}, busyTimeout, lookFor, minTasks and maxRowsPerTrigger not negative"
+            least = "maxPartitionBytes and batchRows are at least 1"
+            rest = "busyTimeout, lookFor, minPartitionNum and maxRowsPerTrigger not negative"
+            msg = f"{least}, {rest}"
             raise InvalidOption(msg)
         if self.where:
             _try(self.where, self.chosen)
@@ -126,7 +138,23 @@ class Options:
     @property
     def chosen(self) -> Table:
         """The table that is read."""
-        return table(self.table).framed(self.frame)
+        return table(self.table).framed(self.frame or "text")
+
+    def named(self) -> dict[str, Kind]:
+        """Return the columns that are read, with their types."""
+        return self.chosen.named(self.columns or ((EVERY, "frame") if self.frame else ()))
+
+    def files(self, *, strict: bool = False) -> list[Found]:
+        """Return the files that are there now; if *strict*, raise NoSuchPath as ``find`` does."""
+        return find(self.path, names=self.path_glob_filter, strict=strict)
+
+    def leaves_out(self, reason: Reason) -> bool:
+        """Return whether a file that cannot be read for this reason is left out."""
+        if self.mode == "FAILFAST":
+            return False
+        if reason in PASSING:
+            return self.ignore_locked_files
+        return self.ignore_missing_files if reason == "vanished" else self.ignore_corrupt_files
 
     @property
     def whole(self) -> bool:
@@ -134,8 +162,25 @@ class Options:
         return self.chosen.whole if self.snapshot is None else self.snapshot
 
 
-_FOR_OTHERS: Final = frozenset({"__partition_columns"})
-"""Options that Spark adds by itself."""
+def plain(given: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the options that a user gave, from those that Spark hands on, by names in lower case.
+
+    ``CREATE TABLE`` brings its properties among them, and the options once more under a prefix.
+    """
+    known = dict(given)
+    if "provider" in known:
+        path = known.get("path", "")
+        known = {
+            name.removeprefix(OPTION): text
+            for name, text in given.items()
+            if name.startswith(OPTION)
+        }
+        known["path"] = path
+    if "paths" in known:
+        known["path"] = known.pop("paths")
+    known.pop("__partition_columns", None)
+    return known
 
 
 def option_names() -> dict[str, Any]:
@@ -154,12 +199,14 @@ def _value(name: str, text: str) -> Any:
         "path": _paths,
         "columns": _names,
         "snapshot": flag,
-        "deep": flag,
+        "ignore_corrupt_files": flag,
+        "ignore_missing_files": flag,
+        "ignore_locked_files": flag,
         "mode": str.upper,
         "copy": str.lower,
         "frame": str.lower,
-        "task_bytes": int,
-        "min_tasks": int,
+        "max_partition_bytes": bytes_of,
+        "min_partition_num": int,
         "batch_rows": int,
         "busy_timeout": float,
         "look_for": float,
@@ -185,6 +232,14 @@ def _names(text: str) -> tuple[str, ...]:
 def flag(text: str) -> bool:
     """Return what a user means by true or false."""
     return YES[text.lower()]
+
+
+def bytes_of(text: str) -> int:
+    """Return a size as Spark's settings spell it: ``134217728``, ``128m``, ``1GB``."""
+    found = SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return int(found["number"]) << UNITS[found["unit"] or ""]
 
 
 def _try(where: str, chosen: Table) -> None:

@@ -12,12 +12,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from onceward.fleet import files, plan
-from onceward.fleet.columns import InvalidOption, Kind
-from onceward.fleet.opening import FILE_STATES, PASSING, Unreadable, opened
+from onceward.fleet import plan
+from onceward.fleet.columns import VIEWS, InvalidOption, Kind, tables
+from onceward.fleet.opening import FILE_STATES, Source, Unreadable, opened
 from onceward.fleet.rows import TYPES, Wanted, batches, edges, snapshot
 from onceward.fleet.states import FILE
 from onceward.model.log import log
+from onceward.spark.held import held
 from onceward.spark.options import Options
 
 if TYPE_CHECKING:
@@ -61,22 +62,20 @@ class Reader(DataSourceReader):
         options = self._options
         keyed = [part.keyed for part in options.chosen.parts]
         cut = self._edges if keyed == [True] and not options.whole else None
-        found = files.find(options.path)
-        return [
-            Task(slices)
-            for slices in plan.tasks(
-                found, target=options.task_bytes, least=options.min_tasks, edges=cut
-            )
-        ]
+        target, least = options.max_partition_bytes, options.min_partition_num
+        planned = plan.tasks(options.files(strict=True), target=target, least=least, edges=cut)
+        return [Task(slices) for slices in planned]
 
     def _edges(self, path: str) -> tuple[int, int]:
         try:
             with opened(
                 path, copy=self._options.copy, busy_timeout=self._options.busy_timeout
             ) as source:
+                if self._options.mode == "DROPMALFORMED":
+                    source.check()  # its slices are read apart: none could leave the others out
                 return edges(source, self._options.chosen.parts[0])
         except Unreadable:
-            return 0, 0  # the task that reads it finds out, and tells
+            return 0, 0  # the task that reads it, whole, finds out and tells
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
@@ -103,19 +102,20 @@ def wanted_columns(options: Options, schema: StructType) -> dict[str, Kind]:
 
 
 def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some slices, file by file; the mode decides about unreadable files."""
+    """Yield the rows of some slices, file by file; the options decide about unreadable files."""
     if options.table == "quarantine":
         yield from _quarantine(options, wanted, slices)
         return
     left_out: list[Unreadable] = []
     with without_collector():
         for piece in slices:
+            rows = _rows(options, wanted, piece)
             try:
-                yield from _rows(options, wanted, piece)
+                yield from rows if options.mode == "PERMISSIVE" or piece.cut else held(rows)
             except Unreadable as error:
-                if options.mode == "FAILFAST" or (
-                    options.mode == "INSIST" and error.reason in PASSING
-                ):
+                if piece.cut and options.mode == "DROPMALFORMED":
+                    raise _half(error) from error
+                if not options.leaves_out(error.reason):
                     raise
                 left_out.append(error)
                 if options.table in UNREAD:
@@ -124,6 +124,12 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
         log.warning(
             "files left out, see table quarantine", count=len(left_out), first=str(left_out[0])
         )
+
+
+def _half(error: Unreadable) -> Unreadable:
+    """Return why a file fails the job of which other tasks may have delivered rows already."""
+    cure = "it is too large for one task: exclude it, or read with mode PERMISSIVE"
+    return Unreadable(error.path, error.reason, f"{error.detail}; {cure}")
 
 
 def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.RecordBatch]:
@@ -151,14 +157,24 @@ def _quarantine(
     for piece in slices:
         try:
             with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
-                if options.deep:
-                    source.check()
+                source.check()
+                _read_all(source, piece)
         except Unreadable as error:
             at = time.time_ns() // 1000
             yield _record(
                 wanted,
                 {"path": error.path, "reason": error.reason, "detail": error.detail, "at": at},
             )
+
+
+def _read_all(source: Source, piece: plan.Slice) -> None:
+    """Raise Unreadable for what a reader of any table would find."""
+    for table in (tables()[name] for name in VIEWS):
+        contents = ["frame"] if "frame" in table.columns else []
+        wanted = Wanted(table.named(["*", *contents]))
+        for part in table.parts:
+            for _ in batches(source, part, wanted, piece):
+                pass
 
 
 def _record(wanted: Wanted, values: Mapping[str, object]) -> pa.RecordBatch:

@@ -41,7 +41,7 @@ def plan(fleet: Fleet, where: str, action: Action, out: Path) -> DataFrame:
         planned = manifest.prepare(
             own, manifest.plan(fleet.paths, JOB) | {"where": where, "action": action}, resume=False
         )
-        chosen = fleet.table("dead_letters").where(where).select(*CHOSEN)
+        chosen = fleet.table("dead_letters", "*", "frame").where(where).select(*CHOSEN)
         chosen.write.mode("overwrite").parquet(str(own / "plan"))
         stored = fleet.spark.read.parquet(str(own / "plan"))
         manifest.write(own / manifest.NAME, planned | {"planned": stored.count()})

@@ -13,7 +13,9 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from onceward.fleet import files
 from onceward.fleet.columns import InvalidOption
+from onceward.spark import catalog
 from onceward.spark.options import Options
 from onceward.spark.reader import Reader
 from onceward.spark.stream import StreamReader
@@ -35,18 +37,28 @@ class Onceward(DataSource):
         """Return the format's name."""
         return "onceward"
 
-    def schema(self) -> str:
-        """Return the columns that the options name."""
+    def schema(self) -> StructType:
+        """
+        Return the columns that the options name.
+
+        Raises:
+            InvalidOption: see its message.
+            NoSuchPath: a path does not exist.
+
+        """
         options = Options.of(self._given)
-        return options.chosen.ddl(options.columns)
+        files.check(options.path)
+        return catalog.typed(options.named(), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table at once."""
-        return Reader(Options.of(self._given), schema)
+        return Reader(Options.of(catalog.options(self._given, schema)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows a table."""
-        return StreamReader(Options.of(self._given), schema)
+        options = Options.of(catalog.options(self._given, schema))
+        files.check(options.path)
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Return what sends the rows of a frame."""

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from onceward.fleet import files
 from onceward.spark import gateway
 from onceward.spark.options import spelt
 
@@ -89,17 +91,20 @@ def stop() -> None:
 
 def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: Any) -> DataFrame:
     """Return one table of all files that *path* names."""
+    paths = [_absolute(one) for one in ([path] if isinstance(path, str) else path)]
+    try:
+        files.check(paths)
+    except files.NoSuchPath as error:
+        raise AnalysisException(str(error), "PATH_NOT_FOUND", {"path": error.path}) from error
     reader = spark.read.format("onceward").option("table", table)
     for name, value in options.items():
         reader = reader.option(spelt(name), _text(value))
-    return reader.load(
-        _absolute(path) if isinstance(path, str) else [_absolute(one) for one in path]
-    )
+    return reader.load(paths)
 
 
 def _absolute(path: str) -> str:
     """Return a path that Spark's own process, which may run in another folder, understands."""
-    return path if path.startswith("file:") else os.path.abspath(path)  # noqa: PTH100 - a glob's links are not followed
+    return path if path.startswith("file:") or "://" in path else os.path.abspath(path)  # noqa: PTH100 - a glob's links are not followed
 
 
 def _setting(name: str) -> str:
