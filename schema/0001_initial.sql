@@ -270,6 +270,16 @@ CREATE TABLE _onceward_processed_messages (
     UNIQUE (sender, message_id, consumer)
 ) STRICT;
 
+-- Bodies that a handler with unique_for has handled lately: a like one is dropped until then.
+CREATE TABLE _onceward_unique_bodies (
+    handler  TEXT    NOT NULL,
+    digest   BLOB    NOT NULL,
+    until_at INTEGER NOT NULL,
+    PRIMARY KEY (handler, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);
+
 -- Message ids that their sender chose though they look like ours; their dedup records are never pruned.
 CREATE TABLE _onceward_chosen_ids (
     sender TEXT NOT NULL,

@@ -43,11 +43,11 @@ def say(word: object) -> None:
     sys.stdout.flush()
 
 
-def effects_of(name: str, *, attempts: int = 5, max_runtime: float | None = None) -> Agent:
+def effects_of(name: str, *, attempts: int = 5, timeout: float | None = None) -> Agent:
     """Return an agent that writes one row per job."""
     agent = Agent(name)
 
-    @agent.on(Job, attempts=attempts, max_runtime=max_runtime)
+    @agent.on(Job, attempts=attempts, timeout=timeout)
     def work(job: Job, ctx: Context) -> None:
         if job.do == "exit":
             os._exit(7)
@@ -71,7 +71,7 @@ def work(home: Path, name: str) -> None:
 
 def limited(home: Path, name: str) -> None:
     """Handle mail until stdin ends; no handler may run for longer than a moment."""
-    with Postbox(home / f"{name}.db", agent=effects_of(name, max_runtime=0.05), **BRISK):
+    with Postbox(home / f"{name}.db", agent=effects_of(name, timeout=0.05), **BRISK):
         say("ready")
         until_told()
 

@@ -114,7 +114,7 @@ def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) 
     """
     agent, cancelled = Agent("billing"), Flag()
 
-    @agent.on(Job, attempts=1, max_runtime=0.05)
+    @agent.on(Job, attempts=1, timeout=0.05)
     async def work(job: Job, ctx: AsyncContext) -> None:
         if touches:
             await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))

@@ -74,7 +74,7 @@ def test_the_nearest_word_wins(
         ("busy_timeout", -1),
         ("lease", 0),
         ("lease", float("inf")),
-        ("max_runtime", float("inf")),
+        ("handler_timeout", float("inf")),
         ("maintenance_interval", float("inf")),
         ("maintenance_interval", 0),
         ("lease", 1e300),

@@ -168,10 +168,10 @@ def test_stopping_gives_messages_back(tmp_path: Path) -> None:
 
 
 def test_a_run_may_not_take_for_ever(tmp_path: Path) -> None:
-    """A coroutine is cancelled at its ``max_runtime``, and that counts as a failure."""
+    """A coroutine is cancelled at its ``timeout``, and that counts as a failure."""
     agent = Agent("coder")
 
-    @agent.session(max_runtime=0.05, attempts=1)
+    @agent.session(timeout=0.05, attempts=1)
     async def turn(run: AsyncRun) -> None:
         await asyncio.sleep(PATIENCE)
 

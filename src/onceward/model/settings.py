@@ -125,7 +125,7 @@ class Settings(BaseModel):
 
     lease: Positive = 30.0
     """How long a claim lasts without a heartbeat."""
-    max_runtime: Positive = 3600.0
+    handler_timeout: Positive = 3600.0
     """Longest run of one handler; its lease is not prolonged beyond."""
     handler_retries: Annotated[int, Field(ge=0)] = 10
     """Re-attempts of a failing handler before the message becomes a dead letter."""

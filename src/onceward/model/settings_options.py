@@ -38,7 +38,7 @@ class SettingsOptions(TypedDict, total=False):
     breaker_open_for: float
     breaker_successes: int
     lease: float
-    max_runtime: float
+    handler_timeout: float
     handler_retries: int
     workers: int
     claim_messages: int

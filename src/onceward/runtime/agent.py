@@ -12,6 +12,12 @@ from pydantic import BaseModel
 from onceward.errors import InvalidArgument
 from onceward.model.agent_profile import agent_profile
 from onceward.model.body import message_type
+from onceward.model.handler_options import (
+    PLAIN_RULES,
+    HandlerOptions,
+    HandlerRules,
+    handler_rules,
+)
 from onceward.model.names import agent_name, plain_text
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
 from onceward.model.quoting import quoted
@@ -35,8 +41,17 @@ class Handler:
     """Type of the payload, from the annotation of the first parameter; None takes plain values."""
     takes_context: bool
     is_async: bool
-    attempts: int | None = None
-    max_runtime: float | None = None
+    rules: HandlerRules = PLAIN_RULES
+
+    @property
+    def attempts(self) -> int | None:
+        """Attempts before a message is a dead letter; None as the retry policy says."""
+        return self.rules.attempts
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call may take; None as the settings say."""
+        return self.rules.timeout
 
     def wants(self, type_name: str, topic: str | None) -> bool:
         """Return whether a message of this type or topic is for this handler."""
@@ -58,7 +73,7 @@ class SessionHandler:
     allow_override_from: tuple[str, ...]
     is_async: bool
     attempts: int | None = None
-    max_runtime: float | None = None
+    timeout: float | None = None
 
     def wants(self, session: str) -> bool:
         """Return whether sessions of this name are for this handler."""
@@ -99,7 +114,7 @@ class Agent:
         return f"<Agent {self.name}: {', '.join(handled)}>"
 
     def on(
-        self, what: type | str, *, attempts: int | None = None, max_runtime: float | None = None
+        self, what: type | str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
         Handle messages of a model's type, or whose type or topic falls under a pattern.
@@ -110,15 +125,13 @@ class Agent:
         further ones keep their defaults. The returned value is the reply.
 
         Raises:
-            InvalidArgument: the pattern breaks its rules, a handler of the same pattern
-                exists, or the function cannot be called like this.
+            InvalidArgument: the pattern or an option breaks its rules, a handler of the
+                same pattern exists, or the function cannot be called like this.
 
         """
         _bracketed("on", what)
         pattern = check_pattern(what if isinstance(what, str) else message_type(what))
-        if attempts is not None and attempts < 1:
-            msg = f"attempts={attempts}: a handler runs at least once"
-            raise InvalidArgument(msg)
+        rules = handler_rules(options)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
             if any(known.pattern == pattern for known in self.handlers):
@@ -132,8 +145,7 @@ class Agent:
                     body=found.body,
                     takes_context=found.takes_context,
                     is_async=found.is_async,
-                    attempts=attempts,
-                    max_runtime=max_runtime,
+                    rules=rules,
                 )
             )
             return call
@@ -151,8 +163,7 @@ class Agent:
         *,
         name: str | None = None,
         missed: Missed = "one",
-        attempts: int | None = None,
-        max_runtime: float | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
         Handle a ``Tick`` that this agent sends itself after each *span*, as ``schedules.add`` does.
@@ -165,9 +176,7 @@ class Agent:
 
         """
         _bracketed("every", span, (int, float, str, timedelta))
-        return self._at_dates(
-            {"every": span}, name, missed, attempts=attempts, max_runtime=max_runtime
-        )
+        return self._at_dates({"every": span}, name, missed, options)
 
     def cron(
         self,
@@ -176,22 +185,19 @@ class Agent:
         timezone: str | None = None,
         name: str | None = None,
         missed: Missed = "one",
-        attempts: int | None = None,
-        max_runtime: float | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Handle a ``Tick`` at the dates of a cron expression, in *timezone*; see ``every``."""
         _bracketed("cron", expression)
         rule: Any = {"cron": expression, "timezone": timezone}
-        return self._at_dates(rule, name, missed, attempts=attempts, max_runtime=max_runtime)
+        return self._at_dates(rule, name, missed, options)
 
     def _at_dates(
         self,
         rule: Mapping[str, Any],
         name: str | None,
         missed: Missed,
-        *,
-        attempts: int | None,
-        max_runtime: float | None,
+        options: HandlerOptions,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Handle the ticks of a schedule that is added whenever the agent's file is opened."""
         from onceward.model.schedules import make_rule, schedule_name  # noqa: PLC0415 - rarely needed
@@ -201,7 +207,7 @@ class Agent:
         def declare(call: Callable[P, R]) -> Callable[P, R]:
             called = schedule_name(name or str(getattr(call, "__name__", type(call).__name__)))
             kind = f"schedule.{called}"
-            self.on(kind, attempts=attempts, max_runtime=max_runtime)(call)
+            self.on(kind, **options)(call)
             self.at_open(lambda box: box.schedules.add(called, missed=missed, type=kind, **rule))
             return call
 
@@ -226,7 +232,7 @@ class Agent:
         types: Sequence[type] = (),
         allow_override_from: Sequence[str] = (),
         attempts: int | None = None,
-        max_runtime: float | None = None,
+        timeout: float | None = None,
         **options: Unpack[QueueOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
@@ -259,7 +265,7 @@ class Agent:
                     allow_override_from=tuple(agent_name(name) for name in allow_override_from),
                     is_async=is_async,
                     attempts=attempts,
-                    max_runtime=max_runtime,
+                    timeout=timeout,
                 )
             )
             return call

@@ -74,7 +74,9 @@ def resolve_handler(
 
 
 def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
-    return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
+    if handler.rules.attempts is not None:
+        return attempt >= handler.rules.attempts
+    return (handler.rules.retry or policy).exhausted(attempt)
 
 
 def settlement_of(
@@ -87,6 +89,10 @@ def settlement_of(
     rng: random.Random,
 ) -> Settlement:
     """Return how a message ends whose handler raised."""
+    rules = prepared.handler.rules
+    if rules.forbids_retry_after(error):
+        return Dead("rejected", error_text(error))
+    policy = rules.retry or policy
     spent = _exhausted(policy, prepared.handler, leased.attempt)
     return settlement_for_error(error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng)
 

@@ -22,6 +22,7 @@ from onceward.store import (
     retention,
     runs,
     time_index,
+    unique_bodies,
 )
 
 
@@ -66,6 +67,7 @@ class Maintenance:
             pruned += self._write_slices(
                 lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
             )
+        pruned += self._write_slices(partial(unique_bodies.prune, limit=limit))
         self._write_slices(lambda tx: tx.run(lanes.FORGET, (0, limit)))
         self._db.write(lambda tx: receipts.prune(tx, before=before))
         if pruned:

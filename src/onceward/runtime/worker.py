@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from threading import Event as Flag
 from threading import Lock
 from typing import Final
@@ -39,7 +40,7 @@ from onceward.runtime.invoke import (
     resolve_handler,
     settlement_of,
 )
-from onceward.store import inbox, lanes
+from onceward.store import inbox, lanes, unique_bodies
 from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
 
@@ -56,6 +57,7 @@ TICK: Final = 0.02
 LANES: Final = 100
 """Most lanes that one claim looks at."""
 HANDLED: Final = Done()
+REPEATED: Final = "a message with the same type and body was handled within unique_for"
 
 
 @dataclass(slots=True)
@@ -357,6 +359,8 @@ class Worker:
         return settlement
 
     def _run(self, ready: Prepared, leased: LeasedMessage) -> Settlement:
+        if ready.handler.rules.unique_for is not None and not self._is_first(ready):
+            return Done("dropped", REPEATED)
         context = Context(
             leased,
             ready.frame,
@@ -365,7 +369,7 @@ class Worker:
             sender=self._sender,
             extend=self._extend,
         )
-        limit = ready.handler.max_runtime or self._settings.max_runtime
+        limit = ready.handler.timeout or self._settings.handler_timeout
         self._run_now = _Run(time.monotonic(), limit, context)
         try:
             self._call(ready, leased, context)
@@ -392,6 +396,17 @@ class Worker:
         }
         log.write("debug", "handler returned", fields)  # its commit is still to come
         return HANDLED
+
+    def _is_first(self, ready: Prepared) -> bool:
+        """Return whether no like message was handled lately; noted with the handler's effects."""
+        rules, frame = ready.handler.rules, ready.frame
+        like = repr((frame.type, frame.data, frame.data_base64)).encode()
+        return unique_bodies.claim(
+            self._batch.join(),
+            handler=ready.handler.pattern,
+            digest=sha256(like).digest(),
+            span=rules.unique_for or 0,
+        )
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
         # What the handler writes to its file is committed with its settlement.
@@ -441,7 +456,7 @@ class Worker:
         return run is not None and time.monotonic() - run.started > QUICK
 
     def _stop_late(self) -> None:
-        """Cancel a coroutine that exceeds its max_runtime; a function only loses its lease."""
+        """Cancel a coroutine that exceeds its timeout; a function only loses its lease."""
         run = self._run_now
         if (
             run is not None
@@ -451,7 +466,7 @@ class Worker:
             run.context._cancel()
 
     def _prolong(self, tx: StoreTransaction) -> None:
-        """Extend the leases of this round, unless its handler has exceeded its max_runtime."""
+        """Extend the leases of this round, unless its handler has exceeded its timeout."""
         run = self._run_now
         if run is not None and time.monotonic() - run.started > run.limit:
             return

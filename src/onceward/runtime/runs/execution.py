@@ -54,7 +54,7 @@ class RunExecution:
         self._settlements: Sequence[Settlement] = ()
         self._raised: BaseException | None = None
         self._stop: Callable[[], object] = lambda: None
-        limit = started.handler.max_runtime or deps.settings.max_runtime
+        limit = started.handler.timeout or deps.settings.handler_timeout
         self._until = time.monotonic() + limit
         self._late = False
         self._cancelled, self._watched = False, watched
@@ -85,14 +85,14 @@ class RunExecution:
 
     @property
     def overdue(self) -> bool:
-        """Whether the handler has exceeded its max_runtime."""
+        """Whether the handler has exceeded its timeout."""
         return time.monotonic() > self._until
 
     def cancel(self, *, late: bool = False) -> None:
         """
         Stop the handler: cancel a coroutine, set ``cancelled`` for a function.
 
-        With *late* only its max_runtime was exceeded, so the run still ends itself.
+        With *late* only its timeout was exceeded, so the run still ends itself.
         A second call does nothing.
         """
         if self._cancelled or (late and self._late):

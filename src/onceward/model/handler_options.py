@@ -1,0 +1,97 @@
+"""Define the options of a handler: how often, how long and for which errors it is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
+from onceward.model.clock import Millis
+from onceward.model.quoting import quoted
+from onceward.model.times import Span, millis, seconds
+from onceward.model.values import dataclass
+
+if TYPE_CHECKING:
+    from onceward.model.retry import RetryPolicy
+
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+"""A class of exceptions, or several."""
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The keyword arguments of ``on``, ``every`` and ``cron``; all may be left out."""
+
+    attempts: int | None
+    """Attempts before the message is a dead letter; by default as *retry* says."""
+    retry: RetryPolicy | None
+    """When to try again, and when to give up; by default the postbox's policy."""
+    retry_on: Errors | None
+    """Exceptions that are tried again; any other makes the message a dead letter at once."""
+    no_retry: Errors | None
+    """Exceptions that make the message a dead letter at once."""
+    timeout: Span | None
+    """Time that one call may take; by default the setting ``handler_timeout``."""
+    unique_for: Span | None
+    """Span after a call in which a message with the same type and body is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerRules:
+    """The options of a handler, checked."""
+
+    attempts: int | None = None
+    retry: RetryPolicy | None = None
+    retry_on: tuple[type[BaseException], ...] | None = None
+    no_retry: tuple[type[BaseException], ...] = ()
+    timeout: float | None = None
+    unique_for: Millis | None = None
+
+    def forbids_retry_after(self, error: BaseException) -> bool:
+        """Return whether a message ends with *error*, however many attempts are left."""
+        if isinstance(error, HandlerSignal | Paused | LeaseLost):
+            return False
+        if isinstance(error, self.no_retry):
+            return True
+        return self.retry_on is not None and not isinstance(error, self.retry_on)
+
+
+PLAIN_RULES: Final = HandlerRules()
+
+
+def handler_rules(options: HandlerOptions) -> HandlerRules:
+    """Return the options of a handler, checked; raises InvalidArgument or TypeError."""
+    unknown = options.keys() - HandlerOptions.__annotations__.keys()
+    if unknown:
+        msg = (
+            f"a handler has no option {', '.join(sorted(unknown))}: "
+            f"there are {', '.join(HandlerOptions.__annotations__)}"
+        )
+        raise TypeError(msg)
+    attempts, retry_on = options.get("attempts"), options.get("retry_on")
+    if attempts is not None and (not isinstance(attempts, int) or attempts < 1):
+        msg = f"attempts={quoted(attempts)}: a handler runs at least once"
+        raise InvalidArgument(msg)
+    timeout, unique_for = options.get("timeout"), options.get("unique_for")
+    return HandlerRules(
+        attempts=attempts,
+        retry=options.get("retry"),
+        retry_on=None if retry_on is None else _classes("retry_on", retry_on),
+        no_retry=_classes("no_retry", options.get("no_retry") or ()),
+        timeout=None if timeout is None else _positive("timeout", timeout),
+        unique_for=None if unique_for is None else millis("unique_for", unique_for),
+    )
+
+
+def _positive(field: str, span: Span) -> float:
+    found = seconds(field, span)
+    if not found:
+        msg = f"{field}={quoted(span)}: no call is that quick"
+        raise InvalidArgument(msg)
+    return found
+
+
+def _classes(field: str, given: Errors) -> tuple[type[BaseException], ...]:
+    classes = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        msg = f"{field}={quoted(given)} must be a class of exceptions, or a tuple of them"
+        raise InvalidArgument(msg)
+    return classes
