@@ -152,7 +152,9 @@ def _first_lines(module: str) -> dict[str, str]:
 
 def build(tokens: Sequence[str] = ()) -> App:
     """Return the program with the command that *tokens* call, or with all commands to list."""
-    app = App(name="onceward", help=HELP, version=_version)
+    app = App(
+        name="onceward", help=HELP, version=_version, suppress_keyboard_interrupt=False
+    )  # ``run`` turns an interrupt into an exit code
     called = called_by(tokens)
     nouns: dict[str, App] = {}
     for full in [called] if called else COMMANDS:

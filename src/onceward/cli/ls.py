@@ -12,6 +12,7 @@ from onceward.cli.options import Limit, said
 from onceward.cli.output import dated, document, show_one
 from onceward.cli.readonly import Look, whole_id
 from onceward.cli.target import Conversation, Where
+from onceward.cli.watching import watched
 from onceward.model.vocabulary import LaneState, MessageState
 
 CONVERSATION = Conversation()
@@ -29,6 +30,7 @@ KINDS: Final = {
 Id = Annotated[str, said("The message's id, or a beginning of it that no other message has.")]
 
 
+@watched
 @command()
 def ls(
     found: Look,
@@ -81,6 +83,7 @@ def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
     return DONE
 
 
+@watched
 @command()
 def stats(found: Look, /) -> Found:
     """

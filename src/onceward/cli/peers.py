@@ -11,12 +11,14 @@ from onceward.cli.command import Found, command
 from onceward.cli.exit_codes import NothingThere
 from onceward.cli.options import Pattern, said
 from onceward.cli.readonly import Look, views
+from onceward.cli.watching import watched
 
 Peer = Annotated[str, said("The peer's name.")]
 OfNames = Annotated[list[str] | None, said("A pattern; may be repeated.", negative=())]
 Url = Annotated[str, said("file: and an absolute path, or the url of any installed transport.")]
 
 
+@watched
 @command("name", "url", "breaker", "failures", "in_flight", "due_at", "seen_at", "last_error")
 def ls(found: Look, /) -> Found:
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any
 
 from onceward import MessageRecord, Postbox
@@ -12,6 +13,7 @@ from onceward.cli.command import Found, command
 from onceward.cli.exit_codes import DONE, FAILED, PARTLY
 from onceward.cli.options import Number, OfTopics, Quiet, said
 from onceward.cli.output import dated, document, note
+from onceward.cli.readonly import views
 from onceward.cli.target import Conversation, in_session
 
 Problems = list[str | None]
@@ -20,6 +22,10 @@ WHERE = Conversation()
 MaybeLimit = Annotated[int | None, said("Take at most so many.")]
 Keep = Annotated[bool, Quiet, said("Leave what --topic excludes for another poll.")]
 Expired = Annotated[bool, Quiet, said("Also print messages whose time to live has ended.")]
+Follow = Annotated[
+    bool, Quiet, said("Go on with what comes, until an interrupt.", name=("-f", "--follow"))
+]
+Transitions = Annotated[bool, Quiet, said("Print changes of state instead, of all sessions.")]
 
 
 @command()
@@ -52,6 +58,8 @@ def tail(
     /,
     *,
     n: Number = 10,
+    follow: Follow = False,
+    transitions: Transitions = False,
     include_expired: Expired = False,
     where: Conversation = WHERE,
 ) -> int:
@@ -59,10 +67,18 @@ def tail(
     Print the newest messages of a session, oldest first, one JSON object for each line.
 
     No cursor is moved. Fields have the names that history gives them; ``at`` is the moment of
-    receipt.
+    receipt. With --follow it goes on with each message that comes. Transitions are printed where
+    the file records them.
     """
-    records = box.tail(n, session=in_session(where), include_expired=include_expired)
-    return readable(print_records(records))
+    newest = partial(box.tail, session=in_session(where), include_expired=include_expired)
+    if not follow and not transitions:
+        return readable(print_records(newest(n)))
+    from onceward.cli import following  # noqa: PLC0415 - it imports this module
+
+    if not transitions:
+        following.follow_messages(box, newest, n)
+    with views(box.path) as found:
+        return following.print_transitions(found, n, follow=follow)
 
 
 @command("expired")

@@ -106,6 +106,17 @@ SELECT at, box, peer, from_state, to_state, reason
  WHERE id = :id
  ORDER BY seq
 """
+RECORDS_TRANSITIONS: Final = """
+SELECT name FROM sqlite_schema
+ WHERE type = 'trigger' AND name = '_onceward_transitions_inbox_insert'
+"""
+LAST_TRANSITION: Final = "SELECT coalesce(max(seq), 0) AS seq FROM onceward_transitions"
+NEXT_TRANSITIONS: Final = """
+SELECT seq, at, agent, box, id, peer, from_state, to_state, reason
+  FROM onceward_transitions
+ WHERE seq > :after
+ ORDER BY seq LIMIT :limit
+"""
 STATS: Final = "SELECT * FROM onceward_stats"
 PEERS: Final = """
 SELECT name, url, breaker, failures, in_flight, number, stream_number, due_at, seen_at, last_error
