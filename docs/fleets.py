@@ -24,16 +24,10 @@ OWN = {
     "body": "the message's body as JSON text",
     "body_bytes": "the message's body, where it was sent as bytes",
 }
-LEDGER = {
-    "box": "`outbox`, `inbox`, `processed` or `dead_letters`; `quarantine` for a file that could "
-    "not be read",
-    "state": "state or outcome; `dead` for dead letters, the reason for files in quarantine",
-    "origin": "`outbox` for a sent message, `inbox` for a received one",
-    "at": "when it was sent, accepted, processed or dead-lettered",
-}
-WITNESS = {
+EVIDENCE = {
     "sender": "agent that sent it; NULL in the row of a file",
-    "recipient": "agent that it is for; in the row of a file its agent, or the error",
+    "recipient": "agent that it is for; in the row of a file what it says of itself as JSON, or "
+    "the error",
     "id": "message id; in the row of a file its path",
     "side": "source of the row: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 "
     "inbox, 4 a dedup record, 5 the recipient's dead letters",
@@ -43,6 +37,8 @@ WITNESS = {
     "at": "when it was sent, accepted or processed, in milliseconds since 1970",
     "sent": "when the peer had stored it, in milliseconds",
     "ended": "when the sender's row came to its end, in milliseconds",
+    "expires": "the end of its time to live, in milliseconds",
+    "file": "number of the file's id: copies of a file have the same",
 }
 AGENTS = {
     "agent": "the agent",
@@ -192,8 +188,7 @@ def _written(name: str) -> str:
 def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]]) -> str:
     view = columns.VIEWS.get(name, "")
     own = {
-        "ledger": LEDGER,
-        "witness": WITNESS,
+        "evidence": EVIDENCE,
         "agents": AGENTS | meanings["onceward_stats"],
         "quarantine": QUARANTINE,
     }
@@ -205,10 +200,8 @@ def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]])
     rows = [(code(column), kind.upper(), meant[column]) for column, kind in found.columns.items()]
     first = {
         "agents": "One row for each file, with its numbers of now.",
-        "ledger": "All messages of each file, read at one moment, and a row for each file that "
-        "could not be read.",
-        "witness": "The ledger in numbers, which `reconcile` reads, as texts and times cost "
-        "more; and a row for each file, read or not.",
+        "evidence": "All that each file says of its messages, in numbers and of one moment, which "
+        "`reconcile` reads; and a row for each file, read or not.",
         "quarantine": "The files that cannot be read; every page and every row of all files is "
         "looked at.",
     }.get(name) or f"`{view}` of every file: {meanings[view]['']}"

@@ -5,15 +5,16 @@ The text is what the files said.
 """
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from onceward.fleet import charts
 from onceward.fleet.report import Report, html, table
-from onceward.fleet.verdicts import FATAL, NAMES, VERDICTS, Rules
+from onceward.fleet.verdicts import FATAL, NAMES, VERDICTS, FailOn, Rules
 
 HOSTILE = """<script>alert("x")</script>&'"""
 PLAIN = Report(
@@ -39,6 +40,7 @@ def _report(**more: Any) -> Report:
     lines = {"effect": [(-1, 1), (0, 4), (12, 5), (90_000, 1)], "store": [(3, 2)]}
     hours = {"sent": [(490_000, 7), (490_003, 2)], "processed": [(490_000, 9)]}
     full = {
+        "unread": 1,
         "quarantine": [{"path": HOSTILE, "reason": "corrupt", "detail": HOSTILE}],
         "twins": [{"agent": HOSTILE, "files": "a, b"}],
         "percentiles": [{"span": "effect", "messages": 11, "p50": 0}], "histogram": lines,
@@ -92,11 +94,49 @@ def test_the_first_line_says_whether_the_promise_held() -> None:
     assert "Of 3 messages or files nothing can be said." in html(_report())
 
 
-def test_an_empty_fleet_has_a_page_too() -> None:
-    """Nothing to say is said without an error."""
-    assert "0 messages of 0 agents" in html(
-        Report(rules=PLAIN.rules, files=0, agents=0, verdicts={})
-    )
+EMPTY = Report(rules=PLAIN.rules, files=0, agents=0, verdicts={})
+
+
+def test_an_empty_fleet_has_a_page_too_that_praises_nothing() -> None:
+    """No file is no proof: the page says so."""
+    assert "0 messages of 0 agents" in html(EMPTY)
+    assert "No file was read: nothing is proved." in html(EMPTY)
+    assert "Nothing was lost" not in html(EMPTY)
+
+
+UNREAD = replace(PLAIN, unread=1)
+UNDECIDED = replace(PLAIN, verdicts={"delivered_once": 1, "orphan": 1})
+LOST = replace(PLAIN, verdicts={"delivered_once": 1, "lost": 1})
+
+
+@pytest.mark.parametrize(
+    ("report", "complete", "failed"),
+    [
+        (PLAIN, True, []),
+        (UNDECIDED, True, ["open"]),
+        (UNREAD, False, ["quarantine", "open"]),
+        (LOST, True, ["loss", "quarantine", "open"]),
+        (EMPTY, False, ["loss", "quarantine", "open"]),
+        (replace(EMPTY, unread=2), False, ["loss", "quarantine", "open"]),
+    ],
+)
+def test_success_needs_files_that_were_read(
+    report: Report, *, complete: bool, failed: list[FailOn]
+) -> None:
+    """A report without a file is never green, whatever is asked of it."""
+    levels: tuple[FailOn, ...] = get_args(FailOn)
+
+    assert (complete, failed) == (report.complete, [on for on in levels if report.failed(on)])
+    assert complete == report.as_dict()["complete"]
+
+
+def test_unread_files_are_rows_of_the_printed_table() -> None:
+    """A file that was not read stands among the verdicts, with its reason."""
+    unread = {"path": "/a.db", "reason": "corrupt", "detail": "no database"}
+
+    assert {"verdict": "unreadable", "messages": None, "meaning": "corrupt: /a.db"} == replace(
+        PLAIN, unread=1, quarantine=[unread]
+    ).rows()[-1]
 
 
 def test_a_bar_of_three_is_seen_beside_a_million() -> None:

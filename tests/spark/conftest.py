@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fleet.boxes import box
 
 from onceward import Agent, Postbox, Reject
 from onceward.testing import fleet as generator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from onceward.spark.fleet import Fleet
 
+__all__ = ["box"]
 CORES = 2
 
 
@@ -83,18 +85,3 @@ def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = tmp_path_factory.mktemp("jobs")
     made = generator.build(folder, mishaps=("dead_lettered", "expired"))
     return Case(made, Fleet(spark, (str(folder),)))
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Callable[..., Path]:
-    """Return what makes an agent's file with so many waiting messages."""
-
-    def make(name: str = "alice", messages: int = 0) -> Path:
-        path = tmp_path / f"{name}.db"
-        with Postbox(path, agent=name, start=False, hold_unknown=True) as made:
-            made.session().send_many(
-                [("bob", {"number": number}) for number in range(messages)], type="note"
-            )
-        return path
-
-    return make

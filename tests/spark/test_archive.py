@@ -20,12 +20,12 @@ import apsw
 from pyspark.sql import SparkSession
 
 from onceward import Postbox
+from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.manifest import OutputBusy, alone
 from onceward.fleet.verdicts import Rules
 from onceward.spark import archive, export, replay
 from onceward.spark import reconcile as reconciling
 from onceward.spark.archive import NotArchived
-from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
 from onceward.spark.reconcile import reconcile
@@ -71,10 +71,8 @@ def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(
     pruned = archive.prune(fleet, out, keep=86_400, clock=clock)
     assert sum(pruned.values()) > len(live)
     assert [] == fleet.table("outbox", where="ended_at IS NOT NULL AND state = 'acked'").collect()
-    both = fleet.table("ledger", *NEEDS).unionByName(
-        archive.ledger(fleet.spark, out), allowMissingColumns=True
-    )
-    frames = reconcile(both, fleet.table("agents", "_db", "_agent"), Rules(now=now))
+    both = fleet.table("evidence", *EVIDENCE).unionByName(archive.evidence(fleet.spark, out))
+    frames = reconcile(both, Rules(now=now))
     assert dict(case.made.verdicts) == {
         row["verdict"]: row["count"]
         for row in frames.groupBy("verdict").count().orderBy("verdict").collect()

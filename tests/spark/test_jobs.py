@@ -22,10 +22,11 @@ import apsw
 from pyspark.sql import SparkSession
 
 from onceward import Postbox
+from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.manifest import OutputTaken
+from onceward.fleet.summary import SHARES
 from onceward.fleet.verdicts import Rules
 from onceward.spark import export, graph, metrics, pairs, replay, threads, waits
-from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
 from onceward.spark.reconcile import reconcile
@@ -208,8 +209,8 @@ def test_what_is_no_pointer_is_refused(pointer: str) -> None:
 
 def test_the_graph_has_an_edge_for_each_pair_and_a_node_for_each_agent(case: Case) -> None:
     """The crew's ring is seen, with as many messages as went round."""
-    ledger, agents = case.fleet.table("ledger", *NEEDS), case.fleet.table("agents", "_db", "_agent")
-    edges = graph.edges(reconcile(ledger, agents, Rules(now=case.made.now))).cache()
+    evidence = case.fleet.table("evidence", *EVIDENCE)
+    edges = graph.edges(reconcile(evidence, Rules(now=case.made.now))).cache()
     rows = {(row["sender"], row["recipient"]): row for row in edges.collect()}
     nodes = {row["agent"]: row.asDict() for row in graph.nodes(edges).collect()}
     ring = [f"{role}-0" for role in DUTIES]
@@ -242,7 +243,7 @@ def test_percentiles_are_exact_in_rank_and_within_one_percent(spark: SparkSessio
     [row] = pairs.percentiles(counted).collect()
     true = {
         name: values[max(0, -(-int(100 * share) * len(values) // 100) - 1)]
-        for name, share in pairs.SHARES.items()
+        for name, share in SHARES.items()
     }
 
     assert len(values) == row["messages"]

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 from pyspark.sql import SparkSession
 
+from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.verdicts import NAMES, SETTLED, VERDICTS, Rules
-from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.reconcile import reconcile
 
@@ -52,8 +52,7 @@ def test_a_team_whose_processes_were_killed_has_lost_and_doubled_nothing(
 
     fleet = Fleet(spark, (str(home),))
     frames = reconcile(
-        fleet.table("ledger", *NEEDS),
-        fleet.table("agents", "_db", "_agent"),
+        fleet.table("evidence", *EVIDENCE),
         Rules.at_present(grace=0),
     )
     found = dict.fromkeys(NAMES, 0) | {

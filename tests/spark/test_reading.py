@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from onceward import Postbox
 from onceward.fleet.columns import VIEWS, tables
+from onceward.fleet.evidence import VIEWS as VIEWS_OF_MESSAGES
+from onceward.fleet.opening import FILE_STATES
 from onceward.model.names import DIRECTORY
 from onceward.spark import read
 
@@ -332,17 +335,21 @@ def test_agents_tell_whose_files_there_are(spark: SparkSession, mail: Path) -> N
     )
 
 
-def test_the_ledger_is_all_boxes_of_a_file_at_one_moment(spark: SparkSession, mail: Path) -> None:
-    """One scan holds what the four tables hold, under one set of names."""
-    found = rows(read(spark, str(mail), "ledger"))
-    counts = {
-        name: sum(row["box"] == name for row in found)
-        for name in ("outbox", "inbox", "processed", "dead_letters")
-    }
+def test_evidence_is_all_boxes_of_a_file_at_one_moment(spark: SparkSession, mail: Path) -> None:
+    """One scan holds what the four tables hold, in numbers, and a row for each file."""
+    found = rows(read(spark, str(mail), "evidence"))
+    counts = Counter(row["side"] for row in found)
 
-    assert {name: read(spark, str(mail), name).count() for name in counts} == counts
-    assert {"processed", "dead"} == {row["state"] for row in found if row["box"] == "processed"}
-    assert [] == [row for row in found if row["at"] is None or row["id"] is None]
+    assert {name: read(spark, str(mail), name).count() for name in VIEWS_OF_MESSAGES} == {
+        "outbox": counts[1],
+        "inbox": counts[3],
+        "processed": counts[4],
+        "dead_letters": counts[2] + counts[5],
+    }
+    assert [] == [row for row in found if row["id"] is None]
+    assert {str(path): "read" for path in mail.glob("[ab]*.db")} == {
+        row["id"]: FILE_STATES[row["state"] - 1] for row in found if row["side"] == 0
+    }
 
 
 @pytest.mark.broken("a page of a frame leads nowhere")
@@ -421,7 +428,7 @@ def test_files_of_other_versions_are_in_quarantine(
 
 
 def test_bad_files_are_left_out_and_counted(spark: SparkSession, box: Made, tmp_path: Path) -> None:
-    """One bad file never fails a job: quarantine and ledger hold it, with its reason."""
+    """One bad file never fails a job: quarantine and evidence hold it, with its reason."""
     box("alice", 3)
     (tmp_path / "empty.db").touch()
     (tmp_path / "notes.db").write_text("buy milk\n" * 500)
@@ -431,8 +438,8 @@ def test_bad_files_are_left_out_and_counted(spark: SparkSession, box: Made, tmp_
     assert expected == {
         row.path: row.reason for row in read(spark, str(tmp_path), "quarantine").collect()
     }
-    ledger = read(spark, str(tmp_path), "ledger").where("box = 'quarantine'")
-    assert expected == {row["_db"]: row.state for row in ledger.collect()}
+    files = read(spark, str(tmp_path), "evidence").where("side = 0 and state > 1")
+    assert expected == {row.id: FILE_STATES[row.state - 1] for row in files.collect()}
 
 
 def test_failfast_insists(spark: SparkSession, box: Made, tmp_path: Path) -> None:
@@ -462,16 +469,16 @@ def test_a_file_that_vanishes_is_left_out_or_fails(box: Made) -> None:
 
 
 def test_live_files_are_read_consistently(spark: SparkSession, box: Made) -> None:
-    """While an agent sends, a ledger of its file shows each message once, in one state."""
+    """While an agent sends, evidence of its file shows each message once, in one state."""
     path = box("alice", 200)
     with Postbox(path, start=False, hold_unknown=True) as live:
-        frame = read(spark, str(path), "ledger", columns="id,box")
+        frame = read(spark, str(path), "evidence", columns="id,side")
         seen = []
         for _ in range(3):
             live.session().send_many([("bob", number) for number in range(100)], type="note")
             seen.append((frame.count(), frame.distinct().count()))
 
-    assert [(300, 300), (400, 400), (500, 500)] == seen
+    assert [(301, 301), (401, 401), (501, 501)] == seen
 
 
 def test_filters_are_sparks_and_stay_right(spark: SparkSession, box: Made) -> None:

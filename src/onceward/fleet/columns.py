@@ -11,17 +11,7 @@ import apsw
 
 from onceward.db.migrations import migrations
 from onceward.errors import OncewardError
-from onceward.fleet.states import (
-    IN_STATES,
-    INBOX,
-    MARK,
-    OUT_STATES,
-    OUTBOX,
-    OUTCOMES,
-    SENT_DEAD,
-    TAKEN_DEAD,
-    ladder,
-)
+from onceward.fleet import evidence
 
 Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]
 """A column's type by Spark's name."""
@@ -69,73 +59,10 @@ AGENTS: Final = (
     "(SELECT i.*, v.*, (SELECT max(version) FROM _onceward_migrations) AS schema_version"
     " FROM _onceward_file_info AS i, onceward_stats AS v)"
 )
-LEDGER: Final[Mapping[str, Kind]] = {
-    "box": "string",
-    "id": "string",
-    "sender": "string",
-    "recipient": "string",
-    "session": "string",
-    "lane": "string",
-    "priority": "string",
-    "type": "string",
-    "state": "string",
-    "origin": "string",
-    "consumer": "string",
-    "reason": "string",
-    "attempts": "bigint",
-    "at": "timestamp",
-    "created_at": "timestamp",
-    "sent_at": "timestamp",
-    "ended_at": "timestamp",
-    "expires_at": "timestamp",
+EVIDENCE: Final[Mapping[str, Kind]] = {
+    name: "string" if name in evidence.TEXTS else "bigint" for name in evidence.COLUMNS
 }
-"""Columns of the ledger: what one file says of all its messages, at one moment."""
-BOXES: Final = {
-    "outbox": {"origin": "'outbox'", "at": "created_at"},
-    "inbox": {"origin": "'inbox'", "at": "received_at"},
-    "processed": {"origin": "'inbox'", "at": "processed_at", "state": '"outcome"'},
-    "dead_letters": {"at": "dead_at", "state": "'dead'"},
-}
-"""Columns that a ledger names otherwise, by table."""
-WITNESS: Final[Mapping[str, Kind]] = {
-    "sender": "string",
-    "recipient": "string",
-    "id": "string",
-    "side": "bigint",
-    "state": "bigint",
-    "seq": "bigint",
-    "lane": "string",
-    "at": "bigint",
-    "sent": "bigint",
-    "ended": "bigint",
-}
-"""The ledger as the numbers that reconciling needs, and a row for each file: cheaper than texts."""
-LANE: Final = '"priority" || \'/\' || "lane"'
-TESTIMONY: Final[Mapping[str, Mapping[str, str]]] = {
-    "outbox": {
-        "side": str(OUTBOX), "state": ladder('"state"', OUT_STATES), "lane": LANE,
-        "at": '"created_at"', "sent": '"sent_at"', "ended": '"ended_at"',
-    },
-    "inbox": {
-        "side": str(INBOX),
-        "state": ladder('"state"', IN_STATES),
-        "lane": LANE,
-        "at": '"received_at"',
-    },
-    "processed": {
-        "side": str(MARK),
-        "state": ladder('"outcome"', OUTCOMES),
-        "at": '"processed_at"',
-    },
-    "dead_letters": {
-        "side": f"CASE \"origin\" WHEN 'outbox' THEN {SENT_DEAD} ELSE {TAKEN_DEAD} END",
-        "lane": LANE,
-        "state": "CASE \"reason\" WHEN 'expired' THEN 2 ELSE 1 END", "at": '"created_at"',
-    },
-}  # fmt: skip
-"""Facts of a file about its messages, by table; ``facts.SIDE`` and ``facts.STATE`` match it."""
-OWN_CONSUMER: Final = "+\"consumer\" = ''"
-"""Marks of the agent itself; the plus keeps SQLite from building an index for it."""
+"""All that a file says of messages as numbers, at one moment, and a row for each file."""
 QUARANTINE: Final[Mapping[str, Kind]] = {
     "path": "string",
     "reason": "string",
@@ -238,8 +165,7 @@ def tables() -> Mapping[str, Table]:
         con.close()
     found = {name: _of_view(name, view, views[view]) for name, view in VIEWS.items()}
     found["agents"] = _agents(views["onceward_stats"])
-    found["ledger"] = _ledger(found)
-    found["witness"] = _witness(found)
+    found["evidence"] = _evidence()
     found["quarantine"] = Table("quarantine", QUARANTINE, ())
     return found
 
@@ -282,32 +208,15 @@ def _agents(stats: Iterable[str]) -> Table:
     return Table("agents", {**OWN, **kinds}, (Part("agents", AGENTS, sql, keyed=False),))
 
 
-def _ledger(views: Mapping[str, Table]) -> Table:
-    parts = []
-    for box, others in BOXES.items():
-        [part] = views[box].parts
-        there = {"box": f"'{box}'", **others}
-        there = {
-            name: _sql(sql, "timestamp") if LEDGER[name] == "timestamp" else sql
-            for name, sql in there.items()
-        }
-        parts.append(
-            Part(
-                box,
-                part.view,
-                {name: there.get(name) or part.columns.get(name, "NULL") for name in LEDGER},
-                keyed=True,
-            )
+def _evidence() -> Table:
+    parts = (
+        Part(
+            box,
+            view,
+            {name: evidence.expression(box, name) for name in EVIDENCE},
+            keyed=True,
+            where=evidence.where(box),
         )
-    return Table("ledger", {**OWN, **LEDGER}, tuple(parts), whole=True)
-
-
-def _witness(views: Mapping[str, Table]) -> Table:
-    parts = []
-    for box, says in TESTIMONY.items():
-        [part] = views[box].parts
-        sql = {name: says.get(name) or part.columns.get(name, "NULL") for name in WITNESS}
-        parts.append(
-            Part(box, part.view, sql, keyed=True, where=OWN_CONSUMER if box == "processed" else "")
-        )
-    return Table("witness", {**OWN, **WITNESS}, tuple(parts), whole=True)
+        for box, view in evidence.VIEWS.items()
+    )
+    return Table("evidence", {**OWN, **EVIDENCE}, tuple(parts), whole=True)

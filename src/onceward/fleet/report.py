@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Final
 
 from onceward.fleet import charts
-from onceward.fleet.verdicts import FATAL, VERDICTS, Rules
+from onceward.fleet.verdicts import FATAL, UNPROVED, VERDICTS, FailOn, Rules
 from onceward.model.clock import iso
 
 Row = Mapping[str, Any]
@@ -54,8 +54,11 @@ class Report:
 
     rules: Rules
     files: int
+    """How many files were read."""
     agents: int
     verdicts: Mapping[str, int]
+    unread: int = 0
+    """How many files could not be read; the first of them are in ``quarantine``."""
     quarantine: Sequence[Row] = ()
     twins: Sequence[Row] = ()
     """Agents of which more than one file was read."""
@@ -66,6 +69,8 @@ class Report:
     lanes: Sequence[Row] = ()
     examples: Sequence[Row] = ()
     lane_totals: Mapping[str, int] = field(default_factory=dict)
+    before: Mapping[str, int] = field(default_factory=dict)
+    """Messages that earlier runs with the same state have settled, by verdict."""
 
     @property
     def messages(self) -> int:
@@ -77,12 +82,32 @@ class Report:
         """How many messages break the promise: lost, or accepted twice."""
         return sum(self.verdicts.get(name, 0) for name in FATAL)
 
+    @property
+    def complete(self) -> bool:
+        """Whether there were files, and every one was read: else nothing is proved of the rest."""
+        return self.files > 0 and not self.unread
+
+    def failed(self, fail_on: FailOn = "quarantine") -> bool:
+        """Return whether the run is no success; never one if no file was read at all."""
+        if self.broken or not self.files:
+            return True
+        undecided = sum(self.verdicts.get(name, 0) for name in UNPROVED)
+        return (fail_on != "loss" and self.unread > 0) or (fail_on == "open" and undecided > 0)
+
     def rows(self) -> list[dict[str, Any]]:
-        """Return the verdicts that occur, from good to bad."""
-        return [
+        """Return the verdicts that occur, from good to bad, and the files that were not read."""
+        verdicts = [
             {"verdict": v.name, "messages": self.verdicts[v.name], "meaning": v.meaning}
             for v in VERDICTS
             if self.verdicts.get(v.name)
+        ]
+        return verdicts + [
+            {
+                "verdict": "unreadable",
+                "messages": None,
+                "meaning": f"{row['reason']}: {row['path']}",
+            }
+            for row in self.quarantine
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,14 +117,14 @@ class Report:
             for name, value in asdict(self).items()
             if name not in {"histogram", "hours"}
         }
-        return plain | {"messages": self.messages, "broken": self.broken}
+        said = {"messages": self.messages, "broken": self.broken, "complete": self.complete}
+        return plain | said
 
     @property
     def open(self) -> int:
         """How many messages are undecided, and how many files could not be read."""
-        return sum(self.verdicts.get(v.name, 0) for v in VERDICTS if v.weight == "open") + len(
-            self.quarantine
-        )
+        undecided = sum(self.verdicts.get(v.name, 0) for v in VERDICTS if v.weight == "open")
+        return undecided + self.unread
 
 
 def html(report: Report) -> str:
@@ -120,25 +145,34 @@ def html(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    bad = {name: report.verdicts[name] for name in FATAL if report.verdicts.get(name)}
-    said = (
-        "Nothing was lost, nothing took effect twice."
-        if not bad
-        else f"{report.broken:,} messages break the promise."
-    )
+    bad = report.failed()
+    said = sentence(report)
+    earlier = sum(report.before.values())
+    known = f" {earlier:,} more were settled by earlier runs." if earlier else ""
     doubt = f" Of {report.open:,} messages or files nothing can be said." if report.open else ""
     return (
         f"<h1>Fleet report</h1><p>{report.messages:,} messages of {report.agents:,} agents in "
         f"{report.files:,} files, "
         f'as of {iso(report.rules.now)}.</p><p class="{"no" if bad else "yes"}">{said}</p>'
-        f'<p class="note">{doubt}</p>'
+        f'<p class="note">{doubt}{known}</p>'
     )
+
+
+def sentence(report: Report) -> str:
+    """Return the one sentence that a reader takes away."""
+    if report.broken:
+        return f"{report.broken:,} messages break the promise."
+    if not report.files:
+        return "No file was read: nothing is proved."
+    if report.unread:
+        return f"{report.unread:,} files could not be read: of their agents nothing is proved."
+    return "Nothing was lost, nothing took effect twice."
 
 
 def _verdicts(report: Report) -> str:
     rows = [v for v in VERDICTS if report.verdicts.get(v.name)]
     drawn = charts.bars([charts.Bar(v.name, report.verdicts[v.name], v.weight) for v in rows])
-    meanings = table(report.rows())
+    meanings = table([row for row in report.rows() if row["messages"] is not None])
     return f'<h2>How the messages stand</h2>{drawn}<p class="note">Logarithmic scale.</p>{meanings}'
 
 
@@ -219,7 +253,7 @@ def _rules(rules: Rules) -> str:
         f"{rules.grace:g} s before the reading, is in flight. "
         "Before that, a message is lost when its sender believes it done, its recipient's file was "
         "read and has neither the message nor "
-        "a dedup record nor a dead letter, and the recipient's records reach back that far. While "
+        "a dedup record nor a dead letter, and no record of it can have been pruned there. While "
         "its sender still keeps it, it is in flight, "
         "however old. "
         f"A message is late more than {rules.late_after:g} s after it was sent. What such a report "

@@ -17,6 +17,7 @@ import apsw
 import pyarrow as pa
 
 from onceward.fleet.columns import GIVEN, Kind, Part
+from onceward.fleet.evidence import number_of
 from onceward.fleet.opening import Source, Unreadable, lacking, translated
 from onceward.fleet.plan import Slice
 
@@ -160,6 +161,7 @@ def _query(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Query | 
         "_db": source.path,
         "_agent": source.agent,
         "_epoch": piece.epoch,
+        "file": number_of(source.file_id),
         OWNER.get(part.view, ""): source.agent,
     }
     known = {*GIVEN, *same, "seq" if part.keyed else ""}

@@ -28,6 +28,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
         "good",
         "it took effect exactly once, but after the limit, or after its sender had given it up",
     ),
+    Verdict("overdue", "good", "it took effect exactly once, but after its time to live"),
     Verdict("dropped", "ended", "its handler, or a named policy, dropped it"),
     Verdict("cancelled", "ended", "its sender withdrew it before it left"),
     Verdict("expired", "ended", "its time to live ran out before it took effect"),
@@ -59,7 +60,14 @@ MEANING: Final = {verdict.name: verdict.meaning for verdict in VERDICTS}
 NAMES: Final = tuple(verdict.name for verdict in VERDICTS)
 FATAL: Final = ("lost", "duplicated", "double_processed")
 """Verdicts that break the promise: with any of these the command ends with exit code 1."""
-SETTLED: Final = ("delivered_once", "late")
+UNPROVED: Final = ("forgotten", "unwitnessed", "orphan")
+"""Verdicts that neither prove nor break it: one of its two files does not know the message."""
+FailOn = Literal["loss", "quarantine", "open"]
+"""
+When a reconciliation fails: if the promise was broken (``loss``), or also if a file could not be
+read (``quarantine``), or also if a message is undecided (``open``). Each includes those before it.
+"""
+SETTLED: Final = ("delivered_once", "late", "overdue")
 """Messages that took effect once, whose latencies are measured."""
 
 

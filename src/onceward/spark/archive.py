@@ -16,9 +16,9 @@ from onceward import Postbox
 from onceward.errors import OncewardError
 from onceward.fleet import manifest
 from onceward.fleet.columns import table as table_of
+from onceward.fleet.evidence import VIEWS
 from onceward.model.clock import Clock
-from onceward.spark.facts import LEDGERS
-from onceward.spark.facts import ledger as ledger_of
+from onceward.spark.facts import archived
 from onceward.spark.fleet import Fleet
 
 JOB: Final = "archive"
@@ -175,9 +175,9 @@ def read(spark: SparkSession, out: Path, table: str) -> DataFrame:
     )
 
 
-def ledger(spark: SparkSession, out: Path) -> DataFrame:
-    """Return the archive as a ledger, to be reconciled beside live files."""
-    return ledger_of({table: read(spark, out, table) for table in LEDGERS})
+def evidence(spark: SparkSession, out: Path) -> DataFrame:
+    """Return the archive as evidence, to be reconciled beside live files."""
+    return archived({table: read(spark, out, table) for table in VIEWS})
 
 
 def prune(

@@ -1,135 +1,138 @@
-"""Group what all files say of each message, once by message and without a join."""
+"""Group the evidence of all files by message, and judge it, by the SQL that both engines run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import expr
+from pyspark.sql.functions import broadcast, expr
 
-from onceward.fleet.columns import WITNESS
-from onceward.fleet.opening import FILE_STATES
-from onceward.fleet.states import IN_STATES, OUT_STATES, OUTCOMES, ladder
-
-KEY: Final = ("sender", "recipient", "id")
-NEEDS: Final = (
-    "_seq",
-    "box",
-    *KEY,
-    "lane",
-    "priority",
-    "state",
-    "origin",
-    "consumer",
-    "reason",
-    "at",
-    "created_at",
-    "sent_at",
-    "ended_at",
+from onceward.fleet.columns import EVIDENCE
+from onceward.fleet.evidence import COLUMNS, VIEWS, expression
+from onceward.fleet.judgement import (
+    ANSWERED,
+    ASKING,
+    FACTS,
+    FRAME,
+    KEY,
+    MOMENTS,
+    QUESTIONS,
+    RECIPIENT_SAYS,
+    SENDER_SAYS,
+    SEQUENCES,
+    STATED,
+    TEXTS,
 )
-"""The columns of the ledger that are read, and no others."""
-SIDE: Final = """
-case box when 'outbox' then 1 when 'inbox' then 3 when 'processed' then 4 when 'quarantine' then 0
-         else if(origin = 'outbox', 2, 5) end
-"""
-STATE: Final = f"""
-case side when 1 then {ladder("state", OUT_STATES)} when 3 then {ladder("state", IN_STATES)}
-          when 4 then {ladder("state", OUTCOMES)}
-          when 0 then {ladder("state", FILE_STATES)} else if(reason = 'expired', 2, 1) end
-"""
-AGGREGATES: Final = {
-    "file": "max(if(side = 0, state, 0))",
-    "out_state": "max(if(side = 1, state, 0))",
-    "out_seq": "max(if(side = 1, seq, null))",
-    "out_dead": "max(if(side = 2, state, 0))",
-    "created_at": "min(if(side <= 2, at, null))",
-    "sent_at": "max(if(side = 1, sent, null))",
-    "ended_at": "max(if(side = 1, ended, null))",
-    "lane": "max(lane)",
-    "in_state": "max(if(side = 3, state, 0))",
-    "in_seq": "min(if(side = 3, seq, null))",
-    "in_dead": "max(if(side = 5, 1, 0))",
-    "received_at": "min(if(side = 3 or side = 5, at, null))",
-    "received_last_at": "max(if(side = 3 or side = 5, at, null))",
-    "mark": "max(if(side = 4, state, 0))",
-    "mark_seq": "min(if(side = 4, seq, null))",
-    "marked_at": "min(if(side = 4, at, null))",
-    "effect_at": "min(if(side = 4 and state = 4, at, null))",
-    "effect_last_at": "max(if(side = 4 and state = 4, at, null))",
-    "effect_seq": "min(if(side = 4 and state = 4, seq, null))",
-    "effect_last_seq": "max(if(side = 4 and state = 4, seq, null))",
-}
-"""Numbers only: they are grouped by hashing, texts by sorting. Moments are milliseconds."""
+from onceward.fleet.opening import FILE_STATES
+from onceward.fleet.states import spelt
+from onceward.fleet.verdicts import Rules
+from onceward.fleet.witnesses import READ, Reading, Witnesses
+
+FILE_STATE: Final = "max(CASE WHEN side = 0 THEN state ELSE 0 END)"
+VERDICT: Final = (
+    f"CASE WHEN sender IS NULL THEN {spelt('file_state', FILE_STATES, 'corrupt')} ELSE {STATED} END"
+)
+"""The verdict on a message; in the row of a file whether it was read."""
+DDL: Final = ", ".join(
+    f"{name} {kind}"
+    for names, kind in (
+        (TEXTS, "string"),
+        (MOMENTS, "timestamp"),
+        (("lane", *SEQUENCES, "file"), "bigint"),
+    )
+    for name in names
+)
+"""The columns of a judged message, and the file that asks for a witness."""
+WITNESS: Final = (
+    "question string, of_sender string, of_recipient string, of_file bigint, known int,"
+    " horizon_id string, pruned_id string, pruned_at bigint"
+)
 
 
 def gather(said: DataFrame) -> DataFrame:
     """
-    Return one row per message with what each side says of it, from the columns of ``witness``.
+    Return one row per message with what each side says of it, from the columns of evidence.
 
-    A file that was read, or could not be, is a row without a sender: its
-    agent, or what went wrong, stands as recipient. A copy of a file, such as a
-    backup in the same folder, says the same twice and adds nothing: an
-    acceptance is told from another by its moment, an effect by moment and
-    sequence of its mark.
+    A file that was read, or could not be, is a row without a sender: what it says of
+    itself, or what went wrong, stands as recipient.
     """
     rows = said.withColumn(
         "lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))")
     )
+    sums = {"lane": "max(lane)", "file_state": FILE_STATE, **FACTS}
     # Not grouped by file first: a file has two or three rows of a message, and grouping these
     # made rows wider than it made them fewer.
     return (
-        rows.repartition(*KEY)
-        .groupBy(*KEY)
-        .agg(*(expr(sql).alias(name) for name, sql in AGGREGATES.items()))
+        rows.repartition(*KEY).groupBy(*KEY).agg(*(expr(sql).alias(n) for n, sql in sums.items()))
     )
 
 
-def evidence(ledger: DataFrame) -> DataFrame:
-    """Return a ledger with the columns of ``NEEDS`` in the form of the table ``witness``."""
-    said = ledger.where("coalesce(consumer, '') = ''").selectExpr("*", f"{SIDE} as side")
-    return said.selectExpr(
-        "sender",
-        "if(side = 0, reason, recipient) as recipient",
-        "id",
-        "cast(side as bigint) as side",
-        f"cast({STATE} as bigint) as state",
-        "_seq as seq",
-        "priority || '/' || lane as lane",
-        "unix_millis(if(side = 2 or side = 5, created_at, at)) as at",
-        "unix_millis(sent_at) as sent", "if(side = 1, unix_millis(ended_at), null) as ended",
-    )  # fmt: skip
-
-
-def present(agents: DataFrame) -> DataFrame:
-    """Return a row (``_db``, ``_agent``) for each file that was read, in ``witness`` form."""
-    known = {"recipient": "_agent", "id": "_db", "side": "0", "state": "1"}
-    return agents.selectExpr(
-        *(f"cast({known.get(name, 'null')} as {kind}) as {name}" for name, kind in WITNESS.items())
-    )
-
-
-LEDGERS: Final = {
-    "outbox": (
+def state(facts: DataFrame, rules: Rules) -> DataFrame:
+    """Return each message of ``gather`` with its verdict, or a question for the other files."""
+    verdict = expr(VERDICT.format(cutoff=rules.cutoff, late=rules.late_ms))
+    moments = ((name, "effect_at" if name == "processed_at" else name) for name in MOMENTS)
+    return facts.withColumn("verdict", verdict).select(
+        *KEY,
+        "verdict",
+        expr(SENDER_SAYS).alias("sender_says"),
+        expr(RECIPIENT_SAYS).alias("recipient_says"),
+        *(expr(f"timestamp_millis({at}) as {name}") for name, at in moments),
         "lane",
-        "priority",
-        "state",
-        "created_at as at",
-        "created_at",
-        "sent_at",
-        "ended_at",
-    ),
-    "inbox": ("lane", "priority", "state", "received_at as at"),
-    "processed": ("outcome as state", "consumer", "processed_at as at"),
-    "dead_letters": ("origin", "reason", "dead_at as at", "created_at"),
-}
-
-
-def ledger(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one ledger of the four tables, live or archived, in the form of table ``ledger``."""
-    views = (
-        tables[box].selectExpr("seq as _seq", f"'{box}' as box", *KEY, *columns)
-        for box, columns in LEDGERS.items()
+        *SEQUENCES,
+        expr(ASKING).alias("file"),
     )
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), views)
+
+
+def readings(rows: Iterable[Mapping[str, Any]]) -> list[Reading]:
+    """Return what the files say of themselves, from the rows of ``state`` without a sender."""
+    found: dict[str, Reading] = {}
+    for row in rows:
+        path, said = str(row["id"]), str(row["recipient"])
+        one = Reading.of(path, said) if row["verdict"] == READ else None
+        if one is None:
+            found[path] = Reading(path, str(row["verdict"]), said)
+        else:
+            found.setdefault(path, one)
+    return list(found.values())
+
+
+def answer(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFrame:
+    """Return the messages with all questions answered by the files that were read."""
+    messages, known = stated.where("sender is not null"), Witnesses(read)
+    asked = messages.where(f"verdict in {QUESTIONS}").select(
+        "verdict", "sender", "recipient", "file"
+    )
+    rows = []
+    for question, sender, recipient, file in asked.distinct().collect():
+        one = known.answer(question, sender, recipient, file)
+        told = (one.known, one.horizon_id, one.pruned_id, one.pruned_at)
+        rows.append((question, sender, recipient, file, *told))
+    witnesses = stated.sparkSession.createDataFrame(rows, WITNESS)
+    same = "question = verdict and of_sender = sender and of_recipient = recipient"
+    joined = messages.join(broadcast(witnesses), expr(f"{same} and of_file = file"), "left")
+    numbers = {name: expr(f"unix_millis({name})") for name in MOMENTS}
+    verdict = expr(ANSWERED.format(cutoff=rules.cutoff))
+    times = {name: expr(f"timestamp_millis({name})") for name in MOMENTS}
+    return (
+        joined.withColumns(numbers).withColumn("verdict", verdict).withColumns(times).select(*FRAME)
+    )
+
+
+def archived(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Return archived tables, whose moments are timestamps, as evidence of no file."""
+    return reduce(DataFrame.unionByName, (_archived(box, tables[box]) for box in VIEWS))
+
+
+def _archived(box: str, table: DataFrame) -> DataFrame:
+    moments = {n: expr(f"unix_millis({n})") for n in table.columns if n.endswith("_at")}
+    own = table.where("consumer = ''") if box == "processed" else table
+    known = own.withColumns(moments)
+    columns = {
+        name: "null" if name == "file" else expression(box, name).replace('"', "`")
+        for name in COLUMNS
+    }
+    if "expires_at" not in table.columns:
+        columns["expires"] = "null"
+    return known.select(*(expr(f"cast({columns[n]} as {EVIDENCE[n]}) as {n}") for n in EVIDENCE))

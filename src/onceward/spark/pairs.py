@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 from pyspark.sql.window import Window
 
+from onceward.fleet.summary import SHARES, WIDTH
 from onceward.fleet.verdicts import NAMES, SETTLED
 
 SPANS: Final = {
@@ -16,8 +17,6 @@ SPANS: Final = {
     "effect": "unix_millis(processed_at) - unix_millis(created_at)",
 }
 """Send to stored, stored to processed, send to processed: milliseconds by both agents' clocks."""
-WIDTH: Final = 1.02
-"""A bucket holds values up to two percent apart; its middle is at most one percent wrong."""
 BUCKET: Final = (
     f"case when span < 0 then -2 when span = 0 then -1 else ceil(ln(span) / ln({WIDTH}D)) end"
 )
@@ -26,14 +25,6 @@ MIDDLE: Final = (
     f" else round(power({WIDTH}D, bucket - 0.5)) end"
 )
 """Below 50 ms a bucket is one millisecond, so exact; -1: the receiver's clock was behind."""
-
-
-def middle(bucket: int) -> int:
-    """Return the milliseconds that a bucket stands for, as ``MIDDLE`` does."""
-    return bucket + 1 if bucket < 0 else round(WIDTH ** (bucket - 0.5))
-
-
-SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 def spans(frames: DataFrame) -> DataFrame:

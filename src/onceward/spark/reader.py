@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -14,33 +14,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from onceward.fleet import plan
 from onceward.fleet.columns import VIEWS, InvalidOption, Kind, tables
+from onceward.fleet.evidence import WITNESS, file_row
 from onceward.fleet.opening import FILE_STATES, Source, Unreadable, opened
 from onceward.fleet.rows import TYPES, Wanted, batches, edges, snapshot
-from onceward.fleet.states import FILE
 from onceward.model.log import log
 from onceward.spark.held import held
 from onceward.spark.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-
-UNREAD: Final[Mapping[str, Callable[[Unreadable], Mapping[str, object]]]] = {
-    "ledger": lambda error: {
-        "box": "quarantine",
-        "_db": error.path,
-        "id": error.path,
-        "state": error.reason,
-        "reason": error.detail,
-    },
-    "witness": lambda error: {
-        "id": error.path,
-        "recipient": error.detail,
-        "side": FILE,
-        "state": 1 + FILE_STATES.index(error.reason),
-    },
-}
-"""The row, by table, of a file that was left out."""
 
 
 class Task(InputPartition):
@@ -118,8 +100,9 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
                 if not options.leaves_out(error.reason):
                     raise
                 left_out.append(error)
-                if options.table in UNREAD:
-                    yield _record(wanted, UNREAD[options.table](error))
+                if options.table == "evidence":
+                    state = 1 + FILE_STATES.index(error.reason)
+                    yield _record(wanted, file_row(error.path, state=state, said=error.detail))
     if left_out:
         log.warning(
             "files left out, see table quarantine", count=len(left_out), first=str(left_out[0])
@@ -139,16 +122,10 @@ def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.Re
         with snapshot(source) if options.whole else nullcontext():
             for part in options.chosen.parts:
                 yield from batches(source, part, wanted, piece)
-        if options.table == "witness":
-            yield _record(
-                wanted,
-                {
-                    "id": piece.path,
-                    "recipient": source.agent,
-                    "side": FILE,
-                    "state": 1 + FILE_STATES.index("read"),
-                },
-            )
+            if options.table == "evidence":
+                [(said,)] = source.con.execute(WITNESS).fetchall()
+                row = file_row(piece.path, state=1 + FILE_STATES.index("read"), said=str(said))
+                yield _record(wanted, row)
 
 
 def _quarantine(

@@ -11,33 +11,36 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.fleet import manifest
-from onceward.fleet.columns import WITNESS
-from onceward.fleet.report import Report, html
+from onceward.fleet.columns import EVIDENCE
+from onceward.fleet.judgement import MOMENTS, QUESTIONS, SEQUENCES
+from onceward.fleet.reconcile import JOB, OnStep, finish
+from onceward.fleet.report import Report
+from onceward.fleet.summary import report_of
 from onceward.fleet.verdicts import Rules
-from onceward.spark.facts import evidence, gather, present
+from onceward.fleet.witnesses import Reading
+from onceward.spark.facts import DDL, answer, gather, readings, state
 from onceward.spark.fleet import Fleet
-from onceward.spark.judge import DDL, MOMENTS, NUMBERS, QUESTIONS, answer, state, witnesses
-from onceward.spark.measure import report, write
+from onceward.spark.measure import sums, write
 
-JOB: Final = "reconcile"
-PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in ("id", *MOMENTS, *NUMBERS)}
+PLAIN: Final = {
+    f"parquet.enable.dictionary#{name}": "false" for name in ("id", *MOMENTS, *SEQUENCES)
+}
 """Columns whose values hardly repeat: looking for repetitions in them was half of all writing."""
 WHOLE: Final = {"partitionOverwriteMode": "static"}
 """Also in a session that is set otherwise: rows of an interrupted run must not stay."""
 OPEN: Final = f"sender is null or verdict in {QUESTIONS}"
-OnStep = Callable[[str], object]
 
 
-def reconcile(ledger: DataFrame, agents: DataFrame, rules: Rules) -> DataFrame:
+def reconcile(evidence: DataFrame, rules: Rules) -> DataFrame:
     """
     Return one row per message of the fleet with its verdict.
 
-    *ledger* has the columns of ``facts.NEEDS``, *agents* a row (``_db``,
-    ``_agent``) for each file that was read. A ledger of live files may be put together with
-    one of archived tables, see ``facts.ledger``.
+    *evidence* is the table ``evidence`` of live files, also with that of archived tables, see
+    ``facts.archived``.
     """
-    stated = state(gather(evidence(ledger).unionByName(present(agents))), rules)
-    return answer(stated, witnesses(stated, rules), rules)
+    stated = state(gather(evidence), rules)
+    files = stated.where("sender is null").select("id", "recipient", "verdict").collect()
+    return answer(stated, readings(row.asDict() for row in files), rules)
 
 
 def run(
@@ -56,7 +59,7 @@ def run(
     ``pairs/``, ``spans/``, ``hours/`` and ``lanes/`` as Parquet, and
     ``report.html``. ``manifest.json`` is written last and says that all is
     there. With *resume* a run that was broken off goes on behind its last
-    finished step. The archived ledger counts beside the live files.
+    finished step. Archived evidence counts beside the live files.
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
@@ -81,29 +84,13 @@ def _run(
         on_step("measuring")
         write(frames, out)
         (work / "measured").touch()
-    files = _files(work / "facts" / "open=true")
-    quarantine = [
-        {"path": row["id"], "reason": row["verdict"], "detail": row["recipient"]}
-        for row in files
-        if row["verdict"] != "read"
-    ]
-    found = report(
-        out,
-        [(row["recipient"], row["id"]) for row in files if row["verdict"] == "read"],
-        quarantine,
-        rules,
-    )
-    (out / "report.html").write_text(html(found), encoding="utf-8")
+    found = report_of(sums(out), _files(work / "facts" / "open=true"), rules)
     if (
         settled := work / "facts" / "open=false"
     ).exists():  # not so where only the manifest is missing
         shutil.rmtree(out / "frames", ignore_errors=True)
         settled.rename(out / "frames")
-    manifest.write(
-        out / manifest.NAME,
-        planned | {"verdicts": dict(found.verdicts), "quarantined": len(quarantine)},
-    )
-    shutil.rmtree(out / "work")
+    finish(out, planned, found)
     return found
 
 
@@ -114,10 +101,9 @@ def _judged(
     spark, settled = fleet.spark, work / "facts" / "open=false"
 
     def facts() -> DataFrame:
-        live = fleet.table("witness", *WITNESS)
-        return state(
-            gather(live if archived is None else live.unionByName(evidence(archived))), rules
-        ).selectExpr("*", f"{OPEN} as open")
+        live = fleet.table("evidence", *EVIDENCE)
+        every = live if archived is None else live.unionByName(archived)
+        return state(gather(every), rules).selectExpr("*", f"{OPEN} as open")
 
     stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
     on_step("judging")
@@ -125,7 +111,7 @@ def _judged(
         spark,
         work / "judged",
         DDL,
-        lambda: answer(stated.where("open"), witnesses(stated, rules), rules),
+        lambda: answer(stated.where("open"), _files(work / "facts" / "open=true"), rules),
     )
     settled.mkdir(exist_ok=True)
     for part in (work / "judged").glob("part-*"):
@@ -133,17 +119,14 @@ def _judged(
     return spark.read.schema(DDL).parquet(str(settled))
 
 
-def _files(path: Path) -> list[dict[str, Any]]:
-    """Return what the reading said of each file."""
+def _files(path: Path) -> list[Reading]:
+    """Return what was read of each file."""
     if not path.exists():
         return []
-    rows: list[dict[str, Any]] = (
-        ds.dataset(path)
-        .to_table(columns=["id", "recipient", "verdict"], filter=ds.field("sender").is_null())
-        .sort_by("id")
-        .to_pylist()
+    rows = ds.dataset(path).to_table(
+        columns=["id", "recipient", "verdict"], filter=ds.field("sender").is_null()
     )
-    return rows
+    return readings(rows.to_pylist())
 
 
 def stored(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from onceward.api.postbox import Postbox
@@ -232,6 +234,117 @@ def unwitnessed(world: World, n: int) -> Outcome:
     return Counter(unwitnessed=n)
 
 
+def begun_anew(world: World, n: int) -> Outcome:
+    """Lose the recipient's disk and begin its file anew; then replay a dead letter of another."""
+    pair(world, "anew")
+    near, far = world.open("anew-near"), world.open(handling("anew-far"))
+    post(near, "anew-far", n)
+    world.run(near, far)
+    world.rest()
+    _delete(far.path)
+    far, other = world.open(handling("anew-far")), world.open("anew-other")
+    post(other, "anew-far", HEALTHY, wish="reject")
+    world.run(other, far)
+    for letter in far.dead_letters.list()[1:]:
+        far.dead_letters.replay(letter.id)
+    world.run(other, far)
+    return Counter(lost=HEALTHY + n, dead_lettered=HEALTHY)
+
+
+def _delete(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def pruned_minted(world: World, n: int) -> Outcome:
+    """Prune the recipient's records: those of ids that the sender chose stay, older than others."""
+    near, far = world.open("keen-near"), world.open(handling("keen-far"))
+    for number in range(HEALTHY):
+        near.send("keen-far", {"number": number}, type="step", message_id=f"keen-{number}")
+    world.run(near, far)
+    world.clock.advance(60)
+    post(near, "keen-far", n)
+    world.run(near, far)
+    world.clock.advance(8 * DAY)
+    far.run_maintenance()
+    return Counter(delivered_once=HEALTHY, forgotten=n)
+
+
+def pruned_sender(world: World, n: int) -> Outcome:
+    """Prune the sender's outbox; its recipient keeps its records for longer."""
+    near = world.open("brief-near")
+    far = world.open(handling("brief-far"), retention=30 * DAY)
+    post(near, "brief-far", n - 1)
+    near.send("brief-far", {"number": n}, type="step", message_id="brief-chosen")
+    world.run(near, far)
+    world.clock.advance(8 * DAY)
+    near.run_maintenance()
+    post(near, "brief-far", HEALTHY)
+    world.run(near, far)
+    return Counter(delivered_once=HEALTHY, forgotten=n)
+
+
+def tenants(world: World, n: int) -> Outcome:
+    """Give two tenants agents of the same names: one prunes its records, the other loses mail."""
+    near, far = _tenant(world, "west")
+    post(near, "room-far", n)
+    world.run(near, far)
+    world.clock.advance(8 * DAY)
+    far.run_maintenance()
+    near, far = _tenant(world, "east")
+    post(near, "room-far", HEALTHY)
+    world.run(near, far)
+    world.rest()
+    backup = shutil.copyfile(far.path, world.folder / "room-far.kept")
+    near, far = _tenant(world, "east")
+    post(near, "room-far", 1)
+    world.run(near, far)
+    world.rest()
+    shutil.move(backup, far.path)
+    return Counter(forgotten=n, delivered_once=HEALTHY, lost=1)
+
+
+def _tenant(world: World, where: str) -> tuple[Postbox, Postbox]:
+    """Return two agents of one tenant, which know no one but each other."""
+    world.rest()
+    near = world.open("room-near", where=where)
+    far = world.open(handling("room-far"), where=where)
+    near.peers.register(far.agent, f"file:{far.path}")
+    far.peers.register(near.agent, f"file:{near.path}")
+    return near, far
+
+
+def deleted(world: World, n: int) -> Outcome:
+    """Delete the first messages of two files by hand: nothing says that they were pruned."""
+    near, far = pair(world, "first-out")
+    post(near, "first-out-far", n)
+    world.run(near, far)
+    with near.begin() as tx:
+        tx.execute("DELETE FROM _onceward_outbox WHERE seq <= ?", (n,))
+    near, far = pair(world, "first-in")
+    post(near, "first-in-far", n)
+    world.run(near, far)
+    with far.begin() as tx:
+        tx.execute("DELETE FROM _onceward_inbox WHERE seq <= ?", (n,))
+        tx.execute("DELETE FROM _onceward_processed_messages WHERE seq <= ?", (n,))
+    return Counter(delivered_once=2 * HEALTHY, orphan=n, lost=n, gap=n)
+
+
+def overdue(world: World, n: int) -> Outcome:
+    """Let handlers take longer than their messages live: each is handled after its time."""
+    agent = Agent("slow-far")
+
+    @agent.on("#")
+    def handle(_: dict[str, Any]) -> None:
+        world.clock.advance(60)
+
+    near, far = world.open("slow-near"), world.open(agent)
+    for _ in range(n):
+        near.session("flow").send("slow-far", {}, type="step", ttl=30)
+        world.run(near, far)
+    return Counter(overdue=n)
+
+
 def in_flight(world: World, n: int) -> Outcome:
     """Send the last messages just now; one of them waits in the recipient's inbox."""
     near, far = pair(world, "moving")
@@ -258,6 +371,12 @@ BEFORE: Final[dict[str, tuple[Mishap, int]]] = {
     "dropped": (dropped, 12),
     "cancelled": (cancelled, 13),
     "unwitnessed": (unwitnessed, 14),
+    "begun_anew": (begun_anew, 16),
+    "pruned_minted": (pruned_minted, 17),
+    "pruned_sender": (pruned_sender, 18),
+    "tenants": (tenants, 19),
+    "deleted": (deleted, 2),
+    "overdue": (overdue, 20),
 }
 """Earlier faults and their messages at size one; the numbers differ, to tell them apart."""
 NOW: Final[dict[str, tuple[Mishap, int]]] = {"in_flight": (in_flight, 15)}

@@ -1,0 +1,69 @@
+"""Judge the messages of a workspace in SQLite: evidence in, one row with a verdict for each out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, cast
+
+import apsw
+
+from onceward.fleet.judgement import (
+    ANSWERED,
+    ASKING,
+    FACTS,
+    FRAME,
+    KEY,
+    QUESTIONS,
+    RECIPIENT_SAYS,
+    SENDER_SAYS,
+    STATED,
+)
+from onceward.fleet.verdicts import Rules
+from onceward.fleet.witnesses import Question, Reading, Witnesses
+
+MESSAGES: Final = f"CREATE TABLE messages ({', '.join(FRAME)}, file)"
+GROUPED: Final = (
+    f"SELECT {', '.join(KEY)}, max(lane) AS lane,"
+    f" {', '.join(f'{sql} AS {name}' for name, sql in FACTS.items())}"
+    " FROM temp.evidence GROUP BY id, sender, recipient"
+)
+STATE: Final = f"""
+INSERT INTO messages
+SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, created_at, sent_at,
+       ended_at, received_at, marked_at, effect_at, lane, out_seq, in_seq, mark_seq, {ASKING}
+  FROM (SELECT *, {STATED} AS verdict FROM ({GROUPED}))
+"""
+ASKED: Final = f"""
+SELECT DISTINCT verdict, sender, recipient, file FROM messages WHERE verdict IN {QUESTIONS}
+"""
+WITNESSES: Final = """
+CREATE TEMP TABLE witness (question, of_sender, of_recipient, of_file, known, horizon_id,
+                           pruned_id, pruned_at,
+                           PRIMARY KEY (question, of_sender, of_recipient, of_file)) WITHOUT ROWID
+"""
+WITNESS: Final = "INSERT INTO temp.witness VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+ANSWER: Final = f"""
+UPDATE messages SET verdict = {ANSWERED}
+  FROM temp.witness AS w
+ WHERE verdict IN {QUESTIONS} AND w.question = verdict AND w.of_sender = sender
+   AND w.of_recipient = recipient AND w.of_file = file
+"""
+
+
+def judge(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> None:
+    """Fill the table ``messages`` of a workspace: every message of its evidence, with a verdict."""
+    con.execute(MESSAGES)
+    con.execute(STATE.format(cutoff=rules.cutoff, late=rules.late_ms))
+    known = Witnesses(readings)
+    con.execute(WITNESSES)
+    asked = con.execute(ASKED).fetchall()
+    for question, sender, recipient, file in asked:
+        one = known.answer(
+            cast("Question", question), str(sender), str(recipient), cast("int", file)
+        )
+        con.execute(
+            WITNESS,
+            (question, sender, recipient, file, one.known, one.horizon_id, one.pruned_id,
+             one.pruned_at),
+        )  # fmt: skip
+    con.execute(ANSWER.format(cutoff=rules.cutoff))

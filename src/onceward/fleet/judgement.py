@@ -1,0 +1,102 @@
+"""The SQL that gives each message one verdict; SQLite and Spark both run it as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from onceward.fleet.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
+
+KEY: Final = ("sender", "recipient", "id")
+FACTS: Final[Mapping[str, str]] = {
+    "out_file": "max(CASE WHEN side IN (1, 2) THEN file END)",
+    "out_state": "max(CASE WHEN side = 1 THEN state ELSE 0 END)",
+    "out_seq": "max(CASE WHEN side = 1 THEN seq END)",
+    "out_dead": "max(CASE WHEN side = 2 THEN state ELSE 0 END)",
+    "created_at": "min(CASE WHEN side <= 2 THEN at END)",
+    "sent_at": "max(sent)",
+    "ended_at": "max(ended)",
+    "expires_at": "min(expires)",
+    "in_file": "max(CASE WHEN side >= 3 THEN file END)",
+    "in_state": "max(CASE WHEN side = 3 THEN state ELSE 0 END)",
+    "in_seq": "min(CASE WHEN side = 3 THEN seq END)",
+    "in_dead": "max(CASE WHEN side = 5 THEN 1 ELSE 0 END)",
+    "received_at": "min(CASE WHEN side IN (3, 5) THEN at END)",
+    "received_last_at": "max(CASE WHEN side IN (3, 5) THEN at END)",
+    "mark": "max(CASE WHEN side = 4 THEN state ELSE 0 END)",
+    "mark_seq": "min(CASE WHEN side = 4 THEN seq END)",
+    "marked_at": "min(CASE WHEN side = 4 THEN at END)",
+    "effect_at": "min(CASE WHEN side = 4 AND state = 4 THEN at END)",
+    "effect_last_at": "max(CASE WHEN side = 4 AND state = 4 THEN at END)",
+    "effect_seq": "min(CASE WHEN side = 4 AND state = 4 THEN seq END)",
+    "effect_last_seq": "max(CASE WHEN side = 4 AND state = 4 THEN seq END)",
+}
+"""
+Aggregates over the evidence of one message, beside ``max(lane)``.
+
+A copy of a file, such as a backup in the same folder, says the same twice and adds nothing: an
+acceptance is told from another by its moment, an effect by moment and sequence of its mark.
+"""
+QUESTIONS: Final = ("unsent", "unseen")
+"""Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
+PROCESSED: Final = "(in_state = 5 OR mark = 4)"
+# One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
+STATED: Final = f"""CASE
+WHEN effect_at < effect_last_at OR effect_seq < effect_last_seq THEN 'double_processed'
+WHEN received_at < received_last_at                         THEN 'duplicated'
+WHEN out_state = 0 AND out_dead = 0                         THEN 'unsent'
+WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
+WHEN {PROCESSED} AND out_dead > 0                           THEN 'late'
+WHEN {PROCESSED} AND effect_at - created_at > {{late}}      THEN 'late'
+WHEN {PROCESSED}                                            THEN 'delivered_once'
+WHEN mark = 3 OR in_dead > 0                                THEN 'dead_lettered'
+WHEN in_state = 4 OR mark = 2                               THEN 'dropped'
+WHEN in_state = 3 OR mark = 1                               THEN 'expired'
+WHEN in_state > 0 AND received_at > {{cutoff}}              THEN 'in_flight'
+WHEN in_state > 0                                           THEN 'unprocessed'
+WHEN out_state = 7                                          THEN 'unseen'
+WHEN out_state = 6                                          THEN 'dead_lettered'
+WHEN out_state = 5                                          THEN 'dropped'
+WHEN out_state = 4                                          THEN 'cancelled'
+WHEN out_dead = 2                                           THEN 'expired'
+WHEN out_dead = 1                                           THEN 'dead_lettered'
+ELSE 'in_flight' END"""
+MINTED: Final = (
+    "(length(id) = 36 AND substr(id, 9, 1) = '-' AND substr(id, 15, 1) = '7'"
+    " AND substr(id, 20, 1) IN ('8', '9', 'a', 'b'))"
+)
+"""Ids that sort by time, and whose dedup records are therefore pruned."""
+SEEN_AT: Final = "coalesce(marked_at, received_at)"
+ENDED_THERE: Final = "(mark_seq IS NOT NULL OR recipient_says NOT IN ('pending', 'processing'))"
+PRUNED: Final = f"(CASE WHEN {MINTED} THEN id < pruned_id ELSE {SEEN_AT} < pruned_at END)"
+# Of a message with its witness: {known} of it is 1 where a file of the agent in question was read.
+ANSWERED: Final = f"""CASE verdict
+WHEN 'unsent' THEN CASE
+    WHEN known = 0                                          THEN 'unwitnessed'
+    WHEN {SEEN_AT} > {{cutoff}}                             THEN 'in_flight'
+    WHEN {PRUNED} AND {ENDED_THERE}                         THEN 'forgotten'
+    WHEN {PRUNED}                                           THEN 'unprocessed'
+    ELSE 'orphan' END
+WHEN 'unseen' THEN CASE
+    WHEN ended_at > {{cutoff}}                              THEN 'in_flight'
+    WHEN known = 0                                          THEN 'unwitnessed'
+    WHEN {MINTED} AND id <= horizon_id                      THEN 'forgotten'
+    ELSE 'lost' END
+ELSE verdict END"""
+SENDER_SAYS: Final = (
+    "CASE WHEN out_state = 0 AND out_dead > 0 THEN 'dead letter'"
+    f" ELSE {spelt('out_state', OUT_STATES, 'nothing')} END"
+)
+RECIPIENT_SAYS: Final = (
+    "CASE WHEN in_dead > 0 THEN 'dead letter'"
+    f" WHEN in_state > 0 THEN {spelt('in_state', IN_STATES, 'nothing')}"
+    f" WHEN mark > 0 THEN {spelt('mark', OUTCOMES, 'nothing')} || ', marked'"
+    " ELSE 'nothing' END"
+)
+ASKING: Final = "coalesce(CASE verdict WHEN 'unsent' THEN in_file ELSE out_file END, 0)"
+"""The file whose message it is, and that asks for a witness."""
+TEXTS: Final = ("sender", "recipient", "id", "verdict", "sender_says", "recipient_says")
+MOMENTS: Final = ("created_at", "sent_at", "ended_at", "received_at", "marked_at", "processed_at")
+SEQUENCES: Final = ("out_seq", "in_seq", "mark_seq")
+FRAME: Final = (*TEXTS, *MOMENTS, "lane", *SEQUENCES)
+"""The columns of a judged message; moments are milliseconds in SQLite, timestamps in Spark."""

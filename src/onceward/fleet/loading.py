@@ -1,0 +1,117 @@
+"""Copy what files say of messages into one database, file by file, each whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import apsw
+
+from onceward.db.connection import connect
+from onceward.fleet.evidence import COLUMNS, VIEWS, WITNESS, expression, where
+from onceward.fleet.opening import Source, Unreadable, lacking, opened, translated
+from onceward.fleet.witnesses import Reading
+
+WORK: Final = (
+    "PRAGMA journal_mode = MEMORY",  # what is written is made anew after a crash
+    "PRAGMA synchronous = OFF",
+    "PRAGMA temp_store = FILE",  # a fleet is larger than memory
+    "PRAGMA cache_size = -65536",
+    "PRAGMA temp.cache_size = -65536",
+)
+EVIDENCE: Final = f"CREATE TEMP TABLE evidence ({', '.join(COLUMNS)})"
+ATTACH: Final = "ATTACH DATABASE ? AS agent"
+DETACH: Final = "DETACH DATABASE agent"
+ROWS: Final = """
+INSERT INTO temp.evidence ({names}, file)
+SELECT {columns}, :file FROM agent.{view} WHERE {condition}
+"""
+ALL: Final = "seq > 0"
+Named = Sequence[tuple[str, object]]
+"""Values of a condition, by name."""
+
+
+def workspace(path: Path) -> apsw.Connection:
+    """Return a connection to a new database of a job, with an empty table of evidence."""
+    path.unlink(missing_ok=True)
+    path.touch()
+    con = connect(path)
+    for pragma in WORK:
+        con.execute(pragma)
+    con.execute(EVIDENCE)
+    return con
+
+
+def load(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> Reading:
+    """
+    Add the evidence of one file, as of one moment; return what the file says of itself.
+
+    A file that cannot be read to its end adds nothing.
+    """
+    try:
+        with attached(con, path, busy_timeout=busy_timeout) as source:
+            reading = told_by(source)
+            for box in VIEWS:
+                add(con, box, ALL, reading.file)
+            return reading
+    except Unreadable as error:
+        return Reading(path, error.reason, error.detail)
+
+
+@contextmanager
+def attached(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> Iterator[Source]:
+    """
+    Attach a file to a workspace for one transaction, which is rolled back if the block fails.
+
+    Raises:
+        Unreadable: with the reason; also for what SQLite finds while the block reads.
+
+    """
+    with opened(path, busy_timeout=busy_timeout) as source, translated(path):
+        if not source.columns("onceward_streams"):
+            raise lacking(source, "onceward_streams")
+        con.set_busy_timeout(round(1000 * busy_timeout))
+        con.execute(ATTACH, (f"file:{quote(source.con.filename)}?mode=ro",))
+        try:
+            con.execute("BEGIN")
+            yield source
+            con.execute("COMMIT")
+        finally:
+            if con.in_transaction:
+                con.execute("ROLLBACK")
+            with suppress(apsw.Error):
+                con.execute(DETACH)
+
+
+def told_by(source: Source) -> Reading:
+    """
+    Return what an open file says of itself.
+
+    Raises:
+        Unreadable: it says what no agent's file does.
+
+    """
+    [(told,)] = source.con.execute(WITNESS).fetchall()
+    try:
+        return Reading.of(source.path, str(told))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Unreadable(source.path, "foreign", f"its views say {error!r}") from error
+
+
+def add(
+    con: apsw.Connection,
+    box: str,
+    condition: str,
+    file: int,
+    named: Named = (),
+) -> None:
+    """Add the rows of one view of the attached file that meet a condition on its columns."""
+    names = [name for name in COLUMNS if name != "file"]
+    columns = ", ".join(expression(box, name) for name in names)
+    if own := where(box):
+        condition = f"{condition} AND {own}"
+    sql = ROWS.format(names=", ".join(names), columns=columns, view=VIEWS[box], condition=condition)
+    con.execute(sql, {"file": file, **dict(named)})

@@ -1,0 +1,157 @@
+"""Put the sums over judged messages together to a report; both engines count them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import nsmallest
+from math import ceil, log
+from typing import Any, Final
+
+from onceward.fleet.report import Report
+from onceward.fleet.verdicts import VERDICTS, Rules
+from onceward.fleet.witnesses import READ, Reading
+
+LISTED: Final = 200
+"""Rows of each kind that a report lists at most; the tables beside it have all."""
+LOOK_AT: Final = (
+    *(verdict.name for verdict in VERDICTS if verdict.weight in {"bad", "open"}),
+    "unprocessed",
+)
+SHOWN: Final = [
+    "verdict",
+    "id",
+    "sender",
+    "recipient",
+    "sender_says",
+    "recipient_says",
+    "created_at",
+    "received_at",
+    "processed_at",
+]
+BAD: Final = tuple(verdict.name for verdict in VERDICTS if verdict.weight == "bad")
+WIDTH: Final = 1.02
+"""A bucket holds values up to two percent apart; its middle is at most one percent wrong."""
+SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+LANE_MARKS: Final = ("overtook", "arrived_late", "gap")
+"""
+Findings about a message within its lane: it was handled before one that was accepted earlier;
+it arrived after one that was sent later, as delayed and replayed messages do; it waits or is lost
+while later ones of its lane took effect.
+"""
+GAPS: Final = ("unprocessed", "lost")
+"""Verdicts of messages that leave a gap in their lane."""
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Sums over judged messages: one row per pair, span, hour and lane; moments are text."""
+
+    pairs: Rows
+    spans: Rows
+    hours: Rows
+    """``hour`` is the number of hours since 1970."""
+    lanes: Rows
+    examples: Rows
+
+
+@lru_cache(maxsize=1 << 16)
+def bucket_of(span: int) -> int:
+    """Return the bucket of a span in milliseconds; below 50 ms each has its own."""
+    if span <= 0:
+        return -2 if span < 0 else -1
+    return ceil(log(span) / log(WIDTH))
+
+
+def middle(bucket: int) -> int:
+    """Return the milliseconds that a bucket stands for; -1: the receiver's clock was behind."""
+    return bucket + 1 if bucket < 0 else round(WIDTH ** (bucket - 0.5))
+
+
+def percentiles_of(line: Sequence[tuple[int, int]]) -> dict[str, int]:
+    """Return the percentiles of buckets with their counts, in order, in milliseconds."""
+    total, upto = sum(count for _, count in line), 0
+    found: dict[str, int] = {}
+    for bucket, count in line:
+        upto += count
+        for name, share in SHARES.items():
+            if upto >= ceil(share * total):
+                found.setdefault(name, middle(bucket))
+    return found
+
+
+def report_of(sums: Sums, readings: Iterable[Reading], rules: Rules) -> Report:
+    """Return the report on a fleet from the sums over its messages and its files."""
+    known = sorted(readings, key=lambda one: one.path)
+    read = [one for one in known if one.state == READ]
+    unread = [one for one in known if one.state != READ]
+    spans = _histogram(sums.spans)
+    return Report(
+        rules=rules,
+        files=len(read),
+        agents=len({one.agent for one in read}),
+        verdicts=_verdicts(sums.pairs),
+        unread=len(unread),
+        quarantine=[
+            {"path": one.path, "reason": one.state, "detail": one.detail} for one in unread[:LISTED]
+        ],
+        twins=_twins(read),
+        percentiles=[
+            {"span": kind, "messages": sum(n for _, n in line), **percentiles_of(line)}
+            for kind, line in spans.items()
+        ],
+        histogram={kind: [(middle(at), n) for at, n in line] for kind, line in spans.items()},
+        hours=_hours(sums.hours),
+        pairs=_worst(sums.pairs),
+        lanes=nsmallest(LISTED, sums.lanes, key=_by_disorder),
+        lane_totals={name: sum(row[name] for row in sums.lanes) for name in LANE_MARKS},
+        examples=sums.examples,
+    )
+
+
+def _verdicts(pairs: Rows) -> dict[str, int]:
+    counts = {v.name: sum(row[v.name] for row in pairs) for v in VERDICTS}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _by_disorder(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return -row["overtook"], -row["gap"], row["example"]
+
+
+def _twins(read: Iterable[Reading]) -> Rows:
+    files: defaultdict[str, list[str]] = defaultdict(list)
+    for one in read:
+        files[one.agent].append(one.path)
+    return [
+        {"agent": name, "files": ", ".join(sorted(paths))}
+        for name, paths in sorted(files.items())
+        if len(paths) > 1
+    ][:LISTED]
+
+
+def _histogram(spans: Rows) -> dict[str, list[tuple[int, int]]]:
+    lines: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for row in spans:
+        lines[row["kind"]][row["bucket"]] += row["count"]
+    return {kind: sorted(line.items()) for kind, line in sorted(lines.items())}
+
+
+def _hours(hours: Rows) -> dict[str, list[tuple[int, int]]]:
+    lines: dict[str, list[tuple[int, int]]] = {"sent": [], "processed": []}
+    for row in sorted(hours, key=lambda one: one["hour"]):
+        lines[row["what"]].append((row["hour"], row["count"]))
+    return lines
+
+
+def _worst(pairs: Rows) -> Rows:
+    """Return the pairs with most bad messages, then most waiting, then the slowest."""
+    ranked = ({**row, "bad": sum(row[name] for name in BAD)} for row in pairs)
+    return nsmallest(LISTED, ranked, key=_by_badness)
+
+
+def _by_badness(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    slow = -1 if row["p99"] is None else row["p99"]
+    return -row["bad"], -row["unprocessed"], -slow, row["sender"], row["recipient"]
