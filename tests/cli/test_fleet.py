@@ -21,8 +21,7 @@ WITHOUT: Final = (
 @pytest.mark.parametrize(
     "tokens",
     [
-        ["fleet", "demo"],
-        ["fleet", "reconcile", ".", "--out", "report"],
+        ["fleet", "reconcile", ".", "--out", "report", "--engine", "spark"],
         ["fleet", "metrics", ".", "--out", "m"],
     ],
 )
@@ -53,8 +52,6 @@ def test_paths_that_name_nothing_are_no_clean_fleet(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A misspelt folder does not end in a report that all is well."""
-    pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
-
     assert 3 == main(
         ["fleet", "reconcile", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"), "--json"]
     )

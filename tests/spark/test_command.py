@@ -33,12 +33,14 @@ def test_the_demo_finds_all_it_made_and_reconciling_says_that_it_is_broken(tmp_p
 
     It prints its findings as one document.
     """
-    code, said = _run("fleet", "demo", "--home", str(tmp_path / "home"))
+    code, said = _run("fleet", "demo", "--engine", "spark", "--home", str(tmp_path / "home"))
     assert (0, True) == (code, said["ok"])
 
     code, said = _run(
         "fleet",
         "reconcile",
+        "--engine",
+        "spark",
         str(tmp_path / "home" / "agents"),
         "--out",
         str(tmp_path / "out"),
@@ -46,7 +48,7 @@ def test_the_demo_finds_all_it_made_and_reconciling_says_that_it_is_broken(tmp_p
         "0s",
     )
     assert 1 == code
-    assert {"lost": 3, "duplicated": 6, "double_processed": 7}.items() <= dict(
+    assert {"lost": 25, "duplicated": 6, "double_processed": 7}.items() <= dict(
         said["verdicts"]
     ).items()  # type: ignore[call-overload]
     assert Path(str(said["report"])).is_file()

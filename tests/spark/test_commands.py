@@ -54,7 +54,7 @@ def _stored(path: Path) -> list[dict[str, Any]]:
 def test_reconcile_and_graph(say: Say, fleet: str, tmp_path: Path) -> None:
     """Each message gets its verdict, and who talks to whom is drawn from them."""
     out = tmp_path / "out"
-    said = say("reconcile", fleet, "--out", out, "--grace", "0s")
+    said = say("reconcile", fleet, "--out", out, "--grace", "0s", "--engine", "spark")
     drawn = say("graph", out)
 
     assert {"delivered_once": 3, "dead_lettered": 1, "in_flight": 1} == said["verdicts"]

@@ -75,6 +75,27 @@ def extra() -> Iterator[None]:
         raise MissingExtra(msg) from error
 
 
+def existing(paths: tuple[str, ...]) -> int:
+    """
+    Return the bytes of the files that the paths name.
+
+    Raises:
+        Usage: no path is given.
+        NothingThere: the paths name no file.
+
+    """
+    from onceward.fleet import files  # noqa: PLC0415 - of the fleet commands only
+
+    if not paths:
+        msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
+        raise Usage(msg)
+    found = files.find(paths)
+    if not found:
+        msg = f"no file is named by {' '.join(paths)}"
+        raise NothingThere(msg)
+    return sum(one.size for one in found)
+
+
 @contextmanager
 def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, OnStep]]:
     """
@@ -86,14 +107,7 @@ def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, OnSt
         NothingThere: the paths name no file.
 
     """
-    if not paths:
-        msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
-        raise Usage(msg)
-    with extra():
-        from onceward.fleet import files  # noqa: PLC0415 - of the fleet commands only
-    if not files.find(paths):
-        msg = f"no file is named by {' '.join(paths)}"
-        raise NothingThere(msg)
+    existing(paths)
     with working(how, paths) as (fleet, on_step):
         yield fleet, on_step
 

@@ -1,0 +1,138 @@
+"""Read of each file only what is new, and again what was not settled when it was read last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import apsw
+
+from onceward.fleet.evidence import VIEWS
+from onceward.fleet.files import Found
+from onceward.fleet.loading import add, attached, told_by
+from onceward.fleet.opening import Unreadable
+from onceward.fleet.unsettled import KnownFile, Places, State, continues, places_of
+from onceward.fleet.witnesses import READ, Reading
+
+AGAIN: Final = (
+    "CREATE TEMP TABLE again (id, sender, recipient, PRIMARY KEY (id, sender, recipient))"
+)
+BY_SENDER: Final = "CREATE INDEX temp.again_sender ON again (sender)"
+BY_RECIPIENT: Final = "CREATE INDEX temp.again_recipient ON again (recipient)"
+ADD: Final = "INSERT INTO temp.again VALUES (?, ?, ?)"
+HALVES: Final = """
+SELECT id, sender, recipient FROM temp.evidence
+ GROUP BY id, sender, recipient HAVING min(side) >= 3 OR max(side) <= 2
+EXCEPT SELECT id, sender, recipient FROM temp.again
+"""
+"""Messages of which only one side is new: the other side may have been read before."""
+CLEAR: Final = "DELETE FROM temp.again"
+EMPTY: Final = "DELETE FROM temp.evidence"
+CONCERNS: Final = "SELECT 1 FROM temp.again WHERE sender = ?1 OR recipient = ?1 LIMIT 1"
+NEW: Final = "seq > :after"
+# By its id alone: the plus keeps SQLite from walking along the sequence instead.
+BEFORE: Final = {
+    "outbox": "id IN (SELECT a.id FROM temp.again AS a WHERE a.sender = :agent)",
+    "inbox": "(sender, id) IN (SELECT a.sender, a.id FROM temp.again AS a"
+    " WHERE a.recipient = :agent)",
+    "processed": "(sender, id) IN (SELECT a.sender, a.id FROM temp.again AS a"
+    " WHERE a.recipient = :agent)",
+    "dead_letters": "id IN (SELECT a.id FROM temp.again AS a"
+    " WHERE a.sender = :agent OR a.recipient = :agent)",
+}
+
+
+class WentBackError(Exception):
+    """A file is not what it was: what was settled with its help is to be judged anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A file as this run has read it."""
+
+    found: Found
+    reading: Reading
+    places: Places
+
+
+def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Progress]:
+    """
+    Add the evidence that is new since *state*, and all of messages that are not settled.
+
+    If a file went back, or another one lies in its place, the state is forgotten
+    and everything is read.
+    """
+    con.execute(AGAIN)
+    con.execute(BY_SENDER)
+    con.execute(BY_RECIPIENT)
+    try:
+        return _load(con, files, state)
+    except WentBackError:
+        state.forget()
+        con.execute(EMPTY)
+        con.execute(CLEAR)
+        return _load(con, files, state)
+
+
+def _load(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Progress]:
+    con.executemany(ADD, state.unsettled())
+    done = [_file(con, found, state.files.get(found.path)) for found in files]
+    if state.files:
+        halves = con.execute(HALVES).fetchall()
+        con.execute(CLEAR)
+        con.executemany(ADD, halves)
+        done = [_look_back(con, one, state.files.get(one.found.path)) for one in done]
+    return done
+
+
+def _file(con: apsw.Connection, found: Found, known: KnownFile | None) -> Progress:
+    """Add the new rows of one file, and the earlier ones of messages in question."""
+    same = known is not None and known.mark == json.dumps(found.mark)
+    if known is not None and same and not _concerned(con, known.reading):
+        return Progress(found, known.reading, known.places)
+    try:
+        with attached(con, found.path) as source:
+            reading, places = told_by(source), places_of(source)
+            if known is not None and not continues(source, known, places, reading.file):
+                raise WentBackError
+            for box in VIEWS:
+                after = known.places[box][0] if known is not None else 0
+                named = [("after", after)]
+                add(con, box, NEW, reading.file, named)
+                if after:
+                    _earlier(con, box, after, reading)
+            return Progress(found, reading, places)
+    except Unreadable as error:
+        return Progress(found, Reading(found.path, error.reason, error.detail), {})
+
+
+def _earlier(con: apsw.Connection, box: str, after: int, reading: Reading) -> None:
+    condition = f"+seq <= :after AND {BEFORE[box]}"
+    add(con, box, condition, reading.file, [("after", after), ("agent", reading.agent)])
+
+
+def _look_back(con: apsw.Connection, one: Progress, known: KnownFile | None) -> Progress:
+    """Add what an earlier run has read of messages whose other side is new."""
+    if known is None or one.reading.state != READ or not _concerned(con, one.reading):
+        return one
+    try:
+        with attached(con, one.found.path):
+            for box, (after, _) in known.places.items():
+                _earlier(con, box, after, one.reading)
+    except Unreadable as error:
+        return Progress(one.found, Reading(one.found.path, error.reason, error.detail), {})
+    return one
+
+
+def _concerned(con: apsw.Connection, reading: Reading) -> bool:
+    """Return whether messages in question are from or for the agent of a file."""
+    return bool(con.execute(CONCERNS, (reading.agent,)).fetchall())
+
+
+def remember(state: State, done: Iterable[Progress]) -> None:
+    """Note how far each file was read; one that could not be is read from the same place on."""
+    for one in done:
+        if one.reading.state == READ:
+            state.keep_file(one.found, one.reading, one.places)

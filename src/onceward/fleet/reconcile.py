@@ -1,0 +1,129 @@
+"""Compare what all agents sent with what all received, in SQLite and in this process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from onceward.fleet import manifest
+from onceward.fleet.engine import judge
+from onceward.fleet.figures import measure
+from onceward.fleet.files import find
+from onceward.fleet.increment import load_changes, remember
+from onceward.fleet.loading import load, workspace
+from onceward.fleet.opening import Unreadable
+from onceward.fleet.report import Report, html
+from onceward.fleet.summary import report_of
+from onceward.fleet.unsettled import State, kept
+from onceward.fleet.verdicts import Rules
+from onceward.fleet.witnesses import READ, Reading
+
+JOB: Final = "reconcile"
+MESSAGES: Final = "messages.db"
+"""Name of the SQLite file of results: tables messages, pairs, spans, hours, lanes; findings."""
+OnStep = Callable[[str], object]
+
+
+def reconcile(
+    *paths: str | Path,
+    out: str | Path,
+    rules: Rules | None = None,
+    state: str | Path | None = None,
+    failfast: bool = False,
+    on_step: OnStep = str,
+) -> Report:
+    """
+    Read the files of a fleet once, judge every message, and write the findings to the folder *out*.
+
+    *paths* are files, folders (all their ``*.db``) or globs. There are ``messages.db`` (a SQLite
+    file with every message and its verdict) and ``report.html``; ``manifest.json`` is written last
+    and says that all is there. The report lists what cannot be read: ask ``report.failed()``.
+
+    *state* is a file that is kept between runs: a run reads what is new since the last one, and
+    again what was not settled then. It is written when all else is there, in one transaction.
+
+    Raises:
+        OutputTaken: the folder is not empty, and not ours.
+        OutputBusy: another process writes into it, or uses the state.
+        NoState: *state* is some other file.
+        Unreadable: *failfast* is set, and a file cannot be read.
+
+    """
+    named = tuple(str(path) for path in paths)
+    with manifest.alone(Path(out), JOB) as own:
+        planned = manifest.prepare(
+            own, manifest.plan(named, JOB, rules or Rules.at_present()), resume=False
+        )
+        run = _Run(own, planned, on_step, failfast=failfast)
+        if state is None:
+            return run.whole()
+        with kept(Path(state)) as before:
+            return run.since(before)
+
+
+class _Run:
+    """One reconciliation into a folder."""
+
+    def __init__(
+        self, out: Path, planned: dict[str, Any], on_step: OnStep, *, failfast: bool
+    ) -> None:
+        self._out, self._planned, self._on_step = out, planned, on_step
+        self._failfast = failfast
+        self._new = out / "work" / MESSAGES
+
+    def whole(self) -> Report:
+        """Judge all messages that the files know."""
+        with closing(workspace(self._new)) as con:
+            self._on_step(f"reading {len(self._planned['files'])} files")
+            readings = [load(con, file["path"]) for file in self._planned["files"]]
+            report = self._judged(con, readings)
+        return self._finished(report)
+
+    def since(self, state: State) -> Report:
+        """Judge what is new since *state*, and what was not settled; then move the state on."""
+        with closing(workspace(self._new)) as con:
+            self._on_step("reading what is new")
+            done = load_changes(con, find(self._planned["paths"]), state)
+            report = self._judged(con, [one.reading for one in done])
+            report = replace(report, before=state.settled())
+            there = {one.found.path for one in done}
+            complete = report.complete and there >= state.files.keys()
+            state.keep(con, complete=complete)
+        remember(state, done)
+        self._finished(report)
+        state.commit()
+        return report
+
+    def _judged(self, con: apsw.Connection, readings: Sequence[Reading]) -> Report:
+        refuse_unread(readings, failfast=self._failfast)
+        rules = manifest.rules(self._planned)
+        self._on_step("judging")
+        judge(con, readings, rules)
+        self._on_step("measuring")
+        return report_of(measure(con), readings, rules)
+
+    def _finished(self, report: Report) -> Report:
+        self._new.replace(self._out / MESSAGES)
+        finish(self._out, self._planned, report)
+        return report
+
+
+def refuse_unread(readings: Sequence[Reading], *, failfast: bool) -> None:
+    """Raise Unreadable for the first file that was not read, if the caller wants that."""
+    for one in readings:
+        if failfast and one.state != READ:
+            raise Unreadable(one.path, one.state, one.detail)  # type: ignore[arg-type]
+
+
+def finish(out: Path, planned: dict[str, Any], report: Report) -> None:
+    """Write the page, then the manifest that says that all is there; remove what is left over."""
+    (out / "report.html").write_text(html(report), encoding="utf-8")
+    done = {"verdicts": dict(report.verdicts), "quarantined": report.unread}
+    manifest.write(out / manifest.NAME, planned | done)
+    shutil.rmtree(out / "work")

@@ -1,0 +1,201 @@
+"""Keep between two runs how far each file was read, and which messages are not settled yet."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from onceward.db.connection import connect, translate_error
+from onceward.errors import OncewardError, StoreCorrupt
+from onceward.fleet.evidence import VIEWS
+from onceward.fleet.files import Found
+from onceward.fleet.manifest import OutputBusy
+from onceward.fleet.opening import Source
+from onceward.fleet.verdicts import VERDICTS
+from onceward.fleet.witnesses import Reading
+
+CREATE: Final = """
+CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, mark TEXT NOT NULL, reading TEXT NOT NULL,
+                                  places TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS unsettled (id TEXT, sender TEXT, recipient TEXT,
+                                      PRIMARY KEY (id, sender, recipient)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS settled (verdict TEXT PRIMARY KEY, messages INTEGER NOT NULL) STRICT;
+PRAGMA user_version = 1
+"""
+VERSION: Final = "PRAGMA user_version"
+OURS: Final = 1
+TABLES: Final = "SELECT count(*) FROM sqlite_schema"
+FORGET: Final = "DELETE FROM files; DELETE FROM unsettled; DELETE FROM settled"
+FILES: Final = "SELECT path, mark, reading, places FROM files"
+UNSETTLED: Final = "SELECT id, sender, recipient FROM unsettled"
+SETTLED: Final = "SELECT verdict, messages FROM settled"
+KEEP_FILE: Final = """
+INSERT INTO files VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET mark = excluded.mark, reading = excluded.reading, places = excluded.places
+"""
+KEEP: Final = "INSERT OR IGNORE INTO unsettled VALUES (?, ?, ?)"
+SETTLE: Final = "DELETE FROM unsettled WHERE id = ? AND sender = ? AND recipient = ?"
+COUNT: Final = """
+INSERT INTO settled VALUES (?, ?) ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
+"""
+HIGH: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)"
+AT: Final = "SELECT id FROM {view} WHERE seq = ?"
+FINAL: Final = (
+    *(verdict.name for verdict in VERDICTS if verdict.weight in {"good", "ended"}),
+    "forgotten",
+)
+"""Verdicts that stay as they are once the sender has ended the message."""
+IS_SETTLED: Final = f"verdict IN {FINAL} AND sender_says NOT IN ('pending', 'sending', 'sent')"
+QUIET_NS: Final = 2_000_000_000
+"""A file that changed less than this ago is read again: its times may not show a change."""
+UNKNOWN_MARK: Final = "[]"
+Places = Mapping[str, tuple[int, str]]
+"""By table: the highest sequence that was read, and the id in its row."""
+
+
+class NoState(OncewardError):
+    """The file is no state of reconciliations: name another one, or a file that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file as an earlier run has left it."""
+
+    mark: str
+    reading: Reading
+    places: Places
+
+
+class State:
+    """The state of earlier runs, in one transaction until ``commit``."""
+
+    def __init__(self, con: apsw.Connection) -> None:
+        self._con = con
+        self.files = {
+            str(path): KnownFile(str(mark), _reading(str(told)), _places(str(places)))
+            for path, mark, told, places in con.execute(FILES).fetchall()
+        }
+
+    def forget(self) -> None:
+        """Begin anew: a file went back, or is another one, so what was settled is in doubt."""
+        self._con.execute(FORGET)
+        self.files = {}
+
+    def unsettled(self) -> Iterator[tuple[str, str, str]]:
+        """Yield id, sender and recipient of each message that was not settled."""
+        for message_id, sender, recipient in self._con.execute(UNSETTLED):
+            yield str(message_id), str(sender), str(recipient)
+
+    def settled(self) -> dict[str, int]:
+        """Return how many messages earlier runs have settled, by verdict."""
+        rows = self._con.execute(SETTLED).fetchall()
+        return {str(verdict): int(str(count)) for verdict, count in rows}
+
+    def keep_file(self, found: Found, reading: Reading, places: Places) -> None:
+        """Remember how far a file was read."""
+        changed = max(found.mark[2], found.mark[4])
+        quiet = time.time_ns() - changed > QUIET_NS
+        mark = json.dumps(found.mark) if quiet else UNKNOWN_MARK
+        row = (found.path, mark, json.dumps(asdict(reading)), json.dumps(places))
+        self._con.execute(KEEP_FILE, row)
+
+    def keep(self, messages: apsw.Connection, *, complete: bool) -> None:
+        """
+        Take over which messages of a workspace are settled.
+
+        Of unsettled ones without any evidence nothing can be known later, either; they
+        are kept only while the fleet is not *complete*.
+        """
+        if complete:
+            self._con.execute("DELETE FROM unsettled")
+        else:
+            judged = messages.execute("SELECT id, sender, recipient FROM messages")
+            self._con.executemany(SETTLE, judged)
+        where = f"FROM messages WHERE NOT ({IS_SETTLED})"
+        self._con.executemany(KEEP, messages.execute(f"SELECT id, sender, recipient {where}"))
+        counts = f"SELECT verdict, count(*) FROM messages WHERE {IS_SETTLED} GROUP BY verdict"
+        self._con.executemany(COUNT, messages.execute(counts))
+
+    def commit(self) -> None:
+        """Let the next run begin where this one ends."""
+        self._con.execute("COMMIT")
+
+
+@contextmanager
+def kept(path: Path) -> Iterator[State]:
+    """
+    Open the state in *path*, made if it is not there; without ``commit`` it stays as it was.
+
+    Raises:
+        OutputBusy: another run uses it.
+        NoState: the file is something else.
+
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    try:
+        con = connect(path)
+        try:
+            con.execute("BEGIN IMMEDIATE")
+            _prepare(con, path)
+            yield State(con)
+        finally:
+            con.close()
+    except apsw.BusyError as error:
+        msg = f"another run uses {path}: wait until it has ended"
+        raise OutputBusy(msg) from error
+    except (apsw.NotADBError, StoreCorrupt) as error:
+        msg = f"{path} is no SQLite database, or damaged: {error}"
+        raise NoState(msg) from error
+    except apsw.Error as error:
+        raise translate_error(error, path) from error
+
+
+def _prepare(con: apsw.Connection, path: Path) -> None:
+    [(version,)] = con.execute(VERSION).fetchall()
+    [(tables,)] = con.execute(TABLES).fetchall()
+    if version != OURS and tables:
+        msg = f"{path} is a database of another kind"
+        raise NoState(msg)
+    con.execute(CREATE)
+
+
+def places_of(source: Source) -> Places:
+    """Return how far the tables of an open file go."""
+    places = {}
+    for box, view in VIEWS.items():
+        [(high,)] = source.con.execute(HIGH, (f"_{view}",)).fetchall()
+        places[box] = (int(str(high)), _id_at(source, view, int(str(high))))
+    return places
+
+
+def continues(source: Source, known: KnownFile, now: Places, file: int) -> bool:
+    """Return whether an open file still has what was read of it, but for what was pruned."""
+    if known.reading.file != file:
+        return False
+    for box, (seq, message_id) in known.places.items():
+        if now[box][0] < seq or _id_at(source, VIEWS[box], seq) not in {"", message_id}:
+            return False
+    return True
+
+
+def _id_at(source: Source, view: str, seq: int) -> str:
+    found = source.con.execute(AT.format(view=view), (seq,)).fetchall()
+    return str(found[0][0]) if found else ""
+
+
+def _reading(told: str) -> Reading:
+    known = json.loads(told)
+    known["streams"] = {name: tuple(one) for name, one in known["streams"].items()}
+    return Reading(**known)
+
+
+def _places(text: str) -> Places:
+    return {box: (seq, message_id) for box, (seq, message_id) in json.loads(text).items()}
