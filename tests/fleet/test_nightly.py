@@ -10,11 +10,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from onceward.fleet import reconcile as job
+from onceward.fleet import run as job
 from onceward.fleet import unsettled
 from onceward.fleet.manifest import OutputBusy
-from onceward.fleet.reconcile import reconcile
 from onceward.fleet.report import Report
+from onceward.fleet.run import reconcile
 from onceward.fleet.unsettled import NoState, State
 from onceward.fleet.verdicts import Rules
 from onceward.testing.fleet_faults import handling, post

@@ -16,8 +16,8 @@ from onceward import Postbox
 from onceward.cli import main
 from onceward.fleet.manifest import OutputTaken
 from onceward.fleet.opening import Unreadable
-from onceward.fleet.reconcile import reconcile
 from onceward.fleet.report import Report
+from onceward.fleet.run import reconcile
 from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import Rules
 from onceward.model.names import DIRECTORY

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from onceward.fleet import manifest
 from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.manifest import OutputTaken
-from onceward.fleet.reconcile import reconcile as in_process
 from onceward.fleet.report import Report
+from onceward.fleet.run import reconcile as in_process
 from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import FATAL, Rules
 from onceward.model.names import DIRECTORY

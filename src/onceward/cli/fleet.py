@@ -91,7 +91,7 @@ def _chosen(engine: Engine, size: int, *, spark: bool) -> Engine:
 def _in_process(
     paths: tuple[str, ...], how: Into, rules: Rules, state: Path | None = None
 ) -> Report:
-    from onceward.fleet.reconcile import reconcile as job  # noqa: PLC0415 - of this command only
+    from onceward.fleet.run import reconcile as job  # noqa: PLC0415 - of this command only
 
     with told(how) as on_step:
         return job(

@@ -4,3 +4,24 @@ Read many agents' files at once, and judge what became of every message.
 Needs neither Spark nor Arrow: ``onceward.spark`` builds on it, never the other way. The modules
 ``rows`` and ``ship`` alone need pyarrow.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from onceward.fleet.report import Report
+    from onceward.fleet.run import reconcile
+    from onceward.fleet.verdicts import Rules
+
+__all__ = ["Report", "Rules", "reconcile"]
+HOMES: Final = {"Report": "report", "Rules": "verdicts", "reconcile": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name with its module when it is used."""
+    if name not in HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

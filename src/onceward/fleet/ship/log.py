@@ -261,7 +261,7 @@ def _filled(con: apsw.Connection, name: str, batch: pa.RecordBatch, made: dict[s
     names = ", ".join(f'"{field.name}"' for field in batch.schema)
     marks = ", ".join("?" * len(values))
     con.executemany(
-        f"INSERT INTO {name} ({names}) VALUES ({marks})",  # noqa: S608 - names of our own schema
+        f"INSERT INTO {name} ({names}) VALUES ({marks})",
         zip(*values, strict=True),
     )
 
