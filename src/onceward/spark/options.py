@@ -60,7 +60,7 @@ class Options:
     """Leave out a file that may be readable at the next try (`locked`, `changing`, `unreadable`);
     `false`: fail. A stream always fails and tries again, as it would pass over the file's rows."""
     snapshot: bool | None = None
-    """Read each file in one transaction, as of one moment, in one task; the default for `ledger`.
+    """Read each file in one transaction, as of one moment, in one task; the default for `evidence`.
     Off: in short ones."""
     copy: str = "auto"
     """`always`: read a local copy. `auto`: only where SQLite cannot read in place, as in a
