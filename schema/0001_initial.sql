@@ -699,7 +699,7 @@ CREATE VIEW onceward_inbox AS
 SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b.type, b.topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN b.state = 'pending'
-             AND b.seq IN (SELECT j.value FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j WHERE c.leased_seqs IS NOT NULL)
+             AND b.seq IN (SELECT j.value FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j WHERE c.leased_seqs IS NOT NULL AND c.due_at IS NOT NULL)
             THEN 'processing' ELSE b.state END AS state,
        b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
        CASE WHEN json_valid(b.frame)
@@ -757,7 +757,7 @@ SELECT max(0, t.enqueued - t.gone) AS pending, t.sending, t.sent, t.acked, t.fai
   FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
                (SELECT coalesce(sum(json_array_length(in_flight_seqs)), 0) FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL) AS sending,
-               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL) AS processing,
+               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL) AS processing,
                (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') AS gone,
                (SELECT value FROM _onceward_counters WHERE name = 'sent') AS sent,
                (SELECT value FROM _onceward_counters WHERE name = 'acked') AS acked,
