@@ -11,6 +11,15 @@ import apsw
 from onceward import Agent, Context, Msg, Postbox, Reject, Retry, Run
 from onceward.testing import ManualClock
 
+NUMBERS = """
+WITH RECURSIVE numbers (value) AS (
+    SELECT 1 UNION ALL SELECT value + 1 FROM numbers WHERE value < ?
+)
+"""
+LANES = f"""{NUMBERS}
+INSERT INTO _onceward_lanes (sender, name, rank, session)
+SELECT 'other', 'session-' || value, 2, 'session-' || value FROM numbers
+"""
 EVIL = "<script>alert('body')</script><img src=x onerror=alert(1)>"
 
 
@@ -222,6 +231,12 @@ def swollen(path: Path, messages: int) -> None:
             con.execute(f'DROP TRIGGER "{name}"')
         for table in ("outbox", "inbox", "processed_messages"):
             _copied(con, table, messages)
+        con.execute(LANES, (messages,))
+        con.execute(
+            "UPDATE _onceward_counters SET value = ? WHERE name IN"
+            " ('ended_pending', 'acked', 'ended', 'processed')",
+            (messages + 1,),
+        )
         for _, sql in triggers:
             con.execute(str(sql))
     con.close()
@@ -233,14 +248,20 @@ def _copied(con: apsw.Connection, table: str, count: int) -> None:
         [str(row[1]) for row in con.execute(f"PRAGMA table_info({name})") if row[1] != "seq"]
     ]
     key = "message_id" if table == "processed_messages" else "id"
-    values = [
-        "printf('%s-%07x', t." + key + ", n.value)" if column == key
-        else f"t.{column} + n.value * 3" if column.endswith("_at") and column != "due_at"
-        else f"t.{column}"
-        for column in columns
-    ]  # fmt: skip
+    told = {
+        key: f"printf('%s-%07x', t.{key}, n.value)",
+        "state": "CASE t.state WHEN 'sent' THEN 'acked' ELSE t.state END",
+        "due_at": "NULL",
+        "ended_at": "coalesce(t.ended_at, t.created_at) + 3 * n.value"
+        if table == "outbox"
+        else "t.ended_at + 3 * n.value",
+        "created_at": "t.created_at + 3 * n.value",
+        "received_at": "t.received_at + 3 * n.value",
+        "processed_at": "t.processed_at + 3 * n.value",
+    }
+    values = ", ".join(told.get(column, f"t.{column}") for column in columns)
     con.execute(
-        f"INSERT INTO {name} ({', '.join(columns)}) SELECT {', '.join(values)}"
-        f"  FROM (SELECT * FROM {name} ORDER BY seq LIMIT 1) AS t, generate_series(1, ?) AS n",
+        f"{NUMBERS} INSERT INTO {name} ({', '.join(columns)}) SELECT {values}"
+        f"  FROM (SELECT * FROM {name} ORDER BY seq LIMIT 1) AS t, numbers AS n",
         (count,),
     )

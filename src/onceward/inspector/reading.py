@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -51,7 +51,7 @@ class Reader:
             tuple(map(_text, row)) for row in self.walk(self._as_bytes(sql, bindings), bindings)
         ]
 
-    def walk(self, sql: str, bindings: Any = None) -> Iterator[tuple[Any, ...]]:
+    def walk(self, sql: str, bindings: Any = None) -> Generator[tuple[Any, ...], None, None]:
         """Yield the rows of one reading statement, which ends where the caller stops."""
         self._until = time.monotonic() + LONGEST
         cursor = self._con.cursor()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -19,7 +21,9 @@ from onceward.model.values import dataclass
 INTERVAL: Final = 1.0
 """Seconds between two looks at the files."""
 THREADS: Final = 2
-OLDEST: Final = 60_000
+LAZY: Final = 4
+"""A look that took a while is followed by a pause of so many times its length."""
+OLDEST: Final = 300_000
 """Milliseconds after which a snapshot is taken anew though its file is the same: leases end."""
 STEPS: Final = 64
 """Changes whose agents are remembered, for readers that were away."""
@@ -64,6 +68,8 @@ class Refresher:
         self.snapshots: dict[str, Snapshot] = {}
         self.version = 0
         """Grows with every change of a snapshot."""
+        self.pause = INTERVAL
+        """Seconds until the next look; longer where many files change all the time."""
         self._changed: list[tuple[int, frozenset[str]]] = []
         self._lock, self._stop = Lock(), Event()
         self._pool = ThreadPoolExecutor(THREADS, "onceward-inspector")
@@ -83,22 +89,32 @@ class Refresher:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            began = time.monotonic()
             try:
                 self.refresh()
             except Exception as error:  # noqa: BLE001 - the next look may succeed
                 log.failure("warning", "files not looked at", error)
-            self._stop.wait(INTERVAL)
+            self.pause = max(INTERVAL, LAZY * (time.monotonic() - began))
+            self._stop.wait(self.pause)
 
     def refresh(self) -> None:
         """Take the snapshots whose files have changed, and drop those of files that are gone."""
-        files, now = self.targets.files(), self.clock.now()
+        files = self.targets.files()
+        self._renew(files)
+        if gone := [key for key in self.snapshots if key not in files]:
+            self._keep(dict.fromkeys(gone))
+
+    def refresh_some(self, keys: Iterable[str]) -> None:
+        """Do so for some files only, of which a page is open."""
+        known = [each for key in keys if (each := self.snapshots.get(key))]
+        self._renew({each.key: each.path for each in known if each.path.exists()})
+
+    def _renew(self, files: dict[str, Path]) -> None:
+        now = self.clock.now()
         stale = [key for key, path in files.items() if self._is_stale(key, path, now)]
-        gone = [key for key in self.snapshots if key not in files]
         taken = self._pool.map(lambda key: self._take(key, files[key]), stale)
         for at in range(0, len(stale), STEPS):
             self._keep({key: next(taken) for key in stale[at : at + STEPS]})
-        if gone:
-            self._keep(dict.fromkeys(gone))
 
     def _is_stale(self, key: str, path: Path, now: Millis) -> bool:
         known = self.snapshots.get(key)
@@ -131,7 +147,8 @@ class Refresher:
 
 def mark(path: Path) -> Mark:
     """Return what changes with every commit into a file: sizes and times of it and its WAL."""
-    return _stat(path), _stat(Path(f"{path}-wal"))
+    wal = _stat(Path(f"{path}-wal"))
+    return _stat(path), wal if wal and wal[0] else None  # an empty one is made by looking
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

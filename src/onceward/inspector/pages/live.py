@@ -7,9 +7,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from onceward.inspector.refresher import INTERVAL
 from onceward.inspector.site import Site, site_of
 
 POLL: Final = 0.25
@@ -18,6 +20,10 @@ QUIET: Final = 60
 """Looks without a change after which a comment keeps the connection open."""
 MOST: Final = 64
 """Open streams; a page beyond them is refreshed by hand."""
+SOME: Final = 4
+"""Files of one page that are looked at more often, if looking at all takes long."""
+LOOKS: Final = 4
+"""Looks at the version for each look at those files."""
 NAMED: Final = 100
 """Agents that one event names; beyond them it says that all may have changed."""
 
@@ -29,7 +35,7 @@ class Streams:
         self.open = 0
         self.stopped = False
 
-    async def events(self, site: Site) -> AsyncIterator[str]:
+    async def events(self, site: Site, keys: list[str]) -> AsyncIterator[str]:
         """Yield an event for each change, until the program stops or the page is gone."""
         self.open += 1
         try:
@@ -38,10 +44,13 @@ class Streams:
             quiet = 0
             while not self.stopped:
                 await asyncio.sleep(POLL)
-                version, keys = site.refresher.changed_since(version)
-                quiet = 0 if keys is None or keys else quiet + 1
+                if site.refresher.pause > INTERVAL and quiet % LOOKS == LOOKS - 1:
+                    await run_in_threadpool(site.refresher.refresh_some, keys)
+                version, changed = site.refresher.changed_since(version)
+                quiet = 0 if changed is None or changed else quiet + 1
                 if quiet == 0:
-                    yield _event(None if keys is None or len(keys) > NAMED else sorted(keys))
+                    some = changed is not None and len(changed) <= NAMED
+                    yield _event(sorted(changed or ()) if some else None)
                 elif quiet % QUIET == 0:
                     yield ": still here\n\n"
         finally:
@@ -58,5 +67,6 @@ async def events(request: Request) -> Response:
     if streams.open >= MOST:
         return PlainTextResponse("too many pages are open", 503)
     headers = {"x-accel-buffering": "no"}
-    found = streams.events(site_of(request))
+    keys = request.query_params.getlist("key")[:SOME]
+    found = streams.events(site_of(request), keys)
     return StreamingResponse(found, media_type="text/event-stream", headers=headers)

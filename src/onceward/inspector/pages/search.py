@@ -23,6 +23,8 @@ BUDGET: Final = 0.1
 """Seconds after which a page ends; the next one goes on with the next file."""
 AGENTS: Final = 20
 PER_FILE: Final = 10
+PER_BOX: Final = 0.03
+"""Seconds of one box of one file."""
 ID: Final = re.compile(r"[0-9A-Za-z._:-]{4,128}")
 
 
@@ -82,7 +84,7 @@ def _in_file(site: Site, reader: Reader, each: Snapshot, text: str) -> list[Hit]
     if hits:
         return hits
     for box in ("outbox", "inbox", "dead"):
-        rows = listing(reader, box, Conditions(text=text), rows=PER_FILE).messages
+        rows = listing(reader, box, Conditions(text=text), rows=PER_FILE, budget=PER_BOX).messages
         texts = bodies(reader, box, [row.seq for row in rows])
         hits += [
             Hit(each.key, each.name, box, row.id, row)

@@ -19,10 +19,15 @@ CASE WHEN octet_length(frame) <= 65536 AND json_valid(frame)
      THEN coalesce(json_extract(frame, '$.inreplyto'), json_extract(frame, '$.causationid')) END
 """
 COLUMNS: Final = "id, sender, recipient, session, type, state"
+OWN: Final = f"""
+SELECT {COLUMNS}, created_at, ended_at, {CAUSE}, correlation_id, reason
+  FROM onceward_outbox
+ WHERE id = :root
+"""
 SENT: Final = f"""
 SELECT {COLUMNS}, created_at, ended_at, {CAUSE}, correlation_id, reason
   FROM onceward_outbox
- WHERE correlation_id = :root OR id = :root
+ WHERE correlation_id = :root
  ORDER BY seq LIMIT {MOST}
 """
 RECEIVED: Final = f"""
@@ -82,10 +87,11 @@ class Part:
 def part(reader: Reader, root: str) -> Part:
     """Return what a file has of the conversation that began with the message *root*."""
     named = {"root": root}
+    sent = [*reader.rows(OWN, named), *reader.rows(SENT, named)]
     received = [*reader.rows(FIRST, named), *reader.rows(RECEIVED, named)]
     dead = reader.rows(DEAD, named | {"newest": NEVER})
     return Part(
-        tuple(Spoken(*row) for row in reader.rows(SENT, named)),
+        tuple(Spoken(*row) for row in dict.fromkeys(sent)),
         tuple(Spoken(*row) for row in dict.fromkeys(received)),
         tuple(Spoken(*row[:-1]) for row in dead),
     )

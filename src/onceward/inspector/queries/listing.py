@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any, Final
 
 from onceward.inspector.reading import NEVER, Reader
@@ -21,6 +23,9 @@ LOOK: Final = 50_000
 """Most rows that one page looks at."""
 BUDGET: Final = 0.1
 """Seconds after which a page stops to look."""
+
+OFTEN: Final = 64
+"""Rows between two looks at the clock."""
 
 VIEWS: Final = {
     "outbox": ("onceward_outbox", "created_at", "recipient", "state"),
@@ -114,10 +119,19 @@ class Listing:
 
 
 def listing(
-    reader: Reader, box: str, wanted: Conditions, *, before: int = NEVER, rows: int = ROWS
+    reader: Reader,
+    box: str,
+    wanted: Conditions,
+    *,
+    before: int = NEVER,
+    rows: int = ROWS,
+    budget: float = BUDGET,
 ) -> Listing:
-    """Return a page of messages of one box, newest first."""
-    seqs, looked, last = _found(reader, box, wanted, before, rows)
+    """Return a page of messages of one box, newest first, after at most *budget* seconds."""
+    until = time.monotonic() + budget
+    seqs, looked, last = _found(
+        reader.walk(SCAN[box], _named(wanted) | {"before": before}), rows, until
+    )
     full = len(seqs) == rows
     over = looked < LOOK and not full and last is None
     found = reader.rows(ROW[box], {"seqs": json.dumps(seqs)})
@@ -126,18 +140,19 @@ def listing(
 
 
 def _found(
-    reader: Reader, box: str, wanted: Conditions, before: int, rows: int
+    walked: Generator[tuple[Any, ...], None, None], rows: int, until: float
 ) -> tuple[list[int], int, int | None]:
     """Return the rows that fit, how many were looked at, and the last of them if more are left."""
-    until = time.monotonic() + BUDGET
     seqs: list[int] = []
-    looked, seq = 0, before
-    for seq, fits in reader.walk(SCAN[box], _named(wanted) | {"before": before}):
-        looked += 1
-        if fits:
-            seqs.append(seq)
-        if len(seqs) == rows or looked == LOOK or (looked % 64 == 0 and time.monotonic() > until):
-            return seqs, looked, seq
+    looked = 0
+    with closing(walked):
+        for seq, fits in walked:
+            looked += 1
+            if fits:
+                seqs.append(seq)
+            over = looked % OFTEN == 0 and time.monotonic() > until
+            if over or len(seqs) == rows or looked == LOOK:
+                return seqs, looked, seq
     return seqs, looked, None
 
 

@@ -39,7 +39,8 @@
   };
   const connect = () => {
     if (source || paused() || document.hidden) return;
-    source = new EventSource("/events");
+    const keys = JSON.parse(page().dataset.keys).map((key) => ["key", key]);
+    source = new EventSource(`/events?${new URLSearchParams(keys)}`);
     source.addEventListener("changed", (event) => {
       const changed = JSON.parse(event.data), mine = JSON.parse(page().dataset.keys);
       if (!changed || !mine.length || mine.some((key) => changed.includes(key))) refresh();

@@ -1,0 +1,270 @@
+"""A page costs the same however large the file is, and no writer waits for it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+from starlette.testclient import TestClient
+from tests.inspector.homes import crowd, swollen
+from tests.inspector.test_pages import PAGES
+
+from onceward import Postbox
+from onceward.inspector import app
+from onceward.inspector.queries.listing import VIEWS, Conditions, listing
+from onceward.inspector.queries.rates import rates
+from onceward.inspector.reading import NEVER, Reader, opened
+from onceward.inspector.refresher import Refresher
+from onceward.inspector.targets import Targets
+from onceward.testing import ManualClock
+
+if TYPE_CHECKING:
+    from tests.inspector.conftest import Home
+
+SMALL = {
+    "CONSTANT",
+    "onceward_backlog",
+    "_onceward_migrations",
+    "_onceward_peers",
+    "i",
+    "j",
+    "k",
+    "m",
+    "p",
+    "pragma_table_info",
+    "s",
+    "sqlite_schema",
+    "sqlite_sequence",
+    "t",
+    "w",
+}
+"""Tables of a few rows, functions, and views of one row; peers are ``p``, limits are ``l``."""
+WRITER = """
+import sys, apsw
+con = apsw.Connection(sys.argv[1])
+con.execute("BEGIN IMMEDIATE")
+con.execute("UPDATE _onceward_counters SET value = value")
+print("held", flush=True)
+sys.stdin.readline()
+con.execute("COMMIT")
+print("committed", flush=True)
+sys.stdin.readline()
+print(*con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE), flush=True)
+"""
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return every statement that pages run from now on, with its last values."""
+    found: dict[str, Any] = {}
+    walk = Reader.walk
+
+    def recorded(self: Reader, sql: str, bindings: Any = None) -> Any:
+        found[sql] = bindings
+        return walk(self, sql, bindings)
+
+    monkeypatch.setattr(Reader, "walk", recorded)
+    return found
+
+
+def scanned(con: apsw.Connection, sql: str, bindings: Any) -> set[str]:
+    """Return the tables that a statement reads from one end to the other."""
+    plan = con.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)
+    found = (re.match(r"SCAN (\w+)", str(detail)) for *_, detail in plan.fetchall())
+    return {match[1] for match in found if match}
+
+
+def test_no_page_scans_a_table_that_grows(
+    web: TestClient, home: Home, statements: dict[str, Any]
+) -> None:
+    """Every statement of every page finds its rows by an index, and ends at a limit."""
+    for page in (*PAGES, "/agents/shop/rates.json", f"/search?q={home.ids['order'][:9]}"):
+        web.get(page.format(**home.ids))
+    con = apsw.Connection(str(home.path / "shop.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    views = set(VIEWS["outbox"][:1]) | {"onceward_lanes", "onceward_transitions"}
+
+    large = {
+        sql: tables
+        for sql, bindings in statements.items()
+        if not sql.startswith("PRAGMA") and (tables := scanned(con, sql, bindings) - small(sql))
+    }
+    con.close()
+
+    assert {} == large
+    assert views <= {name for name in views if any(name in sql for sql in statements)}
+    assert not any("_onceward_" in sql for sql in statements if "migrations" not in sql)
+
+
+def small(sql: str) -> set[str]:
+    """Return what a statement may scan: limits end at theirs; ``p`` is also a dedup record."""
+    limits = {"l"} if "FROM onceward_limits" in sql else set[str]()
+    return (SMALL | limits) - ({"p"} if "onceward_processed_messages" in sql else set())
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with 20,000 messages and as many lanes."""
+    path = tmp_path_factory.mktemp("big") / "big.db"
+    swollen(path, 20_000)
+    return path
+
+
+def steps(path: Path, page: str) -> int:
+    """Return for how many thousand operations SQLite worked on a page."""
+    counted = [0]
+
+    def count() -> bool:
+        counted[0] += 1
+        return False
+
+    made = app([path])
+    made.state.site.refresher.refresh()
+    with pytest.MonkeyPatch.context() as patch:
+        began = Reader.__init__
+
+        def watched(self: Reader, con: Any, path: Path) -> None:
+            began(self, con, path)
+            con.set_progress_handler(count, 1000)
+
+        patch.setattr(Reader, "__init__", watched)
+        answer = TestClient(made, base_url="http://localhost").get(page)
+    made.state.site.refresher.stop()
+    assert 200 == answer.status_code
+    return counted[0]
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["/agents/big", "/agents/big/rates.json", "/agents/big/messages", "/dead", "/",
+     "/agents/big/messages?box=inbox", "/agents/big/messages/{id}",
+     "/agents/big/conversations/{id}", "/search?q={id}"],
+)  # fmt: skip
+def test_a_page_works_no_longer_on_a_large_file(big: Path, page: str) -> None:
+    """20,000 messages would be a million operations if each were looked at."""
+    con = apsw.Connection(str(big), flags=apsw.SQLITE_OPEN_READONLY)
+    [(message_id,)] = con.execute("SELECT id FROM onceward_outbox WHERE seq = 10000").fetchall()
+    con.close()
+
+    assert steps(big, page.format(id=message_id)) < 60
+
+
+def test_a_filter_that_fits_nothing_ends_and_goes_on(big: Path) -> None:
+    """Its pages go on where the time was used up, until every message was looked at once."""
+    with opened(big) as reader:
+        looked, before, pages = 0, NEVER, 0
+        while True:
+            found = listing(reader, "inbox", Conditions(type="x"), before=before, budget=-1)
+            looked, pages = looked + found.looked, pages + 1
+            if found.next is None:
+                break
+            before = found.next
+
+    assert (20_001, ()) == (looked, found.messages)
+    assert pages > 100
+
+
+def test_a_writer_waits_for_no_page(web: TestClient, home: Home) -> None:
+    """With a transaction open in another process every page answers, and none keeps the WAL."""
+    with _Writing(home.path / "shop.db") as child:
+        for page in PAGES:
+            assert 200 == web.get(page.format(**home.ids)).status_code
+        out, _ = child.communicate("\n\n")
+
+    assert (0, "committed\n0 0\n") == (child.returncode, out)
+
+
+def test_a_page_in_its_middle_keeps_no_writer(home: Home) -> None:
+    """A commit goes through while rows are being read, at once: the writer has no patience."""
+    with opened(home.path / "shop.db") as reader, _Writing(home.path / "shop.db") as child:
+        rows = reader.walk("SELECT seq FROM onceward_outbox")
+        next(rows)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        said = child.stdout.readline()
+        left = sum(1 for _ in rows)
+
+    assert "committed\n" == said
+    assert left > 0
+
+
+class _Writing:
+    """A process that holds the write lock of a file until it is told to commit."""
+
+    def __init__(self, path: Path) -> None:
+        self._command = [sys.executable, "-c", WRITER, str(path)]
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        self._child = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._child.stdout is not None
+        assert "held\n" == self._child.stdout.readline()
+        return self._child
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        with self._child:  # closes its pipes
+            pass
+
+
+def test_a_home_is_read_once_and_then_what_has_changed(
+    tmp_path: Path, statements: dict[str, Any]
+) -> None:
+    """The second look reads no file; a commit has its file read again, a lost file is dropped."""
+    clock = ManualClock()
+    crowd(tmp_path, 5, clock)
+    refresher = Refresher(Targets([tmp_path]), clock=clock)
+    refresher.refresh()
+    first, version = {*refresher.snapshots}, refresher.version
+    statements.clear()
+    refresher.refresh()
+    quiet = dict(statements)
+    with Postbox(tmp_path / "agent-0003.db", start=False, clock=clock) as box:
+        box.send("agent-0001", 1, type="job")
+        refresher.refresh()
+        changed = refresher.changed_since(version)
+    (tmp_path / "agent-0004.db").unlink()
+    refresher.refresh()
+    refresher.stop()
+
+    assert ({f"agent-000{n}" for n in range(5)}, {}) == (first, quiet)
+    assert frozenset({"agent-0003"}) == changed[1]
+    assert "agent-0004" not in refresher.snapshots
+    assert 4 == refresher.snapshots["agent-0003"].overview.enqueued  # type: ignore[union-attr]
+
+
+def test_a_page_that_was_away_too_long_is_told_that_all_may_have_changed(tmp_path: Path) -> None:
+    """Only so many changes are remembered."""
+    clock = ManualClock()
+    crowd(tmp_path, 1, clock)
+    refresher = Refresher(Targets([tmp_path]), clock=clock)
+    for _ in range(70):
+        refresher.refresh()
+        clock.advance(301)
+    refresher.stop()
+
+    assert (70, None) == refresher.changed_since(0)
+    assert (70, frozenset()) == refresher.changed_since(70)
+    assert (70, frozenset({"agent-0000"})) == refresher.changed_since(60)
+
+
+def test_rates_are_counted_without_reading_the_messages(tmp_path: Path) -> None:
+    """By minute, also where old rows were pruned, and nothing before the first message."""
+    clock = ManualClock()
+    with Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock, hold_unknown=True) as box:
+        for minute in range(10):
+            for _ in range(minute):
+                box.send("b", minute, type="job")
+            clock.advance(60)
+        with opened(tmp_path / "a.db") as reader:
+            whole = rates(reader, clock.now() - 1, span=60_000, count=12)
+
+    assert (0, 0, *range(10)) == whole.sent
+    assert (0,) * 12 == whole.received
