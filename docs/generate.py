@@ -64,7 +64,7 @@ SECTIONS = {
         "filters.SessionHistoryFilters filters.ChannelHistoryFilters filters.HistoryFilters "
         "filters.MailboxFilters"
     ),
-    "Agents and handlers": "Agent Context Msg",
+    "Agents and handlers": "Agent Context Depends Msg",
     "The same, awaitable": (
         "AsyncPostbox AsyncSession aio.SessionFace AsyncTransaction AsyncMessage AsyncContext "
         "AsyncRun AsyncMailbox aio.AsyncHandlerTransaction AsyncChannel aio.AsyncLimits"
@@ -228,6 +228,8 @@ def _named(name: str) -> type:
 
 
 def _class(value: type) -> str:
+    if not isinstance(value, type):
+        return _function(readers.find_function(value))
     node, name = readers.find(value), value.__name__
     made = readers.init(node)
     shown = (
@@ -238,6 +240,11 @@ def _class(value: type) -> str:
     parts = [f"### {name}", shown, readers.docs(node), *_inherited(value), listed]
     parts += [_method(item) for item in readers.methods(node)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _function(item: readers.Function) -> str:
+    shown = f"```py\n{readers.signature(item, item.name)}\n```"
+    return "\n\n".join((f"### {item.name}", shown, readers.docs(item)))
 
 
 def _inherited(value: type) -> list[str]:

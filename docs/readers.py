@@ -44,6 +44,12 @@ def find(value: type) -> ast.ClassDef:
     )
 
 
+def find_function(value: Any) -> Function:
+    """Return the def statement of *value*, a function of a module."""
+    module = _module(value.__module__)
+    return next(n for n in module.body if isinstance(n, Function) and n.name == value.__name__)
+
+
 def methods(node: ast.ClassDef) -> Iterator[Function]:
     """Yield the public methods and properties of a class, in the order of the source."""
     for statement in node.body:

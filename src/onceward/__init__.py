@@ -25,6 +25,7 @@ if _typing.TYPE_CHECKING:
     from onceward.model.ticket import Ticket
     from onceward.runtime.agent import Agent
     from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
+    from onceward.runtime.depends import Depends
     from onceward.runtime.fanout import SendResult
     from onceward.runtime.message import AsyncMessage, Message
     from onceward.runtime.runs.run import AsyncRun, Run
@@ -50,6 +51,7 @@ __all__ = [
     "ChannelConfig",
     "Context",
     "DeadLetter",
+    "Depends",
     "Drop",
     "HandlerTransaction",
     "Health",
@@ -92,6 +94,7 @@ _MODULES = {
     "ChannelConfig": "store.directory.channels",
     "Context": "runtime.context",
     "DeadLetter": "store.queries",
+    "Depends": "runtime.depends",
     "Drop": "errors",
     "HandlerTransaction": "api.mailboxes",
     "Health": "store.health",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
@@ -25,6 +26,7 @@ from onceward.model.times import Span
 from onceward.model.topics import check_pattern, matches
 from onceward.model.values import dataclass
 from onceward.model.vocabulary import Missed
+from onceward.runtime.depends import Dependencies
 from onceward.runtime.signatures import check_session_signature, message_signature
 
 P = ParamSpec("P")
@@ -42,6 +44,7 @@ class Handler:
     takes_context: bool
     is_async: bool
     rules: HandlerRules = PLAIN_RULES
+    dependencies: Dependencies | None = None
 
     @property
     def attempts(self) -> int | None:
@@ -105,6 +108,8 @@ class Agent:
         """Fate of messages that no handler wants: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
         self.sessions: list[SessionHandler] = []
+        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """Functions that are called in place of those that ``Depends`` names, in tests."""
         self._openings: list[Callable[[Any], object]] = []
 
     def __repr__(self) -> str:
@@ -146,6 +151,7 @@ class Agent:
                     takes_context=found.takes_context,
                     is_async=found.is_async,
                     rules=rules,
+                    dependencies=Dependencies(found.needs, self.overrides) if found.needs else None,
                 )
             )
             return call
@@ -219,7 +225,7 @@ class Agent:
             if any(known.pattern == handler.pattern for known in self.handlers):
                 msg = f"agent {self.name} already handles {handler.pattern!r}"
                 raise InvalidArgument(msg)
-            self.handlers.append(handler)
+            self.handlers.append(_overridable(handler, self.overrides))
         for served in other.sessions:
             self._serve(served)
         self._openings += other._openings
@@ -291,6 +297,16 @@ class Agent:
             if handler.pattern in (type_name, topic):
                 return handler
         return next((h for h in self.handlers if h.wants(type_name, topic)), None)
+
+
+def _overridable(
+    handler: Handler, overrides: dict[Callable[..., Any], Callable[..., Any]]
+) -> Handler:
+    """Return a handler whose dependencies are looked up in *overrides*."""
+    known = handler.dependencies
+    if known is None:
+        return handler
+    return replace(handler, dependencies=known._replace(overrides=overrides))
 
 
 def _bracketed(decorator: str, given: object, kinds: tuple[type, ...] = (str, type)) -> None:

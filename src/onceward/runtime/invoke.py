@@ -31,6 +31,7 @@ from onceward.model.times import millis
 from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import AsyncContext, Context
+from onceward.runtime.depends import await_with, call_with
 from onceward.store.inbox import LeasedMessage
 
 if TYPE_CHECKING:
@@ -151,18 +152,22 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
     handler = prepared.handler
     if prepared.error is not None:
         raise prepared.error
-    if not handler.is_async:
-        return (
-            handler.call(prepared.body, context)
-            if handler.takes_context
-            else handler.call(prepared.body)
-        )
-    return _await(prepared, context, loop())
+    if handler.is_async:
+        return _await(prepared, context, loop())
+    if handler.dependencies is not None:
+        return call_with(handler.dependencies, handler.call, prepared.body, context)
+    return (
+        handler.call(prepared.body, context)
+        if handler.takes_context
+        else handler.call(prepared.body)
+    )
 
 
 def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any:
     def start(on_worker: OnWorker) -> Awaitable[Any]:
-        window = AsyncContext(context, on_worker)
+        window, needed = AsyncContext(context, on_worker), prepared.handler.dependencies
+        if needed is not None:
+            return await_with(needed, prepared.handler.call, prepared.body, window)
         args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
         return cast("Awaitable[Any]", prepared.handler.call(*args))
 

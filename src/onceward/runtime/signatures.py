@@ -16,6 +16,7 @@ from onceward.errors import InvalidArgument
 from onceward.model.body import message_type
 from onceward.model.lossless import adapter
 from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
+from onceward.runtime.depends import Need, check, dependency_of
 from onceward.runtime.message import AsyncMessage, Message
 from onceward.runtime.transaction import Transaction
 
@@ -34,6 +35,8 @@ class HandlerSignature(NamedTuple):
     """Type that the body is read as; None takes plain values."""
     takes_context: bool
     is_async: bool
+    needs: tuple[Need, ...] = ()
+    """Parameters that depend on other functions, and then that of the context, too."""
 
 
 def message_signature(call: Callable[..., Any], model: type | None) -> HandlerSignature:
@@ -45,15 +48,18 @@ def message_signature(call: Callable[..., Any], model: type | None) -> HandlerSi
 
     """
     is_async, refuse = is_coroutine(call), partial(_refuse, call, _shown(call, model))
-    parameters = _parameters(call, refuse)
+    parameters, needs = _parameters(call, refuse)
     if not 1 <= len(_required(parameters)) <= WITH_CONTEXT:
         refuse("it must take the message and, if it wants, a context")
+    check(needs, is_async=is_async)
     first, *others = parameters
     body = _body(first, call, model, refuse)
     takes_context = bool(others) and _is_context(others[0], call)
     if takes_context:
         _check_given(others[0], call, AsyncContext if is_async else Context, refuse)
-    return HandlerSignature(body, takes_context, is_async)
+    if needs and takes_context:  # a place between them may be one that depends
+        return HandlerSignature(body, False, is_async, (*needs, Need(others[0].name, None)))  # noqa: FBT003
+    return HandlerSignature(body, takes_context, is_async, needs)
 
 
 def check_session_signature(call: Callable[..., Any]) -> bool:
@@ -70,7 +76,9 @@ def check_session_signature(call: Callable[..., Any]) -> bool:
     given = AsyncRun if is_async else Run
     shown = f"{'async ' * is_async}def {_name(call)}(run: {given.__name__})"
     refuse = partial(_refuse, call, shown)
-    parameters = _parameters(call, refuse)
+    parameters, needs = _parameters(call, refuse)
+    if needs:
+        refuse(f"parameter {needs[0].name} depends on a function, which a run does not call")
     if not parameters or len(_required(parameters)) > 1:
         refuse("it must take the run, and nothing else")
     _check_given(parameters[0], call, given, refuse, (Run, AsyncRun))
@@ -114,12 +122,22 @@ def _unwrapped(call: Callable[..., Any]) -> Any:
     return call
 
 
-def _parameters(call: Callable[..., Any], refuse: Refuse) -> list[Parameter]:
-    """Return the parameters that are filled by position."""
+def _parameters(
+    call: Callable[..., Any], refuse: Refuse
+) -> tuple[list[Parameter], tuple[Need, ...]]:
+    """Return the parameters that are filled by position, and those that depend on functions."""
     plain = _unwrapped(call)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
         refuse("it yields, so that calling it would do nothing")
-    found = list(inspect.signature(call).parameters.values())
+    found, needs = list[Parameter](), list[Need]()
+    for each in inspect.signature(call).parameters.values():
+        dependency = dependency_of(each, _annotation(each, call))
+        if dependency is None:
+            found.append(each)
+        elif each.kind is Parameter.POSITIONAL_ONLY:
+            refuse(f"parameter {each.name} depends on a function, so it must have a name")
+        else:
+            needs.append(Need(each.name, dependency.call))
     named = [
         each.name
         for each in found
@@ -128,7 +146,10 @@ def _parameters(call: Callable[..., Any], refuse: Refuse) -> list[Parameter]:
     if named:
         refuse(f"parameter {named[0]} has no default, and it is given none")
     placed = [each for each in found if each.kind in BY_POSITION]
-    return placed or [each for each in found if each.kind is Parameter.VAR_POSITIONAL]
+    placed = placed or [each for each in found if each.kind is Parameter.VAR_POSITIONAL]
+    if not placed:
+        refuse("it takes no message")
+    return placed, tuple(needs)
 
 
 def _required(parameters: list[Parameter]) -> list[Parameter]:

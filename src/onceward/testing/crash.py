@@ -123,6 +123,7 @@ class Life:
 def mortal(agent: Agent, life: Life) -> Agent:
     """Return a copy of *agent* whose handlers pass the points of *life*."""
     twin = Agent(agent.name, unhandled=agent.unhandled)
+    twin._openings = agent._openings
     twin.handlers = [replace(handler, call=_mortal(handler, life)) for handler in agent.handlers]
     twin.sessions = [replace(handler, call=_mortal(handler, life)) for handler in agent.sessions]
     return twin
@@ -132,10 +133,10 @@ def _mortal(handler: Handler | SessionHandler, life: Life) -> Callable[..., Any]
     if handler.is_async:
         return _mortal_async(handler.call, life)
 
-    def run(*args: Any) -> Any:
+    def run(*args: Any, **given: Any) -> Any:
         life.begin(args)
         try:
-            return handler.call(*args)
+            return handler.call(*args, **given)
         finally:
             life.handled()
 
@@ -143,10 +144,10 @@ def _mortal(handler: Handler | SessionHandler, life: Life) -> Callable[..., Any]
 
 
 def _mortal_async(call: Callable[..., Awaitable[Any]], life: Life) -> Callable[..., Awaitable[Any]]:
-    async def run(*args: Any) -> Any:
+    async def run(*args: Any, **given: Any) -> Any:
         life.begin(args)
         try:
-            return await call(*args)
+            return await call(*args, **given)
         finally:
             life.handled()
 
