@@ -245,6 +245,19 @@ def test_keys_that_come_once_are_taken(data: object, separators: tuple[str, str]
     assert data == Frame.parse(text).data
 
 
+@pytest.mark.parametrize("changes", [{}, {"tenant": None, "topic": None}, {"data": [{"a": 1}]}])
+def test_an_accepted_frame_is_read_as_it_was_parsed(changes: dict[str, object]) -> None:
+    """Its reader gets what its acceptance saw, nulls left out."""
+    assert Frame.parse(text_of(**changes)) == Frame.accepted(text_of(**changes))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 10_000])
+def test_an_accepted_text_that_is_no_frame_is_invalid(text: str) -> None:
+    """A row that was planted ends its message, not its worker."""
+    with pytest.raises(InvalidMessage):
+        Frame.accepted(text)
+
+
 @pytest.mark.parametrize("name", ["id", "session", "type", "topic", "correlationid"])
 def test_a_nul_is_no_part_of_an_attribute(name: str) -> None:
     """SQL would end the text there, and take two ids for one."""

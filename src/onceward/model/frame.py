@@ -111,11 +111,27 @@ class Frame(BaseModel):
         return found
 
     @classmethod
+    def accepted(cls, text: str) -> Self:
+        """
+        Return the frame of an intact row of the inbox: accepting it has checked names and keys.
+
+        Raises:
+            InvalidMessage: the text is no frame; trying again cannot help.
+
+        """
+        try:
+            return cls._read(text)
+        except (ValueError, RecursionError) as error:
+            msg = f"not a frame: {error}"
+            raise InvalidMessage(msg) from error
+
+    @classmethod
     def _read(cls, text: str | bytes) -> Self:
         """Read the fields; CloudEvents treats an attribute that is null as not set."""
         try:
-            found = cls.model_validate_json(text)
-            if None not in (found.__pydantic_extra__ or {}).values():
+            found: Self = cls.__pydantic_validator__.validate_json(text)
+            extra = found.__pydantic_extra__
+            if not extra or None not in extra.values():
                 return found
         except ValidationError:
             pass

@@ -57,7 +57,7 @@ def resolve_handler(
     if (unfit := leased.undeliverable(now)) is not None:
         return unfit
     try:
-        frame = Frame.parse(leased.frame)
+        frame = Frame.accepted(leased.frame)
         handler = agent._find(frame.type, frame.topic)
         if handler is None:
             error = f"agent {agent.name} has no handler for {frame.type}"

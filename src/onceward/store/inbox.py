@@ -279,7 +279,13 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
             case Done(outcome=outcome, reason=reason):
                 attempt = 0 if outcome == "expired" else leased.attempt
                 done.setdefault((outcome, reason, attempt), []).append(leased.seq)
-                owed.append((leased.sender, receipt(leased.id, outcome, reason)))
+                plain = outcome == "processed" and reason is None
+                told = (
+                    Receipt(leased.id, "processed")
+                    if plain
+                    else receipt(leased.id, outcome, reason)
+                )
+                owed.append((leased.sender, told))
             case Dead(reason=reason):
                 others.append(each)
                 owed.append((leased.sender, Receipt(leased.id, "dead", reason)))

@@ -64,7 +64,7 @@ class ReadMessage(NamedTuple):
         """Where a reply goes and which conversation it is of; None for results of tasks."""
         if self.frame.type == WORKER_RESULT:
             return None  # it wants no reply, so it goes with any thread
-        return self.frame.replyto or self.frame.sender, self.frame.correlationid
+        return self.frame.replyto or self.leased.sender, self.frame.correlationid
 
 
 class StartedRun(NamedTuple):
@@ -424,7 +424,7 @@ def problem(leased: LeasedMessage, now: Millis, *, spent: bool) -> Settlement | 
 def read(leased: LeasedMessage, models: Mapping[str, type]) -> ReadMessage | Settlement:
     """Return a message's frame and body, as the class of its type where there is one."""
     try:
-        frame = Frame.parse(leased.frame)
+        frame = Frame.accepted(leased.frame)
         body = decode(frame.data, frame.data_base64, models.get(frame.type))
         return ReadMessage(leased, frame, body)
     except InvalidMessage as error:
