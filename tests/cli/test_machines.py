@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,126 @@ def test_a_served_home_takes_messages_until_it_is_terminated(cli: Cli, home: Pat
             assert message is not None
             assert {"to": name} == message.body
             message.ack()
+
+
+@contextmanager
+def serving(*options: object) -> Iterator[subprocess.Popen[str]]:
+    """Run ``onceward serve`` in a process of its own; SIGTERM ends it."""
+    command = [sys.executable, "-m", "onceward.cli", "serve", *map(str, options)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.send_signal(signal.SIGTERM)
+            child.communicate(timeout=60)
+
+
+def url_of(child: subprocess.Popen[str]) -> str:
+    """Return the url that a process says it serves."""
+    assert child.stderr is not None
+    return child.stderr.readline().partition(" at ")[2].partition(";")[0].strip()
+
+
+def test_an_agent_that_is_created_later_is_served(cli: Cli, home: Path) -> None:
+    """No restart is needed; an agent whose file is deleted is served no more."""
+    far = _made(home / "far")
+    for name in ("bob", "carl"):
+        Keys(far).add("shop", Keys(home).create(name))
+        Keys(far).retire("shop")
+        Keys(home).drop(name)
+    secret = (far / "keys" / "shop").read_text()
+    for name in ("bob", "carl"):
+        Keys(home).add(name, secret)
+    assert 0 == cli("init", "bob", "--home", far).code
+    with serving(far, "--listen", "http://127.0.0.1:0") as child:
+        url = url_of(child)
+        assert child.stderr is not None
+        assert 0 == cli("init", "carl", "--home", far).code
+        told = [child.stderr.readline()]
+        with Postbox(home / "shop.db", agent="shop") as shop:
+            shop.peers.register("carl", url)
+            shop.send("carl", "hello")
+            left = shop.flush(timeout=60)
+        (far / "bob.db").unlink()
+        told.append(next(line for line in child.stderr if "gone" in line))
+
+    assert "serving carl, too\n" == told[0]
+    assert f"{far / 'bob.db'} is gone: its agent is not served any more\n" == told[1]
+    assert 0 == left
+
+
+def test_a_file_that_cannot_be_served_is_said_once(cli: Cli, home: Path) -> None:
+    """What is no agent's file is named, and does not stop those that are."""
+    far = _made(home / "far")
+    cli("init", "bob", "--home", far)
+    (far / "notes.db").write_text("no database")
+    with serving(far, "--listen", "http://127.0.0.1:0") as child:
+        assert child.stderr is not None
+        told = [child.stderr.readline() for _ in range(2)]
+        cli("init", "carl", "--home", far)
+        told.append(child.stderr.readline())
+
+    assert [True, True, True] == [
+        told[0].startswith(f"{far / 'notes.db'} is not served: "),
+        told[1].startswith("serving bob at"),
+        told[2] == "serving carl, too\n",
+    ]
+
+
+@pytest.mark.parametrize("command", ["serve {home}", "relay {home}/shop.db"])
+def test_an_agent_that_cannot_be_called_asks(cli: Cli, home: Path, bob: str, command: str) -> None:
+    """``--ask PEER`` brings the messages of a peer that is registered at a url of http."""
+    cli("init", "shop")
+    cli("peers", "add", "bob", bob)
+    with Postbox(home / "far" / "bob.db") as box:
+        box.peers.register("shop", "poll:")
+        box.send("shop", "hello")
+        words = [*command.format(home=home).split(), "--ask", "bob"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "onceward.cli", *words], stderr=subprocess.PIPE, text=True
+        ) as child:
+            left = box.flush(timeout=60)
+            pinged = box.peers.ping("shop")
+            child.send_signal(signal.SIGTERM)
+            _, told = child.communicate(timeout=60)
+    with Postbox(home / "shop.db", start=False) as shop:
+        message = shop.receive()
+        assert message is not None
+        message.ack()
+
+    assert (0, "hello", 143) == (left, message.body, child.returncode)
+    assert abs(pinged.clock_ahead) < 60_000
+    assert "asking bob" in told or "shop: running" in told
+
+
+@pytest.mark.usefixtures("shop")
+def test_what_cannot_be_asked_is_said(cli: Cli, home: Path) -> None:
+    """A peer without a url of http, another file's peer, and several processes are told."""
+    cli("peers", "add", "bob", "poll:")
+    unknown = cli("relay", "shop.db", "--once", "--ask", "carl")
+    polled = cli("relay", "shop.db", "--once", "--ask", "bob")
+    nobody = cli("serve", home, "--ask", "carl")
+    team = cli("work", "shop.db", "tests.cli.handlers:agent", "--processes", "2", "--ask", "bob")
+
+    assert (3, 3, 3) == (unknown.code, polled.code, nobody.code)
+    assert "no url of http for the peer carl: onceward peers add carl" in unknown.err
+    assert "no url of http for the peer bob" in polled.err
+    assert "no agent of this home has a url of http for the peer carl" in nobody.err
+    assert team.code in {1, 2}
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_relay_says_which_peers_it_leaves(cli: Cli) -> None:
+    """Messages for peers that ask another process stay; the command says where they leave."""
+    cli("peers", "add", "bob", "poll:")
+    cli("send", "bob", "hello")
+    ran = cli("relay", "shop.db", "--once")
+    pinged = cli("peers", "ping", "bob")
+    [peer] = cli("peers", "ls", "--json").json
+
+    assert "bob ask for their parcels; they are left to the process that listens" in ran.err
+    assert "bob has not asked for its parcels yet" in pinged.err
+    assert (0, None) == (peer["failures"], peer["last_error"])
 
 
 def _made(folder: Path) -> Path:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
 
 import pytest
 from tests.transports.over_http import LOOPBACK, a_parcel, context, served, share_keys
+from tests.waiting import until
 
 from onceward import Agent, Postbox
 from onceward.errors import InvalidArgument, Unreachable
@@ -15,9 +22,44 @@ from onceward.model import wire
 from onceward.model.notices import Notice, encode_notice
 from onceward.model.parcel import Answer
 from onceward.testing import TransportConformance
+from onceward.testing.clock import ManualClock
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
 from onceward.transports import Transport
 from onceward.transports.poll import Place, PollTransport
+
+
+@dataclass
+class Homes:
+    """The homes of a laptop that cannot be called, and of Bob."""
+
+    near: Path
+    far: Path
+
+    @contextmanager
+    def bob(self, **options: Any) -> Iterator[tuple[Postbox, str]]:
+        """Open Bob, who listens; yield his postbox and his url."""
+        listener = HttpListener(LOOPBACK)
+        with Postbox(self.far / "bob.db", agent="bob", listeners=[listener], **options) as box:
+            yield box, listener.url
+
+    @contextmanager
+    def laptop(self, url: str, **options: Any) -> Iterator[Postbox]:
+        """Open the laptop, which asks Bob."""
+        asking = PollListener(url, "bob")
+        path = self.near / "laptop.db"
+        with Postbox(path, agent="laptop", listeners=[asking], **options) as box:
+            yield box
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Homes:
+    """Return two homes that share a key."""
+    made = Homes(tmp_path / "near", tmp_path / "far")
+    made.near.mkdir()
+    made.far.mkdir()
+    Keys(made.far).add("laptop", Keys(made.near).create("bob"))
+    return made
+
 
 SENDERS = [NEAR, *(f"sender{n}" for n in range(8))]
 
@@ -118,3 +160,107 @@ def test_a_question_is_proved_like_a_parcel(tmp_path: Path) -> None:
 
     assert [200, 401, 401, 422] == [each.status_code for each in found]
     assert b"onceward.nothing" in found[0].content
+
+
+# -- several processes ---------------------------------------------------------------------------
+
+
+ELSEWHERE = """
+import sys
+from onceward import Postbox
+with Postbox(sys.argv[1], agent="bob") as box:
+    box.send("laptop", "from another process")
+    box.run_until_idle()
+    [peer] = box.peers.list()
+    print(peer.failures, peer.last_error, box.stats()["sent"])
+    sys.stdin.read()
+"""
+
+
+def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -> None:
+    """A message of a process that does not listen is delivered by the one that does, at once."""
+    command = [sys.executable, "-c", ELSEWHERE, str(homes.far / "bob.db")]
+    with homes.bob() as (box, url), homes.laptop(url) as laptop:
+        box.peers.register("laptop", "poll:")
+        with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as other:
+            message = laptop.receive(timeout=60)
+            told, _ = other.communicate("")
+        assert message is not None
+        message.ack()
+        [peer] = box.peers.list()
+
+    assert ("from another process", "0 None") == (message.body, told.rpartition(" ")[0])
+    assert (0, None) == (peer.failures, peer.last_error)
+
+
+def test_messages_wait_where_no_process_listens(homes: Homes) -> None:
+    """Without a listener nothing is pushed, nothing fails, and the process does not spin."""
+    with Postbox(homes.far / "bob.db", agent="bob", start=False) as box:
+        box.peers.register("laptop", "poll:")
+        box.send("laptop", "hello")
+        moved = box.run_until_idle()
+        [peer] = box.peers.list()
+        looks = [box._dispatcher._dispatch_due() for _ in range(3)]
+
+    assert (0, 0, None) == (moved, peer.failures, peer.last_error)
+    assert [None] * 3 == looks
+
+
+def test_a_peer_that_comes_back_gets_its_messages_at_once(homes: Homes) -> None:
+    """The first question of a peer that was away ends its backoff, however long that is."""
+    with homes.bob(retry_first=3000, retry_cap=3000) as (box, url):
+        box.peers.register("laptop", "poll:")
+        box.send("laptop", "hello")
+        until(lambda: box.peers.list()[0].failures == 1)
+        with homes.laptop(url) as laptop:
+            message = laptop.receive(timeout=60)
+
+    assert message is not None
+    assert "hello" == message.body
+
+
+def test_a_ping_tells_when_a_peer_asked(homes: Homes) -> None:
+    """Any process of the home sees the time of a peer's clock, or since when it has not asked."""
+    clock = ManualClock()
+    clock.advance(90_000)
+    ahead = ManualClock()
+    ahead.advance(90_007)
+    with Postbox(homes.far / "bob.db", agent="bob", start=False, clock=clock) as other:
+        other.peers.register("laptop", "poll:")
+        with pytest.raises(Unreachable, match="laptop has not asked for its parcels yet: bob has"):
+            other.peers.ping("laptop")
+        with homes.bob(clock=clock) as (_, url), homes.laptop(url, clock=ahead):
+            until((homes.far / "asked" / "bob" / "laptop").exists)
+        found = other.peers.ping("laptop")
+        clock.advance(31)
+        with pytest.raises(Unreachable, match="since 2026-01-02T01:00:00"):
+            other.peers.ping("laptop")
+
+    assert 7000 == found.clock_ahead
+
+
+def test_a_stranger_leaves_no_mark(tmp_path: Path) -> None:
+    """Only a question that is proved is noted."""
+    path = "/v1/agents/bob/collect"
+    question = encode_notice(Notice(kind="collect", sender="alice", recipient="bob")) + b"\n"
+    with served(tmp_path) as there:
+        media = {"content-type": wire.ANSWER_TYPE, "webhook-signature": "v1,AAAA"}
+        found = there.post(question, there.signed(question, **media), path)
+
+    assert 401 == found.status_code
+    assert not (tmp_path / "far" / "asked").exists()
+
+
+def test_a_listener_that_cannot_ask_says_why(
+    homes: Homes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong key is told once as a warning, not with every question."""
+    Keys(homes.near).rotate("bob")
+    Keys(homes.near).retire("bob")
+    with homes.bob() as (_, url), homes.laptop(url):
+        until(lambda: any("no parcel asked for" in each.message for each in caplog.records))
+
+    assert any(
+        each.levelname == "WARNING" and "401" in each.message and "peers ping" in each.message
+        for each in caplog.records
+    )

@@ -18,7 +18,7 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import error_text
 from onceward.model.settings import Settings
 from onceward.runtime.receiver import Receiver
-from onceward.runtime.routes import NotMade
+from onceward.runtime.routes import Elsewhere, NotMade
 from onceward.store import peers
 from onceward.store.directory.database import DirectoryHandle
 from onceward.transports.base import (
@@ -27,6 +27,7 @@ from onceward.transports.base import (
     Listener,
     MakeListener,
     MakeTransport,
+    ServedHere,
     Transport,
     TransportContext,
 )
@@ -76,8 +77,14 @@ class TransportRouter:
     ) -> None:
         self._db, self._settings, self._vfs = db, settings, vfs
         self.context = TransportContext(
-            agent=db.agent, folder=db.path.parent, settings=settings, clock=db.clock
+            agent=db.agent,
+            folder=db.path.parent,
+            settings=settings,
+            clock=db.clock,
+            heard=self._heard,
         )
+        self.placed: dict[str, ServedHere] = {}
+        """By scheme: the transports whose peers some processes of the home reach."""
         self._transports: dict[str, Transport] = {}
         self._factories: dict[str, MakeTransport] = {}
         self._failed: dict[str, str] = {}
@@ -99,6 +106,14 @@ class TransportRouter:
     def _add_schemes(self, made: Transport) -> None:
         for scheme in made.features.schemes - self._factories.keys():
             self._transports.setdefault(scheme, made)
+        if isinstance(made, ServedHere):
+            self.placed.update(dict.fromkeys(made.features.schemes, made))
+
+    def _heard(self, name: str) -> None:
+        """End the backoff of a peer that shows again."""
+        if self._db.read(peers.AWAY, (name,)):
+            self._db.write(lambda tx: tx.run(peers.RESET_BREAKER, (name,)))
+            self._db.notifier.notify("out")
 
     def schemes(self) -> list[str]:
         """Return every scheme that a url may have."""
@@ -162,12 +177,15 @@ class TransportRouter:
 
         Raises:
             NotMade: its transport is still to be made.
+            Elsewhere: it is reached from another process.
             Unreachable: there is none, or it could not be made.
 
         """
         scheme = (url or self._beside(name) or _nowhere(name)).partition(":")[0]
         made = self._transports.get(scheme)
         if made is not None:
+            if scheme in self.placed and not self.placed[scheme].here():
+                raise Elsewhere
             return made.features
         if scheme in self._failed:
             raise Unreachable(self._failed[scheme])

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Final
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Self
 
 from onceward import Postbox
 from onceward.cli.exit_codes import SIGNAL, NothingThere, Usage
-from onceward.cli.listening import Listening
-from onceward.cli.measuring import Measuring
+from onceward.cli.listening import Listening, is_http
+from onceward.cli.measuring import Measuring, Watch
 from onceward.cli.output import document, note
 from onceward.cli.serve import tell
 from onceward.cli.signals import stops
-from onceward.cli.target import Answer
-from onceward.db.environment import env_or_project
-from onceward.errors import StoreUnusable
+from onceward.cli.target import Answer, home_folder
+from onceward.errors import StoreError
 from onceward.model.names import DIRECTORY
 
 ANSWER = Answer()
 LISTENING: Final = Listening()
 MEASURING: Final = Measuring()
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for new files."""
 
 
 def serve(
@@ -38,55 +40,106 @@ def serve(
 
     Handlers run elsewhere, by onceward work or in programs of your own, on the same files. An
     interrupt or terminate signal stops it gracefully: no new parcel is begun, those under way are
-    answered (exit codes 130, 143). Agents that are created later need another start. Metrics have
-    an address of their own, --metrics: at the url of parcels they would be open to every peer.
+    answered (exit codes 130, 143). Agents that are created later are served within a second.
+    Metrics have an address of their own, --metrics: at the url of parcels they would be open to
+    every peer. With --ask, and then without --listen if need be, each agent that knows the peer
+    asks it for parcels.
 
     Args:
         home: The home folder; default ONCEWARD_HOME, else here.
 
     """
-    found = listening.listeners()
-    if not found:
+    folder, listeners = home_folder(home), listening.listeners()
+    if not listeners and not listening.ask:
         msg = "where is it to listen? Give --listen https://HOST:PORT"
         raise Usage(msg)
     told: SimpleQueue[int] = SimpleQueue()
     with ExitStack() as stack:
-        folder = home or Path(env_or_project("home") or ".")
-        boxes = [stack.enter_context(box) for box in _opened(folder, found)]
+        open_files = stack.enter_context(_HomeFiles(folder, listening, listeners))
+        boxes = open_files.look()
         if not boxes:
-            if folder.is_file():
-                msg = f"{folder} is a file: give its folder, all agents of which are served"
-                raise Usage(msg)
             cure = f"create one with onceward init NAME --home {folder}"
             msg = f"no agent's file is in {folder}: {cure}"
             raise NothingThere(msg)
-        stack.enter_context(measuring.serving(boxes, [folder]))
+        _refuse_unknown(listening.ask or (), boxes)
+        watch = stack.enter_context(measuring.serving(boxes, [folder]))
         stack.enter_context(stops(told))
         names = ", ".join(box.agent for box in boxes)
-        note(f"serving {names} at {found[0].url}; interrupt to stop")
-        number = told.get()
+        note(f"serving {names}{_where(listening, listeners)}; interrupt to stop")
+        number = _next_signal(told, open_files, watch)
         name = signal.Signals(number).name
         note(f"{name}, stopping")
+        agents = sorted(box.agent for box in open_files.boxes.values())
     if answer.json:
-        document({"agents": [box.agent for box in boxes], "url": found[0].url, "signal": name})
+        url = listeners[0].url if listeners else None
+        document({"agents": agents, "url": url, "signal": name})
     return SIGNAL + number
 
 
-def _opened(folder: Path, listeners: list[Any]) -> list[Postbox]:
-    """Open the agents' files of a folder with their engines; name those that are none."""
-    boxes: list[Postbox] = []
-    try:
-        for path in sorted(folder.glob("*.db")):
-            if path.name == DIRECTORY:
-                continue
-            try:
-                boxes.append(Postbox(path, listeners=listeners))
-            except StoreUnusable as error:
+def _where(listening: Listening, listeners: list[Any]) -> str:
+    at = "".join(f" at {each.url}" for each in listeners)
+    return f"{at}, asking {', '.join(listening.ask)}" if listening.ask else at
+
+
+def _refuse_unknown(peers: Iterable[str], boxes: list[Postbox]) -> None:
+    """Raise NothingThere for a peer that no agent can ask."""
+    known = {peer.name for box in boxes for peer in box.peers.list() if is_http(peer.url)}
+    for peer in peers:
+        if peer not in known:
+            add = f"onceward peers add {peer} https://HOST:PORT --agent NAME"
+            msg = f"no agent of this home has a url of http for the peer {peer}: {add}"
+            raise NothingThere(msg)
+
+
+def _next_signal(told: SimpleQueue[int], files: _HomeFiles, watch: Watch) -> int:
+    """Wait for a signal; serve agents that are created meanwhile."""
+    while True:
+        try:
+            return told.get(timeout=LOOK_EVERY)
+        except Empty:
+            for box in files.look():
+                watch(box)
+                note(f"serving {box.agent}, too")
+
+
+class _HomeFiles:
+    """The agents' files of a home, open with their engines."""
+
+    def __init__(self, folder: Path, listening: Listening, listeners: list[Any]) -> None:
+        self._folder, self._listening, self._listeners = folder, listening, listeners
+        self.boxes: dict[Path, Postbox] = {}
+        self._told: dict[Path, str] = {}
+        """By path: why a file is not served, as it was said."""
+
+    def __enter__(self) -> Self:
+        """Open nothing yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close all files, also where one of them raises."""
+        with ExitStack() as stack:
+            for box in self.boxes.values():
+                stack.callback(box.close)
+
+    def look(self) -> list[Postbox]:
+        """Open the files that are new, and return them; close those that are gone."""
+        paths = {path for path in self._folder.glob("*.db") if path.name != DIRECTORY}
+        for path in self.boxes.keys() - paths:
+            note(f"{path} is gone: its agent is not served any more")
+            self.boxes.pop(path).close()
+        found = [self._opened(path) for path in sorted(paths - self.boxes.keys())]
+        return [box for box in found if box is not None]
+
+    def _opened(self, path: Path) -> Postbox | None:
+        """Open a file; say once why it cannot be served, as while it is being created."""
+        try:
+            asking = self._listening.asking(path, all_of_them=False)
+            box = Postbox(path, listeners=[*self._listeners, *asking])
+        except StoreError as error:
+            if self._told.get(path) != str(error):
                 note(f"{path} is not served: {error}")
-                continue
-            boxes[-1].on("*", tell)
-    except BaseException:
-        for box in boxes:
-            box.close()
-        raise
-    return boxes
+            self._told[path] = str(error)
+            return None
+        box.on("*", tell)
+        self.boxes[path] = box
+        return box

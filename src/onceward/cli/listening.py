@@ -5,16 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from onceward.cli.exit_codes import Usage
-from onceward.cli.options import Quiet
+from onceward import Postbox
+from onceward.cli import queries
+from onceward.cli.exit_codes import NothingThere, Usage
+from onceward.cli.options import Quiet, Several
+from onceward.cli.output import note
+from onceward.cli.readonly import views
 
 if TYPE_CHECKING:
-    from onceward.http import HttpListener
+    from onceward.http import HttpListener, PollListener
     from onceward.nats import NatsListener
+
+
+POLL: Final = "poll:"
 
 
 @Parameter(name="*")
@@ -32,6 +40,8 @@ class Listening:
     """Take connections only with a certificate of these authorities (mTLS)."""
     behind_proxy: Annotated[bool, Quiet] = False
     """Listen with plain http for other machines: a proxy in front speaks https."""
+    ask: Several = None
+    """Ask this peer for parcels, at its url of http, as none can call us; may be repeated."""
 
     def listeners(self) -> list[HttpListener] | list[NatsListener]:
         """Return the listener, none where no url is given; raise Usage without the extra."""
@@ -39,15 +49,8 @@ class Listening:
             return []
         if self.listen.startswith("nats:"):
             return [self._at_nats(self.listen)]
-        try:
-            from onceward.http import HttpListener  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            msg = (
-                f"--listen needs {error.name}, which is not installed: pip install 'onceward[http]'"
-            )
-            raise Usage(msg) from error
         return [
-            HttpListener(
+            _http().HttpListener(
                 self.listen,
                 certfile=str(self.certfile or ""),
                 keyfile=str(self.keyfile or ""),
@@ -55,6 +58,35 @@ class Listening:
                 behind_proxy=self.behind_proxy,
             )
         ]
+
+    def asking(self, path: Path, *, all_of_them: bool = True) -> list[PollListener]:
+        """
+        Return what asks the peers for parcels, by the urls that an agent's file has of them.
+
+        Raises:
+            NothingThere: the file has no such url of a peer, where *all_of_them* are wanted.
+
+        """
+        if not self.ask:
+            return []
+        urls = dict[str, str]()
+        if path.exists():
+            with views(path) as found:
+                urls = {row["name"]: row["url"] or "" for row in found.ask(queries.PEERS)}
+        known = [peer for peer in self.ask if is_http(urls.get(peer))]
+        if all_of_them and (missing := [peer for peer in self.ask if peer not in known]):
+            add = f"onceward peers add {missing[0]} https://HOST:PORT --db {path}"
+            msg = f"{path} has no url of http for the peer {missing[0]}: {add}"
+            raise NothingThere(msg)
+        return [_http().PollListener(urls[peer], peer) for peer in known]
+
+    def tell_left(self, box: Postbox) -> None:
+        """Say which peers are not reached from here, because they ask another process."""
+        listens = is_http(self.listen)
+        left = [peer.name for peer in box.peers.list() if peer.url == POLL and not listens]
+        if left:
+            where = f"the process that listens for {box.agent}, as onceward serve --listen does"
+            note(f"{box.agent}: {', '.join(left)} ask for their parcels; they are left to {where}")
 
     def _at_nats(self, url: str) -> NatsListener:
         if any((self.certfile, self.keyfile, self.client_ca, self.behind_proxy)):
@@ -66,3 +98,19 @@ class Listening:
         from onceward.nats import NatsListener  # noqa: PLC0415 - loads asyncio
 
         return NatsListener(url)
+
+
+def is_http(url: str | None) -> bool:
+    """Return whether a url is one of HTTP."""
+    return (url or "").startswith(("http:", "https:"))
+
+
+def _http() -> ModuleType:
+    """Return the module of listeners over HTTP; raise Usage without the extra."""
+    try:
+        import onceward.http as found  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        extra = "pip install 'onceward[http]'"
+        msg = f"--listen and --ask need {error.name}, which is not installed: {extra}"
+        raise Usage(msg) from error
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from onceward.cli.exit_codes import Usage
 from onceward.cli.options import Several
 from onceward.cli.output import note
 
+Watch = Callable[[Postbox], None]
 TOKEN: Final = "ONCEWARD_METRICS_TOKEN"  # noqa: S105 - the name of a variable
 
 
@@ -30,11 +31,12 @@ class Measuring:
     """A message type that durations are measured for by itself; may be repeated."""
 
     @contextmanager
-    def serving(self, boxes: Iterable[Postbox], places: Iterable[Path]) -> Iterator[None]:
+    def serving(self, boxes: Iterable[Postbox], places: Iterable[Path]) -> Iterator[Watch]:
         """
         Measure *boxes*, and serve that and the metrics of the files in *places* for a block.
 
-        Nothing is loaded and nothing is measured where no address is given.
+        Yields a function that measures one postbox more. Nothing is loaded and nothing is
+        measured where no address is given.
 
         Raises:
             Usage: the extra is not installed.
@@ -42,7 +44,7 @@ class Measuring:
 
         """
         if self.metrics is None:
-            yield
+            yield lambda _: None
             return
         with installed():
             from onceward import metrics  # noqa: PLC0415 - an extra
@@ -53,7 +55,7 @@ class Measuring:
         offs = [measured.watch(box) for box in boxes]
         note(f"metrics at {server.url}")
         try:
-            yield
+            yield lambda box: offs.append(measured.watch(box))
         finally:
             server.close()
             for off in offs:

@@ -55,8 +55,8 @@ def work(
         msg = "--processes is a number from 1"
         raise Usage(msg)
     agent = load(target)
-    if processes > 1 and listening.listen:
-        msg = "--listen is for one process: let onceward serve listen, beside the workers"
+    if processes > 1 and (listening.listen or listening.ask):
+        msg = "--listen and --ask are for one process: let onceward serve do it, beside the workers"
         raise Usage(msg)
     if processes > 1:
         words = [str(db), target, *(["--once"] if once else [])]
@@ -64,10 +64,12 @@ def work(
     refuse_deleted(db)
     if not db.exists():
         note(f"creating {db} for agent {agent.name}")
+    ears = [*listening.listeners(), *listening.asking(db)]
     with (
-        Postbox(db, agent=agent, start=not once, listeners=listening.listeners()) as box,
+        Postbox(db, agent=agent, start=not once, listeners=ears) as box,
         measuring.serving([box], [db]),
     ):
+        listening.tell_left(box)
         return run_once(box, answer) if once else serve(box, answer)
 
 
@@ -93,10 +95,12 @@ def relay(
 
     """
     path = existing(*chosen([db] if db else [], where))
+    ears = [*listening.listeners(), *listening.asking(path)]
     with (
-        Postbox(path, start=not once, listeners=listening.listeners()) as box,
+        Postbox(path, start=not once, listeners=ears) as box,
         measuring.serving([box], [path]),
     ):
+        listening.tell_left(box)
         return run_once(box, where) if once else serve(box, where)
 
 

@@ -68,7 +68,7 @@ class Dispatcher:
         background_tasks: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._db, self._settings = deps.db, deps.settings
-        self._background_tasks = background_tasks
+        self._routes, self._background_tasks = routes, background_tasks
         self._policy = policy or retry_policy(deps.settings)
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         reaper = DeadOwnerReaper(deps.db, owners=peers.OWNERS, free=peers.end_dead_owner)
@@ -148,7 +148,7 @@ class Dispatcher:
         try:
             if self._loop.stopping.is_set() or self._agenda().paused:
                 return False
-            return bool(self._db.read(receipts.WAIT, (self._db.now(),))[0][0])
+            return bool(self._db.read(receipts.WAIT, (self._db.now(), self._elsewhere()))[0][0])
         except OncewardError:
             return False
 
@@ -200,9 +200,15 @@ class Dispatcher:
 
     # -- looking ----------------------------------------------------------------------------
 
+    def _elsewhere(self) -> str:
+        """Return, in JSON, the schemes of peers that other processes deliver to."""
+        placed = self._routes.placed
+        return json.dumps([scheme for scheme, each in placed.items() if not each.here()])
+
     def _agenda(self) -> _Agenda:
         now = self._db.now()
-        [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(outbox.AGENDA, (now,))
+        bindings = now, self._elsewhere() if self._routes.placed else "[]"
+        [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(outbox.AGENDA, bindings)
         self._db.time.observe_remote(clock_at)
         paused = disabled_by_environment() or paused_at is not None
         due, next_at = False, None

@@ -10,7 +10,7 @@ from onceward.model.clock import Millis
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.parcel_growth import ParcelGrowth
-from onceward.runtime.routes import Routes
+from onceward.runtime.routes import Elsewhere, Routes
 from onceward.store import health, parcels, peers
 from onceward.store.parcels import InFlight, SenderInfo
 from onceward.store.peers import PeerLease
@@ -50,6 +50,9 @@ class ParcelPacker:
             max_bytes = features.max_bytes
             if features.network:
                 limit = self.growth.limit(held.name)
+        except Elsewhere:
+            peers.release(tx, held)
+            return InFlight(held, None)
         except Unreachable:
             max_bytes = self._settings.parcel_max_bytes
         packed = parcels.pack(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from onceward.transports.base import Features, Transport
+from onceward.transports.base import Features, ServedHere, Transport
 
 
 class NotMade(Exception):
     """The transport of a peer is still to be made, which no transaction may wait for."""
+
+
+class Elsewhere(Exception):
+    """Another process of the home delivers to the peer; this one leaves its messages alone."""
 
 
 class Routes(Protocol):
@@ -20,10 +24,14 @@ class Routes(Protocol):
 
         Raises:
             NotMade: its transport is still to be made: call ``route`` outside the transaction.
+            Elsewhere: it is reached from another process.
             Unreachable: there is none, or it could not be made.
 
         """
         ...
+
+    placed: dict[str, ServedHere]
+    """By scheme: the transports whose peers some processes of the home reach."""
 
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
         """Return the transport and the url; make it if need be. Raises Unreachable."""

@@ -223,6 +223,8 @@ WITH RECURSIVE next(name) AS (
                 ELSE 'known' END
       FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
      WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
+       AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
+           (SELECT value FROM json_each(?2))
      ORDER BY coalesce(p.due_at, 0), f.name
 )
 SELECT i.paused_at, i.clock_at,

@@ -139,6 +139,7 @@ UPDATE _onceward_peers
  WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
    AND NOT (base_epoch = :epoch AND (base_parcel & 4294967295) >= :number)
 """
+AWAY: Final = "SELECT 1 FROM _onceward_peers WHERE name = ? AND failures > 0"
 RESET_BREAKER: Final = """
 UPDATE _onceward_peers
    SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0, max_bytes = NULL

@@ -26,7 +26,9 @@ DELIVERED: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"
 WAIT: Final = """
 SELECT EXISTS (SELECT 1
                  FROM _onceward_receipts AS r LEFT JOIN _onceward_peers AS p ON p.name = r.peer
-                WHERE coalesce(p.due_at, 0) <= ?)
+                WHERE coalesce(p.due_at, 0) <= ?1
+                  AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
+                      (SELECT value FROM json_each(?2)))
 """
 PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
 

@@ -30,6 +30,10 @@ Raises:
 """
 
 
+def _ignore(_: str) -> None:
+    """Do nothing, as what is made outside of a postbox has no peers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportContext:
     """The agent for which a transport or listener is made, and what it may need of it."""
@@ -40,6 +44,8 @@ class TransportContext:
     settings: Settings
     """The agent's settings; ``deliver_timeout`` is the longest exchange."""
     clock: Clock
+    heard: Callable[[str], None] = _ignore
+    """Ends the backoff of a peer; a listener calls it when a peer shows that was away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,19 @@ class Pings(Protocol):
         Raises:
             Unreachable: says what is wrong, as far as that can be told from here.
 
+        """
+        ...
+
+
+@runtime_checkable
+class ServedHere(Protocol):
+    """A transport whose peers are reached from some processes of a home only."""
+
+    def here(self) -> bool:
+        """
+        Return whether this process is one of them; it may change.
+
+        Messages for such peers are left to the processes that are.
         """
         ...
 

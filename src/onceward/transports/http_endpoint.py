@@ -12,6 +12,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Condition, Lock
@@ -25,6 +26,7 @@ from starlette.routing import Route
 from onceward.errors import (
     InvalidParcel,
     NoKey,
+    OncewardError,
     Refused,
     StoreClosed,
     StoreError,
@@ -41,6 +43,7 @@ from onceward.transports.http_denials import Denials
 from onceward.transports.http_signing import WINDOW, Signed, signed_headers
 from onceward.transports.keys import Keys, fingerprint
 from onceward.transports.poll import HOLD, Place, desks
+from onceward.transports.poll_marks import Mark, write_mark
 
 NOT_TAKEN: Final = b"not taken\n"
 """Body of every answer to a request that was not proved, or is for another agent."""
@@ -123,6 +126,7 @@ class Served:
     keys: Keys
     clock: Clock
     denials: Denials
+    heard: Callable[[str], None]
     users: int = 0
     closed: bool = False
     nonces: Nonces = field(default_factory=Nonces)
@@ -185,11 +189,13 @@ class HttpEndpoint:
     def add(self, served: Served) -> None:
         """Serve an agent, before older ones of its name."""
         self._agents.setdefault(served.name, []).append(served)
+        desks.serve(served.keys.folder.parent, served.name, 1)
 
     def remove(self, served: Served) -> None:
         """Serve an agent no more; wait for what it is accepting."""
         left = [each for each in self._agents.get(served.name, ()) if each is not served]
         self._agents[served.name] = left
+        desks.serve(served.keys.folder.parent, served.name, -1)
         desks.give_up(served.keys.folder.parent, served.name)
         served.close()
 
@@ -346,7 +352,7 @@ class Binding:
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for *name* to *accept* from now on."""
         keys, denials = Keys(self._context.folder), self._endpoint._denials
-        served = Served(name, accept, keys, self._context.clock, denials)
+        served = Served(name, accept, keys, self._context.clock, denials, self._context.heard)
         self._served.append(served)
         self._endpoint.add(served)
 
@@ -387,8 +393,12 @@ def _asked(served: Served, signed: Signed, body: bytes) -> tuple[Place, float]:
     _check_names(served, signed, notice.sender, notice.recipient)
     if notice.kind != "collect":
         raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY)
-    place = desks.place(served.keys.folder.parent, served.name, signed.sender)
-    place.ask(answer)
+    home, now = served.keys.folder.parent, served.clock.now()
+    write_mark(home, served.name, signed.sender, Mark(now, notice.at - now))
+    place = desks.place(home, served.name, signed.sender)
+    if place.ask(answer):
+        with suppress(OncewardError):  # its parcels then wait as long as before
+            served.heard(signed.sender)
     return place, min(notice.limit / 1000, HOLD)
 
 

@@ -8,6 +8,7 @@ The peer's side is a listener that asks, by the signed requests of ``HttpTranspo
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +25,12 @@ from onceward.errors import (
     Unreachable,
 )
 from onceward.model import wire
-from onceward.model.log import log
+from onceward.model.clock import Millis, iso
+from onceward.model.log import Level, log
 from onceward.model.notices import Notice, NoticeKind, decode_notice, encode_notice
 from onceward.model.parcel import Answer, Parcel
 from onceward.transports.base import Accept, Features, TransportContext
+from onceward.transports.poll_marks import read_mark
 
 if TYPE_CHECKING:
     from onceward.transports.http import HttpTransport
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 URL: Final = "poll:"
 HOLD: Final = 15.0
 """Longest time in seconds for which a question is held while no parcel waits."""
+LATELY: Final = 2 * HOLD
+"""Seconds after its last question after which a ping calls a peer away."""
 GONE: Final = 5.0
 """Seconds after its last question after which a peer counts as gone."""
 PAUSES: Final = (1.0, 30.0)
@@ -54,18 +59,28 @@ class Place:
     """When it asked last; a place that is new waits for the first question."""
     asked: bool = False
 
-    def ask(self, answer: bytes) -> None:
-        """Take the peer's question, and with it the answer to the parcel that waits."""
+    def ask(self, answer: bytes) -> bool:
+        """
+        Take the peer's question, and with it the answer to the parcel that waits.
+
+        Returns whether the peer was away before.
+        """
         with self.changed:
+            away = not self.asked or (self.wake is None and self._gone_in() <= 0)
             self._note()
             if self.parcel is None or not answer:
-                return
+                return away
             try:
                 self.answer = _read(answer, self.parcel)
             except InvalidParcel:  # to a parcel that was given up meanwhile
-                return
+                return away
             self.parcel = None
             self.changed.notify_all()
+            return away
+
+    def _gone_in(self) -> float:
+        """Return the seconds after which the peer counts as gone."""
+        return GONE - (time.monotonic() - self.asked_at)
 
     def _note(self) -> None:
         self.asked_at, self.asked = time.monotonic(), True
@@ -81,7 +96,7 @@ class Place:
     def push(self, parcel: Parcel, seconds: float) -> Answer:
         """Let a parcel wait for the peer, and return its answer; raises Unreachable."""
         with self.changed:
-            left = GONE - (time.monotonic() - self.asked_at)
+            left = self._gone_in()
             if self.wake is None and not self.changed.wait_for(lambda: self.asked, left):
                 left = 0.0
             if self.wake is None and left <= 0:
@@ -127,6 +142,13 @@ class Desks:
     def __init__(self) -> None:
         self._places: dict[tuple[Path, str, str], Place] = {}
         self._lock = Lock()
+        self.agents = Counter[tuple[Path, str]]()
+        """By home and agent: the endpoints of this process that take questions for it."""
+
+    def serve(self, home: Path, agent: str, more: int) -> None:
+        """Count one endpoint more, or less, that takes questions for an agent."""
+        with self._lock:
+            self.agents[home.resolve(), agent] += more
 
     def place(self, home: Path, agent: str, peer: str) -> Place:
         """Return the place at which a peer of an agent asks."""
@@ -151,6 +173,11 @@ class PollTransport:
 
     def __init__(self, context: TransportContext) -> None:
         self._context = context
+        self._desk = context.folder.resolve(), context.agent
+
+    def here(self) -> bool:
+        """Return whether peers ask this process for the parcels of the agent."""
+        return desks.agents[self._desk] > 0
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* is ``poll:``, alone."""
@@ -175,6 +202,27 @@ class PollTransport:
         place = desks.place(self._context.folder, parcel.sender, parcel.recipient)
         return place.push(parcel, self._context.settings.deliver_timeout)
 
+    def ping(self, url: str, peer: str) -> Millis:
+        """
+        Return the time of the clock that the peer's last question told.
+
+        Raises:
+            Unreachable: it has not asked lately; says what to look at.
+
+        """
+        del url
+        agent, now = self._context.agent, self._context.clock.now()
+        mark = read_mark(self._context.folder, agent, peer)
+        if mark is not None and now - mark.at <= 1000 * LATELY:
+            return now + mark.ahead
+        since = "yet" if mark is None else f"since {iso(mark.at)}"
+        msg = (
+            f"{peer} has not asked for its parcels {since}: {agent} has to listen"
+            f" (onceward serve --listen), and {peer} to ask (onceward work --ask {agent});"
+            f" there onceward peers ping {agent} says what is wrong"
+        )
+        raise Unreachable(msg)
+
     def close(self) -> None:
         """End the pushes of this agent. Safe to call twice."""
         desks.give_up(self._context.folder, self._context.agent)
@@ -184,8 +232,8 @@ class PollListener:
     """
     Ask the agent *peer* of the home at *url* for its parcels, in a listener of a postbox.
 
-    For machines that no other can call. The peer registers this agent at the url ``poll:``,
-    in the process that listens there.
+    For machines that no other can call. The peer registers this agent at the url ``poll:``;
+    of its processes the one that listens delivers.
     """
 
     def __init__(self, url: str, peer: str) -> None:
@@ -225,14 +273,15 @@ class Asking:
 
     def _ask_on(self, name: str, accept: Accept) -> None:
         answer, pause = b"", PAUSES[0]
+        level: Level = "warning"
         while not self._stopping.is_set():
             try:
                 answer = self._ask(name, accept, answer)
-                pause = PAUSES[0]
+                pause, level = PAUSES[0], "warning"
             except OncewardError as error:
                 if not self._stopping.is_set():
-                    log.failure("debug", "no parcel asked for", error, agent=name, peer=self._peer)
-                answer = b""
+                    log.failure(level, "no parcel asked for", error, agent=name, peer=self._peer)
+                answer, level = b"", "debug"
                 self._stopping.wait(pause)
                 pause = min(2 * pause, PAUSES[1])
 
@@ -240,7 +289,11 @@ class Asking:
         """Ask once, with the last answer; return the answer to the parcel that comes."""
         hold = min(HOLD, self._context.settings.deliver_timeout / 2)
         question = Notice(
-            kind="collect", sender=name, recipient=self._peer, limit=round(1000 * hold)
+            kind="collect",
+            sender=name,
+            recipient=self._peer,
+            at=self._context.clock.now(),
+            limit=round(1000 * hold),
         )
         body = encode_notice(question) + b"\n" + answer
         found = self._http.collect(self._url, name, self._peer, body)
