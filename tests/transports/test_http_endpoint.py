@@ -580,6 +580,13 @@ def test_an_address_that_is_taken_is_an_error(there: Served, tmp_path: Path) -> 
         second(context(tmp_path, "carl")).listen("carl", lambda _: Answer(verdict="busy"))
 
 
+def test_no_answer_leads_elsewhere(there: Served) -> None:
+    """A path with a slash more is not there; the caller is not sent to a host of its choice."""
+    found = there.post(BODY, there.signed(BODY, host="evil.example"), "/v1/agents/bob/parcels/")
+
+    assert (404, None) == (found.status_code, found.headers.get("location"))
+
+
 def test_an_endpoint_has_an_app_of_its_own() -> None:
     """The app lists what it serves, for mounting into another one."""
     paths = [getattr(route, "path", "") for route in HttpEndpoint().app.routes]

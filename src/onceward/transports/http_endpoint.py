@@ -180,6 +180,7 @@ class HttpEndpoint:
                 Route("/healthz", _healthz, methods=["GET"]),
             ]
         )
+        self.app.router.redirect_slashes = False  # it would send a caller to any host it names
         """The app: ``/v1/agents/NAME/parcels``, ``…/ping``, ``…/collect``, ``/healthz``."""
 
     def __call__(self, context: TransportContext) -> Binding:
