@@ -359,6 +359,25 @@ def test_a_second_head_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
         assert b"" == answer_of(connection)
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"GET /v1/agents/bob/parcels", b"405"),
+        (b"POST /healthz", b"405"),
+        (b"POST /nowhere", b"404"),
+    ],
+)
+def test_a_body_that_is_not_wanted_is_not_awaited(
+    there: Served, line: bytes, status: bytes
+) -> None:
+    """A request that is answered before its body has come ends its connection."""
+    with raw(there.url) as connection:
+        connection.settimeout(10)
+        connection.sendall(line + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\nx")
+
+        assert answer_of(connection).startswith(b"HTTP/1.1 " + status)
+
+
 def test_connections_are_bounded(tmp_path: Path) -> None:
     """A connection beyond the most that there may be is closed at once."""
     with served(tmp_path, limits=HttpLimits(connections=2)) as there:

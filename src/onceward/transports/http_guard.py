@@ -44,6 +44,13 @@ class _Guarded(H11Protocol):
         else:
             self._disarm()
 
+    def on_response_complete(self) -> None:
+        """Close a connection whose request was answered before its body came: it may never come."""
+        unread = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if unread:
+            self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._disarm()
