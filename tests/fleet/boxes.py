@@ -7,7 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from onceward import Postbox
+from onceward import Agent, Postbox, Reject
+
+
+@pytest.fixture(scope="session")
+def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    Return a folder, not to be changed, where alice sent bob five messages.
+
+    Three are processed, one is dead, one is on its way.
+    """
+    folder = tmp_path_factory.mktemp("mail")
+    bob = Agent("bob")
+
+    @bob.on("note")
+    def handle(body: dict[str, int]) -> None:
+        if body["number"] == 3:
+            raise Reject
+
+    with (
+        Postbox(folder / "alice.db", agent="alice", start=False) as sender,
+        Postbox(folder / "bob.db", agent=bob, start=False) as receiver,
+    ):
+        for number in range(4):
+            sender.send("bob", {"number": number}, type="note")
+        for _ in range(3):
+            sender.run_until_idle()
+            receiver.run_until_idle()
+        sender.send("bob", b"\x00bytes", type="note", key="last")
+    return folder
 
 
 @pytest.fixture

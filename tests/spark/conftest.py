@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.fleet.boxes import box
+from tests.fleet.boxes import box, mail
 
-from onceward import Agent, Postbox, Reject
 from onceward.testing import fleet as generator
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
     from onceward.spark.fleet import Fleet
 
-__all__ = ["box"]
+__all__ = ["box", "mail"]
 CORES = 2
 
 
@@ -39,34 +37,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield made
     door.stop()
-
-
-@pytest.fixture(scope="session")
-def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """
-    Return a folder, not to be changed, where alice sent bob five messages.
-
-    Three are processed, one is dead, one is on its way.
-    """
-    folder = tmp_path_factory.mktemp("mail")
-    bob = Agent("bob")
-
-    @bob.on("note")
-    def handle(body: dict[str, int]) -> None:
-        if body["number"] == 3:
-            raise Reject
-
-    with (
-        Postbox(folder / "alice.db", agent="alice", start=False) as sender,
-        Postbox(folder / "bob.db", agent=bob, start=False) as receiver,
-    ):
-        for number in range(4):
-            sender.send("bob", {"number": number}, type="note")
-        for _ in range(3):
-            sender.run_until_idle()
-            receiver.run_until_idle()
-        sender.send("bob", b"\x00bytes", type="note", key="last")
-    return folder
 
 
 @dataclass(frozen=True)

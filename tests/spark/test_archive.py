@@ -23,7 +23,7 @@ from onceward import Postbox
 from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.manifest import OutputBusy, alone
 from onceward.fleet.verdicts import Rules
-from onceward.spark import archive, export, replay
+from onceward.spark import archive
 from onceward.spark import reconcile as reconciling
 from onceward.spark.archive import NotArchived
 from onceward.spark.fleet import Fleet
@@ -170,7 +170,7 @@ def test_a_file_that_is_locked_meanwhile_fails_the_batch(
     assert [2] == [batch["rows"]["outbox"] for batch in done["batches"]]
 
 
-@pytest.mark.parametrize("job", ["reconcile", "metrics", "export", "replay"])
+@pytest.mark.parametrize("job", ["reconcile", "metrics"])
 def test_two_runs_into_one_folder_are_refused(case: Case, tmp_path: Path, job: str) -> None:
     """
     The second run is refused before anything is read, and changes nothing.
@@ -180,8 +180,6 @@ def test_two_runs_into_one_folder_are_refused(case: Case, tmp_path: Path, job: s
     runs: dict[str, Callable[[], object]] = {
         "reconcile": lambda: reconciling.run(case.fleet, tmp_path),
         "metrics": lambda: keep(case.fleet, "metrics", tmp_path, {}),
-        "export": lambda: export.run(case.fleet, tmp_path),
-        "replay": lambda: replay.plan(case.fleet, "true", "discard", tmp_path),
     }
     with alone(tmp_path, job):
         with pytest.raises(OutputBusy, match="another process works on"):

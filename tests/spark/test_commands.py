@@ -63,7 +63,7 @@ def test_reconcile_and_graph(say: Say, fleet: str, tmp_path: Path) -> None:
         (row["sender"], row["recipient"], row["messages"]) for row in drawn["edges"]
     ]
     assert '"alice" -> "bob"' in (out / "graph.dot").read_text(encoding="utf-8")
-    assert {"alice", "bob"} == {row["agent"] for row in _stored(out / "nodes")}
+    assert {"alice", "bob"} == {row["agent"] for row in drawn["nodes"]}
 
 
 def test_archive(say: Say, fleet: str, tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 """
 Jobs over a fleet's files.
 
-They are archive, figures, conversations, graph, export, and dead letters in bulk.
+They are archive, figures and conversations.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -21,16 +19,10 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 import apsw
 from pyspark.sql import SparkSession
 
-from onceward import Postbox
-from onceward.fleet.columns import EVIDENCE
-from onceward.fleet.manifest import OutputTaken
 from onceward.fleet.summary import SHARES
-from onceward.fleet.verdicts import Rules
-from onceward.spark import export, graph, metrics, pairs, replay, threads, waits
-from onceward.spark.fleet import Fleet
+from onceward.spark import metrics, pairs, threads, waits
 from onceward.spark.keep import keep
-from onceward.spark.reconcile import reconcile
-from onceward.testing.fleet import DUTIES, TASKS
+from onceward.testing.fleet import TASKS
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Case
@@ -155,78 +147,6 @@ def test_conversations_are_told_in_order_across_four_files(case: Case) -> None:
     assert all(row["waiting"] == row["sender"] and row["waited_ms"] >= 0 for row in rows)
 
 
-def test_an_export_has_the_conversations_and_not_their_secrets(case: Case, tmp_path: Path) -> None:
-    """
-    One line for each conversation, its messages in order.
-
-    What a pointer names is nowhere in the file.
-    """
-    count = export.run(
-        case.fleet, tmp_path / "out", redact=["/secret"], where="session like 'case-%'"
-    )
-    text = (tmp_path / "out" / "conversations.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-
-    assert (TASKS, TASKS) == (count, len(lines))
-    assert {tuple(TYPES)} == {
-        tuple(message["type"] for message in line["messages"]) for line in lines
-    }
-    assert {"[redacted]"} == {
-        message["body"]["secret"] for line in lines for message in line["messages"]
-    }
-    assert "pin-" not in text
-    assert set(range(TASKS)) == {
-        message["body"]["case"] for line in lines for message in line["messages"]
-    }
-
-
-@pytest.mark.parametrize(
-    ("pointer", "body", "expected"),
-    [
-        ("/a/b", {"a": {"b": 1, "c": 2}}, {"a": {"b": "[redacted]", "c": 2}}),
-        ("/a/0", {"a": [1, 2]}, {"a": ["[redacted]", 2]}),
-        ("/*/b", [{"b": 1}, {"b": 2, "c": 3}], [{"b": "[redacted]"}, {"b": "[redacted]", "c": 3}]),
-        ("/a~1b", {"a/b": 1, "a": {"b": 2}}, {"a/b": "[redacted]", "a": {"b": 2}}),
-        ("/a~0b", {"a~b": 1}, {"a~b": "[redacted]"}),
-        ("", {"a": 1}, "[redacted]"),
-        ("/a/b", {"a": 1}, {"a": 1}),
-    ],
-)
-def test_pointers_black_out_what_they_name(pointer: str, body: object, expected: object) -> None:
-    """JSON pointers as RFC 6901 has them, and a star for every member."""
-    assert expected == export.blacken(body, [export.parse(pointer)])
-
-
-@pytest.mark.parametrize("pointer", ["secret", "/a~2", "/~"])
-def test_what_is_no_pointer_is_refused(pointer: str) -> None:
-    """A secret does not slip through because its path was misspelt."""
-    with pytest.raises(export.InvalidPointer):
-        export.parse(pointer)
-
-
-# -- graph ------------------------------------------------------------------------------------
-
-
-def test_the_graph_has_an_edge_for_each_pair_and_a_node_for_each_agent(case: Case) -> None:
-    """The crew's ring is seen, with as many messages as went round."""
-    evidence = case.fleet.table("evidence", *EVIDENCE)
-    edges = graph.edges(reconcile(evidence, Rules(now=case.made.now))).cache()
-    rows = {(row["sender"], row["recipient"]): row for row in edges.collect()}
-    nodes = {row["agent"]: row.asDict() for row in graph.nodes(edges).collect()}
-    ring = [f"{role}-0" for role in DUTIES]
-
-    assert [TASKS] * 4 == [
-        rows[pair]["delivered_once"] for pair in zip(ring, [*ring[1:], ring[0]], strict=True)
-    ]
-    assert {(TASKS, TASKS, 1, 1)} == {
-        tuple(nodes[name][what] for what in ("sent", "received", "peers_out", "peers_in"))
-        for name in ring
-    }
-    assert '  "desk-0" -> "clerk-0" [label="12"];' in graph.dot(
-        [row.asDict() for row in rows.values()]
-    )
-
-
 def test_percentiles_are_exact_in_rank_and_within_one_percent(spark: SparkSession) -> None:
     """
     A percentile is at most one percent off.
@@ -251,56 +171,6 @@ def test_percentiles_are_exact_in_rank_and_within_one_percent(spark: SparkSessio
         name: (row[name], value)
         for name, value in true.items()
         if abs(row[name] - value) > max(0, value / 100)
-    }
-
-
-# -- dead letters -----------------------------------------------------------------------------
-
-
-def test_dead_letters_are_replayed_by_a_plan(
-    mail: Path, spark: SparkSession, tmp_path: Path
-) -> None:
-    """
-    First nothing is changed; then exactly the plan is done, once, with receipts.
-
-    There is a receipt for each dead letter; a second time nothing happens.
-    """
-    shutil.copytree(mail, tmp_path / "agents")
-    fleet, out = Fleet(spark, (str(tmp_path / "agents"),)), tmp_path / "plan"
-    planned = [
-        row["id"] for row in replay.plan(fleet, "reason = 'rejected'", "replay", out).collect()
-    ]
-
-    with Postbox(tmp_path / "agents" / "bob.db", start=False) as bob:
-        assert planned == [letter.id for letter in bob.dead_letters.list()]
-    assert [(planned[0], "replayed")] == [
-        (row["id"], row["outcome"]) for row in replay.carry_out(spark, out).collect()
-    ]
-    with Postbox(tmp_path / "agents" / "bob.db", start=False) as bob:
-        assert [] == bob.dead_letters.list()
-        [message] = list(bob.messages(timeout=0))
-        assert planned == [message.id]
-        message.reject("again")
-    assert ["replayed"] == [row["outcome"] for row in replay.carry_out(spark, out).collect()]
-    with Postbox(tmp_path / "agents" / "bob.db", start=False) as bob:
-        assert 1 == len(bob.dead_letters.list())
-    with pytest.raises(OutputTaken, match="receipts"):
-        replay.plan(fleet, "true", "discard", out)
-
-
-def test_a_letter_that_is_gone_and_a_file_that_cannot_be_opened_are_told_apart(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Nothing fails as a whole because of one letter, and nothing is passed over silently."""
-    with Postbox(tmp_path / "bob.db", agent="bob", start=False):
-        pass
-    rows = [(str(tmp_path / "bob.db"), "no-such-letter"), (str(tmp_path / "nowhere.db"), "x")]
-    done = replay.receipts(
-        spark.createDataFrame(rows, "_db string, id string"), "discard"
-    ).collect()
-
-    assert {("no-such-letter", "gone"), ("x", "failed")} == {
-        (row["id"], row["outcome"]) for row in done
     }
 
 

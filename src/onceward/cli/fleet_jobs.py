@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from onceward.cli.durations import Span, SpanOption
 from onceward.cli.exit_codes import DONE, PARTLY, NothingThere
@@ -14,11 +16,15 @@ from onceward.cli.spark_session import (
     Paths,
     Resume,
     Session,
+    existing,
     fleet_of,
     print_rows,
-    working,
+    told,
 )
 from onceward.model.clock import SystemClock
+
+if TYPE_CHECKING:
+    from onceward.fleet.opening import Unreadable
 
 KEEP: Final = Span(7 * 86_400)
 SETTLE: Final = Span(900)
@@ -112,7 +118,7 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
     """
     Draw the graph of senders and recipients of a reconciliation.
 
-    Writes edges and nodes as Parquet, and graph.dot for Graphviz, into its folder.
+    Writes graph.dot for Graphviz into its folder.
 
     Columns: sender, recipient, messages, p50, p99.
 
@@ -124,35 +130,35 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
         cure = f"run onceward fleet reconcile --out {reconciled}"
         msg = f"there is no finished reconciliation in {reconciled}: {cure}"
         raise NothingThere(msg)
-    with working(how) as (fleet, on_step):
-        from onceward.spark import graph as job  # noqa: PLC0415 - an extra
+    from onceward.fleet import graph as job  # noqa: PLC0415 - of this command only
 
-        on_step("drawing the graph")
-        rows = job.run(fleet.spark, reconciled)[:LISTED]
-    print_rows({"edges": rows}, rows, "sender recipient messages p50 p99", how)
+    rows = job.draw(reconciled)
+    found = {"edges": rows[:LISTED], "nodes": job.nodes(rows)[:LISTED]}
+    print_rows(found, found["edges"], "sender recipient messages p50 p99", how)
     return DONE
 
 
-def export(*paths: Paths, how: Into, redact: tuple[str, ...] = (), where: str = "true") -> int:
+def export(*paths: Paths, how: Into, redact: tuple[str, ...] = (), where: str = "1") -> int:
     """
     Export conversations as JSON Lines, with parts of the bodies redacted.
 
-    conversations.jsonl has one line for each conversation.
+    conversations.jsonl has one line for each conversation. Exit code 6 if a file could not be read.
 
     Columns: file, conversations.
 
     Args:
         redact: JSON pointers into bodies, such as /customer/email; * is every member or item.
-        where: A condition in Spark's SQL on sender, recipient, session, type, sent_at, thread ...
+        where: A condition in SQL on sender, recipient, session, type, sent_at, thread ...
 
     """
-    with fleet_of(paths, how) as (fleet, on_step):
-        from onceward.spark import export as job  # noqa: PLC0415 - an extra
+    from onceward.fleet.export import export as job  # noqa: PLC0415 - of this command only
 
-        count = job.run(fleet, how.out, redact=redact, where=where, on_step=on_step)
-    found = {"conversations": count, "file": str(how.out / "conversations.jsonl")}
+    existing(paths)
+    with told(how) as on_step:
+        done = job(*paths, out=how.out, redact=redact, where=where, on_step=on_step)
+    found = {"conversations": done.conversations, "file": str(done.file)} | _unread(done.unread)
     print_rows(found, [found], "file conversations", how)
-    return DONE
+    return PARTLY if done.unread else DONE
 
 
 def replay(
@@ -166,30 +172,33 @@ def replay(
     Replay or discard dead letters in bulk, by a plan that is written first.
 
     The plan is in --out. With --go it is executed as it is, and receipts are kept beside it. Exit
-    code 6 if some failed.
+    code 6 if some failed, or if a file could not be read.
 
     Columns: id, reason or outcome, _db.
 
     Args:
-        where: A condition in Spark's SQL on dead letters, such as "reason = 'expired'".
+        where: A condition in SQL on dead letters, such as "reason = 'expired'".
         action: Replay the dead letters, or discard them.
         go: Execute the plan in --out, instead of making one.
 
     """
-    with fleet_of(paths, how) as (fleet, on_step):
-        from onceward.spark import replay as job  # noqa: PLC0415 - an extra
+    from onceward.fleet import replay as job  # noqa: PLC0415 - of this command only
 
-        on_step("executing the plan" if go else "planning")
-        if go:
-            found = job.carry_out(fleet.spark, how.out)
-        else:
-            found = job.plan(fleet, where, action, how.out)
-        grouped = found.groupBy("outcome" if go else "reason").count().collect()
-        counts = [row.asDict() for row in grouped]
-        rows = _rows(found)
+    existing(paths)
+    unread: Sequence[Unreadable] = ()
+    if go:
+        rows = job.carry_out(how.out)
+    else:
+        rows, unread = job.plan(*paths, out=how.out, where=where, action=action)
     name, column = ("done", "outcome") if go else ("planned", "reason")
-    print_rows({name: rows, "counts": counts}, rows, f"id {column} _db", how)
-    return PARTLY if any(row.get("outcome") == "failed" for row in counts) else DONE
+    counts = Counter(row[column] for row in rows)
+    found = {name: rows[:LISTED], "counts": [{column: k, "count": n} for k, n in counts.items()]}
+    print_rows(found | _unread(unread), rows[:LISTED], f"id {column} _db", how)
+    return PARTLY if unread or (go and counts["failed"]) else DONE
+
+
+def _unread(files: Sequence[Unreadable]) -> dict[str, Any]:
+    return {"unreadable": [{"path": one.path, "reason": one.reason} for one in files]}
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from onceward.fleet.opening import Source, Unreadable, lacking, opened, translat
 from onceward.fleet.witnesses import Reading
 
 WORK: Final = (
+    "PRAGMA page_size = 32768",  # rows are written and read in bulk: a sixth less work
     "PRAGMA journal_mode = MEMORY",  # what is written is made anew after a crash
     "PRAGMA synchronous = OFF",
     "PRAGMA temp_store = FILE",  # a fleet is larger than memory

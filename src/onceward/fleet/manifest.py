@@ -80,6 +80,12 @@ def prepare(out: Path, planned: dict[str, Any], *, resume: bool) -> dict[str, An
     return planned
 
 
+def finish(out: Path, done: dict[str, Any]) -> None:
+    """Write the manifest that says that all is there, and remove what is left of the work."""
+    write(out / NAME, done)
+    shutil.rmtree(out / "work", ignore_errors=True)
+
+
 def refuse(out: Path, job: str) -> None:
     """
     Let nothing be written among files that are not this job's.

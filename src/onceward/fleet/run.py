@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -125,5 +124,4 @@ def finish(out: Path, planned: dict[str, Any], report: Report) -> None:
     """Write the page, then the manifest that says that all is there; remove what is left over."""
     (out / "report.html").write_text(html(report), encoding="utf-8")
     done = {"verdicts": dict(report.verdicts), "quarantined": report.unread}
-    manifest.write(out / manifest.NAME, planned | done)
-    shutil.rmtree(out / "work")
+    manifest.finish(out, planned | done)
