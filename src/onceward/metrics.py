@@ -1,7 +1,13 @@
 """Metrics for Prometheus, in a program of your own; needs ``onceward[metrics]``."""
 
 try:
-    from onceward.observe.exposition import MetricsServer, asgi_app, new_registry, text_of
+    from onceward.observe.exposition import (
+        MetricsServer,
+        are_ready,
+        asgi_app,
+        new_registry,
+        text_of,
+    )
     from onceward.observe.file_metrics import FileMetrics
     from onceward.observe.message_metrics import MessageMetrics
 except ModuleNotFoundError as error:
@@ -15,6 +21,7 @@ __all__ = [
     "FileMetrics",
     "MessageMetrics",
     "MetricsServer",
+    "are_ready",
     "asgi_app",
     "new_registry",
     "text_of",

@@ -2,7 +2,7 @@
 
 import asyncio
 import http.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,7 +10,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import InvalidArgument
-from onceward.metrics import FileMetrics, MetricsServer, asgi_app, new_registry
+from onceward.metrics import FileMetrics, MetricsServer, are_ready, asgi_app, new_registry
 
 GIVEN = "seven-words"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
@@ -119,6 +119,24 @@ def test_a_port_that_is_taken_is_told(shop: Postbox, server: MetricsServer) -> N
     address = urlsplit(server.url).netloc
     with pytest.raises(InvalidArgument, match=f"cannot serve metrics at {address}"):
         serve(shop, address)
+
+
+def test_probes_tell_the_state_and_nothing_else(shop: Postbox) -> None:
+    """Alive while it answers; ready while no agent is paused and its file can be read."""
+    server = MetricsServer(
+        new_registry(), "127.0.0.1:0", token=GIVEN, ready=lambda: are_ready([shop])
+    )
+    found = []
+    steps: list[Callable[[], object]] = [shop.stats, shop.pause, shop.resume, shop.close]
+    try:
+        for step in steps:
+            step()
+            found.append((ask(server, "/live")[::2], ask(server, "/ready")[::2]))
+    finally:
+        server.close()
+
+    ok, away = (200, ""), (503, "")
+    assert [(ok, ok), (ok, away), (ok, ok), (ok, away)] == found
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -51,8 +52,14 @@ class Measuring:
         registry = metrics.new_registry()
         registry.register(metrics.FileMetrics(places))
         measured = metrics.MessageMetrics(registry, types=self.metrics_type or ())
-        server = metrics.MetricsServer(registry, self.metrics, token=os.environ.get(TOKEN, ""))
-        offs = [measured.watch(box) for box in boxes]
+        opened = list(boxes)
+        server = metrics.MetricsServer(
+            registry,
+            self.metrics,
+            token=os.environ.get(TOKEN, ""),
+            ready=partial(metrics.are_ready, opened),
+        )
+        offs = [measured.watch(box) for box in opened]
         note(f"metrics at {server.url}")
         try:
             yield lambda box: offs.append(measured.watch(box))

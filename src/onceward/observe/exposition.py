@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from onceward.errors import InvalidArgument
+from onceward import Postbox
+from onceward.errors import InvalidArgument, OncewardError
 
 PATH: Final = "/metrics"
+LIVE: Final = "/live"
+READY: Final = "/ready"
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 READ_WITHIN: Final = 10.0
 """Seconds in which a request has to be there."""
@@ -32,6 +35,14 @@ App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 def new_registry() -> CollectorRegistry:
     """Return an empty registry; that of the process has metrics of Python and of others."""
     return CollectorRegistry()
+
+
+def are_ready(boxes: Iterable[Postbox]) -> bool:
+    """Return whether all files can be read and no agent is paused, by ``Postbox.health``."""
+    try:
+        return all(not box.health().paused for box in boxes)
+    except OncewardError:
+        return False
 
 
 def text_of(registry: CollectorRegistry, accept: str = "") -> tuple[str, bytes]:
@@ -72,6 +83,9 @@ class MetricsServer:
     """
     Serve ``/metrics`` at *address*, ``HOST:PORT``, on threads of its own.
 
+    ``/live`` answers 200 while the process runs, ``/ready`` 200 while *ready* says so, else 503;
+    both demand no token, and tell nothing else.
+
     At a loopback address a request must name a loopback host, so that no web page reads the
     metrics by a name of its own. Any other address demands *token*, as
     ``Authorization: Bearer TOKEN``.
@@ -81,7 +95,14 @@ class MetricsServer:
 
     """
 
-    def __init__(self, registry: CollectorRegistry, address: str, *, token: str = "") -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        address: str,
+        *,
+        token: str = "",
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         host, port = _place(address)
         if host not in LOOPBACK and not token:
             msg = (
@@ -94,7 +115,7 @@ class MetricsServer:
         except OSError as error:
             msg = f"cannot serve metrics at {address}: {error}"
             raise InvalidArgument(msg) from error
-        self._server.registry, self._server.token = registry, token
+        self._server.registry, self._server.token, self._server.ready = registry, token, ready
         self._server.loopback = host in LOOPBACK
         self._host = host
         self._thread = Thread(
@@ -118,6 +139,7 @@ class MetricsServer:
 class _Server(ThreadingHTTPServer):
     registry: CollectorRegistry
     token: str
+    ready: Callable[[], bool]
     loopback: bool
     daemon_threads = True
     block_on_close = False
@@ -137,8 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "onceward", ""
 
     def do_GET(self) -> None:
-        """Answer with the metrics."""
-        status = self._refusal()
+        """Answer with the metrics, or with the state of the process."""
+        status = self._probed() or self._refusal()
         if status is not None:
             self._reply(status, "text/plain", b"")
             return
@@ -146,6 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(HTTPStatus.OK, kind, text)
 
     do_HEAD = do_GET  # noqa: N815 - the base class names it
+
+    def _probed(self) -> HTTPStatus | None:
+        """Return the answer to a probe; None where the request is none."""
+        path = urlsplit(self.path).path
+        if path == READY:
+            return HTTPStatus.OK if self.server.ready() else HTTPStatus.SERVICE_UNAVAILABLE
+        return HTTPStatus.OK if path == LIVE else None
 
     def _refusal(self) -> HTTPStatus | None:
         if self.server.loopback and _host(self.headers.get("Host", "")) not in LOOPBACK:

@@ -1,0 +1,162 @@
+"""The files of ``docs/deploy`` work as they stand: alert rules, dashboard, unit, image."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from onceward.cli.app import build
+from onceward.observe import names
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+NAME = re.compile(r"\bonceward_\w+")
+BY = re.compile(r"\bby \(([^)]*)\)")
+UNIT = DEPLOY / "onceward-work@.service"
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return the alert rules."""
+    groups = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    """Return the panels of the dashboard."""
+    found: list[dict[str, Any]] = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))[
+        "panels"
+    ]
+    return found
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Yield where an expression stands, and the expression."""
+    yield from ((rule["alert"], rule["expr"]) for rule in rules())
+    for panel in panels():
+        yield from ((panel["title"], target["expr"]) for target in panel["targets"])
+
+
+@pytest.mark.parametrize(("where", "expr"), [*expressions()])
+def test_expressions_use_exported_names(where: str, expr: str) -> None:
+    """A metric that is renamed breaks its alert and its panel here, not at night."""
+    exported = names.exported()
+    used = set(NAME.findall(expr))
+
+    assert used, where
+    assert set() == used - exported.keys()
+    labels = {"le", *(label for name in used for label in exported[name])}
+    grouped = {label.strip() for group in BY.findall(expr) for label in group.split(",")}
+    assert set() == grouped - labels
+
+
+@pytest.mark.parametrize(("where", "expr"), [*expressions()])
+def test_expressions_count_no_file_twice(where: str, expr: str) -> None:
+    """What files tell is exported by each process of the file: only the largest value is taken."""
+    of_files = {name for name in NAME.findall(expr) if not name.endswith("_bucket")}
+    taken = re.findall(r"(?:max|min) by \([^)]*\) \((?:rate|increase)?\(?(onceward_\w+)", expr)
+
+    assert of_files == set(taken), where
+    assert ("_bucket" in expr) == ("histogram_quantile" in expr)
+    assert expr.count("(") == expr.count(")")
+    assert [] == [
+        name
+        for name in of_files
+        if ("rate(" in expr or "increase(" in expr) != name.endswith("_total")
+    ]
+
+
+def test_every_metric_that_deserves_an_alarm_has_one() -> None:
+    """The table of the page and the rules speak of the same metrics."""
+    page = (ROOT / "docs" / "how-to" / "watch-it.md").read_text(encoding="utf-8")
+    table = page.partition("## What deserves an alarm")[2].partition("\n\n`onceward")[0]
+    told = {
+        name for line in table.splitlines() if line.startswith("|") for name in NAME.findall(line)
+    }
+    alarmed = {name for rule in rules() for name in NAME.findall(rule["expr"])}
+
+    assert set() == told - alarmed - {"onceward_lanes_leased", "onceward_peers"}
+
+
+def test_the_page_lists_all_metrics() -> None:
+    """Each with the words that a scrape has."""
+    page = (ROOT / "docs" / "how-to" / "watch-it.md").read_text(encoding="utf-8")
+    known = {each.name: each.about for each in (*names.GAUGES, *names.COUNTERS)}
+    known |= {each.name: each.about for each in names.DURATIONS.values()}
+
+    assert [] == [name for name in known if f"| `{name}` | {known[name]} |" not in page]
+    assert f"| `{names.OLDEST_BY_PEER}` |" in page
+    assert f"| `{names.READABLE}` |" in page
+
+
+def test_rules_are_whole() -> None:
+    """Each has a name of its own, a severity, a summary and an action that names a command."""
+    found = rules()
+
+    assert len(found) == len({rule["alert"] for rule in found})
+    for rule in found:
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert {"summary", "action"} == rule["annotations"].keys()
+        assert rule["alert"].startswith("Onceward")
+        assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    """Panels have ids of their own, do not overlap, and ask the data source that is chosen."""
+    found = panels()
+    cells = [
+        (x, y)
+        for panel in found
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+
+    assert len(found) == len({panel["id"] for panel in found})
+    assert len(cells) == len(set(cells))
+    assert 24 > max(x for x, _ in cells)
+    assert {"${datasource}"} == {panel["datasource"]["uid"] for panel in found}
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    """Every line of it is known; the program itself need not be installed here."""
+    text = UNIT.read_text(encoding="utf-8").replace("/usr/local/bin/onceward", "/bin/true")
+    unit = tmp_path / UNIT.name
+    unit.write_text(text, encoding="utf-8")
+    command = ["systemd-analyze", "verify", "--man=no", str(unit).replace("@.", "@billing.")]
+    Path(command[-1]).symlink_to(unit)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert [] == [line for line in ran.stderr.splitlines() if "onceward-work" in line]
+
+
+def test_the_unit_runs_a_command_that_exists() -> None:
+    """With options that it has, and the exit codes of a graceful stop as success."""
+    lines = UNIT.read_text(encoding="utf-8").splitlines()
+    [start] = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
+    program, *words = shlex.split(start.replace("%i", "billing"))
+
+    assert "onceward" == Path(program).name
+    build(words).parse_args(words, exit_on_error=False, print_error=False)
+    assert "SuccessExitStatus=130 143" in lines
+
+
+def test_the_image_runs_a_command_that_exists() -> None:
+    """As process 1, without a shell, as a user of its own, with a probe of its own port."""
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines() if line[:1].isupper())
+    entry, words = json.loads(lines["ENTRYPOINT"]), json.loads(lines["CMD"])
+    probe = json.loads(lines["HEALTHCHECK"].partition("CMD")[2])
+
+    assert ["onceward"] == entry
+    build(words).parse_args(words, exit_on_error=False, print_error=False)
+    compile(probe[-1], "probe", "exec")
+    assert f"http://{words[-1]}/ready" in probe[-1]
+    assert ("SIGTERM", "onceward") == (lines["STOPSIGNAL"], lines["USER"])
