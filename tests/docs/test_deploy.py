@@ -1,5 +1,6 @@
 """The files of ``docs/deploy`` work as they stand: alert rules, dashboard, unit, image."""
 
+import asyncio
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from onceward import Postbox
 from onceward.cli.app import build
 from onceward.observe import names
 
@@ -160,3 +162,46 @@ def test_the_image_runs_a_command_that_exists() -> None:
     compile(probe[-1], "probe", "exec")
     assert f"http://{words[-1]}/ready" in probe[-1]
     assert ("SIGTERM", "onceward") == (lines["STOPSIGNAL"], lines["USER"])
+
+
+def test_the_web_application_of_the_page_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers at one file: an order that is sent to both is one message; a pause is told."""
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```python app\.py\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("home").mkdir()
+    with Postbox("home/billing.db", agent="billing", start=False):
+        pass
+    workers: list[dict[str, Any]] = [{"__name__": f"worker{index}"} for index in range(2)]
+    for worker in workers:
+        exec(text, worker)  # noqa: S102 - running the pages is the point
+
+    async def play() -> list[tuple[int, Any]]:
+        one, two = (worker["app"] for worker in workers)
+        async with one.router.lifespan_context(one), two.router.lifespan_context(two):
+            sent = [await ask(app, "POST", "/order", {"key": "7"}) for app in (one, two)]
+            before = await ask(two, "GET", "/ready")
+            await one.state.box.pause()
+            return [*sent, (before[0], None), ((await ask(two, "GET", "/ready"))[0], None)]
+
+    [first, second, ready, paused] = asyncio.run(play())
+
+    assert (202, first) == (first[0], second)
+    assert (200, 503) == (ready[0], paused[0])
+
+
+async def ask(app: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """Return status and JSON of an app's answer."""
+    told: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+    await app(scope, receive, send)
+    return told[0]["status"], json.loads(told[1]["body"])
