@@ -66,6 +66,7 @@ def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
 
 def test_every_connection_has_our_pragmas(box: Postbox) -> None:
     """Both connections read back what was set on them, whatever the application set for its own."""
+    box.stats()  # the second one is made for the first read
     for con in (box._db._con, box._db._reader):
         assert con is not None
         wanted = {line.split()[1]: line.split()[3] for line in PRAGMAS}
@@ -172,6 +173,15 @@ def test_odd_file_names_are_taken_literally(opened: Open, tmp_path: Path, name: 
     assert {name, f"{name}-wal", f"{name}-shm", f"{name}-run"} == {
         each.name for each in tmp_path.iterdir() if not each.name.startswith("directory.db")
     }
+
+
+def test_an_opening_and_a_send_make_one_connection(tmp_path: Path) -> None:
+    """A second one, which parses the schema once more, is for reads; a program may make none."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
+        box.send("b", "hello")
+        ours = [con for con in apsw.connections() if con.filename == str(tmp_path / "a.db")]
+
+    assert 1 == len(ours)
 
 
 def test_two_postboxes_on_one_file_share_one_database(opened: Open) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from onceward.db.connection import ConstraintError
 from onceward.db.database import Database
@@ -18,6 +18,7 @@ from onceward.store import limits, rate_limits
 from onceward.store.limits import Admission, DropNew, LimitHit
 from onceward.store.outbox import OutgoingMessage
 
+Rows = Callable[[str], list[tuple[Any, ...]]]
 PROTECTED: Final = frozenset({"worker_result", limits.SUMMARY})
 
 
@@ -27,23 +28,24 @@ class AdmissionControl:
     def __init__(self, db: Database, hooks: Hooks) -> None:
         self._db, self._hooks = db, hooks
         self._warned = False
-        self.reload()
+        self.unlimited: bool | None = None
+        """Whether the file has no limits; None until the first message reads that."""
 
-    def reload(self) -> None:
+    def reload(self, read: Rows | None = None) -> bool:
         """
-        Read whether the file has limits.
+        Read whether the file has limits; return whether it has none.
 
         Limits that another process sets are noticed at the next opening, or
         when one of them is reached.
         """
-        self.unlimited = not self._db.read(limits.ACTIVE)[0][0]
+        self.unlimited = unlimited = not (read or self._db.read)(limits.ACTIVE)[0][0]
+        return unlimited
 
     def is_limit_error(self, error: ConstraintError) -> bool:
         """Return whether a row was refused by a limit that was set meanwhile; notices the limit."""
         if "_full" not in str(error) or "queue_full" in str(error):
             return False
-        self.reload()
-        return not self.unlimited
+        return not self.reload()
 
     def admit(self, tx: StoreTransaction, message: OutgoingMessage) -> Admission:
         """

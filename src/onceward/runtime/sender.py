@@ -415,7 +415,7 @@ class Sender:
         try:
             if message.caller_chose_id:
                 outbox.refuse_dead(tx, message)
-            if self.admission.unlimited:
+            if self._unlimited(tx):
                 try:
                     message_id = outbox.add(tx, message)
                 except ConstraintError as error:
@@ -433,6 +433,11 @@ class Sender:
             if message.sending is not None:
                 message.sending.failed(self.translate_error(error))
             raise
+
+    def _unlimited(self, tx: StoreTransaction) -> bool:
+        """Return whether the file has no limits; a reader's connection is not opened for it."""
+        known = self.admission.unlimited
+        return self.admission.reload(tx.rows) if known is None else known
 
     def _add_within_limits(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         """Store, hold or drop a message as the limits of the file decide; return its id."""
@@ -475,7 +480,7 @@ class Sender:
 
     def add_many(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> list[str]:
         """Store many messages in the caller's transaction, in their order; return their ids."""
-        if self.admission.unlimited and not any(each.caller_chose_id for each in messages):
+        if self._unlimited(tx) and not any(each.caller_chose_id for each in messages):
             stored = [
                 each if each.body is None else outbox.with_body(tx, each) for each in messages
             ]
@@ -490,7 +495,7 @@ class Sender:
     ) -> list[str]:
         """Store messages that share a stored body; return their ids, new or known."""
         shared = [each._replace(body_id=body_id) for each in messages]
-        plain = self.admission.unlimited and not any(each.caller_chose_id for each in shared)
+        plain = self._unlimited(tx) and not any(each.caller_chose_id for each in shared)
         if plain and self._insert(tx, shared):
             return [each.id for each in shared]
         return [self.add(tx, each) for each in shared]
