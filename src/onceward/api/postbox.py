@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
@@ -70,6 +70,7 @@ from onceward.store import (
     polling,
     queries,
     repairs,
+    retention,
     transitions,
 )
 from onceward.store.directory import agents
@@ -637,6 +638,15 @@ class Postbox(Session, EventSource):
         """Run maintenance once; return how many rows were pruned."""
         with self._db.outside_handler():
             return self._maintenance.run_once()
+
+    def _prune_archived(self, box: str, rows: Sequence[tuple[int, str, str, int]]) -> int:
+        """Prune rows (seq, id, state, end) that an archive was found to hold; return how many."""
+        known = [retention.ArchivedRow(*row) for row in rows]
+        return self._db.write(lambda tx: retention.prune_archived(tx, box, known))
+
+    def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
+        """Prune dedup records (seq, message id) that an archive was found to hold."""
+        return self._db.write(lambda tx: retention.prune_archived_marks(tx, rows, before=before))
 
     def stop(self, timeout: Span | None = None) -> None:
         """

@@ -75,6 +75,7 @@ TABLE: Final = (
     ("backup", "", "backup restore"),
     ("doctor", "", "doctor"),
     ("sql", "", "sql"),
+    ("ship", "", "ship"),
     ("fleet", "fleet", "demo reconcile"),
     ("fleet_jobs", "fleet", "archive metrics threads graph replay export"),
     ("demo", "", "demo"),

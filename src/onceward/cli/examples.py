@@ -120,6 +120,8 @@ onceward inspect shop.db billing.db --write --redact 'card|iban'""",
     "doctor": """onceward doctor *.db
 onceward doctor shop.db --repair --dry-run""",
     "sql": "onceward sql shop.db 'SELECT state, count(*) FROM outbox GROUP BY state'",
+    "ship": """onceward ship '/srv/agents/**/*.db' --to s3://logs/fleet
+onceward ship /srv/agents --to /var/log/fleet --every 1m""",
     "fleet demo": "onceward fleet demo --size 2 --home /tmp/fleet",
     "fleet reconcile": "onceward fleet reconcile '/srv/agents/**/*.db' --out /var/reports/today",
     "fleet archive": "onceward fleet archive '/srv/agents/**/*.db' --out /srv/archive",

@@ -12,7 +12,7 @@ WITHOUT: Final = frozenset({"init", "demo", "prove", "bench", "serve", "metrics"
 """Commands that work on no file of an agent."""
 GROUPS: Final = frozenset({"fleet", "keys", "nats"})
 """Groups of commands that work on many files, or on none."""
-OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
+OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore", "ship"})
 """Commands that have an argument FILE."""
 GIVEN: Final = ("--db", "--agent")
 

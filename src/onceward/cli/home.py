@@ -15,6 +15,7 @@ from onceward.cli.listening import Listening, is_http
 from onceward.cli.measuring import Measuring, Watch
 from onceward.cli.output import document, note
 from onceward.cli.serve import tell
+from onceward.cli.shipping import Shipping
 from onceward.cli.signals import stops
 from onceward.cli.target import Answer, home_folder
 from onceward.errors import StoreError
@@ -22,6 +23,7 @@ from onceward.model.names import DIRECTORY
 
 ANSWER = Answer()
 LISTENING: Final = Listening()
+SHIPPING: Final = Shipping()
 MEASURING: Final = Measuring()
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for new files."""
@@ -33,6 +35,7 @@ def serve(
     *,
     listening: Listening = LISTENING,
     measuring: Measuring = MEASURING,
+    shipping: Shipping = SHIPPING,
     answer: Answer = ANSWER,
 ) -> int:
     """
@@ -43,7 +46,7 @@ def serve(
     answered (exit codes 130, 143). Agents that are created later are served within a second.
     Metrics have an address of their own, --metrics: at the url of parcels they would be open to
     every peer. With --ask, and then without --listen if need be, each agent that knows the peer
-    asks it for parcels.
+    asks it for parcels. With --ship-to the files are shipped as by onceward ship.
 
     Args:
         home: The home folder; default ONCEWARD_HOME, else here.
@@ -55,6 +58,7 @@ def serve(
         raise Usage(msg)
     told: SimpleQueue[int] = SimpleQueue()
     with ExitStack() as stack:
+        stack.enter_context(shipping.running(folder))
         open_files = stack.enter_context(_HomeFiles(folder, listening, listeners))
         boxes = open_files.look()
         if not boxes:

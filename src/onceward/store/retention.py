@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.ids import time_prefix
+
+
+class ArchivedRow(NamedTuple):
+    """A row as an archive has it."""
+
+    seq: int
+    id: str
+    state: str
+    ended_at: Millis
+
 
 # Oldest first by sequence: a row ends after its creation, so the first young row ends the scan.
 OUTBOX: Final = """
@@ -78,6 +90,27 @@ DELETE FROM _onceward_late_changes
                 WHERE seq <= (SELECT max(seq) FROM _onceward_late_changes) - {LATE_KEPT}
                 ORDER BY seq LIMIT :limit)
 """
+# Rows that were read back from elsewhere: each must still be as it was there.
+ARCHIVED: Final = {
+    "outbox": """
+DELETE FROM _onceward_outbox
+ WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state NOT IN ('pending', 'sent')
+RETURNING ended_at
+""",
+    "inbox": """
+DELETE FROM _onceward_inbox
+ WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state <> 'pending'
+RETURNING ended_at
+""",
+    "transitions": """
+DELETE FROM _onceward_transitions WHERE seq = ? AND id = ? AND to_state = ? AND at = ?
+RETURNING at
+""",
+}
+ARCHIVED_MARKS: Final = OLD_MARKS.replace(
+    " ORDER BY seq LIMIT :limit",
+    """   AND (seq, message_id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:rows))""",
+)
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 
 
@@ -109,3 +142,24 @@ def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of pending replies, transitions, drops, late changes; return how many rows."""
     named = {"before": before, "limit": limit}
     return sum(tx.run(sql, named) for sql in (TICKETS, TRANSITIONS, DROPS, LATE_CHANGES))
+
+
+def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) -> int:
+    """
+    Prune rows of ``outbox``, ``inbox`` or ``transitions`` that are still as given; return how many.
+
+    A row that changed since it was archived stays.
+    """
+    gone = [ended for row in rows for (ended,) in tx.rows(ARCHIVED[box], row)]
+    if gone and box == "outbox":
+        tx.run(PRUNED, (max(gone) + 1,))
+    return len(gone)
+
+
+def prune_archived_marks(
+    tx: StoreTransaction, rows: Sequence[tuple[int, str]], *, before: Millis
+) -> int:
+    """Prune dedup records (seq, message id) that are older, advancing the horizon id first."""
+    named = {"before": before, "young": time_prefix(before), "rows": json.dumps(rows)}
+    tx.run(HORIZON.replace(OLD_MARKS, ARCHIVED_MARKS), named)
+    return tx.run(MARKS.replace(OLD_MARKS, ARCHIVED_MARKS), named)

@@ -9,22 +9,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pip install 'onceward[ship]' brings it")
 
-from onceward import Agent, Drop, Postbox, Reject
+from tests.fleet.ship.agents import handler
+
+from onceward import Postbox
 from onceward.testing.world import World
-
-
-def handler(name: str) -> Agent:
-    """Return an agent that does with each message as its body says."""
-    agent = Agent(name)
-
-    @agent.on("#")
-    def handle(body: dict[str, str]) -> None:
-        if body["wish"] == "reject":
-            raise Reject
-        if body["wish"] == "drop":
-            raise Drop
-
-    return agent
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """
 Store the objects of a log in a folder or a bucket; each object is there whole or not at all.
 
-What each filesystem promises:
+The promises of each filesystem:
 
 - local: an object is written to a temporary file, synced and renamed; ``create`` is a hard link,
   which the operating system refuses if the name is taken.
@@ -111,14 +111,14 @@ class LocalObjects:
         """Return the object's size."""
         try:
             return (self._base / path).stat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder without those of unfinished writes."""
         try:
             found = [path.name for path in (self._base / folder).iterdir()]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(name for name in found if not name.startswith("."))
 
