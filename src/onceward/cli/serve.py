@@ -13,7 +13,7 @@ from typing import Any, Final
 from onceward import Postbox
 from onceward.cli.exit_codes import DONE, SIGNAL
 from onceward.cli.output import document, note
-from onceward.cli.signals import stops
+from onceward.cli.signals import first, stops
 from onceward.cli.target import Answer
 from onceward.model.clock import iso
 from onceward.model.events import Event
@@ -32,7 +32,7 @@ def serve(box: Postbox, answer: Answer) -> int:
     _tell_trouble(box)
     with stops(told), rare_collections():
         note(f"{box.agent}: running on {box.path}; interrupt to stop")
-        number = told.get()
+        number = first(told)
     name = signal.Signals(number).name
     note(f"{box.agent}: {name}, stopping")
     box.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 from dataclasses import asdict
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from onceward.cli.durations import MaybeSpan, Span, SpanOption
 from onceward.cli.exit_codes import DONE, FAILED, PARTLY, SIGNAL, NothingThere, Usage
 from onceward.cli.options import Quiet, said
 from onceward.cli.output import document, note, show
-from onceward.cli.signals import stops
+from onceward.cli.signals import awaited, stops
 from onceward.cli.target import Answer
 from onceward.errors import OncewardError
 from onceward.fleet import files as finding
@@ -89,12 +89,9 @@ def _repeatedly(shipper: Shipper, prunes: Any, every: float) -> int:
             for each in prunes() if prunes else ():
                 if each.error:
                     note(each.error)
-            try:
-                number = told.get(timeout=every)
-            except Empty:
-                continue
-            note(f"{signal.Signals(number).name}, stopping")
-            return SIGNAL + number
+            if (number := awaited(told, every)) is not None:
+                note(f"{signal.Signals(number).name}, stopping")
+                return SIGNAL + number
 
 
 def attempt(shipper: Shipper) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
-from typing import Any, Final
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+GLANCE: Final = 0.5
+"""Seconds of one wait: Python does not see a signal that comes just as a longer one begins."""
 
 
 @contextmanager
@@ -35,3 +38,25 @@ def stops(told: SimpleQueue[Any]) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+T = TypeVar("T")
+
+
+def awaited(told: SimpleQueue[T], timeout: float | None = None) -> T | None:
+    """Return the next news of a queue that ``stops`` puts signals into; None after *timeout*."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = GLANCE if end is None else min(GLANCE, end - time.monotonic())
+        try:
+            return told.get(timeout=max(0.0, left))
+        except Empty:
+            if end is not None and time.monotonic() >= end:
+                return None
+
+
+def first(told: SimpleQueue[T]) -> T:
+    """Return the next news of a queue that ``stops`` puts signals into."""
+    while (news := awaited(told, GLANCE)) is None:
+        pass
+    return news

@@ -12,7 +12,7 @@ from threading import Thread
 
 from onceward.cli.exit_codes import DONE, FAILED, SIGNAL
 from onceward.cli.output import note
-from onceward.cli.signals import STOPS, stops
+from onceward.cli.signals import STOPS, first, stops
 
 Child = subprocess.Popen[bytes]
 GRACEFUL = frozenset({DONE, *(SIGNAL + number for number in STOPS)})
@@ -41,7 +41,7 @@ def _await(child: Child, told: SimpleQueue[int | Child]) -> None:
 def _watch(team: Sequence[Child], told: SimpleQueue[int | Child]) -> int:
     code, running = DONE, len(team)
     while running:
-        news = told.get()
+        news = first(told)
         if isinstance(news, int):
             code = SIGNAL + news
             _stop(team)

@@ -46,7 +46,7 @@ def recognised(
     """
     if not manifest.epochs:
         return Found(Epoch(1, first=1), "new")
-    for epoch in sorted(manifest.epochs, key=lambda each: -each.latest):
+    for epoch in sorted(manifest.epochs, key=_progress, reverse=True):
         if continues(source, present, epoch):
             latest = epoch.number == manifest.epoch
             return Found(epoch, "same" if latest else "copied")
@@ -75,6 +75,12 @@ def continues(source: Source, present: Present, epoch: Epoch) -> bool:
         if changed is not None and not _same_rows(source, shape, place, changed):
             return False
     return True
+
+
+def _progress(epoch: Epoch) -> tuple[int, ...]:
+    """Return how far an epoch is: a file continues the furthest one, not a backup's of itself."""
+    highs = sum(place.high for place in epoch.places.values())
+    return epoch.opened, highs, epoch.changes, epoch.clock, epoch.latest
 
 
 def _behind(present: Present, epoch: Epoch) -> bool:
