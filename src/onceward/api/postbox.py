@@ -70,7 +70,6 @@ from onceward.store import (
     polling,
     queries,
     repairs,
-    retention,
     transitions,
 )
 from onceward.store.directory import agents
@@ -641,11 +640,15 @@ class Postbox(Session, EventSource):
 
     def _prune_archived(self, box: str, rows: Sequence[tuple[int, str, str, int]]) -> int:
         """Prune rows (seq, id, state, end) that an archive was found to hold; return how many."""
+        from onceward.store import retention  # noqa: PLC0415 - asked for by pruning jobs only
+
         known = [retention.ArchivedRow(*row) for row in rows]
         return self._db.write(lambda tx: retention.prune_archived(tx, box, known))
 
     def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
         """Prune dedup records (seq, message id) that an archive was found to hold."""
+        from onceward.store import retention  # noqa: PLC0415 - as above
+
         return self._db.write(lambda tx: retention.prune_archived_marks(tx, rows, before=before))
 
     def stop(self, timeout: Span | None = None) -> None:

@@ -10,9 +10,9 @@ from typing import Final
 SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 WITHOUT: Final = frozenset({"init", "demo", "prove", "bench", "serve", "metrics", "top", "inspect"})
 """Commands that work on no file of an agent."""
-GROUPS: Final = frozenset({"fleet", "keys", "nats"})
-"""Groups of commands that work on many files, or on none."""
-OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore", "ship"})
+GROUPS: Final = frozenset({"fleet", "keys", "nats", "ship"})
+"""Commands and groups of them that work on many files, or on none."""
+OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
 """Commands that have an argument FILE."""
 GIVEN: Final = ("--db", "--agent")
 
