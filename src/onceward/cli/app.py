@@ -44,6 +44,7 @@ graceful stop.
 """
 
 TABLE: Final = (
+    ("new", "", "new"),
     ("init", "", "init"),
     ("send", "", "send"),
     ("recv", "", "recv"),
@@ -79,6 +80,7 @@ TABLE: Final = (
     ("fleet", "fleet", "demo reconcile"),
     ("fleet_jobs", "fleet", "archive metrics threads graph replay export"),
     ("demo", "", "demo"),
+    ("completion", "", "completion"),
     ("clone", "", "prove bench"),
 )
 """Module, noun and verbs; a verb is a function of its module. Modules load when they are called."""

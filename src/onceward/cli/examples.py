@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 EXAMPLES: Final = {
+    "new": "onceward new my_agent",
+    "completion": "onceward completion bash",
     "init": "onceward init shop",
     "send": """onceward send billing '{"id": 7}' --type invoice.created --key invoice-7
 cat invoice.json | onceward send billing""",
@@ -102,7 +104,8 @@ onceward dead replay --peer billing --rate 10 --yes""",
     "limits rate": "onceward limits rate 50 --burst 200",
     "limits accept-rate": "onceward limits accept-rate 20",
     "limits file": "onceward limits file 1000000000",
-    "work": """onceward work shop.db shop.agent:agent --processes 2
+    "work": """onceward work shop.agent:agent --reload
+ onceward work shop.db shop.agent:agent --processes 2
 onceward work shop.db shop.agent:agent --metrics 127.0.0.1:9464""",
     "relay": "onceward relay shop.db --once",
     "serve": "onceward serve /srv/agents --listen https://0.0.0.0:8443 --certfile home.pem",

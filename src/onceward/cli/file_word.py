@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
-WITHOUT: Final = frozenset({"init", "demo", "prove", "bench", "serve", "metrics", "top", "inspect"})
+WITHOUT: Final = frozenset(
+    {"new", "completion", "init", "demo", "prove", "bench", "serve", "metrics", "top", "inspect"}
+)
 """Commands that work on no file of an agent."""
 GROUPS: Final = frozenset({"fleet", "keys", "nats", "ship"})
 """Commands and groups of them that work on many files, or on none."""

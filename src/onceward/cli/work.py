@@ -13,9 +13,10 @@ from onceward.cli.listening import Listening
 from onceward.cli.measuring import Measuring
 from onceward.cli.options import Quiet
 from onceward.cli.output import note
+from onceward.cli.reloading import run_again_when_changed
 from onceward.cli.serve import once as run_once
 from onceward.cli.serve import serve
-from onceward.cli.target import Answer, Where, chosen, existing, refuse_deleted
+from onceward.cli.target import Answer, Where, agent_file, chosen, existing, refuse_deleted
 from onceward.cli.team import run_team
 
 ANSWER = Answer()
@@ -25,11 +26,13 @@ WHERE = Where()
 
 
 def work(
-    db: Path,
-    target: str,
+    db: str,
+    target: str | None = None,
     /,
     *,
     processes: int = 1,
+    workers: int | None = None,
+    reload: Annotated[bool, Quiet] = False,
     once: Annotated[bool, Quiet] = False,
     listening: Listening = LISTENING,
     measuring: Measuring = MEASURING,
@@ -45,29 +48,37 @@ def work(
     processes each has a port of its own, from the given one upwards.
 
     Args:
-        db: The agent's file.
+        db: The agent's file; may be left out: NAME.db in ONCEWARD_HOME, else here.
         target: Where the agent is declared: module:agent, looked for from the current folder.
         processes: How many; if one of them fails, the others are stopped, with exit code 1.
+        workers: Threads of each process that run handlers.
+        reload: Begin anew whenever a Python file below the current folder changes.
         once: Handle what is due now, then end.
 
     """
     if processes < 1:
         msg = "--processes is a number from 1"
         raise Usage(msg)
+    if reload:
+        return run_again_when_changed(sys.argv[1:])
+    path, target = (Path(db), target) if target else (None, db)
     agent = load(target)
+    path = path or agent_file(agent.name)
+    options: dict[str, Any] = {} if workers is None else {"workers": workers}
     if processes > 1 and (listening.listen or listening.ask):
         msg = "--listen and --ask are for one process: let onceward serve do it, beside the workers"
         raise Usage(msg)
     if processes > 1:
-        words = [str(db), target, *(["--once"] if once else [])]
+        words = [str(path), target, *(["--once"] if once else [])]
+        words += [] if workers is None else [f"--workers={workers}"]
         return run_team([[*words, *measuring.words(index)] for index in range(processes)])
-    refuse_deleted(db)
-    if not db.exists():
-        note(f"creating {db} for agent {agent.name}")
-    ears = [*listening.listeners(), *listening.asking(db)]
+    refuse_deleted(path)
+    if not path.exists():
+        note(f"creating {path} for agent {agent.name}")
+    ears = [*listening.listeners(), *listening.asking(path)]
     with (
-        Postbox(db, agent=agent, start=not once, listeners=ears) as box,
-        measuring.serving([box], [db]),
+        Postbox(path, agent=agent, start=not once, listeners=ears, **options) as box,
+        measuring.serving([box], [path]),
     ):
         listening.tell_left(box)
         return run_once(box, answer) if once else serve(box, answer)

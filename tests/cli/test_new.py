@@ -1,0 +1,110 @@
+"""``new``, ``work`` without a file, ``--reload`` and ``completion``."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.waiting import until
+
+from onceward import Postbox
+
+Cli = Callable[..., Any]
+COMMAND = [sys.executable, "-m", "onceward.cli"]
+TIMES = "SELECT times FROM greeted"
+
+
+@pytest.fixture
+def folder(cli: Cli, home: Path) -> Path:
+    """Return a folder that the command has made."""
+    ran = cli("new", "mine", "--json")
+    assert ["README.md", "ask.py", "greeter.py", "test_greeter.py"] == ran.json["files"]
+    return home / "mine"
+
+
+@contextmanager
+def working(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run ``onceward work`` there until the block ends."""
+    command = [*COMMAND, "work", "greeter:greeter", *words]
+    with subprocess.Popen(
+        command, cwd=folder, stderr=subprocess.PIPE, text=True, env=bare()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def bare() -> dict[str, str]:
+    """Return the environment without a home of its own."""
+    return {name: value for name, value in os.environ.items() if name != "ONCEWARD_HOME"}
+
+
+def ask(folder: Path, name: str) -> str:
+    """Run the starter's second program."""
+    return subprocess.run(
+        [sys.executable, "ask.py", name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=bare(),
+    ).stdout
+
+
+def test_a_new_folder_tests_and_runs(folder: Path) -> None:
+    """Its tests pass, its worker answers another process, and the file is there afterwards."""
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    tested = subprocess.run(tests, cwd=folder, capture_output=True, text=True, check=False)
+    assert 0 == tested.returncode, tested.stdout
+
+    with working(folder, "--workers", "2") as worker:
+        until(lambda: (folder / "greeter.db").exists() or worker.poll() is not None)
+        assert "Hello, Ada!\n" == ask(folder, "Ada")
+    assert 143 == worker.returncode
+    with Postbox(folder / "greeter.db", start=False) as box:
+        assert [(1,)] == box.query(TIMES)
+
+
+def test_a_change_begins_anew(folder: Path) -> None:
+    """With ``--reload`` the handlers are those that the file has now."""
+    pytest.importorskip("watchfiles", reason="an extra of the reader's")
+    source = folder / "greeter.py"
+    with working(folder, "--reload"):
+        until((folder / "greeter.db").exists)
+        first = ask(folder, "Ada")
+        source.write_text(source.read_text().replace('f"Hello', 'f"Welcome'))
+        until(lambda: ask(folder, "Bo").startswith("Welcome"))
+
+    assert "Hello, Ada!\n" == first
+
+
+def test_nothing_is_overwritten(cli: Cli, folder: Path) -> None:
+    """A folder with anything in it is left as it is."""
+    before = (folder / "greeter.py").read_text()
+    (folder / "test_greeter.py").unlink()
+    ran = cli("new", "mine")
+
+    assert (2, before, False) == (
+        ran.code,
+        (folder / "greeter.py").read_text(),
+        (folder / "test_greeter.py").exists(),
+    )
+    assert "give a new folder" in ran.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_every_command(cli: Cli, shell: str) -> None:
+    """The script names verbs and options, and bash can read it."""
+    ran = cli("completion", shell)
+
+    assert 0 == ran.code
+    assert {True} == {word in ran.out for word in ("schedules", "replay", "timezone", "completion")}
+    if shell == "bash":
+        subprocess.run(["/bin/bash", "-n"], input=ran.out, text=True, check=True)
