@@ -41,6 +41,7 @@ def reconcile(
     late_after: SpanOption = LATE,
     fail_on: Literal["loss", "quarantine", "open"] = "quarantine",
     engine: Engine = "auto",
+    log: str | None = None,
     state: Path | None = None,
     archive: Path | None = None,
     resume: Resume = False,
@@ -58,6 +59,7 @@ def reconcile(
         late_after: A message that took longer than this from send to effect is late.
         fail_on: loss: fail for broken promises alone. open: also for undecided messages.
         engine: sqlite needs nothing installed. auto: Spark from 20 GiB on, where installed.
+        log: URI of a log that `ship` filled; it counts beside the files, or without any.
         state: A file that is kept between runs: each reads only what is new or was not settled.
         archive: A folder that `fleet archive` filled: its messages count beside the files. Spark.
         resume: Continue an interrupted run into --out. Spark.
@@ -66,14 +68,15 @@ def reconcile(
     from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - of this command only
 
     rules = Rules.at_present(grace=grace, late_after=late_after)
-    size, spark = existing(paths), archive is not None or resume
-    if _chosen(engine, size if state is None else 0, spark=spark) == "spark":
-        if state is not None:
-            msg = "--state is for --engine sqlite"
+    size = existing(paths) if paths or log is None else 0
+    spark, sqlite = archive is not None or resume, state is not None or log is not None
+    if _chosen(engine, 0 if sqlite else size, spark=spark) == "spark":
+        if sqlite:
+            msg = "--state and --log are for --engine sqlite, --archive and --resume for spark"
             raise Usage(msg)
         report = _on_spark(paths, how, rules, archive=archive, resume=resume)
     else:
-        report = _in_process(paths, how, rules, state)
+        report = _in_process(paths, how, rules, state, log)
     _show(report, how, fail_on)
     return FAILED if report.failed(fail_on) else DONE
 
@@ -89,7 +92,11 @@ def _chosen(engine: Engine, size: int, *, spark: bool) -> Engine:
 
 
 def _in_process(
-    paths: tuple[str, ...], how: Into, rules: Rules, state: Path | None = None
+    paths: tuple[str, ...],
+    how: Into,
+    rules: Rules,
+    state: Path | None = None,
+    log: str | None = None,
 ) -> Report:
     from onceward.fleet.run import reconcile as job  # noqa: PLC0415 - of this command only
 
@@ -98,6 +105,7 @@ def _in_process(
             *paths,
             out=how.out,
             rules=rules,
+            log=log,
             state=state,
             failfast=how.failfast,
             on_step=on_step,

@@ -38,10 +38,10 @@ SELECT DISTINCT verdict, sender, recipient, file FROM messages WHERE verdict IN 
 """
 WITNESSES: Final = """
 CREATE TEMP TABLE witness (question, of_sender, of_recipient, of_file, known, horizon_id,
-                           pruned_id, pruned_at,
+                           pruned_id, pruned_at, upto_at,
                            PRIMARY KEY (question, of_sender, of_recipient, of_file)) WITHOUT ROWID
 """
-WITNESS: Final = "INSERT INTO temp.witness VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+WITNESS: Final = "INSERT INTO temp.witness VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 ANSWER: Final = f"""
 UPDATE messages SET verdict = {ANSWERED}
   FROM temp.witness AS w
@@ -61,9 +61,5 @@ def judge(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> No
         one = known.answer(
             cast("Question", question), str(sender), str(recipient), cast("int", file)
         )
-        con.execute(
-            WITNESS,
-            (question, sender, recipient, file, one.known, one.horizon_id, one.pruned_id,
-             one.pruned_at),
-        )  # fmt: skip
-    con.execute(ANSWER.format(cutoff=rules.cutoff))
+        con.execute(WITNESS, (question, sender, recipient, file, *one.told))
+    con.execute(ANSWER.format(cutoff=rules.cutoff, grace=rules.grace_ms))

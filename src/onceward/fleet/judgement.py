@@ -74,11 +74,13 @@ ANSWERED: Final = f"""CASE verdict
 WHEN 'unsent' THEN CASE
     WHEN known = 0                                          THEN 'unwitnessed'
     WHEN {SEEN_AT} > {{cutoff}}                             THEN 'in_flight'
+    WHEN {SEEN_AT} > upto_at - {{grace}}                    THEN 'unwitnessed'
     WHEN {PRUNED} AND {ENDED_THERE}                         THEN 'forgotten'
     WHEN {PRUNED}                                           THEN 'unprocessed'
     ELSE 'orphan' END
 WHEN 'unseen' THEN CASE
     WHEN ended_at > {{cutoff}}                              THEN 'in_flight'
+    WHEN ended_at > upto_at - {{grace}}                     THEN 'unwitnessed'
     WHEN known = 0                                          THEN 'unwitnessed'
     WHEN {MINTED} AND id <= horizon_id                      THEN 'forgotten'
     ELSE 'lost' END

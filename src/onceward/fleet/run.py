@@ -10,12 +10,14 @@ from typing import Any, Final
 
 import apsw
 
+from onceward.errors import InvalidArgument
 from onceward.fleet import manifest
 from onceward.fleet.engine import judge
 from onceward.fleet.figures import measure
 from onceward.fleet.files import find
 from onceward.fleet.increment import load_changes, remember
 from onceward.fleet.loading import load, workspace
+from onceward.fleet.logged import load_log
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.report import Report, html
 from onceward.fleet.summary import report_of
@@ -33,6 +35,7 @@ def reconcile(
     *paths: str | Path,
     out: str | Path,
     rules: Rules | None = None,
+    log: str | None = None,
     state: str | Path | None = None,
     failfast: bool = False,
     on_step: OnStep = str,
@@ -44,24 +47,30 @@ def reconcile(
     file with every message and its verdict) and ``report.html``; ``manifest.json`` is written last
     and says that all is there. The report lists what cannot be read: ask ``report.failed()``.
 
+    *log* is the URI of a shipped log (extra ``ship``), which counts beside the files, or instead
+    of them; it knows what files have pruned since.
+
     *state* is a file that is kept between runs: a run reads what is new since the last one, and
     again what was not settled then. It is written when all else is there, in one transaction.
 
     Raises:
+        InvalidArgument: both *log* and *state* are given.
         OutputTaken: the folder is not empty, and not ours.
         OutputBusy: another process writes into it, or uses the state.
         NoState: *state* is some other file.
         Unreadable: *failfast* is set, and a file cannot be read.
 
     """
+    if log is not None and state is not None:
+        msg = "a state is of files: give log or state, not both"
+        raise InvalidArgument(msg)
     named = tuple(str(path) for path in paths)
     with manifest.alone(Path(out), JOB) as own:
-        planned = manifest.prepare(
-            own, manifest.plan(named, JOB, rules or Rules.at_present()), resume=False
-        )
+        planned = manifest.plan(named, JOB, rules or Rules.at_present())
+        planned = manifest.prepare(own, planned | {"log": log}, resume=False)
         run = _Run(own, planned, on_step, failfast=failfast)
         if state is None:
-            return run.whole()
+            return run.whole(log)
         with kept(Path(state)) as before:
             return run.since(before)
 
@@ -76,11 +85,14 @@ class _Run:
         self._failfast = failfast
         self._new = out / "work" / MESSAGES
 
-    def whole(self) -> Report:
-        """Judge all messages that the files know."""
+    def whole(self, log: str | None) -> Report:
+        """Judge all messages that the files, and the log, know."""
         with closing(workspace(self._new)) as con:
             self._on_step(f"reading {len(self._planned['files'])} files")
             readings = [load(con, file["path"]) for file in self._planned["files"]]
+            if log is not None:
+                self._on_step("reading the log")
+                readings += load_log(con, log)
             report = self._judged(con, readings)
         return self._finished(report)
 

@@ -48,7 +48,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
         "open",
         "one side's records were pruned by age; what is left contradicts nothing",
     ),
-    Verdict("unwitnessed", "open", "the file of the other side was not read: undecided"),
+    Verdict("unwitnessed", "open", "the file of the other side was not read, or not that far"),
     Verdict("orphan", "bad", "it arrived, and its sender's file has never heard of it"),
     Verdict("duplicated", "bad", "it was accepted more than once, in two files of its recipient"),
     Verdict("double_processed", "bad", "it took effect more than once"),
@@ -91,6 +91,11 @@ class Rules:
     def cutoff(self) -> int:
         """The moment after which nothing is judged."""
         return self.now - round(1000 * self.grace)
+
+    @property
+    def grace_ms(self) -> int:
+        """The grace in milliseconds."""
+        return round(1000 * self.grace)
 
     @property
     def late_ms(self) -> int:

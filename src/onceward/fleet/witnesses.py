@@ -15,6 +15,8 @@ from onceward.model.ids import time_prefix
 Question = Literal["unsent", "unseen"]
 """``unsent``: has its sender a record of the message? ``unseen``: has its recipient?"""
 READ: Final = "read"
+ALWAYS: Final = 2**62
+"""A moment after all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Reading:
     """By sender: epoch of its stream, and the id up to which its dedup records may be gone."""
     peers: Mapping[str, str] = field(default_factory=dict)
     """By recipient: epoch of the stream to it."""
+    upto_at: Millis = ALWAYS
+    """The file's own time up to which it is known; a log may be behind its file."""
 
     @classmethod
     def of(cls, path: str, told: str) -> Self:
@@ -65,6 +69,13 @@ class Witness:
     pruned_id: str = ""
     """The outbox may have been pruned of ids below this one."""
     pruned_at: Millis = 0
+    upto_at: Millis = ALWAYS
+    """Of what happened later the asked files do not know yet."""
+
+    @property
+    def told(self) -> tuple[int, str, str, Millis, Millis]:
+        """The answer as columns: ``known, horizon_id, pruned_id, pruned_at, upto_at``."""
+        return self.known, self.horizon_id, self.pruned_id, self.pruned_at, self.upto_at
 
 
 class Witnesses:
@@ -89,13 +100,20 @@ class Witnesses:
         if question == "unseen":
             asked = self._not_taken(file, self._files[recipient], sender, recipient)
             horizon = max((self._horizon(one, sender) for one in asked), default="")
-            return Witness(question, sender, recipient, file, int(bool(asked)), horizon)
+            known, upto = int(bool(asked)), self._upto(asked)
+            return Witness(question, sender, recipient, file, known, horizon, upto_at=upto)
         asked = self._not_taken(file, self._files[sender], sender, recipient)
         pruned = max(
             (copy.pruned_at or 0 for one in asked for copy in self._copies[one]), default=0
         )
         prefix = time_prefix(pruned) if pruned else ""
-        return Witness(question, sender, recipient, file, int(bool(asked)), "", prefix, pruned)
+        known, upto = int(bool(asked)), self._upto(asked)
+        return Witness(question, sender, recipient, file, known, "", prefix, pruned, upto)
+
+    def _upto(self, files: Iterable[int]) -> Millis:
+        """Return the moment up to which all of the files are known."""
+        reached = (max(copy.upto_at for copy in self._copies[one]) for one in files)
+        return min(reached, default=ALWAYS)
 
     def _horizon(self, file: int, sender: str) -> str:
         return max(copy.streams.get(sender, ("", ""))[1] for copy in self._copies[file])

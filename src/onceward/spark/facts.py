@@ -47,7 +47,7 @@ DDL: Final = ", ".join(
 """The columns of a judged message, and the file that asks for a witness."""
 WITNESS: Final = (
     "question string, of_sender string, of_recipient string, of_file bigint, known int,"
-    " horizon_id string, pruned_id string, pruned_at bigint"
+    " horizon_id string, pruned_id string, pruned_at bigint, upto_at bigint"
 )
 
 
@@ -107,13 +107,12 @@ def answer(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFram
     rows = []
     for question, sender, recipient, file in asked.distinct().collect():
         one = known.answer(question, sender, recipient, file)
-        told = (one.known, one.horizon_id, one.pruned_id, one.pruned_at)
-        rows.append((question, sender, recipient, file, *told))
+        rows.append((question, sender, recipient, file, *one.told))
     witnesses = stated.sparkSession.createDataFrame(rows, WITNESS)
     same = "question = verdict and of_sender = sender and of_recipient = recipient"
     joined = messages.join(broadcast(witnesses), expr(f"{same} and of_file = file"), "left")
     numbers = {name: expr(f"unix_millis({name})") for name in MOMENTS}
-    verdict = expr(ANSWERED.format(cutoff=rules.cutoff))
+    verdict = expr(ANSWERED.format(cutoff=rules.cutoff, grace=rules.grace_ms))
     times = {name: expr(f"timestamp_millis({name})") for name in MOMENTS}
     return (
         joined.withColumns(numbers).withColumn("verdict", verdict).withColumns(times).select(*FRAME)

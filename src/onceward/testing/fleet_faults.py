@@ -316,18 +316,24 @@ def _tenant(world: World, where: str) -> tuple[Postbox, Postbox]:
 
 def deleted(world: World, n: int) -> Outcome:
     """Delete the first messages of two files by hand: nothing says that they were pruned."""
-    near, far = pair(world, "first-out")
-    post(near, "first-out-far", n)
-    world.run(near, far)
+    near, _ = _aged(world, "first-out", n)
     with near.begin() as tx:
         tx.execute("DELETE FROM _onceward_outbox WHERE seq <= ?", (n,))
-    near, far = pair(world, "first-in")
-    post(near, "first-in-far", n)
-    world.run(near, far)
+    _, far = _aged(world, "first-in", n)
     with far.begin() as tx:
         tx.execute("DELETE FROM _onceward_inbox WHERE seq <= ?", (n,))
         tx.execute("DELETE FROM _onceward_processed_messages WHERE seq <= ?", (n,))
     return Counter(delivered_once=2 * HEALTHY, orphan=n, lost=n, gap=n)
+
+
+def _aged(world: World, name: str, n: int) -> tuple[Postbox, Postbox]:
+    """Return two agents between whom some messages have fared well, the first ones earlier."""
+    near, far = world.open(f"{name}-near"), world.open(handling(f"{name}-far"))
+    for count in (n, HEALTHY):
+        post(near, f"{name}-far", count)
+        world.run(near, far)
+        world.clock.advance(60)
+    return near, far
 
 
 def overdue(world: World, n: int) -> Outcome:
