@@ -19,6 +19,7 @@ MODULES = (
     "onceward.http",
     "onceward.integrations.otel",
     "onceward.keys",
+    "onceward.metrics",
     "onceward.nats",
     "onceward.testing",
     "onceward.transports",
