@@ -274,6 +274,18 @@ def test_a_thousand_agents_are_read_once(tmp_path: Path) -> None:
     assert 20 >= len(console.file.getvalue().splitlines())  # type: ignore[attr-defined]  # it is a StringIO
 
 
+def test_a_large_home_is_read_without_waiting(tmp_path: Path) -> None:
+    """While files were never read the next look is due at once, not after the interval."""
+    for name in ("a", "b"):
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    looks, due = Looks([tmp_path]), []
+    for _ in range(2):
+        looks.look(within=0.0)
+        due.append(looks.unread)
+
+    assert [True, False] == due
+
+
 def test_a_pipe_loads_no_terminal_library(shop: Postbox) -> None:
     """One look in a pipe does without rich's screens."""
     code = (

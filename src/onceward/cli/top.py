@@ -88,6 +88,11 @@ class Looks:
         now = self._clock.now()
         self.rows = [row_of(each, self._rates, now) for each in found]
 
+    @property
+    def unread(self) -> bool:
+        """Whether files were never read yet: then the next look is due at once."""
+        return any(row.state == "not read" for row in self.rows)
+
     def look_closer(self, path: Path) -> None:
         """Read the rows behind the numbers of one agent."""
         self.detail = read_detail(path)
@@ -106,7 +111,7 @@ def live(looks: Looks, state: TopState, every: float) -> None:
         due = time.monotonic() + every
         while not state.ended:
             shown.update(frame(looks, state, console.size), refresh=True)
-            key = keys.read(max(0.0, due - time.monotonic()))
+            key = keys.read(0.0 if looks.unread else max(0.0, due - time.monotonic()))
             if key is None:
                 due = time.monotonic() + every
                 if not state.paused:
