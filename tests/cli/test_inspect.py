@@ -45,10 +45,12 @@ def test_it_serves_a_home_until_a_signal(home: Path) -> None:
     """The pages answer at the printed address; an interrupt ends it with its code."""
     with inspecting(home) as (child, url):
         page = httpx2.get(f"{url}agents/shop")
+        figures = httpx2.get(f"{url}metrics")
         child.send_signal(signal.SIGINT)
         child.wait(30)
 
     assert (200, True) == (page.status_code, "<h1>shop</h1>" in page.text)
+    assert "onceward_file_readable" in figures.text
     assert 130 == child.returncode
 
 

@@ -6,9 +6,10 @@ import os
 import secrets
 import signal
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from onceward.cli.exit_codes import SIGNAL, Failed, NothingThere, Usage
 from onceward.cli.options import Quiet, Several, said
@@ -44,7 +45,8 @@ def inspect(
     """
     Show agents' files in a browser: backlog, lanes, journeys of messages, dead letters, history.
 
-    It reads on connections that cannot write, and no writer waits for it. With --write, and at
+    It reads on connections that cannot write, and no writer waits for it. With the extra metrics
+    it gives them at /metrics. With --write, and at
     any address but a loopback one, a token is needed: ONCEWARD_INSPECT_TOKEN, or a new one that
     is printed with the address. Fields called password, secret, token and the like are hidden.
     An interrupt or terminate signal stops it (exit codes 130, 143).
@@ -71,6 +73,7 @@ def inspect(
         hosts=[host, *(host_name or ())],
         audit=_audit(audit, places[0]) if write else None,
         report_at=report,
+        metrics=_metrics(places),
     )
     try:
         listening = server.bound(host, port)
@@ -97,6 +100,17 @@ def _existing(places: tuple[Path, ...]) -> list[Path]:
             msg = f"there is no {place}: name a home, or agents' files"
             raise NothingThere(msg)
     return [*places]
+
+
+def _metrics(places: list[Path]) -> Any:
+    """Return what answers at /metrics, None without the extra."""
+    if find_spec("prometheus_client") is None:
+        return None
+    from onceward.metrics import FileMetrics, asgi_app, new_registry  # noqa: PLC0415 - an extra
+
+    registry = new_registry()
+    registry.register(FileMetrics(places))
+    return asgi_app(registry)
 
 
 def _token() -> str:

@@ -14,8 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onceward.errors import InvalidArgument, OncewardError, StoreUnusable
 from onceward.hooks import AuditLog
@@ -50,6 +51,7 @@ def app(
     hosts: Iterable[str] = (),
     audit: str | os.PathLike[str] | None = None,
     report_at: str | os.PathLike[str] | None = None,
+    metrics: ASGIApp | None = None,
     clock: Clock | None = None,
 ) -> Starlette:
     """
@@ -58,7 +60,8 @@ def app(
     *targets* are homes and files. Nothing is changed unless *write* is true; then each
     action is written to the file *audit*. With a *token* each reader must give it once,
     as ``?token=`` or as a bearer. It answers to loopback names and to *hosts*. *redact*
-    are regular expressions of what is hidden; *report_at* is where a fleet's report is.
+    are regular expressions of what is hidden; *report_at* is where a fleet's report is;
+    *metrics* answers at ``/metrics``.
 
     Raises:
         InvalidArgument: there is no target, actions without an audit file, or a pattern is none.
@@ -81,7 +84,7 @@ def app(
     )
     guard = Middleware(Guard, hosts={*LOOPBACK, *hosts}, token=token)
     made = Starlette(
-        routes=_routes(),
+        routes=_routes(metrics),
         middleware=[guard],
         lifespan=partial(_running, site),
         exception_handlers={HTTPException: _refused, OncewardError: _failed},
@@ -90,9 +93,11 @@ def app(
     return made
 
 
-def _routes() -> list[Route | Mount]:
+def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
     one = "/agents/{key}"
+    more = [] if metrics is None else [Route("/metrics", _Answers(metrics))]
     return [
+        *more,
         Route("/", home.home),
         Route("/rates.json", home.rates),
         Route(one, agent.agent),
@@ -113,6 +118,17 @@ def _routes() -> list[Route | Mount]:
         Route("/ready", ready),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
+
+
+class _Answers:
+    """An application that a route takes as it is; a function would be called with a request."""
+
+    def __init__(self, made: ASGIApp) -> None:
+        self._made = made
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        await self._made(scope, receive, send)
 
 
 @asynccontextmanager

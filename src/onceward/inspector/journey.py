@@ -101,8 +101,9 @@ def _sending_again(transitions: tuple[Transition, ...], name: str) -> Iterator[S
         if step.from_state == step.to_state:
             yield Step(step.at, "push tried", name, step.reason or "no answer", "bad")
         elif step.to_state == "pending":
-            again = "asked again" if step.from_state == "sent" else "replayed"
-            yield Step(step.at, again, name, f"was {step.from_state}", "wait")
+            asks = step.from_state == "sent"
+            told = "no receipt had come" if asks else f"was {step.from_state}"
+            yield Step(step.at, "asked again" if asks else "replayed", name, told, "wait")
 
 
 def _waiting_to_leave(row: StoredMessage) -> Iterator[Step]:

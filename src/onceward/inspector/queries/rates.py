@@ -43,6 +43,11 @@ class Rates:
     received: tuple[int, ...]
     handled: tuple[int, ...]
 
+    @property
+    def busiest(self) -> tuple[int, ...]:
+        """The series with the most messages: handled ones, if as many."""
+        return max((self.handled, self.received, self.sent), key=sum)
+
     def total(self) -> int:
         """Return how many there were in all spans."""
         return sum(self.sent) + sum(self.received) + sum(self.handled)

@@ -1,0 +1,279 @@
+"""
+The pages in a real browser: readable by all, live, and usable by keys alone.
+
+Needs Playwright's client (the extra ``browser-test``) and a Chromium of the system. With
+ONCEWARD_SCREENSHOTS=1 the pictures of the documentation are written anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.inspector import app, server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+    from tests.inspector.conftest import Home
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="pip install 'onceward[browser-test]' runs these in a browser"
+)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium runs these")
+
+AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
+PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "inspector"
+PAGES = {
+    "agents": "/",
+    "agent": "/agents/billing",
+    "limits": "/agents/shop",
+    "runs": "/agents/coder",
+    "messages": "/agents/shop/messages",
+    "dead-letters": "/agents/billing/messages?box=dead",
+    "message": "/agents/shop/messages/{order}",
+    "failing": "/agents/shop/messages/{failing}",
+    "conversation": "/agents/shop/conversations/{order}",
+    "dead": "/dead",
+    "search": "/search?q=bil",
+    "report": "/report",
+    "missing": "/agents/none",
+    "question": "/agents/billing/act/purge?reason=rejected",
+}
+SHOTS = {
+    "agents": (1120, "light"), "agent": (1120, "light"), "message": (1120, "light"),
+    "failing": (1120, "dark"), "conversation": (1120, "light"), "messages": (1120, "light"),
+    "dead": (1120, "light"), "dead-letters": (1120, "dark"), "agents-narrow": (400, "dark"),
+}  # fmt: skip
+"""Pictures of the documentation, with their width and colours."""
+PLACE = """folder => document.querySelectorAll(".facts code").forEach(
+    (each) => each.textContent = each.textContent.replace(folder, "/srv/agents"))"""
+"""Shows another folder than that of the test."""
+TALLEST = 860
+"""Pixels of a picture."""
+MOST = 150_000
+"""Bytes of a picture."""
+
+Open = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return the browser."""
+    with playwright.sync_playwright() as playing:
+        started = playing.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@contextmanager
+def served(home: Home, audit: Path) -> Iterator[str]:
+    """Serve a home with actions, and yield its address."""
+    made = app([home.path], clock=home.clock, write=True, audit=audit)
+    made.state.site.refresher.refresh()
+    listening = server.bound("127.0.0.1", 0)
+    with server.serving(made, listening):
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def still(made: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a home in which nothing happens."""
+    with served(made, tmp_path_factory.mktemp("audit") / "audit.jsonl") as address:
+        yield address
+
+
+@pytest.fixture
+def moving(home: Home, tmp_path: Path) -> Iterator[str]:
+    """Return the address of a home of the test's own."""
+    with served(home, tmp_path / "audit.jsonl") as address:
+        yield address
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Return a call that opens a page; it fails if the browser complains of anything."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def opened(address: str, *, width: int = 1280, **options: Any) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on("console", lambda said: _note(complaints, said))
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert [] == complaints
+
+
+def _note(complaints: list[str], said: Any) -> None:
+    if said.type in {"error", "warning"} and "404 (Not Found)" not in said.text:
+        complaints.append(f"{said.type}: {said.text}")
+
+
+def settled(page: Page) -> None:
+    """Wait until the charts of a page are drawn."""
+    for plot in page.locator(".plot").all():
+        playwright.expect(plot.locator("canvas")).to_be_visible()
+
+
+@pytest.mark.parametrize("look", [(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_readable_by_all(
+    open_page: Open, still: str, made: Home, name: str, look: tuple[int, str]
+) -> None:
+    """No violation that axe knows, nothing wider than the screen, no complaint."""
+    width, scheme = look
+    page = open_page(still + PAGES[name].format(**made.ids), width=width, color_scheme=scheme)
+    settled(page)
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run()")
+
+    assert [] == [
+        (each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
+        for each in found["violations"]
+    ]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_page_follows_the_file(open_page: Open, moving: str, home: Home) -> None:
+    """A message that is sent appears without a reload, and nothing else of the page moves."""
+    page = open_page(f"{moving}/agents/mailer")
+    waiting = page.locator(".tiles div", has_text=re.compile("^to handle")).locator("dd")
+    before = int(waiting.inner_text())
+    page.evaluate("document.body.dataset.mark = 'same page'")
+    _send(home, 2)
+
+    playwright.expect(waiting).to_have_text(str(before + 2), timeout=20_000)
+    assert "same page" == page.evaluate("document.body.dataset.mark")
+
+
+def test_a_paused_page_stands_still(open_page: Open, moving: str, home: Home) -> None:
+    """Also after other commits; it catches up when it is live again."""
+    page = open_page(f"{moving}/agents/mailer")
+    button = page.locator("#live")
+    playwright.expect(button).to_have_text("live")
+    waiting = page.locator(".tiles div", has_text=re.compile("^to handle")).locator("dd")
+    before = int(waiting.inner_text())
+    page.keyboard.press("p")
+    playwright.expect(button).to_have_text("paused")
+    _send(home, 1)
+    other = open_page(f"{moving}/agents/mailer")
+    assert str(before + 1) == other.locator(".tiles dd").nth(1).inner_text()
+
+    assert str(before) == waiting.inner_text()
+    button.click()
+    playwright.expect(waiting).to_have_text(str(before + 1), timeout=20_000)
+
+
+def _send(home: Home, count: int) -> None:
+    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+        for n in range(count):
+            shop.session("fresh").send("mailer", {"n": n}, type="mail.wanted")
+        shop.run_until_idle()
+
+
+def test_keys_alone_reach_everything(open_page: Open, still: str) -> None:
+    """``/`` goes to the search, ``j`` and ``k`` through the rows, Enter opens."""
+    page = open_page(f"{still}/")
+    page.keyboard.press("/")
+    playwright.expect(page.locator("#search")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    playwright.expect(page.get_by_role("link", name="billing", exact=True)).to_be_focused()
+    for key in "jjk":
+        page.keyboard.press(key)
+    playwright.expect(page.get_by_role("link", name="coder", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+
+    playwright.expect(page.get_by_role("heading", name="coder", level=1)).to_be_visible()
+
+
+def test_the_skip_link_is_the_first_stop(open_page: Open, still: str) -> None:
+    """It leads past the navigation."""
+    page = open_page(f"{still}/")
+    page.keyboard.press("Tab")
+
+    playwright.expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+
+
+def test_colours_are_chosen_and_kept(open_page: Open, still: str) -> None:
+    """The switch goes from the system's to dark, and the next page has them too."""
+    page = open_page(f"{still}/")
+    page.locator("#theme").click()
+    playwright.expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.goto(f"{still}/dead")
+
+    playwright.expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_evil_bodies_are_text(open_page: Open, still: str, made: Home) -> None:
+    """What looks like a script is read, not run; the browser would complain."""
+    page = open_page(f"{still}/agents/shop/messages/{made.ids['order']}")
+
+    playwright.expect(page.locator("pre")).to_contain_text("<script>alert('body')</script>")
+    assert 0 == page.locator("pre img").count()
+
+
+def test_a_dead_letter_is_replayed_by_hand(open_page: Open, moving: str, home: Home) -> None:
+    """From its page: the question, the answer, and what became of it."""
+    page = open_page(f"{moving}/agents/billing/messages/{home.ids['rejected']}")
+    page.get_by_role("link", name="Replay…").click()
+    page.get_by_role("button", name="Replay a dead letter").click()
+
+    playwright.expect(page.get_by_role("status")).to_contain_text("waits to be sent or handled")
+    with Postbox(home.path / "billing.db", start=False, clock=home.clock) as billing:
+        assert 2 == len(billing.dead_letters.list())
+
+
+def test_pages_answer_without_scripts(open_page: Open, still: str) -> None:
+    """Filters, links and colours are plain forms and links."""
+    page = open_page(f"{still}/", java_script_enabled=False)
+    page.get_by_label("Show").select_option("trouble")
+    page.get_by_role("button", name="Filter").click()
+    assert ["billing", "shop"] == page.locator("main a.row").all_inner_texts()
+    page.locator("#theme").click()
+
+    assert "dark" == page.locator("html").get_attribute("data-theme")
+    assert "show=trouble" in page.url
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Return the folder for pictures: that of the documentation if they are to be made anew."""
+    folder = PICTURES if os.environ.get("ONCEWARD_SCREENSHOTS") == "1" else tmp_path
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", SHOTS)
+def test_pictures_are_small(
+    open_page: Open, still: str, made: Home, pictures: Path, name: str
+) -> None:
+    """Those of the documentation are made here."""
+    width, scheme = SHOTS[name]
+    address = PAGES[name.removesuffix("-narrow")].format(**made.ids)
+    page = open_page(still + address, width=width, color_scheme=scheme)
+    settled(page)
+    playwright.expect(page.locator("#live")).to_have_text("live")
+    page.evaluate(PLACE, str(made.path))
+    picture = pictures / f"{name}.png"
+    tall = min(TALLEST, page.evaluate("document.documentElement.scrollHeight"))
+    clip = {"x": 0, "y": 0, "width": width, "height": tall}
+    page.screenshot(path=picture, full_page=True, clip=clip, animations="disabled")  # type: ignore[arg-type]
+
+    assert picture.stat().st_size < MOST
