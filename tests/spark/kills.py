@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -28,12 +29,14 @@ from onceward.fleet.opening import opened
 from onceward.spark.sink import Batch, hand_over
 
 AGENTS = ("alice", "carol")
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"agent": agent, "recipient": "bob", "body": json.dumps({"number": number // 2})}
     for agent in AGENTS
     for number in range(4)
 ]
 """Four messages of each agent, each body twice: equal rows are two messages."""
+BAD: list[dict[str, Any]] = [{"agent": agent, "recipient": None, "body": "0"} for agent in AGENTS]
+"""One row of each agent that can never be sent."""
 
 
 def main(folder: Path, stride: int) -> None:
@@ -83,8 +86,10 @@ def send(folder: Path, point: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     apsw.connection_hooks.append(lambda con: con.trace_v2(apsw.SQLITE_TRACE_STMT, statement))
-    by_sender = {("", agent): [row for row in ROWS if row["agent"] == agent] for agent in AGENTS}
-    hand_over(by_sender, Batch("query", 7, (str(folder),), hold_unknown=True))
+    every = [*BAD, *ROWS]
+    by_sender = {("", agent): [row for row in every if row["agent"] == agent] for agent in AGENTS}
+    bad = str(folder / "bad")
+    hand_over(by_sender, Batch("query", 7, (str(folder),), hold_unknown=True, bad_records_path=bad))
 
 
 def again(folder: Path) -> None:
@@ -99,6 +104,8 @@ def again(folder: Path) -> None:
                 )
             ]
             assert [0, 0, 1, 1] == bodies, bodies
+    kept = [line for path in folder.glob("bad/query/7/*.json") for line in path.open()]
+    assert len(BAD) == len(kept), kept
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onceward import Agent, Postbox
-from onceward.errors import Conflict, UnknownRecipient
+from onceward.errors import Conflict, InvalidMessage, Paused, UnknownRecipient
 from onceward.fleet.columns import InvalidOption
 from onceward.fleet.opening import Unreadable, opened
 from onceward.spark.sink import (
@@ -46,7 +46,14 @@ def deliver(given: Iterable[dict[str, Any]], of: Batch) -> dict[str, int]:
     by_sender: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in given:
         by_sender.setdefault((row.get("_db") or "", row.get("agent") or ""), []).append(row)
-    return hand_over(by_sender, of)
+    return {one.path: one.messages for one in hand_over(by_sender, of)}
+
+
+def refused(of: Batch) -> dict[str, str]:
+    """Return the bodies and errors of the bad records of a batch."""
+    files = Path(of.bad_records_path, of.query, str(of.number)).glob("*.json")
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return {line["record"]["body"]: line["error"] for line in lines}
 
 
 def column(path: Path, name: str) -> list[Any]:
@@ -167,6 +174,96 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
         column(alice, "frame ->> '$.data'"),
         column(carol, "frame ->> '$.data'"),
     )
+
+
+@pytest.mark.parametrize("where", ["", "bad"])
+def test_a_row_without_a_recipient_is_refused(box: Made, tmp_path: Path, where: str) -> None:
+    """NULL is no agent: the batch fails, or the row goes to the bad records."""
+    alice = box("alice")
+    bad = str(tmp_path / where) if where else ""
+    of = Batch("query", 0, (str(tmp_path),), hold_unknown=True, bad_records_path=bad)
+    given = [*rows([1]), {"agent": "alice", "recipient": None, "body": "2"}]
+
+    if not where:
+        with pytest.raises(InvalidMessage, match="recipient is NULL"):
+            deliver(given, of)
+        assert [] == column(alice, "recipient")
+        return
+    assert {str(alice): 1} == deliver(given, of)
+    assert ["bob"] == column(alice, "recipient")
+    assert {"2": "InvalidMessage"} == refused(of)
+
+
+def test_bad_rows_go_to_a_folder_and_the_others_are_sent(box: Made, tmp_path: Path) -> None:
+    """
+    Each bad row is a line with its reason; its neighbours in session and file are sent.
+
+    A batch that comes again changes neither.
+    """
+    alice = box("alice")
+    of = Batch("a/b", 3, (str(tmp_path),), bad_records_path=f"file://{tmp_path}/bad")
+    with Postbox(alice, start=False) as known:
+        known.peers.register("bob", f"file:{tmp_path / 'bob.db'}")
+        known.send("bob", "taken", type="note", key="k")
+    given = [
+        *rows([1, 2]),
+        {"agent": "alice", "recipient": "bob", "body": "{torn"},
+        {"agent": "alice", "recipient": "nowhere", "body": "3"},
+        {"agent": "alice", "recipient": "bob", "body": "4", "key": "k", "type": "note"},
+        {"agent": "alice", "recipient": "bob", "body": "5", "priority": "soon"},
+        {"agent": "eve", "recipient": "bob", "body": "6"},
+        *rows([7]),
+    ]
+    expected = {
+        "{torn": "InvalidOption",
+        "3": "UnknownRecipient",
+        "4": "Conflict",
+        "5": "InvalidMessage",
+        "6": "NoSuchAgent",
+    }
+    kept = Batch("a%2Fb", 3, bad_records_path=str(tmp_path / "bad"))
+
+    assert {str(alice): 3} == deliver(given, of)
+    assert expected == refused(kept)
+    assert {} == deliver(given, of)
+    assert expected == refused(kept)
+    assert ["taken", 1, 2, 7] == column(alice, "frame ->> '$.data'")
+
+
+def test_a_bad_row_that_is_good_at_the_next_try_is_no_bad_record(box: Made, tmp_path: Path) -> None:
+    """What a batch that was cut off had refused is judged anew, and its record is gone."""
+    given = rows([1], agent="eve")
+    of = Batch("q", 0, (str(tmp_path),), hold_unknown=True, bad_records_path=str(tmp_path / "bad"))
+    assert ({}, {"1": "NoSuchAgent"}) == (deliver(given, of), refused(of))
+    eve = box("eve")
+
+    assert {str(eve): 1} == deliver(given, of)
+    assert {} == refused(of)
+
+
+def test_trouble_of_the_file_is_no_bad_row(box: Made, tmp_path: Path) -> None:
+    """An agent that is paused takes no row now; the batch fails, and can be given again."""
+    alice = box("alice")
+    of = Batch("q", 0, (str(tmp_path),), hold_unknown=True, bad_records_path=str(tmp_path / "bad"))
+    with Postbox(alice, start=False) as agent:
+        agent.pause()
+    with pytest.raises(Paused):
+        deliver(rows([1]), of)
+    with Postbox(alice, start=False) as agent:
+        agent.resume()
+
+    assert {str(alice): 1} == deliver(rows([1]), of)
+    assert {} == refused(of)
+
+
+def test_what_waits_is_told_by_agent(box: Made, tmp_path: Path) -> None:
+    """Each file's lag is what its agent has not delivered, of this batch and of before."""
+    box("alice", 4), box("carol")
+    sent = hand_over({("", "alice"): rows([1]), ("", "carol"): rows([1, 2])}, batch(tmp_path))
+
+    assert [("alice", 1, 5), ("carol", 2, 2)] == [
+        (one.agent, one.messages, one.waiting) for one in sent
+    ]
 
 
 def test_a_key_holds_across_batches(box: Made, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -102,3 +103,19 @@ def test_a_stream_without_files_named_is_refused(spark: SparkSession) -> None:
     """Nothing at all is no fleet: a forgotten path would be a stream of nothing for ever."""
     with pytest.raises(Exception, match="no files are named"):
         spark.readStream.format("onceward").option("table", "outbox").load()
+
+
+def test_the_lag_of_a_stream_is_in_its_progress(
+    spark: SparkSession, box: Made, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The rows that wait, by agent, are in the latest offset of each progress of the query."""
+    box("alice", 9), box("carol", 1)
+    state = tmp_path_factory.mktemp("state")
+    reader = spark.readStream.format("onceward").options(table="outbox", maxRowsPerTrigger=4)
+    writer = reader.load(str(tmp_path)).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(state)).trigger(availableNow=True).start()
+
+    assert query.awaitTermination(120)
+    told = [json.loads(one.sources[0].latestOffset) for one in query.recentProgress]
+    assert [6, 2, 0] == [one["lag"] for one in told if one][:3]
+    assert {"alice": 6} == told[0]["lag_by_agent"]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Postbox
+from onceward import spark as door
+from onceward.fleet.columns import InvalidOption
 from onceward.fleet.opening import opened
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
@@ -80,6 +82,55 @@ def test_a_frame_is_sent_once_however_often_it_is_written(
         str(tmp_path)
     )
     assert 11 == len(bodies(tmp_path / "alice.db"))
+
+
+def test_executors_commit_the_files_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    All rows of an agent are committed by one task, in however many partitions they come.
+
+    A second run, in other partitions, sends nothing, and other rows are refused.
+    """
+    agents(tmp_path, "alice", "carol")
+    rows = numbers(spark, 20).unionByName(
+        spark.sql("SELECT 'alice' AS agent, CAST(NULL AS STRING) AS recipient, '99' AS body")
+    )
+    how: dict[str, Any] = {"query": "nightly", "batch": 7, "hold_unknown": True}
+    how["bad_records_path"] = str(tmp_path / "bad")
+    for count, path in ((5, str(tmp_path)), (2, [str(tmp_path), f"{tmp_path}/alice.db"])):
+        door.send(rows.repartition(count), path, **how)
+
+        assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(
+            bodies(tmp_path / f"{name}.db") for name in ("alice", "carol")
+        )
+    [bad] = (tmp_path / "bad" / "nightly" / "7").glob("*.json")
+    assert "99" == json.loads(bad.read_text())["record"]["body"]
+    with pytest.raises(Exception, match="sent before with other rows"):
+        door.send(numbers(spark, 18), str(tmp_path), **how)
+    with pytest.raises(InvalidOption, match="keep one of them"):
+        door.send(numbers(spark, 1).selectExpr("*", "agent AS _db"), str(tmp_path), **how)
+
+
+def test_a_stream_is_sent_by_the_executors(spark: SparkSession, tmp_path: Path) -> None:
+    """Each micro-batch is a batch of its query, by ``foreachBatch`` and by the format."""
+    target, source = agents(tmp_path / "target", "alice"), agents(tmp_path / "source", "dave")
+    with Postbox(source / "dave.db", start=False, hold_unknown=True) as dave:
+        dave.session().send_many([("bob", number) for number in range(10)], type="note")
+
+    def forward(frame: DataFrame, batch: int) -> None:
+        door.send(frame, str(target), query="relay", batch=batch, hold_unknown=True)
+
+    for last in (False, True):
+        came = spark.readStream.format("onceward").options(table="outbox", columns="body")
+        rows = came.load(str(source)).selectExpr("'alice' AS agent", "'bob' AS recipient", "body")
+        writer = rows.writeStream.foreachBatch(forward)
+        if last:  # the same by the format itself, under the query's own name
+            writer = rows.repartition("agent").writeStream.format("onceward")
+            writer = writer.options(path=str(target), commits="executors", holdUnknown=True)
+        checkpoint = str(tmp_path / f"checkpoint-{last}")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    assert sorted([*range(10), *range(10)]) == bodies(target / "alice.db")
 
 
 @pytest.mark.parametrize("fatal", [0, 19])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read", "register", "session", "stop"]
+__all__ = ["read", "register", "send", "session", "stop"]
 
 
 def session(**conf: Any) -> SparkSession:
@@ -56,3 +56,23 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
     from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
 
     return start.read(spark, path, table, **options)
+
+
+def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
+    """
+    Send the rows of *frame* as messages of the agents whose files *path* names.
+
+    Rows and options are those of ``frame.write.format("onceward")``. But the rows do not pass
+    through the driver: they are shuffled by sender, and each file is committed by the executor
+    that has all of its rows, in one transaction.
+
+    For a stream: ``writeStream.foreachBatch(lambda frame, batch: send(frame, path,
+    query="its own name", batch=batch))``.
+
+    Raises:
+        InvalidOption: senders are named by ``agent`` and by ``_db``, which may be one file.
+
+    """
+    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
+
+    start.send(frame, path, **options)

@@ -218,7 +218,7 @@ def begin(known: Position | None, now: Head) -> Position:
         return Position(now.file_id, 0, known.epoch + 1, change="replaced")
     if now.high < known.seq or now.forked == known:
         return Position(now.file_id, 0, known.epoch + 1, change="restored")
-    return replace(known, change="")
+    return replace(known, change="") if known.change else known
 
 
 def advance(known: Positions, heads: Mapping[str, Head], limit: int | None) -> Positions:

@@ -196,7 +196,7 @@ def spelt(name: str) -> str:
 
 def _value(name: str, text: str) -> Any:
     kinds: dict[str, Callable[[str], Any]] = {
-        "path": _paths,
+        "path": paths,
         "columns": _names,
         "snapshot": flag,
         "ignore_corrupt_files": flag,
@@ -219,7 +219,8 @@ def _value(name: str, text: str) -> Any:
         raise InvalidOption(msg) from error
 
 
-def _paths(text: str) -> tuple[str, ...]:
+def paths(text: str) -> tuple[str, ...]:
+    """Return the paths of a JSON list, or the one path that it is."""
     if text.startswith("["):
         return tuple(str(path) for path in json.loads(text))
     return (text,)

@@ -10,7 +10,8 @@ import uuid
 import zlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -74,6 +75,7 @@ class Position:
         return now.seq > self.anchor_seq or now.at > self.anchor_at
 
 
+VALUES: Final = attrgetter(*(field.name for field in fields(Position)))
 Positions = Mapping[str, Position]
 START: Final[Offset] = {"files": 0, "rows": 0}
 
@@ -178,8 +180,8 @@ def _oldest(folder: Path, needed: Collection[Path]) -> list[Path]:
 
 
 def _packed(positions: Positions) -> bytes:
-    listed = {path: astuple(position) for path, position in sorted(positions.items())}
-    return zlib.compress(json.dumps(listed, separators=(",", ":")).encode(), 6)
+    listed = {path: VALUES(position) for path, position in sorted(positions.items())}
+    return zlib.compress(json.dumps(listed, separators=(",", ":")).encode(), 1)
 
 
 def _unpacked(packed: bytes) -> Positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -11,10 +12,13 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import coalesce, col, lit
 
 from onceward.fleet import files
+from onceward.fleet.columns import InvalidOption
 from onceward.spark import gateway
 from onceward.spark.options import spelt
+from onceward.spark.spool import BY
 
 MEMORY: Final = "2g"
 CORES: Final = os.cpu_count() or 1
@@ -100,6 +104,20 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
     for name, value in options.items():
         reader = reader.option(spelt(name), _text(value))
     return reader.load(paths)
+
+
+def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
+    """Send the rows of a frame from the executors, all rows of one sender by one of them."""
+    by = [name for name in BY if name in frame.columns]
+    if len(by) > 1:
+        msg = "columns agent and _db may name one file twice: keep one of them"
+        raise InvalidOption(msg)
+    rows = frame.repartition(*(coalesce(col(name), lit("")) for name in by))
+    writer = rows.write.format("onceward").mode("append").option("commits", "executors")
+    for name, value in options.items():
+        writer = writer.option(spelt(name), _text(value))
+    paths = [_absolute(one) for one in ([path] if isinstance(path, str) else path)]
+    writer.save(paths[0] if len(paths) == 1 else json.dumps(paths))
 
 
 def _absolute(path: str) -> str:

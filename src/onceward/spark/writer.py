@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -18,13 +18,15 @@ from pyspark.sql.datasource import (
 from onceward.fleet.columns import InvalidOption
 from onceward.model.log import log
 from onceward.spark import sink
-from onceward.spark.options import flag
+from onceward.spark.options import flag, paths
 from onceward.spark.spool import Spool
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-QUERY: str = "sql.streaming.queryId"
+QUERY: Final = "sql.streaming.queryId"
+BATCH: Final = "streaming.sql.batchId"
+COMMITS: Final = {"driver": False, "executors": True}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ class Collected(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
+class Committed(WriterCommitMessage):
+    """Messages that one task has sent, by file."""
+
+    sent: tuple[sink.Sent, ...]
+
+
+@dataclass(frozen=True)
 class Sending:
     """How rows are sent, from the options of the format."""
 
@@ -45,6 +54,8 @@ class Sending:
     number: int = 0
     hold_unknown: bool = False
     busy_timeout: float = 30.0
+    bad_records_path: str = ""
+    by_executors: bool = False
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Names this run, where no query is named."""
 
@@ -64,6 +75,8 @@ class Sending:
             "batch": "number",
             "holdunknown": "hold_unknown",
             "busytimeout": "busy_timeout",
+            "badrecordspath": "bad_records_path",
+            "commits": "by_executors",
         }
         if unknown := sorted(known.keys() - names.keys() - {"checkpointlocation"}):
             msg = (
@@ -71,7 +84,8 @@ class Sending:
             )
             raise InvalidOption(msg)
         kinds: dict[str, Any] = {
-            "path": lambda text: (text,),
+            "path": paths,
+            "commits": lambda text: COMMITS[text.lower()],
             "batch": int,
             "holdunknown": flag,
             "busytimeout": float,
@@ -88,38 +102,54 @@ class Sending:
             msg = f"an option of writing cannot be so: {error}"
             raise InvalidOption(msg) from error
 
-    def collect(self, batches: Iterator[pa.RecordBatch]) -> Collected:
-        """Return the rows of one task; nothing is written yet, so a dead task is run again."""
+    def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Collect the rows of one task for the driver, or send them where executors commit."""
         context = TaskContext.get()
-        query = (context.getLocalProperty(QUERY) if context is not None else None) or self.run
+        told = (context.getLocalProperty(name) for name in (QUERY, BATCH)) if context else ("", "")
+        query, number = told
+        batch = self._batch(self.query or query or self.run, int(number or self.number))
+        if self.by_executors:
+            with Spool() as rows:
+                for piece in batches:
+                    rows.add(piece)
+                return Committed(tuple(sink.hand_over(rows, batch)))
         return Collected(
-            self.query or query,
-            context.partitionId() if context is not None else 0,
-            packed(batches),
+            batch.query, context.partitionId() if context is not None else 0, packed(batches)
         )
 
     def commit(self, messages: Iterable[WriterCommitMessage | None], number: int) -> None:
         """Send the rows of all tasks, in the order of partitions and of rows in them."""
+        told = list(messages)
         collected = sorted(
-            (one for one in messages if isinstance(one, Collected) and one.rows),
+            (one for one in told if isinstance(one, Collected) and one.rows),
             key=lambda one: one.partition,
         )
-        if not collected:
-            return
-        batch = sink.Batch(
-            collected[0].query, number, self.paths, self.hold_unknown, self.busy_timeout
-        )
-        with Spool() as rows:
-            for one in collected:
-                for piece in pa.ipc.open_stream(one.rows):
-                    rows.add(piece)
-            sent = sink.hand_over(rows, batch)
+        sent = [file for one in told if isinstance(one, Committed) for file in one.sent]
+        if collected:
+            batch = self._batch(collected[0].query, number)
+            with Spool() as rows:
+                for one in collected:
+                    for piece in pa.ipc.open_stream(one.rows):
+                        rows.add(piece)
+                sent = sink.hand_over(rows, batch)
         log.info(
             "batch sent",
             batch=number,
-            query=batch.query,
-            messages=sum(sent.values()),
+            messages=sum(one.messages for one in sent),
+            bad_records=sum(one.bad_records for one in sent),
             files=len(sent),
+            waiting=sum(one.waiting for one in sent),
+        )
+
+    def _batch(self, query: str, number: int) -> sink.Batch:
+        return sink.Batch(
+            query,
+            number,
+            self.paths,
+            self.hold_unknown,
+            self.busy_timeout,
+            self.bad_records_path,
+            self.by_executors,
         )
 
 
@@ -131,8 +161,8 @@ class Writer(DataSourceArrowWriter):
         self._sending = sending
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Collect one task's rows."""
-        return self._sending.collect(iterator)
+        """Collect one task's rows, or send them."""
+        return self._sending.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Send all rows, unless the named query and batch were sent before."""
@@ -150,8 +180,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sending = sending
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Collect one task's rows."""
-        return self._sending.collect(iterator)
+        """Collect one task's rows, or send them."""
+        return self._sending.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Send the micro-batch; Spark repeats it after a crash, and each file recognizes it."""

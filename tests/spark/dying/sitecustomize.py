@@ -37,7 +37,7 @@ def install() -> None:
         done = hand_over(rows, batch)
         return die() if "after" in meant else done
 
-    def sending(path: str, rows: Any, batch: Any) -> bool:
+    def sending(path: str, rows: Any, batch: Any) -> Any:
         if "before" in meant or ("between" in meant and files):
             die()
         files.append(path)
