@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import apsw
 
-from onceward.fleet.judgement import (
+from onceward.fleet.verdict_sql import (
     ANSWERED,
     ASKING,
     FACTS,
@@ -50,7 +50,7 @@ UPDATE messages SET verdict = {ANSWERED}
 """
 
 
-def judge(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> None:
+def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> None:
     """Fill the table ``messages`` of a workspace: every message of its evidence, with a verdict."""
     con.execute(MESSAGES)
     con.execute(STATE.format(cutoff=rules.cutoff, late=rules.late_ms))

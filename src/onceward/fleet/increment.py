@@ -11,7 +11,7 @@ import apsw
 
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
-from onceward.fleet.loading import add, attached, told_by
+from onceward.fleet.loading import add, attached, reading_of
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.unsettled import KnownFile, Places, State, continues, places_of
 from onceward.fleet.witnesses import READ, Reading
@@ -83,7 +83,7 @@ def _load(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Pr
         halves = con.execute(HALVES).fetchall()
         con.execute(CLEAR)
         con.executemany(ADD, halves)
-        done = [_look_back(con, one, state.files.get(one.found.path)) for one in done]
+        done = [_read_earlier(con, one, state.files.get(one.found.path)) for one in done]
     return done
 
 
@@ -94,7 +94,7 @@ def _file(con: apsw.Connection, found: Found, known: KnownFile | None) -> Progre
         return Progress(found, known.reading, known.places)
     try:
         with attached(con, found.path) as source:
-            reading, places = told_by(source), places_of(source)
+            reading, places = reading_of(source), places_of(source)
             if known is not None and not continues(source, known, places, reading.file):
                 raise WentBackError
             for box in VIEWS:
@@ -113,7 +113,7 @@ def _earlier(con: apsw.Connection, box: str, after: int, reading: Reading) -> No
     add(con, box, condition, reading.file, [("after", after), ("agent", reading.agent)])
 
 
-def _look_back(con: apsw.Connection, one: Progress, known: KnownFile | None) -> Progress:
+def _read_earlier(con: apsw.Connection, one: Progress, known: KnownFile | None) -> Progress:
     """Add what an earlier run has read of messages whose other side is new."""
     if known is None or one.reading.state != READ or not _concerned(con, one.reading):
         return one

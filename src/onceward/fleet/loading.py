@@ -54,7 +54,7 @@ def load(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> Readi
     """
     try:
         with attached(con, path, busy_timeout=busy_timeout) as source:
-            reading = told_by(source)
+            reading = reading_of(source)
             for box in VIEWS:
                 add(con, box, ALL, reading.file)
             return reading
@@ -87,7 +87,7 @@ def attached(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> I
                 con.execute(DETACH)
 
 
-def told_by(source: Source) -> Reading:
+def reading_of(source: Source) -> Reading:
     """
     Return what an open file says of itself.
 

@@ -12,7 +12,7 @@ import apsw
 
 from onceward.errors import InvalidArgument
 from onceward.fleet import manifest
-from onceward.fleet.engine import judge
+from onceward.fleet.engine import give_verdicts
 from onceward.fleet.figures import measure
 from onceward.fleet.files import find
 from onceward.fleet.increment import load_changes, remember
@@ -115,7 +115,7 @@ class _Run:
         refuse_unread(readings, failfast=self._failfast)
         rules = manifest.rules(self._planned)
         self._on_step("judging")
-        judge(con, readings, rules)
+        give_verdicts(con, readings, rules)
         self._on_step("measuring")
         return report_of(measure(con), readings, rules)
 

@@ -11,7 +11,9 @@ from pyspark.sql.functions import broadcast, expr
 
 from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.evidence import COLUMNS, VIEWS, expression
-from onceward.fleet.judgement import (
+from onceward.fleet.opening import FILE_STATES
+from onceward.fleet.states import spelt
+from onceward.fleet.verdict_sql import (
     ANSWERED,
     ASKING,
     FACTS,
@@ -25,8 +27,6 @@ from onceward.fleet.judgement import (
     STATED,
     TEXTS,
 )
-from onceward.fleet.opening import FILE_STATES
-from onceward.fleet.states import spelt
 from onceward.fleet.verdicts import Rules
 from onceward.fleet.witnesses import READ, Reading, Witnesses
 

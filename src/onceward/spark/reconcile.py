@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.fleet import manifest
 from onceward.fleet.columns import EVIDENCE
-from onceward.fleet.judgement import MOMENTS, QUESTIONS, SEQUENCES
 from onceward.fleet.report import Report
 from onceward.fleet.run import JOB, OnStep, finish
 from onceward.fleet.summary import report_of
+from onceward.fleet.verdict_sql import MOMENTS, QUESTIONS, SEQUENCES
 from onceward.fleet.verdicts import Rules
 from onceward.fleet.witnesses import Reading
 from onceward.spark.facts import DDL, answer, gather, readings, state

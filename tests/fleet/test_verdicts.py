@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fleet.cases import CASES, ELSEWHERE, FILES, RULES, evidence, expected
 
-from onceward.fleet.engine import judge
+from onceward.fleet.engine import give_verdicts
 from onceward.fleet.evidence import COLUMNS
 from onceward.fleet.loading import workspace
 from onceward.fleet.verdicts import NAMES
@@ -23,7 +23,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Key, str
     messages = [row for row in evidence() if row[0] is not None]
     con.executemany(f"INSERT INTO temp.evidence VALUES ({marks})", messages)
     files = [Reading.of(name, said) for name, said in FILES.items() if name != "broken"]
-    judge(con, files, RULES)
+    give_verdicts(con, files, RULES)
     found = con.execute("SELECT sender, recipient, id, verdict FROM messages").fetchall()
     yield {(str(s), str(r), str(i)): str(verdict) for s, r, i, verdict in found}
     con.close()
