@@ -20,6 +20,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import apsw
+from tests.proof.fuzz.http_door import HttpDoor
 
 from onceward.api.postbox import Postbox
 from onceward.cli import app, main
@@ -341,5 +342,9 @@ PLAIN: Final[dict[str, Target]] = {
     "settings": settings,
 }
 """Targets that need no file."""
-FILED: Final[dict[str, Callable[[], Any]]] = {"sql_send": SqlSend, "cli": Cli}
+FILED: Final[dict[str, Callable[[], Any]]] = {
+    "sql_send": SqlSend,
+    "cli": Cli,
+    "http_door": HttpDoor,
+}
 """Targets that need one: call to open, ``close`` after use."""

@@ -13,6 +13,8 @@ from onceward.errors import InvalidMessage, InvalidParcel
 from onceward.model import wire
 from onceward.model.frame import Frame
 from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.transports import http_endpoint
+from onceward.transports.http_signing import Signed
 
 INPUTS = size(300_000, 35_000, "ONCEWARD_INPUTS")
 """Of which 120,000 are bodies from networks."""
@@ -86,3 +88,39 @@ def test_an_answer_for_other_frames_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(wire, "decode_answer", forget)
 
     assert "receipts for other frames" in fuzz_one("wire_answer", 50, 1)[1]
+
+
+def test_a_door_without_a_lock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that takes any signature is caught by a head with another one."""
+    monkeypatch.setattr(Signed, "proves", lambda *_: True)
+
+    assert "taken 1 times" in fuzz_one("http_door", 50, 1)[1]
+
+
+def test_a_door_that_takes_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that forgets which requests came is caught by one that comes twice."""
+    monkeypatch.setattr(http_endpoint.Nonces, "known", lambda *_: False)
+    monkeypatch.setattr(http_endpoint.Nonces, "add", lambda *_: True)
+
+    assert "taken 2 times" in fuzz_one("http_door", 50, 1)[1]
+
+
+def test_a_door_that_stumbles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that fails at a head that it did not expect is caught by its status."""
+    known = http_endpoint.HttpEndpoint._look
+
+    def look(self: Any, request: Any, media: str) -> Any:
+        int(request.headers.get("webhook-timestamp", "0"))
+        return known(self, request, media)
+
+    monkeypatch.setattr(http_endpoint.HttpEndpoint, "_look", look)
+
+    assert "status {500}" in fuzz_one("http_door", 50, 1)[1]
+
+
+def test_a_door_that_forgets_its_places_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that does not give back what a broken request took is caught."""
+    monkeypatch.setattr("tests.proof.fuzz.http_door.PATIENCE", 0.5)
+    monkeypatch.setattr(http_endpoint._Body, "release", lambda _: None)
+
+    assert "stay taken" in fuzz_one("http_door", 50, 1)[1]
