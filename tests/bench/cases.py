@@ -18,6 +18,7 @@ CASES: Final = {
     "deliver": "tests.bench.deliver:deliver",
     "http": "tests.bench.over_http:over_http",
     "nats": "tests.bench.over_nats:over_nats",
+    "dead-peers": "tests.bench.dead_peers:dead_peers",
     "wake": "tests.bench.wake:wake",
     "backlog": "tests.bench.backlog:backlog",
     "peers": "tests.bench.peers:peers",

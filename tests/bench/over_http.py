@@ -63,13 +63,13 @@ def over_http(plan: Plan) -> Iterator[Result]:
         pairs = alternate(lambda: counted(box), lambda: counted(by_file), rounds=rounds)
         cpu = median(a / b for a, b in zip(spent[box], spent[by_file], strict=True))
         yield compare("http", pairs, durability="safe", goals=STREAM_GOALS, cpu_ratio=cpu)
-        pairs = alternate(_alone(box), _alone(by_file), rounds=rounds)
+        pairs = alternate(alone(box), alone(by_file), rounds=rounds)
         waits = [median(w for one in laps for w in one.waits) for laps in (pairs.ours, pairs.raw)]
         more = 1000 * (waits[0] - waits[1])
         yield compare("http-single", pairs, durability="safe", goals=SINGLE_GOALS, more_ms=more)
 
 
-def _alone(box: Postbox) -> Callable[[], Lap]:
+def alone(box: Postbox) -> Callable[[], Lap]:
     """Return a lap of messages of which each is acknowledged before the next is sent."""
 
     def one() -> None:

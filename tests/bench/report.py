@@ -79,12 +79,13 @@ retries, digests or receipts.""",
     ),
     Section(
         title="Over HTTP",
-        cases=("http", "http-single"),
+        cases=("http", "http-single", "dead-peers"),
         prose="""The same two processes, with parcels signed both ways over HTTP on loopback. \
 `raw_rate` is the same messages by file,
 `cpu_ratio` compares the processor time of both ends. Then one by one, each acknowledged before \
 the next is sent: `more_ms` is
-what the median takes longer than by file.""",
+what the median takes longer than by file. At last one by one beside a thousand peers that take \
+connections and never answer.""",
     ),
     Section(
         title="By way of a NATS server",
