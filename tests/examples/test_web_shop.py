@@ -1,0 +1,109 @@
+"""The web shop over real HTTP: processes of the server and the worker are killed meanwhile."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.ports import free_port
+from tests.waiting import until
+
+from onceward import Postbox
+
+pytest.importorskip("fastapi", reason="pip install 'onceward[test]' brings it")
+SHOP = Path(__file__).parents[2] / "examples" / "web_shop"
+ORDERS = 60
+KILL_EVERY = 12
+
+
+@contextmanager
+def running(*command: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program of the example in *folder* until the block ends."""
+    environment = {**os.environ, "PYTHONPATH": str(SHOP), "ONCEWARD_HOME": str(folder)}
+    with subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=folder, env=environment, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    """Return the processes that a server has started."""
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [pid for pid in map(int, listed.split()) if b"spawn_main" in _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def place(client: httpx2.Client, order: int) -> None:
+    """Place an order as a customer does, again and again until it is confirmed."""
+
+    def confirmed() -> bool:
+        with suppress(httpx2.TransportError):
+            answer = client.post("/orders", json={"id": f"o-{order}", "cents": order})
+            return answer.status_code == 200
+        return False
+
+    until(confirmed)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds children by /proc")
+def test_each_confirmed_order_is_charged_once(tmp_path: Path) -> None:
+    """Whatever is killed, an order has one row, one message and one charge."""
+    port, dice = free_port(), random.Random(7)
+    server = ("uvicorn", "shop:app", "--workers", "2", f"--port={port}", "--log-level=error")
+    worker = ("onceward.cli", "work", "billing:billing", "--processes", "2")
+    with (
+        running(*server, folder=tmp_path) as web,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as client,
+    ):
+        Postbox(tmp_path / "billing.db", agent="billing", start=False).close()
+        killed = 0
+        with running(*worker, folder=tmp_path) as work:
+            for order in range(ORDERS):
+                place(client, order)
+                if order % KILL_EVERY == KILL_EVERY - 1:
+                    os.kill(dice.choice(until(lambda: children(web))), signal.SIGKILL)
+                    killed += 1
+            os.killpg(work.pid, signal.SIGKILL)
+        again = client.post("/orders", json={"id": "o-1", "cents": 1})
+        other = client.post("/orders", json={"id": "o-1", "cents": 2})
+        shown = client.get("/orders/o-1")
+        with running(*worker, folder=tmp_path):
+            until(lambda: client.get("/health").json()["pending"] == 0)
+            until(lambda: len(charges(tmp_path)) >= ORDERS)
+
+    assert (200, 409, {"order": "o-1", "cents": 1}) == (
+        again.status_code,
+        other.status_code,
+        shown.json(),
+    )
+    assert ORDERS // KILL_EVERY == killed
+    with (
+        Postbox(tmp_path / "shop.db", start=False) as shop,
+        Postbox(tmp_path / "billing.db", start=False) as billing,
+    ):
+        placed = shop.query("SELECT id, cents FROM orders ORDER BY cents")
+        assert [(f"o-{order}", order) for order in range(ORDERS)] == placed
+        assert placed == sorted(charges(tmp_path), key=lambda row: row[1])
+        assert [] == shop.check(billing)
+
+
+def charges(folder: Path) -> list[tuple[str, int]]:
+    """Return what was charged."""
+    with Postbox(folder / "billing.db", start=False) as box:
+        return box.query("SELECT order_id, cents FROM charges")
