@@ -51,7 +51,6 @@ def explore(
     enough: int | None = None,
     only: str = "",
     keep: Path | None = None,
-    workers: int | None = None,
 ) -> Verdict:
     """
     Cut the power in *states* distinct ways, start again each time, and return what broke.
@@ -61,7 +60,7 @@ def explore(
     after *enough* violations. *only* names one state of an earlier run.
     Images of states with violations are copied to *keep*.
     """
-    count = 1 if only else workers or min(8, os.cpu_count() or 1)
+    count = 1 if only else min(8, os.cpu_count() or 1)
     begun = time.monotonic()
     task = Task(
         program,
