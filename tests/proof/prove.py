@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from tests.proof.bit_flips import flips
 from tests.proof.disk_failures import sweep
-from tests.proof.kills import kill_test, nats_kill_test
+from tests.proof.kills import http_kill_test, kill_test, nats_kill_test
 from tests.proof.model import search, values
 from tests.proof.mutants import hunt
 from tests.proof.network import trial as network
@@ -158,6 +158,7 @@ HARNESSES: Final = (
         10_000,
         nats_kill_test.tried,
     ),
+    Harness("kills over http", "kills", 40, 10_000, http_kill_test.tried),
     Harness("http", "messages", 800, 20_000, network.campaign),
     Harness("mutants", "mutants", 12, 1_000, _planted, _no_mutants),
 )

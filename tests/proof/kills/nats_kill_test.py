@@ -14,6 +14,7 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,18 +80,29 @@ def sender(folder: Path, _name: str) -> None:
     """Send what is missing of the orders, a few of a lane in each commit."""
     total = int((folder / "total").read_text(encoding="ascii"))
     with open_box(folder, ANN) as box:
-        done = dict(box.query("SELECT session, count(*) FROM onceward_outbox GROUP BY session"))
-        for first in range(0, total // LANES, AT_ONCE):
-            for lane in (f"lane{n}" for n in range(LANES)):
-                numbers = range(max(first, int(str(done.get(lane, 0)))), first + AT_ONCE)
-                orders = [(BOB, Order(lane=lane, number=n)) for n in numbers]
-                if orders:
-                    box.session(lane).send_many(orders)
+        send_missing(box, total)
         Event().wait()
+
+
+def send_missing(box: Postbox, total: int) -> None:
+    """Send what the outbox has not of *total* orders."""
+    done = dict(box.query("SELECT session, count(*) FROM onceward_outbox GROUP BY session"))
+    for first in range(0, total // LANES, AT_ONCE):
+        for lane in (f"lane{n}" for n in range(LANES)):
+            numbers = range(max(first, int(str(done.get(lane, 0)))), first + AT_ONCE)
+            orders = [(BOB, Order(lane=lane, number=n)) for n in numbers]
+            if orders:
+                box.session(lane).send_many(orders)
 
 
 def worker(folder: Path, _name: str) -> None:
     """Carry out orders."""
+    with open_box(folder, fulfilling()):
+        Event().wait()
+
+
+def fulfilling() -> Agent:
+    """Return the agent that gives each order its effect."""
     bob = Agent(BOB)
 
     @bob.on(Order)
@@ -99,8 +111,7 @@ def worker(folder: Path, _name: str) -> None:
             "INSERT INTO effects VALUES (?, ?, ?)", (ctx.message.id, order.lane, order.number)
         )
 
-    with open_box(folder, bob):
-        Event().wait()
+    return bob
 
 
 def server(folder: Path, _name: str) -> None:
@@ -209,7 +220,9 @@ def trial(
         with open_box(folder, ANN, start=False) as ann:
             calm = people.wait_until(lambda: _acked(ann) == orders, seconds=600)
         wrong = people.fallen()
-    wrong += judged(folder, orders) + ([] if calm else ["messages are still under way"])
+    wrong += judged_by(open_box, folder, orders) + (
+        [] if calm else ["messages are still under way"]
+    )
     told = tuple(f"seed {seed}: {each}" for each in wrong)
     return Verdict(count, told, time.monotonic() - begun, orders)
 
@@ -220,11 +233,11 @@ def _acked(box: Postbox) -> int:
     return 0
 
 
-def judged(folder: Path, orders: int) -> list[str]:
-    """Return what is wrong with the effects and with the files."""
+def judged_by(opened: Callable[..., Postbox], folder: Path, orders: int) -> list[str]:
+    """Return what is wrong with the effects and with the files, which *opened* opens."""
     wrong: list[str] = []
     for name in (ANN, BOB):
-        with open_box(folder, name, start=False) as box:
+        with opened(folder, name, start=False) as box:
             wrong += [f"{name}: {each}" for each in box.check()]
             wrong += [f"{name}: {each}" for each in box.dead_letters.list()]
             if name == BOB:
