@@ -59,6 +59,7 @@ from onceward.runtime.receiver import Receiver
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Bindings
 from onceward.runtime.worker import Worker
+from onceward.runtime.worker_pool import WorkerPool
 from onceward.store import (
     full_text,
     health,
@@ -296,9 +297,10 @@ class Postbox(Session, EventSource):
     def _build_workers(self) -> tuple[list[Worker], list[RunWorker]]:
         """Return the workers for messages, and the one for sessions with runs."""
         deps, agent, workers = self._deps, self._handlers, list[Worker]()
+        self._pool: WorkerPool | None = None
         if agent and agent.handlers:
-            count = self._settings.workers
-            workers = [Worker(deps, agent, self._own_loop) for _ in range(count)]
+            self._pool = WorkerPool(deps, agent, self._own_loop)
+            workers = self._pool.workers
         if agent is None or not agent.sessions:
             return workers, []
         from onceward.runtime.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
@@ -662,6 +664,8 @@ class Postbox(Session, EventSource):
         if self._db.is_inherited:
             return
         deadline = time.monotonic() + limit
+        if self._pool is not None:
+            self._pool.end()
         steps = [engine.stop for engine in self._engines]
         for step in (
             *steps,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
 from onceward.model.clock import Millis
 from onceward.model.quoting import quoted
+from onceward.model.rate import Rate, read_rate
 from onceward.model.times import Span, millis, seconds
 from onceward.model.values import dataclass
 
@@ -32,6 +33,10 @@ class HandlerOptions(TypedDict, total=False):
     """Time that one call may take; by default the setting ``handler_timeout``."""
     unique_for: Span | None
     """Span after a call in which a message with the same type and body is dropped."""
+    concurrency: int | None
+    """Calls that one process makes at the same time; by default as many as it has workers."""
+    rate: str | None
+    """Calls that all processes on the file begin, such as ``10/m``; messages wait for theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,8 @@ class HandlerRules:
     no_retry: tuple[type[BaseException], ...] = ()
     timeout: float | None = None
     unique_for: Millis | None = None
+    concurrency: int | None = None
+    rate: Rate | None = None
 
     def forbids_retry_after(self, error: BaseException) -> bool:
         """Return whether a message ends with *error*, however many attempts are left."""
@@ -66,19 +73,25 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
             f"there are {', '.join(HandlerOptions.__annotations__)}"
         )
         raise TypeError(msg)
-    attempts, retry_on = options.get("attempts"), options.get("retry_on")
-    if attempts is not None and (not isinstance(attempts, int) or attempts < 1):
-        msg = f"attempts={quoted(attempts)}: a handler runs at least once"
-        raise InvalidArgument(msg)
+    retry_on, rate = options.get("retry_on"), options.get("rate")
     timeout, unique_for = options.get("timeout"), options.get("unique_for")
     return HandlerRules(
-        attempts=attempts,
+        attempts=_number("attempts", options.get("attempts"), "a handler runs at least once"),
         retry=options.get("retry"),
         retry_on=None if retry_on is None else _classes("retry_on", retry_on),
         no_retry=_classes("no_retry", options.get("no_retry") or ()),
         timeout=None if timeout is None else _positive("timeout", timeout),
         unique_for=None if unique_for is None else millis("unique_for", unique_for),
+        concurrency=_number("concurrency", options.get("concurrency"), "at least one call runs"),
+        rate=None if rate is None else read_rate(rate),
     )
+
+
+def _number(field: str, given: int | None, why: str) -> int | None:
+    if given is None or (type(given) is int and given > 0):
+        return given
+    msg = f"{field}={quoted(given)}: {why}"
+    raise InvalidArgument(msg)
 
 
 def _positive(field: str, span: Span) -> float:

@@ -129,8 +129,13 @@ class Settings(BaseModel):
     """Longest run of one handler; its lease is not prolonged beyond."""
     handler_retries: Annotated[int, Field(ge=0)] = 10
     """Re-attempts of a failing handler before the message becomes a dead letter."""
-    workers: Annotated[int, Field(ge=1, le=256)] = 1
-    """Worker threads, or concurrent async handlers."""
+    workers: Annotated[int, Field(ge=1, le=256)] | None = None
+    """
+    Handlers that run at the same time, each on its worker thread.
+
+    None is 1, or 8 where a handler is ``async def``, or the largest ``concurrency`` of a
+    handler; functions that say no ``concurrency`` run one at a time then.
+    """
     claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Most messages of one claim."""
     share_commit_for: Seconds = 0.02

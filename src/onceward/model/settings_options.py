@@ -40,7 +40,7 @@ class SettingsOptions(TypedDict, total=False):
     lease: float
     handler_timeout: float
     handler_retries: int
-    workers: int
+    workers: int | None
     claim_messages: int
     share_commit_for: float
     max_runs: int

@@ -32,6 +32,7 @@ from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
 from onceward.runtime.event_emitter import kind_of, settlement_event
+from onceward.runtime.handler_limits import HandlerLimits, WorkerGate
 from onceward.runtime.invoke import (
     Loop,
     Prepared,
@@ -40,7 +41,7 @@ from onceward.runtime.invoke import (
     resolve_handler,
     settlement_of,
 )
-from onceward.store import inbox, lanes, unique_bodies
+from onceward.store import gated_claims, inbox, lanes, unique_bodies
 from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
 
@@ -69,6 +70,11 @@ class _Run:
     context: Context
 
 
+def _stay() -> bool:
+    """Start no further worker."""
+    return False
+
+
 class Worker:
     """
     One thread that claims lanes and runs their messages through the agent's handlers.
@@ -77,7 +83,15 @@ class Worker:
     none is handled by two.
     """
 
-    def __init__(self, deps: RuntimeDeps, agent: Agent, loop: Loop) -> None:
+    def __init__(
+        self,
+        deps: RuntimeDeps,
+        agent: Agent,
+        loop: Loop,
+        *,
+        limits: HandlerLimits | None = None,
+        grow: Callable[[], bool] = _stay,
+    ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
         self._sender, self._rng, self._policy = deps.sender, deps.rng, deps.policy
         self._agent, self._handler_loop = agent, loop
@@ -89,9 +103,15 @@ class Worker:
             told=deps.hooks.emit,
         )
         self._types = _only_types(agent)
+        self._gate = None if limits is None else WorkerGate(limits)
+        self._grow = grow
+        """Start a further worker; False once there is no more to start."""
+        self._may_grow = grow is not _stay
         self._loop = EngineLoop(deps.db, "worker", self._look, reaper=lane_reaper(deps.db))
         self._active = Flag()
         self._size = 1
+        self._served: frozenset[int] = frozenset()
+        """Lanes that had a turn although more may wait in them: the others come first."""
         self._held: dict[int, Lease] = {}
         self._unbegun: deque[list[LeasedMessage]] = deque()
         self._beginning = Lock()
@@ -156,9 +176,13 @@ class Worker:
             return engine.MAX_IDLE_SECONDS
         if (ready or self._left_leases) and not nothing_here:
             return 0.0
-        if ready and self._types is None:
+        if ready and self._types is None and self._gate is None:
             return 0.01  # other workers were quicker
-        return None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
+        wait = None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
+        if self._gate is None or not ready:
+            return wait
+        token = self._gate.wait(self._db.now())
+        return token if wait is None or (token is not None and token < wait) else wait
 
     # -- working ----------------------------------------------------------------------------
 
@@ -178,13 +202,20 @@ class Worker:
     def round(self) -> int:
         """Claim what is ready, handle and settle it; return how many messages were claimed."""
         request = ClaimRequest(
-            messages=self._size, lanes=LANES if self._types is None else -1, types=self._types
+            messages=self._size,
+            lanes=LANES if self._types is None else -1,
+            types=self._types,
+            served=self._served,
         )
         self._batch.lost = False  # before the claim, which may be lost itself
         try:
             work = partial(self._claim, request=request)
             claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
             total = sum(map(len, claimed))
+            if total >= self._size:  # its last lane may have more, and waits for the others now
+                last, turn = claimed[-1][0].lane.lane_id, self._served
+                over = last in turn or len(turn) >= LANES
+                self._served = frozenset([last]) if over else turn | {last}
             if total:
                 started = self._db.clock.monotonic()
                 self._handle_all(claimed)
@@ -192,6 +223,9 @@ class Worker:
         except Exception:
             self._left_leases = True
             raise
+        finally:
+            if self._gate is not None:
+                self._gate.leave()
         self._left_leases, self._batch.left_leases = self._batch.left_leases, False
         return total
 
@@ -214,6 +248,8 @@ class Worker:
         if self._left_leases:
             tx.run(lanes.RELEASE_OWN, (self.owner,))
         until = tx.now + round(1000 * self._settings.lease)
+        if self._gate is not None:
+            return gated_claims.claim(tx, request, self._gate, owner=self.owner, until=until)
         return inbox.claim(tx, request, owner=self.owner, until=until)
 
     def _note_registration(self) -> None:
@@ -286,6 +322,8 @@ class Worker:
     def _release_unbegun(self, tx: StoreTransaction) -> None:
         for messages in self._unbegun:
             lanes.release(tx, messages[0].lane, [m.seq for m in messages], broken=False)
+        if self._gate is not None:
+            self._gate.give_back(tx, {each.seq for lane in self._unbegun for each in lane})
 
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
         """Handle a lane's messages in order; return those that a pause leaves for later."""
@@ -359,6 +397,8 @@ class Worker:
         return settlement
 
     def _run(self, ready: Prepared, leased: LeasedMessage) -> Settlement:
+        if self._gate is not None:
+            self._gate.call(leased.seq)
         if ready.handler.rules.unique_for is not None and not self._is_first(ready):
             return Done("dropped", REPEATED)
         context = Context(
@@ -448,7 +488,16 @@ class Worker:
                 due = time.monotonic() - beaten >= every
                 beaten = time.monotonic() if due else beaten
                 self._batch.heartbeat(self._prolong if due else None)
+                self._add_worker()
             time.sleep(CLAIM_WAITS if self._quick else TICK)
+
+    def _add_worker(self) -> None:
+        """Start a further worker, if there may be one, while a call takes time and others wait."""
+        run = self._run_now
+        if run is None or not self._may_grow or time.monotonic() - run.started < CLAIM_WAITS:
+            return
+        if self._db.read(lanes.AGENDA)[0][1]:
+            self._may_grow = self._grow()
 
     def _is_slow(self) -> bool:
         """Return whether the handler that runs now is no longer quick."""

@@ -161,6 +161,8 @@ class ClaimRequest:
     lanes: int = 100
     session: str | None = None
     types: tuple[str, ...] | None = None
+    served: frozenset[int] = frozenset()
+    """Lanes whose turn is over: others of their rank are claimed first."""
 
 
 def claim(
@@ -175,10 +177,12 @@ def claim(
     lanes.wake_due(tx)
     claimed: list[list[LeasedMessage]] = []
     left, types = wanted.messages, None if wanted.types is None else json.dumps(wanted.types)
-    for lane in lanes.ready(tx, wanted.lanes, wanted.session):
+    found = lanes.ready(tx, wanted.lanes, wanted.session)
+    if wanted.served and len(found) > 1:
+        found = lanes.in_turn(found, wanted.served)
+    for lane_id, token, careful_to, shared, _ in found:
         if left <= 0:
             break
-        lane_id, token, careful_to, shared = lane
         rows = (
             tx.rows(NEXT, (lane_id, left))
             if types is None

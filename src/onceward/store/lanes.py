@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.transaction import StoreTransaction
@@ -45,13 +46,13 @@ WAKE: Final = (
     "UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL WHERE due_at <= ?"
 )
 READY: Final = f"""
-SELECT lane_id, token, isolate_upto_seq, session IS NULL FROM _onceward_lanes
+SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
  ORDER BY rank, head_seq
  LIMIT ?
 """
 READY_FOR: Final = f"""
-SELECT lane_id, token, isolate_upto_seq, session IS NULL FROM _onceward_lanes
+SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
  ORDER BY rank, head_seq
  LIMIT ?
@@ -136,6 +137,10 @@ NO_LANE: Final = None
 """The lane of messages for mailboxes: none, so no worker ever claims them."""
 
 
+ReadyLane = tuple[int, int, int, int, int]
+"""Lane, token, isolated up to, whether sessions share it, rank."""
+
+
 class Lease(NamedTuple):
     """The right to work on one lane until its token changes."""
 
@@ -173,17 +178,20 @@ def wake_due(tx: StoreTransaction) -> None:
     tx.run(WAKE, (tx.now,))
 
 
-def ready(
-    tx: StoreTransaction, limit: int, session: str | None = None
-) -> list[tuple[int, int, int, int]]:
+def ready(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
     """
-    Return (lane, token, isolated up to, shared) of claimable lanes, urgent and old ones first.
+    Return (lane, token, isolated up to, shared, rank) of claimable lanes, urgent, old ones first.
 
     Lanes whose heads are of sessions with runs are left out. *shared* says that
     several sessions share the lane: ``before_runs`` says how far it may be claimed.
     """
     rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
-    return cast("list[tuple[int, int, int, int]]", rows)
+    return cast("list[ReadyLane]", rows)
+
+
+def in_turn(found: list[ReadyLane], served: Container[int]) -> list[ReadyLane]:
+    """Return lanes with those of *served* behind the others of their rank."""
+    return sorted(found, key=lambda lane: (lane[4], lane[0] in served))
 
 
 def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

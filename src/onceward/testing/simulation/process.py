@@ -20,6 +20,7 @@ from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.runtime.deps import RuntimeDeps
+from onceward.runtime.handler_limits import handler_limits, pool_size
 from onceward.runtime.sender import Sender
 from onceward.runtime.worker import Worker
 from onceward.store import lanes, peers
@@ -109,7 +110,7 @@ class Process:
             vfs=self._slot,
         )
         if self._declared.handlers:
-            self.workers = [self._worker(wrap) for _ in range(self._settings.workers)]
+            self.workers = self._workers(wrap)
 
     def start_engines(self, *, is_dead: Callable[[str], bool], alone: bool) -> None:
         """Let the engines work as started ones do; *alone* says that no other process is there."""
@@ -124,7 +125,9 @@ class Process:
             return set()
         return {self.box._dispatcher.owner, *(worker.owner for worker in self.workers)}
 
-    def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
+    def _workers(
+        self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]
+    ) -> list[Worker]:
         hooks = Hooks()
         directory = DirectoryCache(DirectoryHandle(self.box._db, self._settings), self.box._db)
         sender = Sender(
@@ -144,7 +147,9 @@ class Process:
             rng=self._rng,
             policy=retry_policy(self._settings, retries=self._settings.handler_retries),
         )
-        return Worker(deps, agent, _no_loop)
+        limits = handler_limits(agent, self._settings.workers, lambda: None)
+        count = range(pool_size(agent, self._settings.workers))
+        return [Worker(deps, agent, _no_loop, limits=limits) for _ in count]
 
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
