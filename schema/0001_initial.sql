@@ -465,7 +465,7 @@ CREATE TABLE _onceward_limit_usage (
     PRIMARY KEY (scope, name)
 ) STRICT, WITHOUT ROWID;
 
--- A token bucket: how many messages may be sent at once from now on.
+-- A token bucket: how many messages may be sent, accepted or handled at once from now on.
 CREATE TABLE _onceward_rate_limits (
     name       TEXT    PRIMARY KEY,
     per_second REAL    NOT NULL CHECK (per_second > 0),

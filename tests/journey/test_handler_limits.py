@@ -13,8 +13,9 @@ from tests.waiting import until
 
 from onceward import Agent, Msg, Postbox, Retry
 from onceward.errors import InvalidArgument
-from onceward.runtime.handler_limits import handler_limits
+from onceward.runtime.handler_limits import WorkerGate
 from onceward.runtime.worker import Worker
+from onceward.runtime.worker_pool import handler_limits
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -261,7 +262,9 @@ def test_a_message_without_place_stays_where_it_is(world: World) -> None:
     box._dispatcher.run_due()
     limits = handler_limits(agent, None, lambda: None)
     assert limits is not None
-    one, two = (Worker(box._deps, agent, lambda: None, limits=limits) for _ in range(2))  # type: ignore[arg-type,return-value]
+    one, two = (
+        Worker(box._deps, agent, asyncio.new_event_loop, gate=WorkerGate(limits)) for _ in range(2)
+    )
     job = agent.handlers[0]
     limits.take_place(job.pattern, 1)
     found = [two.round(), two.round()]

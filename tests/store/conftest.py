@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Postbox
+from onceward import Agent, Postbox
 from onceward.testing.clock import ManualClock
 
 SHELL = shutil.which("sqlite3")
@@ -47,8 +47,11 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     """Return the call that opens ``<agent>.db`` without engines; the test's end closes all."""
     with ExitStack() as stack:
 
-        def open_box(agent: str = "a", *, at: Path | None = None, **options: Any) -> Postbox:
-            path = tmp_path / f"{agent}.db" if at is None else at
+        def open_box(
+            agent: str | Agent = "a", *, at: Path | None = None, **options: Any
+        ) -> Postbox:
+            name = agent.name if isinstance(agent, Agent) else agent
+            path = tmp_path / f"{name}.db" if at is None else at
             return stack.enter_context(
                 Postbox(
                     path,

@@ -59,7 +59,6 @@ from onceward.runtime.receiver import Receiver
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Bindings
 from onceward.runtime.worker import Worker
-from onceward.runtime.worker_pool import WorkerPool
 from onceward.store import (
     full_text,
     health,
@@ -87,6 +86,7 @@ if TYPE_CHECKING:
 
     from onceward.api.schedules import Schedules
     from onceward.runtime.runs.worker import RunWorker
+    from onceward.runtime.worker_pool import WorkerPool
 
 MAX_ROUNDS: Final = 10_000
 MOST: Final = 1 << 62
@@ -299,6 +299,8 @@ class Postbox(Session, EventSource):
         deps, agent, workers = self._deps, self._handlers, list[Worker]()
         self._pool: WorkerPool | None = None
         if agent and agent.handlers:
+            from onceward.runtime.worker_pool import WorkerPool  # noqa: PLC0415 - handlers only
+
             self._pool = WorkerPool(deps, agent, self._own_loop)
             workers = self._pool.workers
         if agent is None or not agent.sessions:

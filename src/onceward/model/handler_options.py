@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
 from onceward.model.clock import Millis
 from onceward.model.quoting import quoted
-from onceward.model.rate import Rate, read_rate
 from onceward.model.times import Span, millis, seconds
 from onceward.model.values import dataclass
 
 if TYPE_CHECKING:
+    from onceward.model.rate import Rate
     from onceward.model.retry import RetryPolicy
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]
@@ -83,8 +83,14 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
         timeout=None if timeout is None else _positive("timeout", timeout),
         unique_for=None if unique_for is None else millis("unique_for", unique_for),
         concurrency=_number("concurrency", options.get("concurrency"), "at least one call runs"),
-        rate=None if rate is None else read_rate(rate),
+        rate=None if rate is None else _rate(rate),
     )
+
+
+def _rate(text: str) -> Rate:
+    from onceward.model.rate import read_rate  # noqa: PLC0415 - rarely needed
+
+    return read_rate(text)
 
 
 def _number(field: str, given: int | None, why: str) -> int | None:

@@ -15,8 +15,6 @@ from onceward.runtime.agent import Agent, Handler
 from onceward.store import handler_rates
 from onceward.store.gated_claims import MESSAGE, Kind
 
-ASYNC_WORKERS: Final = 8
-"""Most coroutines of an agent that run at once where no number was said."""
 KINDS: Final = 4096
 """Types and topics of which the handler is remembered."""
 SEQ: Final = 0
@@ -227,38 +225,3 @@ def _rated(handlers: Iterable[Handler]) -> list[tuple[str, Rate, int]]:
     """Return pattern and rate of the handlers that have one, and how often each is there."""
     rates = [(each.pattern, each.rules.rate) for each in handlers if each.rules.rate is not None]
     return [(pattern, rate, calls) for (pattern, rate), calls in Counter(rates).items()]
-
-
-def alone(agent: Agent, workers: int | None) -> frozenset[str]:
-    """
-    Return the handlers of which one runs at a time although there are several workers.
-
-    Those are the functions that say no *concurrency*, where the number of workers was not
-    said: there are several only because other handlers can use them.
-    """
-    if workers is not None or pool_size(agent, None) == 1:
-        return frozenset()
-    return frozenset(
-        each.pattern
-        for each in agent.handlers
-        if not each.is_async and each.rules.concurrency is None
-    )
-
-
-def pool_size(agent: Agent, workers: int | None) -> int:
-    """Return how many workers an agent has: as said, or as many as its handlers can use."""
-    if workers is not None:
-        return workers
-    coroutines = ASYNC_WORKERS if any(each.is_async for each in agent.handlers) else 1
-    return max(coroutines, *(each.rules.concurrency or 1 for each in agent.handlers))
-
-
-def handler_limits(
-    agent: Agent, workers: int | None, free: Callable[[], None]
-) -> HandlerLimits | None:
-    """Return the limits of an agent's handlers, None where they have none."""
-    one_by_one = alone(agent, workers)
-    rules = [each.rules for each in agent.handlers]
-    if not one_by_one and all(each.concurrency is None and each.rate is None for each in rules):
-        return None
-    return HandlerLimits(agent, alone=one_by_one, free=free)

@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from threading import Event as Flag
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onceward.db import file_checks
 from onceward.db.environment import SWITCH, disabled_by_environment
@@ -32,7 +32,6 @@ from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
 from onceward.runtime.event_emitter import kind_of, settlement_event
-from onceward.runtime.handler_limits import HandlerLimits, WorkerGate
 from onceward.runtime.invoke import (
     Loop,
     Prepared,
@@ -41,9 +40,12 @@ from onceward.runtime.invoke import (
     resolve_handler,
     settlement_of,
 )
-from onceward.store import gated_claims, inbox, lanes, unique_bodies
+from onceward.store import inbox, lanes, unique_bodies
 from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
+
+if TYPE_CHECKING:
+    from onceward.runtime.handler_limits import WorkerGate
 
 QUICK: Final = 0.05
 """
@@ -89,7 +91,7 @@ class Worker:
         agent: Agent,
         loop: Loop,
         *,
-        limits: HandlerLimits | None = None,
+        gate: WorkerGate | None = None,
         grow: Callable[[], bool] = _stay,
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
@@ -103,7 +105,7 @@ class Worker:
             told=deps.hooks.emit,
         )
         self._types = _only_types(agent)
-        self._gate = None if limits is None else WorkerGate(limits)
+        self._gate = gate
         self._grow = grow
         """Start a further worker; False once there is no more to start."""
         self._may_grow = grow is not _stay
@@ -249,6 +251,8 @@ class Worker:
             tx.run(lanes.RELEASE_OWN, (self.owner,))
         until = tx.now + round(1000 * self._settings.lease)
         if self._gate is not None:
+            from onceward.store import gated_claims  # noqa: PLC0415 - rarely needed
+
             return gated_claims.claim(tx, request, self._gate, owner=self.owner, until=until)
         return inbox.claim(tx, request, owner=self.owner, until=until)
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from threading import Lock
+from typing import TYPE_CHECKING, Final
 
 from onceward.runtime.agent import Agent
 from onceward.runtime.deps import RuntimeDeps
-from onceward.runtime.handler_limits import handler_limits, pool_size
 from onceward.runtime.invoke import Loop
 from onceward.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from onceward.runtime.handler_limits import HandlerLimits, WorkerGate
+
+ASYNC_WORKERS: Final = 8
+"""Most coroutines of an agent that run at once where no number was said."""
 
 
 class WorkerPool:
@@ -22,14 +29,13 @@ class WorkerPool:
 
     def __init__(self, deps: RuntimeDeps, agent: Agent, loop: Loop) -> None:
         said = deps.settings.workers
-        free = partial(deps.db.notifier.notify_local, ("in",))
-        limits = handler_limits(agent, said, free)
+        self._gate = gates(agent, said, partial(deps.db.notifier.notify_local, ("in",)))
         self._spare = 0 if said is not None else pool_size(agent, None) - 1
-        self._make = partial(Worker, deps, agent, loop, limits=limits)
+        self._new = partial(Worker, deps, agent, loop)
         if self._spare:
-            self._make = partial(self._make, grow=self.grow)
+            self._new = partial(self._new, grow=self.grow)
         self._lock = Lock()
-        self.workers: list[Worker] = [self._make() for _ in range(said or 1)]
+        self.workers: list[Worker] = [self._new(gate=self._gate()) for _ in range(said or 1)]
         """The workers that there are; further ones are added at the end."""
 
     def grow(self) -> bool:
@@ -37,7 +43,7 @@ class WorkerPool:
         with self._lock:
             if self._spare > 0:
                 self._spare -= 1
-                worker = self._make()
+                worker = self._new(gate=self._gate())
                 self.workers.append(worker)
                 worker.start()
             return self._spare > 0
@@ -46,3 +52,52 @@ class WorkerPool:
         """Start no further worker."""
         with self._lock:
             self._spare = 0
+
+
+def alone(agent: Agent, workers: int | None) -> frozenset[str]:
+    """
+    Return the handlers of which one runs at a time although there are several workers.
+
+    Those are the functions that say no *concurrency*, where the number of workers was not
+    said: there are several only because other handlers can use them.
+    """
+    if workers is not None or pool_size(agent, None) == 1:
+        return frozenset()
+    return frozenset(
+        each.pattern
+        for each in agent.handlers
+        if not each.is_async and each.rules.concurrency is None
+    )
+
+
+def pool_size(agent: Agent, workers: int | None) -> int:
+    """Return how many workers an agent has: as said, or as many as its handlers can use."""
+    if workers is not None:
+        return workers
+    coroutines = ASYNC_WORKERS if any(each.is_async for each in agent.handlers) else 1
+    return max(coroutines, *(each.rules.concurrency or 1 for each in agent.handlers))
+
+
+def handler_limits(
+    agent: Agent, workers: int | None, free: Callable[[], None]
+) -> HandlerLimits | None:
+    """Return what the workers of an agent share, None where its handlers have no limits."""
+    one_by_one = alone(agent, workers)
+    rules = [each.rules for each in agent.handlers]
+    if not one_by_one and all(each.concurrency is None and each.rate is None for each in rules):
+        return None
+    from onceward.runtime.handler_limits import HandlerLimits  # noqa: PLC0415 - rarely needed
+
+    return HandlerLimits(agent, alone=one_by_one, free=free)
+
+
+def gates(
+    agent: Agent, workers: int | None, free: Callable[[], None]
+) -> Callable[[], WorkerGate | None]:
+    """Return what makes the gate of one worker of an agent, None where all is admitted."""
+    limits = handler_limits(agent, workers, free)
+    if limits is None:
+        return lambda: None
+    from onceward.runtime.handler_limits import WorkerGate  # noqa: PLC0415 - rarely needed
+
+    return partial(WorkerGate, limits)

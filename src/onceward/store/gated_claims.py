@@ -109,9 +109,11 @@ def _fitting(
     tx: StoreTransaction, limit: int, gate: ClaimGate
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield the ready lanes whose heads fit, in pages that grow."""
-    at = {"rank": -1, "seq": 0, "limit": limit}
-    while rows := tx.rows(READY_KINDS, at):
+    rank, seq, more = -1, 0, True
+    while more:
+        rows = tx.rows(READY_KINDS, {"rank": rank, "seq": seq, "limit": limit})
         for row in rows:
-            if gate.fits((row[6], row[7])):
+            rank, seq = row[4:6]
+            if gate.fits(row[6:]):
                 yield row[:5]
-        at = {"rank": rows[-1][4], "seq": rows[-1][5], "limit": min(10 * len(rows), PAGE)}
+        more, limit = len(rows) == limit, min(10 * limit, PAGE)

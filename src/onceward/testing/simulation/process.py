@@ -20,9 +20,9 @@ from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.runtime.deps import RuntimeDeps
-from onceward.runtime.handler_limits import handler_limits, pool_size
 from onceward.runtime.sender import Sender
 from onceward.runtime.worker import Worker
+from onceward.runtime.worker_pool import gates, pool_size
 from onceward.store import lanes, peers
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
@@ -147,9 +147,9 @@ class Process:
             rng=self._rng,
             policy=retry_policy(self._settings, retries=self._settings.handler_retries),
         )
-        limits = handler_limits(agent, self._settings.workers, lambda: None)
+        gate = gates(agent, self._settings.workers, lambda: None)
         count = range(pool_size(agent, self._settings.workers))
-        return [Worker(deps, agent, _no_loop, limits=limits) for _ in count]
+        return [Worker(deps, agent, _no_loop, gate=gate()) for _ in count]
 
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
