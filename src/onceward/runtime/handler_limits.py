@@ -23,7 +23,7 @@ SEQ: Final = 0
 
 class HandlerLimits:
     """
-    What the workers of one postbox share: the calls under way, by handler.
+    The calls that are under way, by handler: shared by the workers of one postbox.
 
     A call has a place from the claim of its message on. How often calls begin is
     counted in the file. *alone* are handlers of which only one, of all of them, runs
@@ -112,7 +112,7 @@ class HandlerLimits:
 
 
 class WorkerGate:
-    """What one worker may claim, and what it holds of the limits until its round ends."""
+    """Decides which messages one worker claims, and holds their places until its round ends."""
 
     def __init__(self, limits: HandlerLimits) -> None:
         self._limits = limits
