@@ -16,6 +16,8 @@ import pyarrow.dataset as ds
 
 from onceward import Postbox
 from onceward.cli import main
+from onceward.fleet import ship
+from onceward.fleet.ship import prune
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,18 +68,16 @@ def test_reconcile_and_graph(say: Say, fleet: str, tmp_path: Path) -> None:
     assert {"alice", "bob"} == {row["agent"] for row in drawn["nodes"]}
 
 
-def test_archive(say: Say, fleet: str, tmp_path: Path) -> None:
-    """What has ended is in the archive; a second run adds nothing; then the files may forget it."""
-    first = say("archive", fleet, "--out", tmp_path / "out", "--settle", "0s")
-    second = say(
-        "archive", fleet, "--out", tmp_path / "out", "--settle", "0s", "--confirm-archived"
-    )
+def test_reconcile_with_a_log(say: Say, fleet: str, tmp_path: Path) -> None:
+    """Messages that a file forgot are judged by the log that it was shipped to."""
+    log = str(tmp_path / "log")
+    ship.files([fleet], log)
+    assert {""} == {done.error for done in prune.files([fleet], log, keep=0)}
+    spark = ("--engine", "spark", "--grace", "0s")
 
-    assert {"inbox": 3, "processed": 4, "dead_letters": 1} == {
-        name: first["batch"]["rows"][name] for name in ("inbox", "processed", "dead_letters")
-    }
-    assert {0} == set(second["batch"]["rows"].values())
-    assert {f"{fleet}/alice.db", f"{fleet}/bob.db"} == set(second["pruned"])
+    said = say("reconcile", fleet, "--out", tmp_path / "out", "--log", log, *spark)
+
+    assert {"delivered_once": 3, "dead_lettered": 1, "in_flight": 1} == said["verdicts"]
 
 
 def test_metrics(say: Say, fleet: str, tmp_path: Path) -> None:

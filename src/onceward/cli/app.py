@@ -78,7 +78,7 @@ TABLE: Final = (
     ("sql", "", "sql"),
     ("ship", "", "ship"),
     ("fleet", "fleet", "demo reconcile"),
-    ("fleet_jobs", "fleet", "archive metrics threads graph replay export"),
+    ("fleet_jobs", "fleet", "metrics threads graph replay export"),
     ("demo", "", "demo"),
     ("completion", "", "completion"),
     ("clone", "", "prove bench"),

@@ -43,7 +43,6 @@ def reconcile(
     engine: Engine = "auto",
     log: str | None = None,
     state: Path | None = None,
-    archive: Path | None = None,
     resume: Resume = False,
 ) -> int:
     """
@@ -61,7 +60,6 @@ def reconcile(
         engine: sqlite needs nothing installed. auto: Spark from 20 GiB on, where installed.
         log: URI of a log that `ship` filled; it counts beside the files, or without any.
         state: A file that is kept between runs: each reads only what is new or was not settled.
-        archive: A folder that `fleet archive` filled: its messages count beside the files. Spark.
         resume: Continue an interrupted run into --out. Spark.
 
     """
@@ -69,12 +67,12 @@ def reconcile(
 
     rules = Rules.at_present(grace=grace, late_after=late_after)
     size = existing(paths) if paths or log is None else 0
-    spark, sqlite = archive is not None or resume, state is not None or log is not None
-    if _chosen(engine, 0 if sqlite else size, spark=spark) == "spark":
-        if sqlite:
-            msg = "--state and --log are for --engine sqlite, --archive and --resume for spark"
+    alone = state is not None or log is not None  # Spark is not worth its start for these
+    if _chosen(engine, 0 if alone else size, spark=resume) == "spark":
+        if state is not None:
+            msg = "--state is for --engine sqlite"
             raise Usage(msg)
-        report = _on_spark(paths, how, rules, archive=archive, resume=resume)
+        report = _on_spark(paths, how, rules, log=log, resume=resume)
     else:
         report = _in_process(paths, how, rules, state, log)
     _show(report, how, fail_on)
@@ -83,7 +81,7 @@ def reconcile(
 
 def _chosen(engine: Engine, size: int, *, spark: bool) -> Engine:
     if engine == "sqlite" and spark:
-        msg = "--archive and --resume need --engine spark"
+        msg = "--resume needs --engine spark"
         raise Usage(msg)
     if engine != "auto":
         return engine
@@ -113,13 +111,13 @@ def _in_process(
 
 
 def _on_spark(
-    paths: tuple[str, ...], how: Into, rules: Rules, *, archive: Path | None, resume: bool
+    paths: tuple[str, ...], how: Into, rules: Rules, *, log: str | None, resume: bool
 ) -> Report:
     with fleet_of(paths, how) as (fleet, on_step):
         from onceward.spark import archive as archives  # noqa: PLC0415 - an extra
         from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
 
-        archived = None if archive is None else archives.evidence(fleet.spark, archive)
+        archived = None if log is None else archives.evidence(fleet.spark, log)
         return job.run(fleet, how.out, rules, archived=archived, resume=resume, on_step=on_step)
 
 
@@ -173,7 +171,7 @@ def demo(
     into = Into(out=folder / "report", json=how.json, cores=how.cores, memory=how.memory)
     paths, rules = (str(made.folder),), Rules(now=made.now)
     if engine == "spark":
-        report = _on_spark(paths, into, rules, archive=None, resume=False)
+        report = _on_spark(paths, into, rules, log=None, resume=False)
     else:
         report = _in_process(paths, into, rules)
     names = sorted({*made.verdicts, *report.verdicts})

@@ -1,4 +1,4 @@
-"""``onceward fleet archive``, ``metrics``, ``threads``, ``graph``, ``export`` and ``replay``."""
+"""``onceward fleet metrics``, ``threads``, ``graph``, ``export`` and ``replay``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from onceward.cli.durations import Span, SpanOption
 from onceward.cli.exit_codes import DONE, PARTLY, NothingThere
 from onceward.cli.options import Quiet
 from onceward.cli.spark_session import (
@@ -26,41 +25,8 @@ from onceward.model.clock import SystemClock
 if TYPE_CHECKING:
     from onceward.fleet.opening import Unreadable
 
-KEEP: Final = Span(7 * 86_400)
-SETTLE: Final = Span(900)
 LISTED: Final = 100
 """Rows that are printed; the Parquet files have all."""
-
-
-def archive(
-    *paths: Paths,
-    how: Into,
-    settle: SpanOption = SETTLE,
-    confirm_archived: Annotated[bool, Quiet] = False,
-    keep: SpanOption = KEEP,
-    resume: Resume = False,
-) -> int:
-    """
-    Append completed messages to Parquet files by day, each message once.
-
-    Columns: table, rows.
-
-    Args:
-        settle: Messages that ended within this span before the reading wait for the next batch.
-        confirm_archived: Compare the archive with the files, and prune what is older than --keep.
-        keep: How long the files keep archived messages.
-
-    """
-    with fleet_of(paths, how) as (fleet, on_step):
-        from onceward.spark import archive as job  # noqa: PLC0415 - an extra
-
-        done = job.run(fleet, how.out, settle=settle, resume=resume, on_step=on_step)
-        pruned = job.prune(fleet, how.out, keep=keep) if confirm_archived else {}
-    last = done["batches"][-1]
-    counts = last["rows"] | {f"pruned from {path}": count for path, count in pruned.items()}
-    rows = [{"table": name, "rows": count} for name, count in counts.items()]
-    print_rows({"batch": last, "pruned": pruned}, rows, "table rows", how)
-    return DONE
 
 
 def metrics(*paths: Paths, how: Into, resume: Resume = False) -> int:
