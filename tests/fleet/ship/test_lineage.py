@@ -106,6 +106,23 @@ def test_a_file_whose_rows_alone_went_back_is_noticed(world: World, pair: Pair, 
     assert [] == level(log, [world.path("alice")])
 
 
+def test_a_file_with_other_open_rows_is_noticed(world: World, log: str) -> None:
+    """Messages that still wait have ids, too: others in their places are of another history."""
+    world.open("bob")
+    for round_ in range(2):
+        alice = world.open("alice")
+        alice.send("bob", {"wish": "fine"}, type="do", delay=3600)
+        if not round_:
+            backup = world.keep("alice")
+    _ship(alice.path, log)
+    world.restore("alice", backup)
+    for _ in range(3):
+        world.open("alice").send("bob", {"wish": "fine"}, type="do", delay=3600)
+        world.rest()
+
+    assert "restored" == _ship(world.path("alice"), log).history
+
+
 def test_two_copies_that_both_go_on_are_told(world: World, pair: Pair, log: str) -> None:
     """Each continues an epoch of its own, however often they are shipped in turn."""
     path = _mail(world, pair, 3)

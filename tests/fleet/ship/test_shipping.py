@@ -72,10 +72,8 @@ def test_the_log_at_rest_equals_the_files(
         step()
         if number % every == 0:
             done = ship.files([str(world.folder)], log, pace=pace)
-            assert [""] == sorted({each.error for each in done})
-    ship.files([str(world.folder)], log, pace=pace)
-
-    assert [] == level(log, _paths(world))
+            assert {("", 1)} == {(each.error, each.epoch) for each in done}
+            assert [] == level(log, _paths(world)), step
 
 
 def test_what_is_level_is_not_shipped_again(world: World, pair: Pair, log: str) -> None:
