@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -171,6 +174,37 @@ def test_a_run_that_dies_before_its_last_commit_is_done_again(
     again = nights.night()
 
     assert (3, {"delivered_once": 2}) == (again.messages, dict(again.before))
+
+
+KILLED = """
+import os, signal, sys
+from onceward.fleet import Rules, reconcile, run
+from onceward.fleet.unsettled import State
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+folder, now, step = sys.argv[1:]
+setattr({"commit": State, "keep_file": State, "finish": run}[step], step, die)
+rules = Rules(now=int(now))
+reconcile(folder + "/agents", out=folder + "/killed", rules=rules, state=folder + "/state.db")
+"""
+
+
+@pytest.mark.parametrize("step", ["keep_file", "finish", "commit"])
+def test_a_killed_run_leaves_the_state_as_it_was(step: str, nights: Nights) -> None:
+    """SIGKILL before, between or after the results: the next run judges the same day."""
+    nights.work(2)
+    nights.night()
+    nights.work(3)
+    nights.world.rest()
+    words = [str(nights.folder), str(nights.world.clock.now()), step]
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
+    again = nights.night()
+
+    assert -signal.SIGKILL == done.returncode
+    assert (3, {"delivered_once": 2}) == (again.messages, dict(again.before))
+    assert nights.whole().verdicts == _all(again)
 
 
 def test_files_in_which_nothing_happened_are_not_opened(

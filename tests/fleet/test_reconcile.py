@@ -14,6 +14,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.cli import main
+from onceward.fleet.loading import attached, reading_of, workspace
 from onceward.fleet.manifest import OutputTaken
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.report import Report
@@ -22,7 +23,7 @@ from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import Rules
 from onceward.model.names import DIRECTORY
 from onceward.testing import fleet as generator
-from onceward.testing.fleet_faults import BEFORE, NOW
+from onceward.testing.fleet_faults import BEFORE, NOW, handling, post
 from onceward.testing.world import World
 
 Made = Callable[..., Path]
@@ -189,3 +190,30 @@ def test_the_demo_finds_all_that_it_made(
     """One command shows all, without Spark."""
     assert 0 == main(["fleet", "demo", "--home", str(tmp_path / "home"), "--json"])
     assert json.loads(capsys.readouterr().out)["ok"]
+
+
+def test_horizons_are_of_the_moment_of_the_evidence(tmp_path: Path) -> None:
+    """A file that is pruned while it is read says so: its messages are not called lost."""
+    with World(tmp_path / "agents") as world:
+        near, far = world.open("near"), world.open(handling("far"))
+        post(near, "far", 3)
+        world.run(near, far)
+        world.clock.advance(8 * 86_400)
+        now = world.clock.now()
+
+        def prune(step: str) -> None:
+            if step.startswith("reading"):
+                far.run_maintenance()
+
+        report = reconcile(
+            tmp_path / "agents", out=tmp_path / "out", rules=Rules(now=now), on_step=prune
+        )
+        with closing(workspace(tmp_path / "w.db")) as con, attached(con, str(far.path)):
+            before = reading_of(con, str(far.path))
+            post(near, "far", 1)
+            world.run(near, far)
+            world.clock.advance(8 * 86_400)
+            far.run_maintenance()
+
+            assert before == reading_of(con, str(far.path))
+    assert {"forgotten": 3} == dict(report.verdicts)

@@ -93,9 +93,9 @@ def _file(con: apsw.Connection, found: Found, known: KnownFile | None) -> Progre
     if known is not None and same and not _concerned(con, known.reading):
         return Progress(found, known.reading, known.places)
     try:
-        with attached(con, found.path) as source:
-            reading, places = reading_of(source), places_of(source)
-            if known is not None and not continues(source, known, places, reading.file):
+        with attached(con, found.path):
+            reading, places = reading_of(con, found.path), places_of(con)
+            if known is not None and not continues(con, known, places, reading.file):
                 raise WentBackError
             for box in VIEWS:
                 after = known.places[box][0] if known is not None else 0

@@ -53,8 +53,8 @@ def load(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> Readi
     A file that cannot be read to its end adds nothing.
     """
     try:
-        with attached(con, path, busy_timeout=busy_timeout) as source:
-            reading = reading_of(source)
+        with attached(con, path, busy_timeout=busy_timeout):
+            reading = reading_of(con, path)
             for box in VIEWS:
                 add(con, box, ALL, reading.file)
             return reading
@@ -87,19 +87,19 @@ def attached(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> I
                 con.execute(DETACH)
 
 
-def reading_of(source: Source) -> Reading:
+def reading_of(con: apsw.Connection, path: str) -> Reading:
     """
-    Return what an open file says of itself.
+    Return what the attached file says of itself, at the moment of its evidence.
 
     Raises:
         Unreadable: it says what no agent's file does.
 
     """
-    [(told,)] = source.con.execute(WITNESS).fetchall()
+    [(told,)] = con.execute(WITNESS).fetchall()
     try:
-        return Reading.of(source.path, str(told))
+        return Reading.of(path, str(told))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Unreadable(source.path, "foreign", f"its views say {error!r}") from error
+        raise Unreadable(path, "foreign", f"its views say {error!r}") from error
 
 
 def add(

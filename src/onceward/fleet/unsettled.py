@@ -17,7 +17,6 @@ from onceward.errors import OncewardError, StoreCorrupt
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
 from onceward.fleet.manifest import OutputBusy
-from onceward.fleet.opening import Source
 from onceward.fleet.verdicts import VERDICTS
 from onceward.fleet.witnesses import Reading
 
@@ -45,8 +44,8 @@ SETTLE: Final = "DELETE FROM unsettled WHERE id = ? AND sender = ? AND recipient
 COUNT: Final = """
 INSERT INTO settled VALUES (?, ?) ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
 """
-HIGH: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)"
-AT: Final = "SELECT id FROM {view} WHERE seq = ?"
+HIGH: Final = "SELECT coalesce((SELECT seq FROM agent.sqlite_sequence WHERE name = ?), 0)"
+AT: Final = "SELECT id FROM agent.{view} WHERE seq = ?"
 FINAL: Final = (
     *(verdict.name for verdict in VERDICTS if verdict.weight in {"good", "ended"}),
     "forgotten",
@@ -167,27 +166,27 @@ def _prepare(con: apsw.Connection, path: Path) -> None:
     con.execute(CREATE)
 
 
-def places_of(source: Source) -> Places:
-    """Return how far the tables of an open file go."""
+def places_of(con: apsw.Connection) -> Places:
+    """Return how far the tables of the attached file go, at the moment of its evidence."""
     places = {}
     for box, view in VIEWS.items():
-        [(high,)] = source.con.execute(HIGH, (f"_{view}",)).fetchall()
-        places[box] = (int(str(high)), _id_at(source, view, int(str(high))))
+        [(high,)] = con.execute(HIGH, (f"_{view}",)).fetchall()
+        places[box] = (int(str(high)), _id_at(con, view, int(str(high))))
     return places
 
 
-def continues(source: Source, known: KnownFile, now: Places, file: int) -> bool:
-    """Return whether an open file still has what was read of it, but for what was pruned."""
+def continues(con: apsw.Connection, known: KnownFile, now: Places, file: int) -> bool:
+    """Return whether the attached file still has what was read of it, but for what was pruned."""
     if known.reading.file != file:
         return False
     for box, (seq, message_id) in known.places.items():
-        if now[box][0] < seq or _id_at(source, VIEWS[box], seq) not in {"", message_id}:
+        if now[box][0] < seq or _id_at(con, VIEWS[box], seq) not in {"", message_id}:
             return False
     return True
 
 
-def _id_at(source: Source, view: str, seq: int) -> str:
-    found = source.con.execute(AT.format(view=view), (seq,)).fetchall()
+def _id_at(con: apsw.Connection, view: str, seq: int) -> str:
+    found = con.execute(AT.format(view=view), (seq,)).fetchall()
     return str(found[0][0]) if found else ""
 
 
