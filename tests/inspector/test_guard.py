@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from onceward.errors import InvalidArgument
 from onceward.inspector import app
-from onceward.inspector.guard import COOKIE, is_loopback
+from onceward.inspector.guard import cookie_name, is_loopback
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home
@@ -51,7 +51,7 @@ def test_nothing_is_shown_without_the_token(locked: TestClient, page: str) -> No
 def test_another_token_is_refused(locked: TestClient, given: str) -> None:
     """Whole and equal, or none."""
     assert 401 == locked.get("/", params={"token": given}).status_code
-    assert 401 == locked.get("/", headers={"cookie": f"{COOKIE}={TOKEN}"}).status_code
+    assert 401 == locked.get("/", headers={"cookie": f"{cookie_name(TOKEN)}={TOKEN}"}).status_code
 
 
 def test_the_first_use_leaves_a_cookie_and_takes_the_token_out_of_the_address(

@@ -54,11 +54,8 @@ class Guard:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._token = token
-        self._cookie = (
-            ""
-            if token is None
-            else hmac.new(secrets.token_bytes(32), token.encode(), hashlib.sha256).hexdigest()
-        )
+        self._cookie = proof(token or "")
+        self._name = cookie_name(token or "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse."""
@@ -83,7 +80,7 @@ class Guard:
             return PlainTextResponse("no page is served under this host name", 421)
         if self._token is None or scope["path"] in OPEN:
             return None
-        if hmac.compare_digest(cookie(headers, COOKIE), self._cookie):
+        if hmac.compare_digest(cookie(headers, self._name), self._cookie):
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._is_token(given):
@@ -100,11 +97,21 @@ class Guard:
         rest = urlencode([pair for pair in query if pair[0] != "token"])
         path = "/" + scope["path"].lstrip("/")  # two slashes would be another host
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        answer.set_cookie(COOKIE, self._cookie, httponly=True, samesite="strict")
+        answer.set_cookie(self._name, self._cookie, httponly=True, samesite="strict")
         return answer
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())
+
+
+def proof(token: str) -> str:
+    """Return what proves that a reader had the token, without telling it."""
+    return hmac.new(token.encode(), COOKIE.encode(), hashlib.sha256).hexdigest()
+
+
+def cookie_name(token: str) -> str:
+    """Return the name of the cookie: inspectors at other ports of one host have others."""
+    return f"{COOKIE}-{hashlib.sha256(proof(token).encode()).hexdigest()[:8]}"
 
 
 def cookie(headers: Headers, name: str) -> str:

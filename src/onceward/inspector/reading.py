@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.db import migrations
-from onceward.db.connection import BusyHandler, close_without_checkpoint, connect, translate_error
+from onceward.db.connection import (
+    BusyHandler,
+    close_without_checkpoint,
+    connect,
+    translate_own_error,
+)
 from onceward.db.database import APPLICATION_ID
-from onceward.errors import StoreUnusable
+from onceward.errors import StoreFault, StoreUnusable
 
 WAIT_FOR: Final = 1.0
 """Seconds that a page waits for the recovery of a WAL, or for the close of a last connection."""
@@ -60,9 +65,15 @@ class Reader:
         except UnicodeDecodeError:
             raise
         except Exception as error:
-            raise translate_error(error, self.path) from error
+            raise self._meant(error) from error
         finally:
             cursor.close(True)  # noqa: FBT003 - forced: apsw takes it by position only
+
+    def _meant(self, error: Exception) -> BaseException:
+        if self._too_long():
+            msg = f"{self.path}: reading took longer than {LONGEST:g} s and was given up"
+            return StoreFault(msg)
+        return translate_own_error(error, self.path)
 
     def _as_bytes(self, sql: str, bindings: Any) -> str:
         """Return the statement with each text as bytes, for text that is no UTF-8."""
@@ -78,7 +89,7 @@ class Reader:
             cursor.execute(sql, bindings)
         except Exception as error:  # the trace ends the statement before its first row
             if not names:
-                raise translate_error(error, self.path) from error
+                raise translate_own_error(error, self.path) from error
         finally:
             cursor.close(True)  # noqa: FBT003 - as above
         columns = ", ".join(f"c{at}" for at in range(len(names)))

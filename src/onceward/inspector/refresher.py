@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
 
-from onceward.errors import OncewardError
 from onceward.inspector.queries.overview import Overview, overview
 from onceward.inspector.reading import opened
 from onceward.inspector.targets import Targets
@@ -125,7 +124,7 @@ class Refresher:
         try:
             with opened(path) as reader:
                 return Snapshot(key, path, now, before, overview(reader, now))
-        except (OncewardError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - other files are still to be read
             return Snapshot(key, path, now, before, None, str(error))
 
     def _keep(self, found: dict[str, Snapshot | None]) -> None:

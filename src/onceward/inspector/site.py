@@ -174,4 +174,6 @@ def _environment(redaction: Redaction) -> Environment:
     }
     made.filters["hidden"] = redaction.error
     made.globals |= {"address": address, "with_query": with_query}
+    for name in made.list_templates():
+        made.get_template(name)  # compiled here, not for the first reader
     return made

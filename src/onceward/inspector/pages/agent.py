@@ -5,8 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from onceward.inspector.pages.home import chart
-from onceward.inspector.queries.agent import ROWS, agent_facts, minutes
+from onceward.inspector.pages.home import chart, number
+from onceward.inspector.queries.agent import ROWS, After, agent_facts, minutes
+from onceward.inspector.reading import NEVER
 from onceward.inspector.site import site_of
 
 
@@ -14,7 +15,10 @@ def agent(request: Request) -> Response:
     """Answer with the page of one agent."""
     site = site_of(request)
     with site.reading(request) as (key, reader):
-        facts = agent_facts(reader, site.now())
+        asked = request.query_params
+        run = number(asked.get("run", "")) or NEVER
+        after = After(peer=asked.get("peer", ""), queue=asked.get("queue", ""), run=run)
+        facts = agent_facts(reader, site.now(), after)
     return site.html(
         request,
         "agent.html",

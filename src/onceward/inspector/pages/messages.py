@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onceward.inspector.queries.listing import VIEWS, Conditions, Listing, bodies, listing
+from onceward.inspector.queries.listing import VIEWS, Conditions, Listing, before, bodies, listing
 from onceward.inspector.queries.message import whole_frame
 from onceward.inspector.reading import NEVER, Reader
 from onceward.inspector.site import NOT_FOUND, Site, site_of
@@ -32,8 +33,12 @@ def messages(request: Request) -> Response:
         raise HTTPException(NOT_FOUND, "a box is outbox, inbox or dead")
     named = {name: asked.get(name) or None for name in FILTERS}
     wanted = Conditions(**named)
+    until = _moment(asked.get("until", ""))
     with site.reading(request) as (key, reader):
-        found = listing(reader, box, wanted, before=_before(asked.get("before", "")))
+        start = _before(asked.get("before", ""))
+        if until is not None and "before" not in asked:
+            start = before(reader, box, until)
+        found = listing(reader, box, wanted, before=start)
         shown = _without_secrets(site, reader, box, wanted, found)
     return site.html(
         request,
@@ -43,11 +48,22 @@ def messages(request: Request) -> Response:
         box=box,
         boxes=[*VIEWS],
         states=STATES[box],
-        wanted=named,
+        wanted=named | {"until": asked.get("until") or None},
         found=found,
         shown=shown,
         first="before" not in asked,
     )
+
+
+def _moment(text: str) -> int | None:
+    """Return a moment of an address, of UTC unless it says otherwise; None where it has none."""
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise HTTPException(NOT_FOUND, f"{text} is no moment: 2026-01-31T12:00") from error
+    return int(found.replace(tzinfo=found.tzinfo or UTC).timestamp() * 1000)
 
 
 def _before(text: str) -> int:

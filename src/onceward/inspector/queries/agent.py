@@ -33,25 +33,26 @@ SELECT sender, lane, session, priority, state, head_id, attempts, due_at, leased
 PEERS: Final = f"""
 SELECT name, url, breaker, failures, in_flight, number, due_at, seen_at, last_error, owner
   FROM onceward_peers
- WHERE name >= ?
+ WHERE name > ?
  ORDER BY name LIMIT {ROWS + 1}
 """
 BACKLOG: Final = "SELECT peer, oldest_at FROM onceward_backlog WHERE box = 'outbox'"
 RUNS: Final = f"""
-SELECT id, session, mode, state, messages, cause, owner, lease_at, started_at, ended_at
+SELECT seq, id, session, mode, state, messages, cause, owner, lease_at, started_at, ended_at
   FROM onceward_runs
- WHERE seq <= ?
+ WHERE seq < ?
  ORDER BY seq DESC LIMIT {ROWS + 1}
 """
 QUEUES: Final = f"""
 SELECT session, state, mode, waiting, bound, dropped, run, due_at, paused_at
   FROM onceward_session_queues
- WHERE session >= ?
+ WHERE session > ?
  ORDER BY session LIMIT {ROWS + 1}
 """
 LIMITS: Final = f"""
 SELECT scope, name, used_by, messages, max_messages, bytes, max_bytes, overflow
-  FROM onceward_limits
+  FROM (SELECT * FROM onceward_limits LIMIT 10000)
+ ORDER BY max(coalesce(1.0 * messages / max_messages, 0), coalesce(1.0 * bytes / max_bytes, 0)) DESC
  LIMIT {ROWS + 1}
 """
 
@@ -127,6 +128,7 @@ class PeerRow:
 class RunRow:
     """A run, open or past."""
 
+    seq: int
     id: str
     session: str
     mode: str
@@ -197,17 +199,26 @@ class AgentFacts:
         return dict(Counter(owner for owner in owners if owner))
 
 
-def agent_facts(reader: Reader, now: Millis) -> AgentFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    """Where the lists of a page go on: after a name, and before a run."""
+
+    peer: str = ""
+    queue: str = ""
+    run: int = NEVER
+
+
+def agent_facts(reader: Reader, now: Millis, after: After) -> AgentFacts:
     """Return what the page of an agent shows."""
     return AgentFacts(
         overview=overview(reader, now),
         file=FileFacts(*reader.rows(FILE)[0]),
         states=States(*reader.rows(STATES)[0]),
         lanes=tuple(LaneRow(*row) for row in reader.rows(LANES)),
-        peers=tuple(PeerRow(*row) for row in reader.rows(PEERS, ("",))),
+        peers=tuple(PeerRow(*row) for row in reader.rows(PEERS, (after.peer,))),
         oldest_by_peer=dict(reader.rows(BACKLOG)),
-        runs=tuple(RunRow(*row) for row in reader.rows(RUNS, (NEVER,))),
-        queues=tuple(QueueRow(*row) for row in reader.rows(QUEUES, ("",))),
+        runs=tuple(RunRow(*row) for row in reader.rows(RUNS, (after.run,))),
+        queues=tuple(QueueRow(*row) for row in reader.rows(QUEUES, (after.queue,))),
         limits=tuple(LimitRow(*row) for row in reader.rows(LIMITS)),
     )
 

@@ -68,6 +68,10 @@ AT: Final = {
     box: f"SELECT {at} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"
     for box, (view, at, _, _) in VIEWS.items()
 }
+NEWEST: Final = {
+    box: f"SELECT seq FROM {view} WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
+    for box, (view, _, _, _) in VIEWS.items()
+}
 BODY: Final = {
     box: f"SELECT body FROM {view} WHERE seq = ?" for box, (view, _, _, _) in VIEWS.items()
 }
@@ -159,6 +163,17 @@ def _found(
 def _named(wanted: Conditions) -> dict[str, Any]:
     names = ("state", "peer", "type", "session", "topic", "text")
     return {name: getattr(wanted, name) for name in names}
+
+
+def before(reader: Reader, box: str, until: Millis) -> int:
+    """Return the number of the first message of a box at or after a moment."""
+    last = reader.rows(NEWEST[box], (NEVER,))
+    low, high = 0, int(last[0][0]) + 1 if last else 0
+    while low < high:
+        middle = (low + high) // 2
+        found = reader.rows(AT[box], (middle,))
+        low, high = (low, middle) if not found or found[0][0] >= until else (middle + 1, high)
+    return low
 
 
 def bodies(reader: Reader, box: str, seqs: list[int]) -> dict[int, str]:
