@@ -101,7 +101,7 @@ def _read(
 
     rows = scan().messages
     pairs = alternate(ours, scan, rounds=plan.rounds)
-    more = {"columns": len(columns) or len(frame.columns), "rows": rows, "files": FILES}
+    more = {"columns": len(frame.columns), "rows": rows, "files": FILES}
     return compare("fleet", pairs, durability="", goals=[Goal("ratio", at_least=at_least)], **more)
 
 
