@@ -406,7 +406,7 @@ def test_the_first_look_costs_as_much_as_its_files(
     box: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    However little time a look has, all files are examined once in at most sixteen looks.
+    However little time a look has, all files are examined once in at most eight looks.
 
     Files are listed once for all of them, so twice as many files cost twice as much.
     """

@@ -48,7 +48,7 @@ SETTLED_NS: Final = 2_000_000_000
 ROW_BYTES: Final = 512
 MOST_TOLD: Final = 100
 """Agents that a report of the lag names."""
-MOST_LOOKS: Final = 16
+MOST_LOOKS: Final = 8
 """Looks after which each file of a fleet was examined, however slow its disk is."""
 
 
@@ -84,7 +84,7 @@ class Follower:
         """
         Return how far each file was read, and report those that vanished or cannot be read.
 
-        Some seconds of looking, or a sixteenth of the files if that takes longer, then the rest
+        Some seconds of looking, or an eighth of the files if that takes longer, then the rest
         waits for the next call. Files are listed anew once each of the last list had its turn.
         """
         if not self._left:
@@ -221,6 +221,15 @@ def begin(known: Position | None, now: Head) -> Position:
     return replace(known, change="") if known.change else known
 
 
+def _is_read(known: Position | None, now: Head) -> bool:
+    return (
+        known is not None
+        and known.seq == now.high
+        and known.file_id == now.file_id
+        and now.forked is None
+    )
+
+
 def advance(known: Positions, heads: Mapping[str, Head], limit: int | None) -> Positions:
     """
     Return the positions after the next batch of about *limit* rows; *known* if nothing is new.
@@ -228,7 +237,11 @@ def advance(known: Positions, heads: Mapping[str, Head], limit: int | None) -> P
     Every file that has something gets its share first, so that one busy file
     does not keep the others waiting.
     """
-    starts = {path: begin(known.get(path), now) for path, now in sorted(heads.items())}
+    starts = {
+        path: begin(known.get(path), now)
+        for path, now in sorted(heads.items())
+        if not _is_read(known.get(path), now)
+    }
     waiting = {
         path: heads[path].high - start.seq
         for path, start in starts.items()
@@ -271,7 +284,8 @@ def lag(reached: Positions, heads: Mapping[str, Head]) -> dict[str, Any]:
     """Return how many rows wait behind *reached*, in all and by agent, for those with most."""
     waiting: Counter[str] = Counter()
     for path, now in heads.items():
-        waiting[now.agent] += now.high - begin(reached.get(path), now).seq
+        if not _is_read(reached.get(path), now):
+            waiting[now.agent] += now.high - begin(reached.get(path), now).seq
     rows = sum(now.high for now in heads.values())
     worst = {agent: count for agent, count in waiting.most_common(MOST_TOLD) if count}
     return {"files": len(heads), "rows": rows, "lag": waiting.total(), "lag_by_agent": worst}
