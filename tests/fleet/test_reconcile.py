@@ -217,3 +217,10 @@ def test_horizons_are_of_the_moment_of_the_evidence(tmp_path: Path) -> None:
 
             assert before == reading_of(con, str(far.path))
     assert {"forgotten": 3} == dict(report.verdicts)
+
+
+def test_no_file_is_no_success(tmp_path: Path) -> None:
+    """A folder without agents proves nothing, for a caller of the function, too."""
+    report = reconcile(tmp_path / "nowhere", out=tmp_path / "out")
+
+    assert (False, True, 0) == (report.complete, report.failed("loss"), report.broken)
