@@ -26,6 +26,7 @@ from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
 PACE = Pace(Limit(rows=4))
+WHOLE = Pace()
 
 
 def _local(folder: Path) -> Objects:
@@ -64,8 +65,8 @@ def _send(path: Path) -> None:
         box.send("bob", {"wish": "fine"}, type="do")
 
 
-def _shipper(path: Path, objects: Any) -> Shipper:
-    made = Shipper([str(path)], "unused", pace=PACE)
+def _shipper(path: Path, objects: Any, pace: Pace = PACE) -> Shipper:
+    made = Shipper([str(path)], "unused", pace=pace)
     made._log._objects = objects
     return made
 
@@ -101,14 +102,16 @@ def test_a_shipper_may_be_killed_between_any_two_steps(
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("pace", [PACE, WHOLE], ids=["pieces", "whole"])
 @PLACES
 def test_two_shippers_may_meet_at_any_step(
-    changed: Path, tmp_path: Path, place: Callable[[Path], Objects]
+    changed: Path, tmp_path: Path, place: Callable[[Path], Objects], pace: Pace
 ) -> None:
     """One that overtakes another between any two steps: both end, and no row is twice."""
-    moments = _moments(changed, place(tmp_path / "n"), lambda: place(tmp_path / "count"))
+    count = Stepping(place(tmp_path / "count"), -1, kill)
+    _shipper(changed, count, pace).once()
 
-    for when in range(1, moments + 1):
+    for when in range(1, count.steps + 1):
         folder = tmp_path / f"met-{when}"
 
         def other(folder: Path = folder) -> None:
@@ -116,7 +119,7 @@ def test_two_shippers_may_meet_at_any_step(
             [done] = _shipper(changed, place(folder)).once()
             assert "" == done.error
 
-        [done] = _shipper(changed, Stepping(place(folder), when, other)).once()
+        [done] = _shipper(changed, Stepping(place(folder), when, other), pace).once()
 
         assert ("", []) == (done.error, level(_log(place(folder)), [changed])), when
         shutil.rmtree(folder)
@@ -135,7 +138,7 @@ def test_a_shipper_that_slept_for_long_adds_nothing_of_the_past(
             _send(changed)
 
     for when in (5, 9, 13, 17):
-        _shipper(changed, Stepping(place(folder), when, others)).once()
+        _shipper(changed, Stepping(place(folder), when, others), WHOLE).once()
 
         assert [] == level(_log(place(folder)), [changed]), when
 
