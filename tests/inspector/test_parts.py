@@ -1,0 +1,149 @@
+"""Words, secrets, journeys and diagrams: what pages are made of, without a page."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward.inspector import words
+from onceward.inspector.journey import phases, steps
+from onceward.inspector.pages.home import together
+from onceward.inspector.pages.live import Streams
+from onceward.inspector.pages.message import NOTHING
+from onceward.inspector.queries.conversation import Part, Spoken
+from onceward.inspector.queries.message import message
+from onceward.inspector.queries.rates import Rates
+from onceward.inspector.reading import opened
+from onceward.inspector.redaction import HIDDEN, Redaction
+from onceward.inspector.sequence import diagram, exchanges
+from onceward.inspector.site import Site
+
+if TYPE_CHECKING:
+    from tests.inspector.conftest import Home
+
+
+@pytest.mark.parametrize(
+    ("millis", "span", "age"),
+    [(0, "0 ms", "0 s"), (999, "999 ms", "0 s"), (1500, "1.5 s", "1 s"), (59_000, "59 s", "59 s"),
+     (90_000, "2 min", "1 min"), (7_200_000, "2 h", "2 h"), (-3000, "-3.0 s", "0 s"),
+     (864_000_000, "10 d", "10 d")],
+)  # fmt: skip
+def test_spans_are_words(millis: int, span: str, age: str) -> None:
+    """In their largest unit; an age is whole and never negative."""
+    assert (span, age) == (words.span(millis), words.age(millis))
+
+
+def test_moments_of_any_file_are_shown() -> None:
+    """Also one that no calendar has."""
+    assert "2026-01-01 00:00:00.007 UTC" == words.moment(1_767_225_600_007)
+    assert "2026-01-01T00:00:00.007Z" == words.rfc3339(1_767_225_600_007)
+    assert str(1 << 80) == words.moment(1 << 80)
+
+
+def test_counts_end_where_counting_did() -> None:
+    """Above it stands a plus."""
+    assert ["9,999", "10,000", "10,000+"] == [words.bounded(n) for n in (9_999, 10_000, 10_001)]
+
+
+def test_fields_are_hidden_with_all_that_is_in_them() -> None:
+    """By their names at any depth; other values stay."""
+    body = {"a": [{"password": {"x": 1}, "API-Key": "k"}], "n": 1.5, "token_count": None}
+
+    assert {"a": [{"password": HIDDEN, "API-Key": HIDDEN}], "n": 1.5, "token_count": HIDDEN} == (
+        Redaction().value(body)
+    )
+
+
+def test_a_pattern_hides_text_numbers_names_and_errors() -> None:
+    """Wherever it matches, in text that is no JSON too."""
+    hide = Redaction([r"\d{6,}", "iban"])
+
+    assert {"note": f"call {HIDDEN} now", "phone": HIDDEN, f"{HIDDEN}_of": HIDDEN} == hide.value(
+        {"note": "call 123456 now", "phone": 1234567, "iban_of": "x"}
+    )
+    assert f"not json {HIDDEN}" == hide.json("not json 999999")
+    assert (f"bad {HIDDEN}", None) == (hide.error("bad 123456"), hide.error(None))
+    assert HIDDEN in hide.json("[" * 100_000 + "123456")
+
+
+def test_a_message_to_oneself_has_one_file(home: Home) -> None:
+    """Each step once."""
+    from onceward import Postbox  # noqa: PLC0415 - beside its use
+
+    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+        sent = shop.send("shop", 1, type="note")
+        shop.run_until_idle()
+    with opened(home.path / "shop.db") as reader:
+        found = message(reader, sent)
+
+    told = [step.what for step in steps(found, found)]
+    assert ["committed", "accepted"] == [what for what in told if what in {"committed", "accepted"}]
+    assert len(told) == len(set(told))
+    assert ["outbox", "inbox"] == [phase.name for phase in phases(found, found)]
+
+
+def test_a_message_that_no_file_knows_has_no_journey() -> None:
+    """Nothing is invented."""
+    assert ([], [], False) == (steps(NOTHING, NOTHING), phases(NOTHING, NOTHING), bool(NOTHING))
+
+
+def spoken(message_id: str, sender: str, recipient: str, at: int, state: str) -> Spoken:
+    """Return a message as one file has it."""
+    return Spoken(message_id, sender, recipient, "s", "t" * 40, state, at, None, None, None, None)
+
+
+def test_what_two_files_tell_of_a_message_is_one_arrow() -> None:
+    """With the outcome that the recipient has; the time on the way is between the two."""
+    there = Part((spoken("1", "a", "b", 10, "sent"),), (), ())
+    here = Part((), (spoken("1", "a", "b", 15, "processed"),), ())
+    [each] = exchanges([there, here])
+    drawn = diagram([each])
+
+    assert (10, 15, "processed") == (each.sent_at, each.received_at, each.state)
+    assert ["a", "b"] == [name for name, _ in drawn.agents]
+    assert ("good", 24, False) == (
+        drawn.arrows[0].tone,
+        len(drawn.arrows[0].label),
+        drawn.arrows[0].to_itself,
+    )
+
+
+def test_one_id_for_two_recipients_is_two_arrows() -> None:
+    """Copies of a message to many may bear one id; a message to oneself has a loop."""
+    part = Part(
+        (spoken("1", "a", "b", 1, "sent"), spoken("1", "a", "c", 1, "sent"),
+         spoken("2", "a", "a", 2, "sent")), (), ()
+    )  # fmt: skip
+    drawn = diagram(exchanges([part]))
+
+    assert [False, False, True] == [arrow.to_itself for arrow in drawn.arrows]
+    assert drawn.width > drawn.agents[-1][1]
+
+
+def test_rates_of_agents_are_added_span_by_span() -> None:
+    """One that was counted two spans ago is moved by as many."""
+    now = Rates(600, 100, (0, 0, 1), (0, 0, 0), (1, 1, 1))
+    old = Rates(400, 100, (5, 6, 7), (0, 0, 2), (0, 0, 0))
+
+    assert Rates(600, 100, (7, 0, 1), (2, 0, 0), (1, 1, 1)) == together([now, old])
+    assert together([]) is None
+
+
+def test_a_stream_tells_the_names_of_what_has_changed(site: Site, home: Home) -> None:
+    """One event for a commit; the stream ends with the program."""
+    from onceward import Postbox  # noqa: PLC0415 - beside its use
+
+    async def told() -> list[str]:
+        streams = Streams()
+        events = streams.events(site, ["mailer"])
+        found = [await anext(events)]
+        with Postbox(home.path / "mailer.db", start=False, clock=home.clock) as mailer:
+            mailer.pause()
+            await asyncio.to_thread(site.refresher.refresh)
+        found.append(await anext(events))
+        streams.stopped = True
+        return found + [event async for event in events]
+
+    assert ["retry: 2000\n\n", 'event: changed\ndata: ["mailer"]\n\n'] == asyncio.run(told())
