@@ -116,7 +116,7 @@ def test_two_shippers_may_meet_at_any_step(
 
         def other(folder: Path = folder) -> None:
             _send(changed)
-            [done] = _shipper(changed, place(folder)).once()
+            [done] = _shipper(changed, place(folder), pace).once()
             assert "" == done.error
 
         [done] = _shipper(changed, Stepping(place(folder), when, other), pace).once()
