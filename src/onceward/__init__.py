@@ -24,6 +24,7 @@ if _typing.TYPE_CHECKING:
     from onceward.model.tick import Tick
     from onceward.model.ticket import Ticket
     from onceward.runtime.agent import Agent
+    from onceward.runtime.batch_context import AsyncBatchContext, BatchContext
     from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
     from onceward.runtime.depends import Depends
     from onceward.runtime.fanout import SendResult
@@ -39,6 +40,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "AsyncBatchContext",
     "AsyncChannel",
     "AsyncContext",
     "AsyncMailbox",
@@ -47,6 +49,7 @@ __all__ = [
     "AsyncRun",
     "AsyncSession",
     "AsyncTransaction",
+    "BatchContext",
     "Channel",
     "ChannelConfig",
     "Context",
@@ -82,6 +85,7 @@ __all__ = [
 
 _MODULES = {
     "Agent": "runtime.agent",
+    "AsyncBatchContext": "runtime.batch_context",
     "AsyncChannel": "api.aio",
     "AsyncContext": "runtime.context",
     "AsyncMailbox": "api.aio",
@@ -90,6 +94,7 @@ _MODULES = {
     "AsyncRun": "runtime.runs.run",
     "AsyncSession": "api.aio",
     "AsyncTransaction": "runtime.context",
+    "BatchContext": "runtime.batch_context",
     "Channel": "api.channels",
     "ChannelConfig": "store.directory.channels",
     "Context": "runtime.context",

@@ -42,6 +42,25 @@ def test_a_limit_costs_statements_by_the_claim(
     assert [each + more for each in plain] == limited
 
 
+def test_a_batch_costs_statements_by_the_call(opened: Open) -> None:
+    """Claiming, handling and settling a hundred messages takes as many as ten."""
+    agent = Agent("bob")
+    agent.on("job", batch=100)(lambda _: None)
+    box = opened(agent, share_commit_for=60)
+    costs: list[int] = []
+    worker: Any = box._workers[1]
+    for count in (10, 100):
+        for n in range(count):
+            box.send("bob", n, type="job")
+        box._dispatcher.run_due()
+        worker._most = count
+        counted = Counted(box)
+        assert count == worker.round()
+        costs.append(len(counted.take()))
+
+    assert costs[0] == costs[1] <= 16
+
+
 def test_lanes_that_wait_are_passed_over_in_pages(opened: Open) -> None:
     """A message behind 3000 lanes that have to wait is claimed at once; none of them is leased."""
     agent, called = Agent("bob"), list[str]()

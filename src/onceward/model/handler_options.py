@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from onceward.model.rate import Rate
     from onceward.model.retry import RetryPolicy
 
+WITHIN: Final = 0.2
+"""Seconds that a message waits for others of its batch where nothing is said."""
+ALONE: Final = ("concurrency", "rate", "unique_for")
+"""Options that a batch handler does not have."""
 Errors = type[BaseException] | tuple[type[BaseException], ...]
 """A class of exceptions, or several."""
 
@@ -37,6 +41,10 @@ class HandlerOptions(TypedDict, total=False):
     """Calls that one process makes at the same time; by default as many as it has workers."""
     rate: str | None
     """Calls that all processes on the file begin, such as ``10/m``; messages wait for theirs."""
+    batch: int | None
+    """Most messages of one call, which takes a list of bodies; for an exact type or topic."""
+    within: Span
+    """Time that a message may wait for others of its batch; a fifth of a second by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,8 @@ class HandlerRules:
     unique_for: Millis | None = None
     concurrency: int | None = None
     rate: Rate | None = None
+    batch: int | None = None
+    within: float = WITHIN
 
     def forbids_retry_after(self, error: BaseException) -> bool:
         """Return whether a message ends with *error*, however many attempts are left."""
@@ -73,6 +83,7 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
             f"there are {', '.join(HandlerOptions.__annotations__)}"
         )
         raise TypeError(msg)
+    _check_batch(options)
     retry_on, rate = options.get("retry_on"), options.get("rate")
     timeout, unique_for = options.get("timeout"), options.get("unique_for")
     return HandlerRules(
@@ -84,7 +95,22 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
         unique_for=None if unique_for is None else millis("unique_for", unique_for),
         concurrency=_number("concurrency", options.get("concurrency"), "at least one call runs"),
         rate=None if rate is None else _rate(rate),
+        batch=_number("batch", options.get("batch"), "a call has at least one message"),
+        within=seconds("within", options.get("within", WITHIN)),
     )
+
+
+def _check_batch(options: HandlerOptions) -> None:
+    """Refuse options that go only without, or only with ``batch``."""
+    if options.get("batch") is None:
+        if "within" in options:
+            msg = f"within={quoted(options['within'])} says how long a batch waits: say batch, too"
+            raise InvalidArgument(msg)
+        return
+    for name in ALONE:
+        if options.get(name) is not None:
+            msg = f"{name}={quoted(options[name])}: a batch handler has no {name}"
+            raise InvalidArgument(msg)
 
 
 def _rate(text: str) -> Rate:

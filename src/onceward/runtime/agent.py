@@ -27,7 +27,11 @@ from onceward.model.topics import check_pattern, matches
 from onceward.model.values import dataclass
 from onceward.model.vocabulary import Missed
 from onceward.runtime.depends import Dependencies
-from onceward.runtime.signatures import check_session_signature, message_signature
+from onceward.runtime.signatures import (
+    HandlerSignature,
+    check_session_signature,
+    message_signature,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -142,7 +146,12 @@ class Agent:
             if any(known.pattern == pattern for known in self.handlers):
                 msg = f"agent {self.name} already handles {pattern!r}"
                 raise InvalidArgument(msg)
-            found = message_signature(call, None if isinstance(what, str) else what)
+            model = None if isinstance(what, str) else what
+            found = (
+                message_signature(call, model)
+                if rules.batch is None
+                else _batch_signature(call, model, pattern)
+            )
             self.handlers.append(
                 Handler(
                     pattern=pattern,
@@ -297,6 +306,17 @@ class Agent:
             if handler.pattern in (type_name, topic):
                 return handler
         return next((h for h in self.handlers if h.wants(type_name, topic)), None)
+
+
+def _batch_signature(
+    call: Callable[..., Any], model: type | None, pattern: str
+) -> HandlerSignature:
+    from onceward.runtime.batch_signatures import batch_signature  # noqa: PLC0415 - rarely needed
+
+    if "*" in pattern or "#" in pattern:
+        msg = f"a batch handler needs an exact type or topic, not {pattern!r}"
+        raise InvalidArgument(msg)
+    return batch_signature(call, model)
 
 
 def _overridable(

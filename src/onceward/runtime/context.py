@@ -107,6 +107,9 @@ class Context:
         """
         self._extend(self._leased, seconds)
 
+    def _window(self, on_worker: OnWorker) -> AsyncContext:
+        return AsyncContext(self, on_worker)
+
     def _close(self) -> None:
         """Make the transaction object unusable from now on."""
         if self._transaction is not None:

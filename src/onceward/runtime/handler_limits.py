@@ -146,13 +146,16 @@ class WorkerGate:
         handler = self._limits.handler_of(kind)
         if handler is None:
             return True
+        if handler.rules.batch is not None:  # for a worker of its own
+            return False
         name, most = self._limits.places(handler)
         if most is not None and name not in self._held and not self._limits.has_place(name, most):
             return False
         return not self._limits.exhausted(handler.pattern, self._now)
 
-    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> int:
+    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
         """Return how many rows of a lane are claimed; their calls have a place then."""
+        del alone
         for index, row in enumerate(rows):
             handler = self._limits.handler_of(row[MESSAGE:])
             if handler is None:
@@ -164,6 +167,8 @@ class WorkerGate:
 
     def _admits(self, tx: StoreTransaction, handler: Handler) -> bool:
         rate, pattern = handler.rules.rate, handler.pattern
+        if handler.rules.batch is not None:
+            return False
         if rate is not None:
             if pattern not in self._left:
                 self._left[pattern] = self._limits.calls_left(tx, pattern, rate)

@@ -30,7 +30,7 @@ from onceward.model.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Sett
 from onceward.model.times import millis
 from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.async_face import OnWorker
-from onceward.runtime.context import AsyncContext, Context
+from onceward.runtime.context import Context
 from onceward.runtime.depends import await_with, call_with
 from onceward.store.inbox import LeasedMessage
 
@@ -165,7 +165,7 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
 
 def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any:
     def start(on_worker: OnWorker) -> Awaitable[Any]:
-        window, needed = AsyncContext(context, on_worker), prepared.handler.dependencies
+        window, needed = context._window(on_worker), prepared.handler.dependencies
         if needed is not None:
             return await_with(needed, prepared.handler.call, prepared.body, window)
         args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)

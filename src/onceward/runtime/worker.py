@@ -45,6 +45,7 @@ from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
 
 if TYPE_CHECKING:
+    from onceward.runtime.batch_worker import BatchGate
     from onceward.runtime.handler_limits import WorkerGate
 
 QUICK: Final = 0.05
@@ -91,7 +92,7 @@ class Worker:
         agent: Agent,
         loop: Loop,
         *,
-        gate: WorkerGate | None = None,
+        gate: WorkerGate | BatchGate | None = None,
         grow: Callable[[], bool] = _stay,
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks

@@ -7,7 +7,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from onceward.runtime.agent import Agent
+from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.invoke import Loop
 from onceward.runtime.worker import Worker
@@ -37,6 +37,9 @@ class WorkerPool:
         self._lock = Lock()
         self.workers: list[Worker] = [self._new(gate=self._gate()) for _ in range(said or 1)]
         """The workers that there are; further ones are added at the end."""
+        for handler in agent.handlers:
+            if handler.rules.batch is not None:
+                self.workers.append(_batch_worker(deps, agent, loop, handler))
 
     def grow(self) -> bool:
         """Start a further worker where there may be one; return whether there may be another."""
@@ -54,6 +57,12 @@ class WorkerPool:
             self._spare = 0
 
 
+def _batch_worker(deps: RuntimeDeps, agent: Agent, loop: Loop, handler: Handler) -> Worker:
+    from onceward.runtime.batch_worker import BatchWorker  # noqa: PLC0415 - rarely needed
+
+    return BatchWorker(deps, agent, loop, handler=handler)
+
+
 def alone(agent: Agent, workers: int | None) -> frozenset[str]:
     """
     Return the handlers of which one runs at a time although there are several workers.
@@ -66,7 +75,7 @@ def alone(agent: Agent, workers: int | None) -> frozenset[str]:
     return frozenset(
         each.pattern
         for each in agent.handlers
-        if not each.is_async and each.rules.concurrency is None
+        if not each.is_async and each.rules.concurrency is None and not each.rules.batch
     )
 
 
@@ -74,7 +83,8 @@ def pool_size(agent: Agent, workers: int | None) -> int:
     """Return how many workers an agent has: as said, or as many as its handlers can use."""
     if workers is not None:
         return workers
-    coroutines = ASYNC_WORKERS if any(each.is_async for each in agent.handlers) else 1
+    single = [each for each in agent.handlers if not each.rules.batch]
+    coroutines = ASYNC_WORKERS if any(each.is_async for each in single) else 1
     return max(coroutines, *(each.rules.concurrency or 1 for each in agent.handlers))
 
 
@@ -84,7 +94,8 @@ def handler_limits(
     """Return what the workers of an agent share, None where its handlers have no limits."""
     one_by_one = alone(agent, workers)
     rules = [each.rules for each in agent.handlers]
-    if not one_by_one and all(each.concurrency is None and each.rate is None for each in rules):
+    plain = [each.concurrency is None and each.rate is None and not each.batch for each in rules]
+    if not one_by_one and all(plain):
         return None
     from onceward.runtime.handler_limits import HandlerLimits  # noqa: PLC0415 - rarely needed
 

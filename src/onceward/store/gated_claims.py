@@ -32,6 +32,19 @@ SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, receiv
    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
  ORDER BY seq LIMIT :limit
 """
+# How many messages of a batch handler may be claimed, and since when the first of them waits.
+WAITING: Final = f"""
+SELECT count(*), min(received_at)
+  FROM (SELECT b.received_at
+          FROM _onceward_lanes
+         CROSS JOIN _onceward_inbox AS h ON h.seq = head_seq
+         CROSS JOIN _onceward_inbox AS b
+            ON b.lane_id = _onceward_lanes.lane_id AND b.state = 'pending'
+         WHERE head_seq IS NOT NULL AND due_at IS NULL AND {lanes.ORDINARY}
+           AND (h.type = :pattern OR h.topic = :pattern OR :passes)
+           AND (b.type = :pattern OR b.topic = :pattern)
+         LIMIT :batch)
+"""
 MESSAGE: Final = len(LeasedMessage._fields) - 1
 """Columns of a row that make a leased message; type and topic follow."""
 PAGE: Final = 10_000
@@ -49,8 +62,12 @@ class ClaimGate(Protocol):
     def fits(self, kind: Kind) -> bool:
         """Return whether a message may be claimed now, as far as can be seen without the file."""
 
-    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> int:
-        """Return how many of a lane's next rows (``NEXT_KINDS``) are claimed, from the first on."""
+    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
+        """
+        Return how many of a lane's next rows (``NEXT_KINDS``) are claimed, from the first on.
+
+        *alone* says that the row is claimed in isolation, as one that may kill its process.
+        """
 
     def end(self, tx: StoreTransaction) -> None:
         """Write down, in the claim's transaction, what was admitted."""
@@ -70,9 +87,9 @@ def claim(
         rows = _next(tx, wanted, lane_id, left)
         if shared and rows:
             rows = lanes.before_runs(tx, rows)
-        if rows and rows[0][0] <= careful_to:
-            rows = rows[:1]
-        rows = rows[: gate.admit(tx, rows)] if rows else rows
+        alone = bool(rows) and rows[0][0] <= careful_to
+        rows = rows[:1] if alone else rows
+        rows = rows[: gate.admit(tx, rows, alone=alone)] if rows else rows
         if rows:
             seqs = [row[0] for row in rows]
             claimable = (lane_id, token, careful_to)
