@@ -101,9 +101,14 @@ def test_a_batch_is_one_commit_with_its_writes(
         tx.execute(TABLE)
     send(box, *range(100))
     box._dispatcher.run_due()
-    made: list[int] = []
+    made: list[StoreTransaction] = []
     commit = StoreTransaction.commit
-    monkeypatch.setattr(StoreTransaction, "commit", lambda tx: (made.append(1), commit(tx))[1])
+
+    def counted(tx: StoreTransaction) -> None:
+        made.append(tx)
+        commit(tx)
+
+    monkeypatch.setattr(StoreTransaction, "commit", counted)
     handled = box._workers[1].round()
 
     assert (100, 2) == (handled, len(made))
