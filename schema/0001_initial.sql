@@ -170,8 +170,14 @@ CREATE TABLE _onceward_pending_replies (
     reply_id    TEXT,
     reason      TEXT,
     ended_at    INTEGER,
-    CHECK ((state = 'open') = (ended_at IS NULL))
+    asker_seq   INTEGER,
+    asker_index INTEGER,
+    asker_digest BLOB,
+    CHECK ((state = 'open') = (ended_at IS NULL)),
+    CHECK ((asker_seq IS NULL) = (asker_index IS NULL))
 ) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX _onceward_pending_replies_asker ON _onceward_pending_replies (asker_seq, asker_index) WHERE asker_seq IS NOT NULL;
 
 -- One row per stream of parcels that comes in: all that deduplication needs, for ever.
 CREATE TABLE _onceward_sender_streams (
@@ -654,6 +660,17 @@ WHEN OLD.state = 'pending'
  AND NOT EXISTS (SELECT 1 FROM _onceward_dead_letters WHERE origin = 'inbox' AND peer = OLD.sender AND id = OLD.id)
 BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
+END;
+
+-- A handler that waits for a reply is called again in the commit that stores it, or that says that none will come.
+CREATE TRIGGER _onceward_pending_replies_ended AFTER UPDATE OF state ON _onceward_pending_replies
+WHEN OLD.state = 'open' AND NEW.state <> 'open' AND NEW.asker_seq IS NOT NULL
+BEGIN
+    UPDATE _onceward_lanes
+       SET due_at = NULL
+     WHERE lane_id = (SELECT lane_id FROM _onceward_inbox WHERE seq = NEW.asker_seq)
+       AND owner IS NULL
+       AND head_seq = NEW.asker_seq;
 END;
 
 CREATE TRIGGER _onceward_runs_guard BEFORE UPDATE OF state ON _onceward_runs

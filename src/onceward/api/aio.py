@@ -34,7 +34,7 @@ from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions
 from onceward.api.queues import Queues, Runs
 from onceward.api.schedules import Schedules
-from onceward.api.session import Session, read_reply
+from onceward.api.session import Session
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.hooks import Hooks
@@ -63,6 +63,7 @@ from onceward.runtime.context import AsyncTransaction
 from onceward.runtime.engine import Due
 from onceward.runtime.invoke import run_coroutine
 from onceward.runtime.message import AsyncMessage, Message
+from onceward.runtime.replies import read_reply
 from onceward.runtime.transaction import Transaction
 from onceward.store import invariants, queries
 from onceward.store.mailbox_readers import EARLIEST

@@ -15,11 +15,8 @@ from onceward.errors import (
     InvalidArgument,
     InvalidMessage,
     OutcomeUnknown,
-    RequestFailed,
 )
-from onceward.model.body import decode
 from onceward.model.filters import SessionHistoryFilters
-from onceward.model.frame import Frame
 from onceward.model.names import plain_text
 from onceward.model.send_options import PLAIN, PublishOptions, SendOptions, parse_options
 from onceward.model.settings import Settings
@@ -29,6 +26,7 @@ from onceward.runtime.engine import until_found
 from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
 from onceward.runtime.lane_leases import InboxConsumer
 from onceward.runtime.message import Message
+from onceward.runtime.replies import read_reply
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store import history, queries, requests
@@ -308,18 +306,3 @@ class Session:
 
         """
         return history.find(self._db, session=self.name, **filters)
-
-
-def read_reply(ticket_id: str, found: requests.ReplyState, reply: type[T]) -> T:
-    """Return a reply read as *reply*; raises RequestFailed where none will come."""
-    if found.frame is None:
-        reason = found.reason or "its reply was pruned"
-        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
-        ticket = Ticket(ticket_id, found.recipient)
-        raise RequestFailed(msg, message_id=ticket_id, ticket=ticket, reason=reason)
-    frame = Frame.parse(found.frame)
-    if frame.body_error is not None:
-        msg = f"reply {frame.id} to request {ticket_id}: {frame.body_error}"
-        raise InvalidMessage(msg)
-    value: T = decode(frame.data, frame.data_base64, reply)
-    return value

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from onceward.model.body import encode
 from onceward.model.frame import Frame
 from onceward.model.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.model.ticket import Ticket
 from onceward.model.times import Span
 from onceward.runtime import results
 from onceward.runtime.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.runtime.commit_batch import HandlerCommitBatch
+from onceward.runtime.handler_requests import HandlerRequests, MadeRequest, Suspended
 from onceward.runtime.message import AsyncMessage, Message
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
+
+T = TypeVar("T")
 
 
 class Context:
@@ -99,6 +103,71 @@ class Context:
             results.TaskOutcome("done", None, result),
         )
 
+    def request(
+        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+    ) -> Ticket:
+        """
+        Send a request with the processed mark, and return the ticket for ``result``.
+
+        Where an earlier call of this handler made it, for the same message, its ticket
+        is returned and nothing is sent.
+
+        Raises:
+            Conflict: the earlier call asked something else at this place.
+
+        """
+        made = self._ask(to, body, timeout, options)
+        return made if isinstance(made, Ticket) else self._requests.add(self._group.join(), made)
+
+    def ask(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[T],
+        timeout: Span = "1h",
+        **options: Unpack[SendOptions],
+    ) -> T:
+        """
+        Send a request and return its reply, read as *reply*: the handler is called again with it.
+
+        Until the reply is there this call **ends**: what the handler wrote is rolled back,
+        its requests are committed, no lock is held, and its lane waits. Then the handler is
+        called again from its start, and each request that it makes in the same order gets
+        the reply that is there. This survives restarts, and counts as no attempt.
+
+        Raises:
+            AnswerTimeout: no reply came within *timeout*.
+            RequestFailed: the peer gave the request up, or handled it without replying.
+            InvalidMessage: the reply does not fit.
+            Conflict: an earlier call asked something else at this place.
+
+        """
+        made = self._ask(to, body, timeout, options)
+        if isinstance(made, Ticket):
+            return self._requests.result(made, reply)
+        raise Suspended(made.message.id)
+
+    def result(self, ticket: Ticket, *, reply: type[T]) -> T:
+        """Return the reply to a ticket of ``request``, as ``ask`` does."""
+        return self._requests.result(ticket, reply)
+
+    @cached_property
+    def _requests(self) -> HandlerRequests:
+        return HandlerRequests(self._sender, self._leased)
+
+    def _ask(
+        self, to: str, body: object, timeout: Span | None, options: SendOptions
+    ) -> Ticket | MadeRequest:
+        requests = self._requests
+        self._follow(options)
+        agent = self._sender.db.agent
+        options.setdefault("reply_to", agent)
+        options.setdefault("hops", self._frame.hops + 1)
+        if to == agent:  # in the lane of this message it would wait behind it
+            options.setdefault("ordering_key", f"ask:{self._leased.id}"[:256])
+        return requests.find_or_make(to, body, timeout, parse_options(options))
+
     def extend(self, seconds: Span) -> None:
         """
         Keep the lease for *seconds* from now.
@@ -172,4 +241,7 @@ class AsyncContext(AsyncFace[Context]):
     dispatch = awaitable(Context.dispatch)
     publish = awaitable(Context.publish)
     reply = awaitable(Context.reply)
+    request = awaitable(Context.request)
+    ask = awaitable(Context.ask)
+    result = awaitable(Context.result)
     extend = awaitable(Context.extend)

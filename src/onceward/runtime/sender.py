@@ -57,6 +57,7 @@ from onceward.store.bodies import split_digest
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.limits import DropCandidate, DropNew, Hold
 from onceward.store.outbox import OutgoingMessage
+from onceward.store.requests import Asker
 
 if TYPE_CHECKING:
     from onceward.observed import ObservedSend
@@ -561,7 +562,11 @@ class Sender:
         return SendResult(fanout.id, tuple(copies))
 
     def add_request(
-        self, tx: StoreTransaction, message: OutgoingMessage, timeout: Span | None
+        self,
+        tx: StoreTransaction,
+        message: OutgoingMessage,
+        timeout: Span | None,
+        asker: Asker | None = None,
     ) -> Ticket:
         """Store a request and the ticket that waits for its reply."""
         message_id = self.add(tx, message)
@@ -573,6 +578,7 @@ class Sender:
                 session=message.session,
                 recipient=message.recipient,
                 deadline_at=deadline_at,
+                asker=asker,
             )
         return Ticket(message_id, message.recipient)
 

@@ -32,6 +32,7 @@ from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
 from onceward.runtime.event_emitter import kind_of, settlement_event
+from onceward.runtime.handler_requests import Suspended
 from onceward.runtime.invoke import (
     Loop,
     Prepared,
@@ -418,15 +419,16 @@ class Worker:
         self._run_now = _Run(time.monotonic(), limit, context)
         try:
             self._call(ready, leased, context)
+        except Suspended as waiting:
+            self._batch.undo()
+            return self._suspend(ready, leased, context, waiting)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the message
             self._batch.undo()
             self._quick = False
             if self._hooks.observers:
                 self._raised = error
             log_failure(error, self._db.agent, leased, ready.frame.type)
-            return settlement_of(
-                error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng
-            )
+            return self._failed(error, ready, leased)
         finally:
             self._took = time.monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
@@ -441,6 +443,21 @@ class Worker:
         }
         log.write("debug", "handler returned", fields)  # its commit is still to come
         return HANDLED
+
+    def _suspend(
+        self, ready: Prepared, leased: LeasedMessage, context: Context, waiting: Suspended
+    ) -> Settlement:
+        """Store the requests of a handler that waits for a reply; it is called again with it."""
+        try:
+            due_at = context._requests.suspend(self._batch.join(), waiting.request)
+        except OncewardError as error:
+            self._batch.undo()
+            return self._failed(error, ready, leased)
+        return RetryAt(due_at, str(waiting), counted=False)
+
+    def _failed(self, error: BaseException, ready: Prepared, leased: LeasedMessage) -> Settlement:
+        now = self._db.now()
+        return settlement_of(error, ready, leased, now=now, policy=self._policy, rng=self._rng)
 
     def _is_first(self, ready: Prepared) -> bool:
         """Return whether no like message was handled lately; noted with the handler's effects."""

@@ -9,9 +9,16 @@ from onceward.model.clock import Millis
 from onceward.model.vocabulary import RequestState
 
 OPEN: Final = """
-INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at)
-VALUES (?, ?, ?, ?, ?)
+INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at,
+                                       asker_seq, asker_index, asker_digest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
+"""
+STATE: Final = "SELECT state, deadline_at FROM _onceward_pending_replies WHERE id = ?"
+OF_HANDLER: Final = """
+SELECT asker_index, id, recipient, asker_digest
+  FROM _onceward_pending_replies
+ WHERE asker_seq = ?
 """
 LOOK: Final = """
 SELECT t.state, t.reason, t.recipient, b.frame
@@ -19,6 +26,25 @@ SELECT t.state, t.reason, t.recipient, b.frame
   LEFT JOIN _onceward_inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient
  WHERE t.id = ?
 """
+
+
+LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at\n", 1)
+
+
+class Asker(NamedTuple):
+    """The handler of a message that made a request: which one in its order, and its contents."""
+
+    seq: int
+    number: int
+    digest: bytes
+
+
+class HandlerRequest(NamedTuple):
+    """A request that an earlier call of a handler made."""
+
+    id: str
+    recipient: str
+    digest: bytes
 
 
 class ReplyState(NamedTuple):
@@ -37,6 +63,8 @@ def open_ticket(
     session: str,
     recipient: str,
     deadline_at: Millis | None,
+    asker: Asker | None = None,
 ) -> None:
     """Record that a reply is awaited, in the transaction of the request."""
-    tx.run(OPEN, (message_id, session, recipient, tx.now, deadline_at))
+    named = (None, None, None) if asker is None else asker
+    tx.run(OPEN, (message_id, session, recipient, tx.now, deadline_at, *named))

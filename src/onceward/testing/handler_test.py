@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from onceward.api.session import Session
+from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.times import seconds
@@ -47,6 +48,11 @@ class TrialContext(Context):
         if self._transaction is None:
             self._transaction = self._scope.enter_context(self._conversation.begin())
         return self._transaction
+
+    @property
+    def _requests(self) -> NoReturn:
+        msg = "a trial has no replies: send the message and deliver it, with a peer that answers"
+        raise InvalidArgument(msg)
 
     def undo(self) -> None:
         """Undo what the handler did, unless a ``with`` block has committed it."""

@@ -1,0 +1,128 @@
+"""Requests of a handler: it ends while replies are awaited, and is called again with them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import AnswerTimeout, Conflict, InvalidArgument
+from onceward.model.body import encode
+from onceward.model.clock import Millis
+from onceward.model.send_options import MessageOptions
+from onceward.model.ticket import Ticket
+from onceward.model.times import Span
+from onceward.runtime.replies import read_reply
+from onceward.store import requests
+from onceward.store.requests import Asker
+
+if TYPE_CHECKING:
+    from onceward.runtime.sender import Sender
+    from onceward.store.inbox import LeasedMessage
+    from onceward.store.outbox import OutgoingMessage
+
+T = TypeVar("T")
+LOOK_AGAIN: Final = 86_400_000
+"""Milliseconds after which a handler is called again that waits for a reply without a deadline."""
+
+
+class Suspended(BaseException):
+    """Ends a call of a handler; ``except Exception`` does not catch it, as no failure happened."""
+
+    def __init__(self, request: str) -> None:
+        super().__init__(f"waits for the reply to {request}")
+        self.request = request
+
+
+class MadeRequest(NamedTuple):
+    """A request that this call of the handler has made, and that is not committed."""
+
+    message: OutgoingMessage
+    timeout: Span | None
+    asker: Asker
+
+
+class HandlerRequests:
+    """
+    The requests that the handler of one message makes, told apart by their order.
+
+    A call that finds its request made by an earlier one gets its reply, and
+    makes none.
+    """
+
+    def __init__(self, sender: Sender, leased: LeasedMessage) -> None:
+        self._sender, self._leased = sender, leased
+        self._known: dict[int, requests.HandlerRequest] | None = None
+        self._count = 0
+        self._made: list[MadeRequest] = []
+
+    def find_or_make(
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+    ) -> Ticket | MadeRequest:
+        """
+        Return the ticket of the request that an earlier call made here, or a new one to be sent.
+
+        Raises:
+            Conflict: the earlier call asked something else here.
+            InvalidArgument: an option that would make two requests one.
+
+        """
+        if {"key", "message_id"} & options.keys():
+            msg = "a handler's requests are told apart by their order: leave key and id out"
+            raise InvalidArgument(msg)
+        index, self._count = self._count, self._count + 1
+        asker = Asker(self._leased.seq, index, sha256(repr((to, encode(body))).encode()).digest())
+        known = self._earlier().get(index)
+        if known is None:
+            message = self._sender.compose(self._leased.session, to, body, options)
+            self._made.append(made := MadeRequest(message, timeout, asker))
+            return made
+        if known.digest != asker.digest:
+            msg = (
+                f"request {index + 1} of this handler was another one when it was called first"
+                f" ({known.id} to {known.recipient}): ask the same at each call, and what changes"
+                " (time, random numbers, the file) only after the last reply"
+            )
+            raise Conflict(msg, message_id=known.id)
+        return Ticket(known.id, known.recipient)
+
+    def result(self, ticket: Ticket, reply: type[T]) -> T:
+        """Return a reply; raise Suspended where it is still awaited."""
+        if any(made.message.id == ticket.id for made in self._made):
+            raise Suspended(ticket.id)
+        rows = self._sender.db.read(requests.LOOK_WITH_DEADLINE, (ticket.id,))
+        if not rows:
+            msg = f"no request {ticket.id} here: never sent from this file, or pruned"
+            raise InvalidArgument(msg)
+        *state, deadline_at = rows[0]
+        found = requests.ReplyState(*state)
+        overdue = deadline_at is not None and self._sender.db.now() > deadline_at
+        if found.state == "late" or (found.state == "open" and overdue):
+            msg = f"no reply to {ticket.id} in time"
+            raise AnswerTimeout(msg, message_id=ticket.id, ticket=ticket, reason=found.state)
+        if found.state == "open":
+            raise Suspended(ticket.id)
+        return read_reply(ticket.id, found, reply)
+
+    def add(self, tx: StoreTransaction, made: MadeRequest) -> Ticket:
+        """Store a request in the handler's transaction."""
+        return self._sender.add_request(tx, made.message, made.timeout, asker=made.asker)
+
+    def suspend(self, tx: StoreTransaction, request: str) -> Millis:
+        """
+        Store what this call has asked; return when the handler is to be called again at the latest.
+
+        A reply calls it earlier: the lane is woken in the commit that stores the reply.
+        """
+        for made in self._made:
+            self.add(tx, made)
+        [(state, deadline_at)] = tx.rows(requests.STATE, (request,))
+        if state != "open":  # the reply came after this call had looked
+            return tx.now
+        return int(tx.now + LOOK_AGAIN if deadline_at is None else deadline_at + 1)
+
+    def _earlier(self) -> dict[int, requests.HandlerRequest]:
+        if self._known is None:
+            rows = self._sender.db.read(requests.OF_HANDLER, (self._leased.seq,))
+            self._known = {row[0]: requests.HandlerRequest(*row[1:]) for row in rows}
+        return self._known

@@ -1,0 +1,322 @@
+"""Requests of handlers: the call ends, and another one has the replies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Reject
+from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
+from onceward.testing import Harness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.journey.conftest import World
+
+NOTES = "CREATE TABLE IF NOT EXISTS notes (text TEXT)"
+OPEN = "SELECT count(*) FROM _onceward_pending_replies WHERE state = 'open'"
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+class Question(Msg, type="question"):
+    """A question to another agent."""
+
+    n: int
+
+
+def oracle(calls: list[int], name: str = "oracle") -> Agent:
+    """Return an agent that answers with a tenfold number, and notes what it was asked."""
+    agent = Agent(name)
+
+    @agent.on(Question)
+    def answer(question: Question) -> int:
+        calls.append(question.n)
+        if question.n < 0:
+            raise Reject("negative")
+        return 10 * question.n
+
+    return agent
+
+
+def test_a_handler_is_called_again_with_the_replies(world: World) -> None:
+    """Nothing is asked twice; what the calls wrote before the last one is gone; one attempt."""
+    asked: list[int] = []
+    calls: list[tuple[int, int]] = []
+    agent = Agent("bob")
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> int:
+        calls.append((job.n, ctx.message.attempt))
+        ctx.tx.execute(NOTES)
+        ctx.tx.execute("INSERT INTO notes VALUES ('begun')")
+        one = ctx.ask("oracle", Question(n=job.n), reply=int)
+        two = ctx.ask("oracle", Question(n=one), reply=int)
+        ctx.tx.execute("INSERT INTO notes VALUES (?)", (f"{one} {two}",))
+        return one + two
+
+    world.open(oracle(asked))
+    box, alice = world.open(agent), world.open("alice")
+    ticket = alice.request("bob", Job(n=1))
+    world.settle()
+
+    assert ([1, 10], [(1, 1)] * 3) == (asked, calls)
+    assert [("begun",), ("10 100",)] == box.query("SELECT text FROM notes")
+    assert 110 == alice.result(ticket, reply=int)
+    assert [] == box.check()
+
+
+def test_requests_may_be_made_before_their_replies_are_needed(world: World) -> None:
+    """Both leave with the first end of the call, and the lane waits for both."""
+    asked: list[int] = []
+    agent, calls = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        tickets = [ctx.request("oracle", Question(n=n)) for n in (1, 2)]
+        calls.append([ctx.result(each, reply=int) for each in tickets])
+
+    world.open(oracle(asked))
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    box.send("bob", Job(n=2))
+    world.settle()
+
+    assert ([1, 2, 1, 2], [[10, 20], [10, 20]]) == (asked, calls)
+
+
+def test_a_request_whose_reply_is_not_needed_leaves_with_the_commit(world: World) -> None:
+    """It is a message of the handler like any other."""
+    asked: list[int] = []
+    agent = Agent("bob")
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.request("oracle", Question(n=job.n))
+        if job.n < 0:
+            raise Reject
+
+    world.open(oracle(asked))
+    box = world.open(agent)
+    for n in (-1, 5):
+        box.send("bob", Job(n=n))
+    world.settle()
+
+    assert [5] == asked
+
+
+def test_no_lock_is_held_and_other_lanes_go_on(world: World) -> None:
+    """While a reply is awaited the file is free; messages behind it in its lane wait."""
+    agent, handled = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        if job.n == 1:
+            ctx.ask("oracle", Question(n=1), reply=int)
+        handled.append(job.n)
+
+    box = world.open(agent, hold_unknown=True)
+    for session, n in (("a", 1), ("a", 2), ("b", 3)):
+        box.session(session).send("bob", Job(n=n))
+    world.settle()
+    before = [*handled]
+    [(reason,)] = box.query("SELECT reason FROM onceward_inbox WHERE reason IS NOT NULL")
+    world.open(oracle([]))
+    world.wait(60)
+    world.wait(60)
+
+    assert ([3], [3, 1, 2]) == (before, handled)
+    assert "waits for the reply to" in reason
+
+
+def test_it_goes_on_after_a_restart(world: World) -> None:
+    """Another process has the reply; the question was not asked again."""
+    asked: list[int] = []
+    agent, done = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        done.append(ctx.ask("oracle", Question(n=job.n), reply=int))
+
+    box = world.open(agent, hold_unknown=True)
+    box.send("bob", Job(n=1))
+    world.settle()
+    (box,) = world.reopen("bob")
+    world.open(oracle(asked))
+    world.wait(60)
+    (box, _) = world.reopen("bob", "oracle")
+    world.settle()
+
+    assert ([1], [10]) == (asked, done)
+    assert [(0,)] == box.query(OPEN)
+
+
+def test_failed_and_late_replies_are_exceptions(world: World) -> None:
+    """A handler that catches them goes on, and later calls find the same."""
+    agent, told = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.ask("oracle", Question(n=-1), reply=int)
+        except RequestFailed as error:
+            first = error.reason
+        try:
+            ctx.ask("deaf", Question(n=1), reply=int, timeout=30)
+        except AnswerTimeout:
+            told.append((first, ctx.ask("oracle", Question(n=2), reply=int)))
+
+    world.open(oracle([]))
+    box = world.open(agent, hold_unknown=True)
+    box.send("bob", Job(n=1))
+    world.settle()
+    early = [*told]
+    world.wait(31)
+    world.settle()
+
+    assert ([], [("rejected", 20)]) == (early, told)
+
+
+def test_another_question_at_the_same_place_is_refused(world: World) -> None:
+    """The error names the request; nothing else is asked."""
+    asked: list[int] = []
+    agent, count = Agent("bob"), iter(range(1, 9))
+
+    @agent.on(Job, no_retry=Conflict)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.ask("oracle", Question(n=next(count)), reply=int)
+
+    world.open(oracle(asked))
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+    [letter] = box.dead_letters.list()
+
+    assert ([1], "rejected") == (asked, letter.reason)
+    assert "request 1 of this handler was another one" in str(letter.last_error)
+
+
+def test_an_agent_may_ask_itself(world: World) -> None:
+    """The question does not wait behind the message whose handler asks it."""
+    agent, done = Agent("bob"), []
+
+    @agent.on(Question)
+    def answer(question: Question) -> int:
+        return -question.n
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        done.append(ctx.ask("bob", Question(n=job.n), reply=int))
+
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+
+    assert [-1] == done
+
+
+@pytest.mark.parametrize("options", [{"key": "k"}, {"message_id": "x"}])
+def test_requests_are_told_apart_by_their_order(world: World, options: dict[str, Any]) -> None:
+    """A key or an id of their own would make two of them one."""
+    agent = Agent("bob")
+
+    @agent.on(Job, attempts=1)
+    def work(job: Job, ctx: Context) -> None:
+        with pytest.raises(InvalidArgument, match="by their order"):
+            ctx.ask("bob", 1, reply=int, **options)
+
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+
+    assert [] == box.dead_letters.list()
+
+
+def test_a_reply_between_the_look_and_the_end_of_the_call_is_seen(world: World) -> None:
+    """The call that would wait for it is repeated at once."""
+    agent, calls, done = Agent("bob"), list[int](), list[int]()
+
+    def reply_now() -> None:
+        [question] = [oracle_box.receive()]
+        assert question is not None
+        question.reply(10)
+        question.ack()
+        oracle_box.run_until_idle()
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        calls.append(job.n)
+        try:
+            done.append(ctx.ask("oracle", Question(n=1), reply=int))
+        except BaseException:
+            if len(calls) == 2:  # it has looked, and found no reply
+                reply_now()
+            raise
+
+    oracle_box, box = world.open("oracle"), world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+    box._db.write(lambda tx: tx.run("UPDATE _onceward_lanes SET due_at = NULL"))
+    world.settle()
+
+    assert ([1, 1, 1], [10]) == (calls, done)
+
+
+def test_coroutines_ask_at_the_same_time(tmp_path: Path) -> None:
+    """Both questions leave with one end of the call."""
+    asked: list[int] = []
+    agent = Agent("bob")
+    calls: list[int] = []
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> int:
+        calls.append(job.n)
+        found = await asyncio.gather(
+            ctx.ask("oracle", Question(n=1), reply=int),
+            ctx.ask("oracle", Question(n=2), reply=int),
+        )
+        return sum(found)
+
+    async def journey() -> int:
+        async with (
+            AsyncPostbox(tmp_path / "oracle.db", agent=oracle(asked)),
+            AsyncPostbox(tmp_path / "bob.db", agent=agent),
+            AsyncPostbox(tmp_path / "alice.db", agent="alice") as alice,
+        ):
+            return await alice.ask("bob", Job(n=1), reply=int, timeout=60)
+
+    assert 30 == asyncio.run(journey())
+    assert [1, 2] == sorted(asked)
+
+
+def test_a_trial_says_how_to_test_an_ask() -> None:
+    """The plain function that a handler is has no replies."""
+
+    def work(job: Job, ctx: Context) -> int:
+        return ctx.ask("oracle", Question(n=job.n), reply=int)
+
+    with Harness("bob") as harness, pytest.raises(InvalidArgument, match="send the message"):
+        work(Job(n=1), harness.context(Job(n=1)))
+
+
+def test_the_harness_answers() -> None:
+    """A peer with handlers replies, with no thread and no waiting."""
+    agent, done = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        done.append(ctx.ask("oracle", Question(n=job.n), reply=int))
+
+    with Harness(agent) as harness:
+        harness.peer("oracle", oracle([]))
+        harness.send(Job(n=4))
+        harness.deliver()
+
+    assert [40] == done
