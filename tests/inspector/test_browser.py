@@ -150,7 +150,7 @@ def test_a_page_is_readable_by_all(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_page_follows_the_file(open_page: Open, moving: str, home: Home) -> None:
+def test_a_page_follows_the_file(moving: str, open_page: Open, home: Home) -> None:
     """A message that is sent appears without a reload, and nothing else of the page moves."""
     page = open_page(f"{moving}/agents/mailer")
     waiting = page.locator(".tiles div", has_text=re.compile("^to handle")).locator("dd")
@@ -162,7 +162,7 @@ def test_a_page_follows_the_file(open_page: Open, moving: str, home: Home) -> No
     assert "same page" == page.evaluate("document.body.dataset.mark")
 
 
-def test_a_paused_page_stands_still(open_page: Open, moving: str, home: Home) -> None:
+def test_a_paused_page_stands_still(moving: str, open_page: Open, home: Home) -> None:
     """Also after other commits; it catches up when it is live again."""
     page = open_page(f"{moving}/agents/mailer")
     button = page.locator("#live")
@@ -229,7 +229,7 @@ def test_evil_bodies_are_text(open_page: Open, still: str, made: Home) -> None:
     assert 0 == page.locator("pre img").count()
 
 
-def test_a_dead_letter_is_replayed_by_hand(open_page: Open, moving: str, home: Home) -> None:
+def test_a_dead_letter_is_replayed_by_hand(moving: str, open_page: Open, home: Home) -> None:
     """From its page: the question, the answer, and what became of it."""
     page = open_page(f"{moving}/agents/billing/messages/{home.ids['rejected']}")
     page.get_by_role("link", name="Replay…").click()

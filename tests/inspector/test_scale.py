@@ -17,6 +17,7 @@ from tests.inspector.test_pages import PAGES
 from onceward import Postbox
 from onceward.inspector import app
 from onceward.inspector.queries.listing import VIEWS, Conditions, listing
+from onceward.inspector.queries.overview import DEAD, overview
 from onceward.inspector.queries.rates import rates
 from onceward.inspector.reading import NEVER, Reader, opened
 from onceward.inspector.refresher import Refresher
@@ -31,6 +32,7 @@ SMALL = {
     "onceward_backlog",
     "_onceward_migrations",
     "_onceward_peers",
+    "g",
     "i",
     "j",
     "k",
@@ -268,3 +270,15 @@ def test_rates_are_counted_without_reading_the_messages(tmp_path: Path) -> None:
 
     assert (0, 0, *range(10)) == whole.sent
     assert (0,) * 12 == whole.received
+
+
+def test_large_dead_letters_are_counted_without_being_read(home: Home) -> None:
+    """A text behind the frame costs the size of the frame: it is read once for each group."""
+    with opened(home.path / "billing.db") as reader:
+        groups = overview(reader, home.clock.now()).dead
+        inner = DEAD[DEAD.index("SELECT seq, reason") : DEAD.index(")", DEAD.index("LIMIT"))]
+        columns = [row[1] for row in reader.rows("PRAGMA table_info(_onceward_dead_letters)")]
+
+    named = inner.partition("FROM")[0].replace("SELECT", "").replace(" ", "").strip().split(",")
+    assert [("rejected", "invoice.created", 3)] == [(g.reason, g.type, g.count) for g in groups]
+    assert max(map(columns.index, named)) < columns.index("frame")

@@ -42,13 +42,14 @@ SELECT {", ".join(f"b.{name}" for name in COLUMNS.split(", "))}, b.received_at, 
   FROM senders AS s CROSS JOIN onceward_inbox AS b ON b.sender = s.name AND b.id = :root
 """
 DEAD: Final = f"""
-SELECT id, sender, recipient, session, type, 'dead', created_at, dead_at, cause, correlation_id,
-       reason, origin
-  FROM (SELECT id, sender, recipient, session, type, created_at, dead_at, {CAUSE} AS cause,
-               correlation_id, reason, origin FROM onceward_dead_letters
-         WHERE seq <= :newest ORDER BY seq DESC LIMIT {RECENT})
- WHERE correlation_id = :root OR id = :root
- LIMIT {MOST}
+SELECT id, sender, recipient, session, type, 'dead', created_at, dead_at, {CAUSE}, correlation_id,
+       reason
+  FROM onceward_dead_letters
+ WHERE seq IN (SELECT seq
+                 FROM (SELECT seq, id, correlation_id FROM onceward_dead_letters
+                        WHERE seq <= :newest ORDER BY seq DESC LIMIT {RECENT})
+                WHERE correlation_id = :root OR id = :root
+                LIMIT {MOST})
 """
 
 
@@ -93,5 +94,5 @@ def part(reader: Reader, root: str) -> Part:
     return Part(
         tuple(Spoken(*row) for row in dict.fromkeys(sent)),
         tuple(Spoken(*row) for row in dict.fromkeys(received)),
-        tuple(Spoken(*row[:-1]) for row in dead),
+        tuple(Spoken(*row) for row in dead),
     )

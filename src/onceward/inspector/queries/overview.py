@@ -26,11 +26,15 @@ OLDEST: Final = """
 SELECT min(CASE box WHEN 'outbox' THEN oldest_at END), min(CASE box WHEN 'inbox' THEN oldest_at END)
   FROM onceward_backlog
 """
+# Columns behind the frame are read once for each group: they cost the size of the frame.
 DEAD: Final = f"""
-SELECT reason, type, count(*), max(dead_at)
-  FROM (SELECT reason, type, dead_at FROM onceward_dead_letters
-         WHERE seq <= ? ORDER BY seq DESC LIMIT {MANY + 1})
- GROUP BY reason, type ORDER BY count(*) DESC, reason, type
+SELECT g.reason, g.type, g.letters,
+       (SELECT d.dead_at FROM onceward_dead_letters AS d WHERE d.seq = g.newest)
+  FROM (SELECT reason, type, count(*) AS letters, max(seq) AS newest
+          FROM (SELECT seq, reason, type FROM onceward_dead_letters
+                 WHERE seq <= ? ORDER BY seq DESC LIMIT {MANY + 1})
+         GROUP BY reason, type) AS g
+ ORDER BY g.letters DESC, g.reason, g.type
 """
 BREAKERS: Final = f"""
 SELECT name, breaker, failures, due_at, last_error FROM onceward_peers

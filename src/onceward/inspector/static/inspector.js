@@ -68,6 +68,7 @@
       if (document.hidden) { disconnect(); } else { connect(); refresh(); }
     });
     window.addEventListener("pagehide", disconnect);
+    window.addEventListener("pageshow", connect);  // back from the cache of the browser
   }
 
   // -- charts ----------------------------------------------------------------------------
@@ -95,8 +96,8 @@
   };
   const draw = async (fresh = false) => {
     for (const box of document.querySelectorAll(".plot")) {
-      const answer = await fetch(box.dataset.src);
-      if (!answer.ok) continue;
+      const answer = await fetch(box.dataset.src).catch(() => null);  // away: the button says so
+      if (!answer?.ok) continue;
       const { times, series } = await answer.json();
       if (!times.length) continue;
       const known = plots.get(box);
@@ -119,7 +120,7 @@
   // -- colours ---------------------------------------------------------------------------
   document.getElementById("theme").addEventListener("click", async (event) => {
     event.preventDefault();
-    await fetch(event.currentTarget.href, { redirect: "manual" });
+    await fetch(event.currentTarget.href, { redirect: "manual" }).catch(() => null);
     location.reload();
   });
 
