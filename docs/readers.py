@@ -29,6 +29,16 @@ class Field:
     note: str
 
 
+ASYNC_MODULES = (
+    "onceward.api.aio",
+    "onceward.runtime.runs.run",
+    "onceward.runtime.message",
+    "onceward.runtime.batch_context",
+    "onceward.runtime.context",
+)
+"""Modules of async classes: their names for the sync ones are looked up in this order."""
+
+
 @cache
 def _module(name: str) -> ast.Module:
     __import__(name)
@@ -87,12 +97,11 @@ def _is_method(item: ast.AST, name: str) -> TypeGuard[Function]:
 
 def _source_of(owner: str) -> ast.ClassDef:
     """Return the class statement of a sync class, by the name the async modules import it as."""
-    for module in ("onceward.api.aio", "onceward.runtime.runs.run", "onceward.runtime.message"):
+    for module in ASYNC_MODULES:
         found = getattr(importlib.import_module(module), owner, None)
         if found is not None:
             return find(found)
-    found = getattr(importlib.import_module("onceward.runtime.context"), owner)
-    return find(found)
+    raise LookupError(owner)
 
 
 def bases(node: ast.ClassDef) -> list[str]:
