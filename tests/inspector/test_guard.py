@@ -89,6 +89,15 @@ def test_probes_need_no_token(locked: TestClient) -> None:
     assert (200, "ready") == ((answer := locked.get("/ready")).status_code, answer.text)
 
 
+def test_pages_are_not_kept_and_files_are_asked_for_anew(web: TestClient) -> None:
+    """A browser keeps no page; a style sheet that is the same is not sent twice."""
+    sheet = web.get("/static/style.css")
+    again = web.get("/static/style.css", headers={"if-none-match": sheet.headers["etag"]})
+
+    assert "no-store" == web.get("/").headers["cache-control"]
+    assert ("no-cache", 304) == (sheet.headers["cache-control"], again.status_code)
+
+
 def test_colours_go_back_to_this_site_only(web: TestClient) -> None:
     """The address to go back to is a path of ours."""
 

@@ -20,6 +20,7 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 COOKIE: Final = "onceward-inspect"
 FORM: Final = "onceward-form"
 """Cookie that a form must belong to."""
+STATIC: Final = "/static/"
 OPEN: Final = ("/live", "/ready")
 """Addresses for probes, which tell nothing."""
 POLICY: Final = (
@@ -66,6 +67,8 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                if scope["path"].startswith(STATIC):
+                    headers["cache-control"] = "no-cache"  # the same file is not sent again
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

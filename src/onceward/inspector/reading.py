@@ -25,6 +25,8 @@ LONGEST: Final = 5.0
 OPCODES: Final = 20_000
 """Steps of SQLite between two looks at the clock."""
 MARK: Final = "PRAGMA application_id"
+SMALL_CACHE: Final = "PRAGMA cache_size = -2048"
+"""KiB of pages: as many readers as there are requests may be open."""
 NEVER: Final = 1 << 62
 """A sequence number, and a moment, that none is above."""
 
@@ -122,6 +124,7 @@ def opened(path: Path) -> Iterator[Reader]:
     con = connect(path, readonly=True, patience=patience)
     try:
         reader = Reader(con, path)
+        reader.rows(SMALL_CACHE)
         _refuse_unfit(reader)
         yield reader
     finally:
