@@ -173,6 +173,8 @@ CREATE TABLE _onceward_pending_replies (
     asker_seq   INTEGER,
     asker_index INTEGER,
     asker_digest BLOB,
+    progress    TEXT,
+    progress_at INTEGER,
     CHECK ((state = 'open') = (ended_at IS NULL)),
     CHECK ((asker_seq IS NULL) = (asker_index IS NULL))
 ) STRICT, WITHOUT ROWID;

@@ -102,6 +102,7 @@ VERBS: dict[type, dict[str, str]] = {
         "ask": f"{CODE}the class of the reply",
         "request": f"{CODE}the ticket",
         "result": f"{CODE}the ticket",
+        "progress": f"{CODE}the ticket",
         "receive": "recv",
         "messages": "recv",
         "begin": f"{CODE}what the transaction does",

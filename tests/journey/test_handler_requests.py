@@ -320,3 +320,49 @@ def test_the_harness_answers() -> None:
         harness.deliver()
 
     assert [40] == done
+
+
+def test_progress_is_told_while_the_handler_runs(world: World) -> None:
+    """The asker sees the last value, no handler gets it, and a failed call does not undo it."""
+    agent, seen = Agent("bob"), []
+
+    @agent.on(Job, attempts=2)
+    def work(job: Job, ctx: Context) -> int:
+        ctx.progress({"share": 0.5 * ctx.message.attempt})
+        if ctx.message.attempt == 1:
+            raise OSError
+        return job.n
+
+    alice, box = world.open("alice"), world.open(agent)
+    ticket = alice.request("bob", Job(n=3))
+    seen.append(alice.progress(ticket))
+    world.settle()
+    seen.append(alice.progress(ticket))
+    world.wait(60)
+    told = alice.result(ticket, reply=int)
+    late = alice.progress(ticket.id)
+
+    assert ([None, {"share": 0.5}], 3) == (seen, told)
+    assert {"share": 1.0} == late
+    assert None is alice.receive()
+    assert [] == [*alice.check(box), *box.check(alice)]
+    with pytest.raises(InvalidArgument, match="no request"):
+        alice.progress("nothing")
+
+
+def test_a_stranger_tells_no_progress(world: World) -> None:
+    """Only the agent that was asked is believed; its word about nothing is kept nowhere."""
+    agent = Agent("mallory")
+
+    @agent.on("text")
+    def work(text: str, ctx: Context) -> None:
+        ctx.progress(text)
+
+    alice, mallory = world.open("alice"), world.open(agent)
+    world.open("bob")
+    ticket = alice.request("bob", Job(n=3))
+    mallory.send("mallory", "mine", reply_to="alice", message_id=ticket.id)
+    world.settle()
+
+    assert None is alice.progress(ticket)
+    assert None is alice.receive()

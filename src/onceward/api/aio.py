@@ -206,6 +206,7 @@ class AsyncSession(SessionFace[Session]):
         """Name of the conversation."""
 
     history = awaitable(Session.history)
+    progress = awaitable(Session.progress)
 
 
 class AsyncChannel(AsyncFace[Channel]):

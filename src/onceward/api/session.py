@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -222,6 +223,21 @@ class Session:
         if found is None:
             raise self._overdue(ticket_id, timeout)
         return read_reply(ticket_id, found, reply)
+
+    def progress(self, ticket: Ticket | str) -> Any:
+        """
+        Return what the handler of a request told last by ``ctx.progress``; None for nothing yet.
+
+        Raises:
+            InvalidArgument: no such request is known here.
+
+        """
+        ticket_id = ticket if isinstance(ticket, str) else ticket.id
+        rows = self._db.read(requests.GET_PROGRESS, (ticket_id,))
+        if not rows:
+            msg = f"no request {ticket_id} here: never sent from this file, or pruned"
+            raise InvalidArgument(msg)
+        return None if rows[0][0] is None else json.loads(rows[0][0])
 
     def _reply_state(self, ticket_id: str) -> requests.ReplyState | None:
         """Return how a request ended, None while its reply is awaited."""

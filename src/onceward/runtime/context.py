@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, TypeVar, Unpack
+from functools import cached_property, partial
+from typing import Any, Final, TypeVar, Unpack
 
 from onceward.model.body import encode
 from onceward.model.frame import Frame
@@ -19,8 +19,11 @@ from onceward.runtime.message import AsyncMessage, Message
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
+from onceward.store.requests import PROGRESS
 
 T = TypeVar("T")
+PROGRESS_TTL: Final = 3600.0
+"""Seconds after which news of progress are old."""
 
 
 class Context:
@@ -168,6 +171,24 @@ class Context:
             options.setdefault("ordering_key", f"ask:{self._leased.id}"[:256])
         return requests.find_or_make(to, body, timeout, parse_options(options))
 
+    def progress(self, value: object) -> None:
+        """
+        Tell the sender at once how far this call is; ``box.progress(ticket)`` returns it there.
+
+        It is committed by itself, before the processed mark and whatever comes of the call;
+        where the call has written already, with what it wrote.
+        """
+        to, _ = reply_options(self._frame, {})
+        options = MessageOptions(
+            type=PROGRESS,
+            kind=PROGRESS,
+            causation_id=self._frame.id,
+            ordering_key=f"progress:{self._frame.id}"[:256],
+            ttl=PROGRESS_TTL,
+        )
+        message = self._sender.compose(self.session, to, value, options)
+        self._group.write_outside(partial(self._sender.add, message=message))
+
     def extend(self, seconds: Span) -> None:
         """
         Keep the lease for *seconds* from now.
@@ -244,4 +265,5 @@ class AsyncContext(AsyncFace[Context]):
     request = awaitable(Context.request)
     ask = awaitable(Context.ask)
     result = awaitable(Context.result)
+    progress = awaitable(Context.progress)
     extend = awaitable(Context.extend)

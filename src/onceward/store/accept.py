@@ -40,6 +40,7 @@ from onceward.store import (
     outbox,
     peers,
     rate_limits,
+    requests,
 )
 from onceward.store.counters import bump
 from onceward.store.mailbox_keys import KeyedMessage
@@ -402,6 +403,8 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
             awaited.discard(str(frame.inreplyto))
         elif frame.kind == acknowledgments.KIND:
             done = acknowledgments.note(tx, sender, frame)
+        elif frame.kind == requests.PROGRESS:
+            done = requests.note_progress(tx, sender, frame)
         answered += done
         boxed = frame.mailbox is not None and not done
         if boxed and frame.mailboxkey is not None:

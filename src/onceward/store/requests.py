@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
+from onceward.model.body import encode
 from onceward.model.clock import Millis
+from onceward.model.frame import Frame
 from onceward.model.vocabulary import RequestState
 
 OPEN: Final = """
@@ -15,6 +17,14 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 """
 STATE: Final = "SELECT state, deadline_at FROM _onceward_pending_replies WHERE id = ?"
+PROGRESS: Final = "onceward.progress"
+"""Kind and type of a message that tells how far the handler of a request is."""
+NOTE_PROGRESS: Final = """
+UPDATE _onceward_pending_replies
+   SET progress = :body, progress_at = :now
+ WHERE id = :id AND recipient = :sender AND state = 'open'
+"""
+GET_PROGRESS: Final = "SELECT progress FROM _onceward_pending_replies WHERE id = ?"
 OF_HANDLER: Final = """
 SELECT asker_index, id, recipient, asker_digest
   FROM _onceward_pending_replies
@@ -68,3 +78,11 @@ def open_ticket(
     """Record that a reply is awaited, in the transaction of the request."""
     named = (None, None, None) if asker is None else asker
     tx.run(OPEN, (message_id, session, recipient, tx.now, deadline_at, *named))
+
+
+def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Keep what a handler tells of its progress, for the request that it was sent for; say True."""
+    data = frame.data if frame.data_base64 is None else frame.data_base64
+    named = {"id": frame.causationid, "sender": sender, "body": encode(data).text, "now": tx.now}
+    tx.run(NOTE_PROGRESS, named)
+    return True
