@@ -58,6 +58,15 @@ def ask(folder: Path, name: str) -> str:
     ).stdout
 
 
+def test_the_next_commands_are_told(cli: Cli, home: Path) -> None:
+    """They stand on stderr, as a shell takes them; programs get the folder and the files."""
+    told, asked = cli("new", "my agent"), cli("new", "other", "--json")
+
+    assert "next: cd 'my agent' && onceward work greeter:greeter; see README.md\n" == told.err
+    assert ("", "other") == (asked.err, asked.json["folder"])
+    assert (home / "my agent" / "README.md").exists()
+
+
 def test_a_new_folder_tests_and_runs(folder: Path) -> None:
     """Its tests pass, its worker answers another process, and the file is there afterwards."""
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]

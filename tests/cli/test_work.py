@@ -84,6 +84,26 @@ def test_an_agent_that_is_none_is_a_usage_error(cli: Cli, home: Path, target: st
     assert not (home / "new.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ([], "write module:agent, as in onceward work app:agent"),
+        (["greeter:greeter"], "change to the folder (cd greeter), or write greeter.FILE:greeter"),
+        (["billing_app:other"], "declare other = Agent(...) in billing_app"),
+    ],
+)
+@pytest.mark.usefixtures("app")
+def test_a_target_without_an_agent_says_what_to_type(
+    cli: Cli, home: Path, target: list[str], expected: str
+) -> None:
+    """Neither a missing target nor a folder that was taken for the module stays a riddle."""
+    (home / "greeter").mkdir()
+
+    ran = cli("work", *target)
+
+    assert (2, True) == (ran.code, expected in ran.err), ran.err
+
+
 def test_an_error_inside_the_module_is_the_module_s(cli: Cli, home: Path) -> None:
     """Its traceback is what its author needs."""
     (home / "broken_app.py").write_text("import no_such_library_at_all\n", encoding="utf-8")

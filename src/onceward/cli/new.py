@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 from onceward.cli.command import emit
 from onceward.cli.exit_codes import DONE, Usage
 from onceward.cli.options import said
+from onceward.cli.output import note
 from onceward.cli.target import Answer
 
 ANSWER = Answer()
@@ -34,4 +36,7 @@ def new(
     )
     files = sorted(path.name for path in folder.iterdir())
     emit({"folder": str(folder), "files": files}, ("folder", "files"), answer)
+    if not answer.json:
+        there = shlex.quote(str(folder))
+        note(f"next: cd {there} && onceward work greeter:greeter; see README.md")
     return DONE

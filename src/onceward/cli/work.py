@@ -26,7 +26,7 @@ WHERE = Where()
 
 
 def work(
-    db: str,
+    db: str | None = None,
     target: str | None = None,
     /,
     *,
@@ -56,6 +56,9 @@ def work(
         once: Handle what is due now, then end.
 
     """
+    if db is None:
+        msg = "which agent? write module:agent, as in onceward work app:agent"
+        raise Usage(msg)
     if processes < 1:
         msg = "--processes is a number from 1"
         raise Usage(msg)
@@ -133,9 +136,18 @@ def load(target: str) -> Agent:
     for part in name.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, Agent):
-        msg = f"{target} is no Agent: declare {name} = Agent(...) in {module}"
-        raise Usage(msg)
+        raise Usage(_without_agent(module, name))
     return found
+
+
+def _without_agent(module: str, name: str) -> str:
+    """Return what to do about a module that declares no such agent; a folder imports as one."""
+    if getattr(sys.modules[module], "__file__", None) is None:
+        return (
+            f"{module} is a folder, and no module: "
+            f"change to the folder (cd {module}), or write {module}.FILE:{name}"
+        )
+    return f"{module}:{name} is no Agent: declare {name} = Agent(...) in {module}"
 
 
 def _imported(module: str) -> Any:
