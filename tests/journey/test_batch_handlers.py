@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, AsyncBatchContext, BatchContext, Msg, Postbox
+from onceward import Agent, AsyncBatchContext, BatchContext, Drop, Msg, Postbox, Reject
 from onceward.errors import InvalidArgument
 from onceward.testing import Harness
 
@@ -136,17 +136,17 @@ def test_verdicts_end_single_messages(world: World) -> None:
     for n in (1, 2, 3, 4):
         shop.session("s").send("bob", Order(n=n))
     world.settle()
-    first = [state for _, state in box.query(STATES)]
+    first, at_first = [state for _, state in box.query(STATES)], [*seen]
     world.wait(5)
 
-    assert [[1, 2, 3, 4], [2]] == seen
+    assert ([[1, 2, 3, 4]], [[1, 2, 3, 4], [2]]) == (at_first, seen)
     assert ["processed", "three"] == [first[-1], *answers]
     assert [("rejected", "no such shop", 1)] == box.query(FATES)
     assert {"processed"} == {state for _, state in box.query(STATES)}
 
 
 def test_an_error_fails_all_and_the_next_attempts_are_single(world: World) -> None:
-    """One bad message does not take its neighbours with it; each attempt is counted."""
+    """One bad message does not take its neighbours with it, nor costs them an attempt."""
     agent, calls = Agent("bob"), list[list[int]]()
 
     @agent.on(Order, batch=3, within=0, attempts=2)
@@ -163,9 +163,29 @@ def test_an_error_fails_all_and_the_next_attempts_are_single(world: World) -> No
     for _ in range(5):
         world.wait(60)
 
-    assert [[1, 2, 3], [1], [2], [3]] == calls
+    assert [[1, 2, 3], [1], [2], [2], [3]] == calls
     assert [("max_retries_exceeded", "ValueError: 2", 2)] == box.query(FATES)
     assert [(1,), (3,)] == box.query(EFFECTS)
+
+
+@pytest.mark.parametrize("error", [ValueError("two"), Reject("two"), Drop()])
+def test_a_final_error_of_a_batch_ends_one_message(world: World, error: Exception) -> None:
+    """What ends a message at its first attempt ends no neighbour in the same batch."""
+    agent = Agent("bob")
+
+    @agent.on(Order, batch=3, within=0, attempts=1, no_retry=ValueError)
+    def take(orders: list[Order]) -> None:
+        if any(order.n == 2 for order in orders):
+            raise error
+
+    box = world.open(agent)
+    send(box, 1, 2, 3)
+    for _ in range(4):
+        world.wait(60)
+    ends = [state for _, state in box.query(STATES) if state == "processed"]
+
+    assert 2 == len(ends)
+    assert 0 == box.stats()["inbox_pending"]
 
 
 def test_an_unreadable_body_ends_alone(world: World) -> None:

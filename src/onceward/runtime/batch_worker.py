@@ -7,10 +7,12 @@ from concurrent.futures import CancelledError
 from typing import Any, cast
 
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import OncewardError, Retry
+from onceward.errors import OncewardError, Paused, Retry
 from onceward.hooks import Attempt
 from onceward.model.clock import Millis
+from onceward.model.quoting import error_text
 from onceward.model.states import Dead, RetryAt, Settlement
+from onceward.model.times import millis
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.batch_context import BatchContext
@@ -217,7 +219,7 @@ class BatchWorker(Worker):
             self._batch.undo()
             self._quick, self._raised = False, error
             log_failure(error, self._db.agent, ready[0][0], ready[0][1].frame.type)
-            return {leased.seq: self._failure(error, each, leased) for leased, each in ready}
+            return self._failed(error, ready)
         finally:
             self._took = time.monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
@@ -235,6 +237,26 @@ class BatchWorker(Worker):
                 raise TypeError(msg)
         finally:
             self._db.writer.thread_transactions.unbind()
+
+    def _failed(
+        self, error: BaseException, ready: list[tuple[LeasedMessage, Prepared]]
+    ) -> dict[int, Settlement]:
+        """
+        Return how messages end whose call raised; those of several are tried alone.
+
+        That call is counted for none of them: each has all its attempts, whatever is wrong
+        with its neighbours.
+        """
+        if len(ready) == 1 or isinstance(error, Paused):
+            return {leased.seq: self._failure(error, each, leased) for leased, each in ready}
+        tx = self._batch.join()
+        for leased, _ in ready:
+            lanes.isolate(tx, leased.lane, leased.seq)
+        policy = self._handler.rules.retry or self._policy
+        after = error.after if isinstance(error, Retry) else None
+        wait = policy.delay(1, self._rng) if after is None else millis("after", after)
+        again = RetryAt(self._db.now() + wait, error_text(error), counted=False)
+        return dict.fromkeys((leased.seq for leased, _ in ready), again)
 
     def _failure(
         self, error: BaseException, prepared: Prepared, leased: LeasedMessage

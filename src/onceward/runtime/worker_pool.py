@@ -7,7 +7,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from onceward.runtime.agent import Agent, Handler
+from onceward.runtime.agent import Agent
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.invoke import Loop
 from onceward.runtime.worker import Worker
@@ -37,9 +37,7 @@ class WorkerPool:
         self._lock = Lock()
         self.workers: list[Worker] = [self._new(gate=self._gate()) for _ in range(said or 1)]
         """The workers that there are; further ones are added at the end."""
-        for handler in agent.handlers:
-            if handler.rules.batch is not None:
-                self.workers.append(_batch_worker(deps, agent, loop, handler))
+        self.workers += batch_workers(deps, agent, loop)
 
     def grow(self) -> bool:
         """Start a further worker where there may be one; return whether there may be another."""
@@ -57,10 +55,14 @@ class WorkerPool:
             self._spare = 0
 
 
-def _batch_worker(deps: RuntimeDeps, agent: Agent, loop: Loop, handler: Handler) -> Worker:
+def batch_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> list[Worker]:
+    """Return a worker for each batch handler of an agent."""
+    batched = [each for each in agent.handlers if each.rules.batch is not None]
+    if not batched:
+        return []
     from onceward.runtime.batch_worker import BatchWorker  # noqa: PLC0415 - rarely needed
 
-    return BatchWorker(deps, agent, loop, handler=handler)
+    return [BatchWorker(deps, agent, loop, handler=each) for each in batched]
 
 
 def alone(agent: Agent, workers: int | None) -> frozenset[str]:

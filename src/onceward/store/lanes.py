@@ -283,6 +283,11 @@ def settle(tx: StoreTransaction, held: Lease, *, rest: list[int], due_at: Millis
         tx.run(CLEAR, (held.lane_id,))
 
 
+def isolate(tx: StoreTransaction, held: Lease, seq: int) -> None:
+    """Let the messages of a lane up to *seq* be claimed alone from now on."""
+    tx.run(CAREFUL, (seq, held.lane_id))
+
+
 def release(
     tx: StoreTransaction,
     held: Lease,

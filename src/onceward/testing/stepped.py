@@ -15,6 +15,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError
 from onceward.model.states import Settlement
 from onceward.runtime import worker as worker_module
+from onceward.runtime.batch_worker import BatchWorker
 from onceward.runtime.carriers import Delivery
 from onceward.runtime.worker import Worker
 from onceward.store import lanes, peers
@@ -109,6 +110,8 @@ class SteppedEngines:
         for worker in self._workers:
             worker._loop.started = True
             worker._run = partial(_run, worker)  # type: ignore[method-assign]
+            if isinstance(worker, BatchWorker):
+                worker._call_once = partial(_call_once, worker)  # type: ignore[method-assign]
 
     def begin_alone(self) -> None:
         """Suspect what workers of earlier processes handled: no other process has the file open."""
@@ -256,3 +259,11 @@ def _run(worker: Worker, *message: Any) -> Settlement:
     settlement = Worker._run(worker, *message)
     worker._quick = quick and settlement == worker_module.HANDLED
     return settlement
+
+
+def _call_once(worker: BatchWorker, ready: list[Any]) -> dict[int, Settlement]:
+    """Call a batch handler; every one that is well was quick, also on a slow machine."""
+    quick = worker._quick
+    ended = BatchWorker._call_once(worker, ready)
+    worker._quick = quick and set(ended.values()) == {worker_module.HANDLED}
+    return ended

@@ -16,6 +16,7 @@ from onceward.model.body import Msg
 from onceward.model.events import Event, MessageEvent
 from onceward.model.parcel import Durability
 from onceward.runtime.agent import Agent
+from onceward.runtime.batch_context import BatchContext
 from onceward.runtime.context import Context
 from onceward.testing.clock import ManualClock
 from onceward.testing.powercut.scene import Scene
@@ -59,6 +60,8 @@ class Terms:
     """How long they wait for each other."""
     engines: bool = True
     """Whether their engines are as started: parcels, answers and claims share commits."""
+    batch: bool = False
+    """Whether the far one takes several messages at once."""
 
 
 class Work(Msg, type="town.work"):
@@ -303,7 +306,9 @@ class Pair:
 
     def _agent(self, side: Side) -> Agent:
         agent = Agent(side)
-        if side == "far":
+        if side == "far" and self.terms.batch:
+            agent.on(Work, batch=4, within=0)(self._works)
+        elif side == "far":
             agent.on(Work)(self._work)
         else:
             agent.on(Answer)(self._answer)
@@ -322,6 +327,21 @@ class Pair:
             raise Reject(NO)
         ctx.tx.execute(TAKE_EFFECT, (work.n, ctx.message.session))
         return Answer(n=work.n)
+
+    def _works(self, works: list[Work], ctx: BatchContext) -> None:
+        for each, message in zip(works, ctx.messages, strict=True):
+            self._by_id[message.id] = each.n
+            if "far" in self._engines and slow(each.n):
+                self.clock.advance(ALONE)
+                self._engines["far"].beat()
+            if fails_first(each.n) and message.attempt == 1:
+                again = "not yet"
+                raise Retry(again, after=1)
+            if refused(each.n):
+                ctx.reject(message, NO)
+            else:
+                ctx.tx.execute(TAKE_EFFECT, (each.n, message.session))
+                ctx.reply(message, Answer(n=each.n))
 
     def _answer(self, answer: Answer, ctx: Context) -> None:
         self._by_id[ctx.message.id] = -answer.n

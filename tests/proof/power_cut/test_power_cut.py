@@ -53,6 +53,16 @@ def test_safe_files_survive(
     )  # neighbours may have drawn the same image in two processes
 
 
+def test_batches_survive(tmp_path: Path, aloud: Callable[[object], None]) -> None:
+    """Messages that share one call have their effects, verdicts and replies together, once."""
+    states = size(2_000, 300)
+    verdict = explore(Town(SEED, batch=True), states=states, keep=tmp_path)
+    aloud(verdict)
+
+    assert () == verdict.violations
+    assert verdict.count >= states * 0.95
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_safe_files_survive_two_deep(
     transport: Transport, tmp_path: Path, aloud: Callable[[object], None]

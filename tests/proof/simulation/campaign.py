@@ -19,6 +19,7 @@ from typing import Final
 
 from tests.proof.seed import SEED, TODAY, proof_seed
 
+from onceward.model.handler_options import PLAIN_RULES, HandlerRules
 from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.people import HALF, SCRATCH, people
 from onceward.testing.simulation.scenario import interrupt, step
@@ -126,10 +127,15 @@ def tell(
     weather: Weather | None = None,
     aloud: bool = False,
     engines: bool | None = None,
+    rules: HandlerRules = PLAIN_RULES,
 ) -> Told:
-    """Tell the story of one seed to its end; by default half of the seeds have *engines*."""
+    """
+    Tell the story of one seed to its end; by default half of the seeds have *engines*.
+
+    *rules* are the options of all handlers.
+    """
     engines = bool(seed & ENGINES) if engines is None else engines
-    agents = people(*NAMES[: 2 + seed % 2])
+    agents = people(*NAMES[: 2 + seed % 2], rules=rules)
     schema = {agent.name: SCRATCH for agent in agents}
     with Simulation(
         agents,

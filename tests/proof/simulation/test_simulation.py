@@ -18,6 +18,8 @@ from tests.proof.simulation.campaign import (
     unreached,
 )
 
+from onceward.model.handler_options import HandlerOptions, handler_rules
+
 WORLDS = size(2_000, 300, "ONCEWARD_WORLDS")
 FOUND = (100860, 20261121000471)
 """
@@ -51,6 +53,24 @@ def test_the_same_seed_tells_the_same_story() -> None:
 def test_what_was_found_stays_mended(seed: int) -> None:
     """Worlds that showed a mistake once go well now."""
     assert () == tell(seed, engines=False).wrong
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrency": 1, "rate": "20/m"}, {"batch": 3, "within": 0.5}, {"batch": 4, "within": 0}],
+    ids=["limits", "batch", "batch-at-once"],
+)
+def test_worlds_with_options_of_handlers(options: HandlerOptions) -> None:
+    """Messages that wait for a place, a time or company are handled once, in order, as others."""
+    first = first_seed()
+    wrong = {
+        seed: told.wrong
+        for seed in range(first, first + size(300, 30))
+        if (told := tell(seed, rules=handler_rules(options))).wrong
+    }
+
+    assert {} == wrong
 
 
 @pytest.mark.timeout(1800)

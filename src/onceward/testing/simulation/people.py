@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
+from onceward.model.handler_options import PLAIN_RULES, HandlerRules
 from onceward.runtime.agent import Agent
 from onceward.runtime.context import Context
 from onceward.testing.simulation.history import Sent, Word
@@ -239,9 +241,16 @@ def _send(world: Simulation, process: Process, messages: list[AskedMessage]) -> 
 # -- the handlers -------------------------------------------------------------------------------
 
 
-def people(*names: str) -> list[Agent]:
-    """Return agents that do what their messages say: note, fail, give up, answer, pass on."""
-    return [_person(name, names) for name in names]
+def people(*names: str, rules: HandlerRules = PLAIN_RULES) -> list[Agent]:
+    """
+    Return agents that do what their messages say: note, fail, give up, answer, pass on.
+
+    *rules* are the options of their handlers; of a batch each message is handled in turn.
+    """
+    found = [_person(name, names) for name in names]
+    for agent in found:
+        agent.handlers = [replace(handler, rules=rules) for handler in agent.handlers]
+    return found
 
 
 def _person(name: str, names: tuple[str, ...]) -> Agent:

@@ -19,10 +19,11 @@ from onceward.model.clock import Millis
 from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
+from onceward.runtime.batch_context import BatchContext
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.sender import Sender
 from onceward.runtime.worker import Worker
-from onceward.runtime.worker_pool import gates, pool_size
+from onceward.runtime.worker_pool import batch_workers, gates, pool_size
 from onceward.store import lanes, peers
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
@@ -149,7 +150,8 @@ class Process:
         )
         gate = gates(agent, self._settings.workers, lambda: None)
         count = range(pool_size(agent, self._settings.workers))
-        return [Worker(deps, agent, _no_loop, gate=gate()) for _ in count]
+        workers = [Worker(deps, agent, _no_loop, gate=gate()) for _ in count]
+        return workers + batch_workers(deps, agent, _no_loop)
 
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
@@ -271,9 +273,22 @@ def wrapped(agent: Agent, wrap: Callable[[Callable[..., Any]], Callable[..., Any
         if handler.is_async:
             msg = f"{agent.name} handles {handler.pattern} by a coroutine: one thread has no loop"
             raise InvalidArgument(msg)
-        call = handler.call if handler.takes_context else _without_context(handler.call)
-        twin.handlers.append(replace(handler, call=wrap(call), takes_context=True))
+        call = wrap(handler.call if handler.takes_context else _without_context(handler.call))
+        call = call if handler.rules.batch is None else _for_each(call)
+        twin.handlers.append(replace(handler, call=call, takes_context=True))
     return twin
+
+
+def _for_each(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a batch handler that calls *call* with each message, whose answer is its reply."""
+
+    def run(bodies: list[Any], batch: BatchContext) -> None:
+        for body, context in zip(bodies, batch._contexts.values(), strict=True):
+            answer = call(body, context)
+            if answer is not None:
+                batch.reply(context.message, answer)
+
+    return run
 
 
 def _without_context(call: Callable[..., Any]) -> Callable[..., Any]:
