@@ -10,6 +10,7 @@ from tests.waiting import until
 
 from onceward import Agent, AsyncBatchContext, BatchContext, Drop, Msg, Postbox, Reject
 from onceward.errors import InvalidArgument
+from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.testing import Harness
 
 if TYPE_CHECKING:
@@ -113,6 +114,47 @@ def test_a_batch_is_one_commit_with_its_writes(
 
     assert (100, 2) == (handled, len(made))
     assert [(n,) for n in range(100)] == box.query(EFFECTS)
+
+
+def test_no_heartbeat_commits_a_part_of_a_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Effects are committed with all settlements, also where a commit is due meanwhile."""
+    agent = Agent("bob")
+
+    @agent.on(Order, batch=9, within=0)
+    def take(orders: list[Order], ctx: BatchContext) -> None:
+        ctx.tx.executemany("INSERT INTO effects VALUES (?)", [(order.n,) for order in orders])
+
+    box = world.open(agent, share_commit_for=0)
+    with box.begin() as tx:
+        tx.execute(TABLE)
+    send(box, 1, 2, 3)
+    end, seen = HandlerCommitBatch.end, list[int]()
+
+    def meanwhile(self: HandlerCommitBatch, *args: Any, **named: Any) -> None:
+        end(self, *args, **named)
+        world.elsewhere(self.heartbeat)
+        seen.append(len(box.query(EFFECTS)))
+
+    monkeypatch.setattr(HandlerCommitBatch, "end", meanwhile)
+    world.settle()
+
+    assert ([0, 0, 0], 3) == (seen, len(box.query(EFFECTS)))
+
+
+def test_a_disabled_process_takes_no_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The switch of the environment holds for batches, too."""
+    agent, calls = noting(within=0)
+    box = world.open(agent)
+    send(box, 1, 2, 3)
+    box._dispatcher.run_due()
+    monkeypatch.setenv("ONCEWARD_DISABLED", "1")
+    handled = box._workers[1].run_due()
+    monkeypatch.delenv("ONCEWARD_DISABLED")
+    world.settle()
+
+    assert (0, [[1, 2, 3]]) == (handled, calls)
 
 
 def test_verdicts_end_single_messages(world: World) -> None:

@@ -6,17 +6,19 @@ import time
 from concurrent.futures import CancelledError
 from typing import Any, cast
 
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.hooks import Attempt
 from onceward.model.clock import Millis
+from onceward.model.events import Event
 from onceward.model.quoting import error_text
 from onceward.model.states import Dead, RetryAt, Settlement
 from onceward.model.times import millis
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.batch_context import BatchContext
-from onceward.runtime.commit_batch import CLAIM_WAITS
+from onceward.runtime.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.invoke import (
@@ -30,7 +32,7 @@ from onceward.runtime.invoke import (
 from onceward.runtime.worker import HANDLED, Worker, _Run
 from onceward.store import gated_claims, lanes
 from onceward.store.gated_claims import MESSAGE, Kind
-from onceward.store.inbox import ClaimRequest, LeasedMessage, Rows
+from onceward.store.inbox import ClaimRequest, LeasedMessage, Rows, SettledMessage
 
 ATTEMPT = LeasedMessage._fields.index("attempt") - 1
 """Column of the attempt's number in a row of a claim."""
@@ -103,7 +105,7 @@ class BatchWorker(Worker):
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
         idle = super()._idle_for(nothing_here=True)
         [(paused_at, ready, _)] = self._db.read(lanes.AGENDA)
-        if paused_at is not None:
+        if paused_at is not None or disabled_by_environment():
             return engine.MAX_IDLE_SECONDS
         if self._left_leases and not nothing_here:
             return 0.0
@@ -157,7 +159,7 @@ class BatchWorker(Worker):
                 self._size = self._most
 
     def _handle_batch(self, claimed: list[list[LeasedMessage]]) -> None:
-        """Call the handler once and note how each message ends; the caller commits."""
+        """Call the handler once, and commit how each message ends with its effects."""
         now, messages = self._db.now(), [each for lane in claimed for each in lane]
         ended: dict[int, Settlement] = {}
         ready: list[tuple[LeasedMessage, Prepared]] = []
@@ -172,11 +174,15 @@ class BatchWorker(Worker):
         if ready:
             ended |= self._observed(ready)
         ended = self._told_all(messages, ended)
+        if self._batch.lost:
+            return
+        listed: list[tuple[SettledMessage, LaneRest, list[Event]]] = []
         for lane in claimed:  # the last of a lane says when it is claimed again
             for leased in sorted(lane, key=lambda each: isinstance(ended[each.seq], RetryAt)):
                 events = self._events(leased, ended[leased.seq]) if self._hooks._hooks else []
-                rest = (lane, len(lane))
-                self._batch.end(leased, ended[leased.seq], rest=rest, events=events)
+                settled = SettledMessage(leased, ended[leased.seq])
+                listed.append((settled, (lane, len(lane)), events))
+        self._batch.end_all(listed)
 
     def _observed(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
         """Call the handler, in an attempt that observers see where there are some."""

@@ -34,6 +34,8 @@ T = TypeVar("T")
 FULL: Final = 256
 CLAIM_WAITS: Final = 0.002
 """Seconds that a claim waits for its handlers before it is committed alone."""
+LaneRest = tuple[list[LeasedMessage], int]
+"""The claim of a lane, and the index from which on it stays leased."""
 Claimed = list[list[LeasedMessage]]
 """Claimed messages by lane."""
 
@@ -148,6 +150,13 @@ class HandlerCommitBatch:
             self._ended.append(SettledMessage(leased, settlement))
             self._events += events
             self._rest[leased.lane.lane_id] = rest
+
+    def end_all(self, ended: list[tuple[SettledMessage, LaneRest, list[Event]]]) -> None:
+        """Note the settlements of messages that share their effects, and commit them together."""
+        with self._lock:  # the heartbeat would commit effects with a part of the settlements
+            for each, rest, events in ended:
+                self.end(each.leased, each.settlement, rest=rest, events=events)
+            self.commit()
 
     def abandon(self) -> None:
         """Undo everything that is not committed: the thread ends."""

@@ -7,6 +7,8 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from onceward.errors import OncewardError
+from onceward.model.log import log
 from onceward.runtime.agent import Agent
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.invoke import Loop
@@ -34,7 +36,7 @@ class WorkerPool:
         self._new = partial(Worker, deps, agent, loop)
         if self._spare:
             self._new = partial(self._new, grow=self.grow)
-        self._lock = Lock()
+        self._lock, self._name = Lock(), agent.name
         self.workers: list[Worker] = [self._new(gate=self._gate()) for _ in range(said or 1)]
         """The workers that there are; further ones are added at the end."""
         self.workers += batch_workers(deps, agent, loop)
@@ -44,9 +46,13 @@ class WorkerPool:
         with self._lock:
             if self._spare > 0:
                 self._spare -= 1
-                worker = self._new(gate=self._gate())
-                self.workers.append(worker)
-                worker.start()
+                try:
+                    worker = self._new(gate=self._gate())
+                    worker.start()
+                    self.workers.append(worker)
+                except (OncewardError, OSError, RuntimeError) as error:  # no thread, no file left
+                    log.failure("warning", "no further worker", error, agent=self._name)
+                    self._spare = 0
             return self._spare > 0
 
     def end(self) -> None:
