@@ -225,7 +225,7 @@ class BatchWorker(Worker):
             self._batch.undo()
             self._quick, self._raised = False, error
             log_failure(error, self._db.agent, ready[0][0], ready[0][1].frame.type)
-            return self._failed(error, ready)
+            return self._all_failed(error, ready)
         finally:
             self._took = time.monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
@@ -244,7 +244,7 @@ class BatchWorker(Worker):
         finally:
             self._db.writer.thread_transactions.unbind()
 
-    def _failed(
+    def _all_failed(
         self, error: BaseException, ready: list[tuple[LeasedMessage, Prepared]]
     ) -> dict[int, Settlement]:
         """
