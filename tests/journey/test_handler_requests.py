@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Reject
+from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Reject, Retry
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
 from onceward.testing import Harness
 
@@ -366,3 +366,159 @@ def test_a_stranger_tells_no_progress(world: World) -> None:
 
     assert None is alice.progress(ticket)
     assert None is alice.receive()
+
+
+def test_a_task_group_asks(tmp_path: Path) -> None:
+    """Its group of exceptions ends the call like the one that it holds; the worker lives on."""
+    asked: list[int] = []
+    agent = Agent("bob")
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> int:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            one = inner.create_task(ctx.ask("oracle", Question(n=1), reply=int))
+            two = outer.create_task(ctx.ask("oracle", Question(n=2), reply=int))
+        return one.result() + two.result()
+
+    async def journey() -> int:
+        async with (
+            AsyncPostbox(tmp_path / "oracle.db", agent=oracle(asked)),
+            AsyncPostbox(tmp_path / "bob.db", agent=agent, workers=1),
+            AsyncPostbox(tmp_path / "alice.db", agent="alice") as alice,
+        ):
+            return await alice.ask("bob", Job(n=1), reply=int, timeout=60)
+
+    assert 30 == asyncio.run(journey())
+    assert [1, 2] == sorted(asked)
+
+
+def test_what_fails_in_a_task_group_counts_more_than_what_waits(world: World) -> None:
+    """The attempt failed: nothing of it is sent."""
+    asked: list[int] = []
+    agent = Agent("bob")
+
+    @agent.on(Job, attempts=1)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        found = await asyncio.gather(
+            ctx.ask("oracle", Question(n=1), reply=int), return_exceptions=True
+        )
+        msg = "two ends"
+        waiting = [each for each in found if isinstance(each, BaseException)]
+        raise BaseExceptionGroup(msg, [*waiting, ValueError("broken")])
+
+    world.open(oracle(asked))
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+    [letter] = box.dead_letters.list()
+
+    assert ([], "max_retries_exceeded") == (asked, letter.reason)
+    assert "two ends" in str(letter.last_error)
+
+
+def test_a_task_that_outlives_its_handler_is_cancelled(world: World) -> None:
+    """The worker makes no more calls for it; before, it waited for ever."""
+    agent, cancelled = Agent("bob"), []
+    left: list[tuple[asyncio.Task[int], asyncio.Event]] = []
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> int:
+        event = asyncio.Event()
+
+        async def later() -> int:
+            await event.wait()
+            return await ctx.ask("oracle", Question(n=2), reply=int)
+
+        if left:
+            task, first = left[0]
+            first.set()
+            _, pending = await asyncio.wait([task], timeout=10)
+            cancelled.append((task.cancelled(), pending))
+            event.set()
+        left.append((asyncio.create_task(later()), event))
+        return await ctx.ask("oracle", Question(n=1), reply=int)
+
+    world.open(oracle([]))
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+
+    assert [(True, set())] == cancelled
+
+
+def test_replies_are_kept_while_their_handler_waits(world: World) -> None:
+    """Retention prunes neither the request, which would be made again, nor its reply."""
+    asked: list[int] = []
+    agent, done = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        one = ctx.ask("oracle", Question(n=1), reply=int)
+        done.append((one, ctx.ask("late", Question(n=2), reply=int, timeout="90d")))
+
+    world.open(oracle(asked))
+    box = world.open(agent, hold_unknown=True, retention="30d")
+    box.send("bob", Job(n=1))
+    world.settle()
+    world.wait(40 * 86400)
+    box.run_maintenance()
+    world.settle()
+    world.open(oracle([], "late"))
+    for _ in range(3):
+        world.wait(86400)
+    found = [*done]
+    world.wait(40 * 86400)
+    box.run_maintenance()
+
+    assert ([1], [(10, 20)]) == (asked, found)
+    assert [(0, 0)] == box.query(
+        "SELECT (SELECT count(*) FROM _onceward_pending_replies), "
+        "(SELECT count(*) FROM _onceward_inbox)"
+    )
+
+
+def test_a_request_that_fails_after_its_timeout_stays_timed_out(world: World) -> None:
+    """Later calls of the handler take the same way as the first that saw the time-out."""
+    agent, seen = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.ask("late", Question(n=-1), reply=int, timeout=30)
+        except (AnswerTimeout, RequestFailed) as error:
+            seen.append(type(error).__name__)
+        ctx.ask("later", Question(n=1), reply=int)
+
+    box = world.open(agent, hold_unknown=True)
+    box.send("bob", Job(n=1))
+    world.settle()
+    world.wait(31)
+    for name in ("late", "later"):
+        world.open(oracle([], name))
+        world.wait(60)
+        world.wait(60)
+
+    assert ["AnswerTimeout"] * 3 == seen
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_message_that_expires_while_it_waits_holds_up_no_other(world: World, asks: bool) -> None:
+    """Its lane goes on when it expires, whether it waits for a reply or for its next attempt."""
+    agent, seen = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        seen.append(job.n)
+        if job.n == 1:
+            if asks:
+                ctx.ask("oracle", Question(n=1), reply=int)
+            raise Retry(after=3600)
+
+    box = world.open(agent, hold_unknown=True)
+    expiring = box.send("bob", Job(n=1), ttl=60)
+    box.send("bob", Job(n=2))
+    world.settle()
+    world.wait(61)
+
+    assert [1, 2] == seen
+    assert [("expired",)] == box.query("SELECT state FROM onceward_inbox WHERE id = ?", (expiring,))

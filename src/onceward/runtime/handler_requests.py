@@ -34,6 +34,15 @@ class Suspended(BaseException):
         self.request = request
 
 
+def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return why a task group ended: what failed in it, or else the request that it waits for."""
+    waiting, failed = group.split(Suspended)
+    cause: BaseException | None = waiting if failed is None else failed
+    while failed is None and isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return group if cause is None else cause
+
+
 class MadeRequest(NamedTuple):
     """A request that this call of the handler has made, and that is not committed."""
 
@@ -94,10 +103,10 @@ class HandlerRequests:
         if not rows:
             msg = f"no request {ticket.id} here: never sent from this file, or pruned"
             raise InvalidArgument(msg)
-        *state, deadline_at = rows[0]
+        *state, deadline_at, ended_at = rows[0]
         found = requests.ReplyState(*state)
-        overdue = deadline_at is not None and self._sender.db.now() > deadline_at
-        if found.state == "late" or (found.state == "open" and overdue):
+        until = self._sender.db.now() if ended_at is None else ended_at
+        if found.state == "late" or (deadline_at is not None and until > deadline_at):
             msg = f"no reply to {ticket.id} in time"
             raise AnswerTimeout(msg, message_id=ticket.id, ticket=ticket, reason=found.state)
         if found.state == "open":

@@ -194,6 +194,8 @@ def run_coroutine(
     ended: Future[Any] = Future()
 
     async def on_worker(work: Callable[[], Any]) -> Any:
+        if ended.done():  # a task that outlives its handler
+            raise asyncio.CancelledError
         done: Future[Any] = Future()
         jobs.put(partial(_fulfil, done, partial(copy_context().run, work)))
         return await asyncio.wrap_future(done)

@@ -32,7 +32,7 @@ from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
 from onceward.runtime.event_emitter import kind_of, settlement_event
-from onceward.runtime.handler_requests import Suspended
+from onceward.runtime.handler_requests import Suspended, cause_of
 from onceward.runtime.invoke import (
     Loop,
     Prepared,
@@ -479,6 +479,8 @@ class Worker:
                 context._report(answer)
             elif answer is not None:
                 context.reply(answer)
+        except BaseExceptionGroup as group:  # of tasks, one of which may only wait
+            raise cause_of(group)  # noqa: B904 - often it is the group itself
         finally:
             self._db.writer.thread_transactions.unbind()
 

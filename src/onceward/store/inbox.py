@@ -255,11 +255,11 @@ def settle(
     apply_settlements(tx, ended)
     for lane_id, each in last.items():
         again = each.settlement if isinstance(each.settlement, RetryAt) else None
+        due_at = None if again is None else again.due_at
+        if due_at is not None and each.leased.expires_at is not None:
+            due_at = min(due_at, each.leased.expires_at)  # then it ends, and its lane goes on
         lanes.settle(
-            tx,
-            each.leased.lane,
-            rest=[] if again else rest.get(lane_id, []),
-            due_at=None if again is None else again.due_at,
+            tx, each.leased.lane, rest=[] if again else rest.get(lane_id, []), due_at=due_at
         )
 
 

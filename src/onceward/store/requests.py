@@ -38,7 +38,7 @@ SELECT t.state, t.reason, t.recipient, b.frame
 """
 
 
-LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at\n", 1)
+LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at, t.ended_at\n", 1)
 
 
 class Asker(NamedTuple):

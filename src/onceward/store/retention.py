@@ -26,8 +26,17 @@ SELECT seq, state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < 
   FROM _onceward_outbox
  WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
 """
+# A reply is kept while the handler that asked for it waits for others.
 INBOX: Final = """
-SELECT seq, state <> 'pending' AND ended_at < :before FROM _onceward_inbox
+SELECT seq, state <> 'pending' AND ended_at < :before
+       AND NOT (instr(frame, '"inreplyto"') AND json_valid(frame)
+                AND EXISTS (SELECT 1
+                              FROM _onceward_pending_replies AS t
+                              JOIN _onceward_inbox AS a ON a.seq = t.asker_seq
+                             WHERE t.id = b.frame ->> '$.inreplyto'
+                               AND t.reply_id = b.id
+                               AND a.state = 'pending'))
+  FROM _onceward_inbox AS b
  WHERE seq > :after AND received_at < :before ORDER BY seq LIMIT :limit
 """
 DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
@@ -59,12 +68,15 @@ UPDATE _onceward_sender_streams
 MARKS: Final = (
     f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
 )
-# A ticket waits at least as long as its request does, which is kept until it is settled.
+# A ticket waits at least as long as its request does, which is kept until it is settled, and as
+# long as the handler that asked, which would ask again without it.
 TICKETS: Final = """
 DELETE FROM _onceward_pending_replies
  WHERE id IN (SELECT id
                 FROM _onceward_pending_replies
                WHERE coalesce(ended_at, max(deadline_at, asked_at), asked_at) < :before
+                 AND NOT EXISTS (SELECT 1 FROM _onceward_inbox AS a
+                                  WHERE a.seq = asker_seq AND a.state = 'pending')
                  AND (state <> 'open'
                       OR NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o
                                       WHERE o.id = _onceward_pending_replies.id))
