@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 LIBRARIES = {
-    "apsw": "db. fleet. store.directory. store.regexp spark. testing.",
+    "apsw": "db. fleet. integrations.sqlalchemy. store.directory. store.regexp spark. testing.",
     "asyncio": "api. db.write_queue inspector.pages.live observe.exposition runtime. transports.",
     "cyclopts": "cli.",
     "hypothesis": "testing.",
@@ -22,13 +22,14 @@ LIBRARIES = {
     "pyspark": "fleet.rows spark.",
     "pytest": "testing.",
     "rich": "cli. testing.",
+    "sqlalchemy": "integrations.sqlalchemy.",
     "sqlite3": "",
 }
 """Modules that may import a library: by name, or a folder with its dot."""
 
 SQL_MODULES = (
     "store. db. cli.examples cli.queries cli.readonly fleet. inspector.queries. inspector.reading"
-    " mcp.queries observe.queries spark. testing."
+    " integrations.sqlalchemy. mcp.queries observe.queries spark. testing."
 )
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"

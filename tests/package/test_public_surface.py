@@ -18,6 +18,7 @@ MODULES = (
     "onceward.events",
     "onceward.http",
     "onceward.integrations.otel",
+    "onceward.integrations.sqlalchemy",
     "onceward.keys",
     "onceward.metrics",
     "onceward.nats",

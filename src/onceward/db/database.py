@@ -62,6 +62,7 @@ SMALL_CACHE: Final = "PRAGMA cache_size = -512"
 """KiB of pages of a file that only takes parcels: a thousand such files may be open."""
 FORGET_SCHEMA: Final = "PRAGMA writable_schema = RESET"
 """Frees the parsed schema, 300 KiB; the next statement reads it again, in about 1 ms."""
+CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
 OpenMode = Literal["create", "existing", "deliver"]
 """Any use of a file, any use of one that exists, or taking parcels only."""
 
@@ -103,6 +104,7 @@ class Database:
         self._pid, self.users = os.getpid(), 0
         self._openings, self._migrated = 0, False
         self._only_takes_parcels = only_takes_parcels
+        self._foreign_keys = False
         self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
@@ -248,6 +250,12 @@ class Database:
                     f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}"
                 )
 
+    def enforce_foreign_keys(self) -> None:
+        """Check foreign keys of the host's tables from now on; ours have none."""
+        self._foreign_keys = True
+        with self.writer.exclusive() as handle:
+            handle.execute(CHECK_FOREIGN_KEYS)
+
     # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
@@ -257,6 +265,8 @@ class Database:
             con = self._con = self._connect(deadline)
             self._enable_wal(con)
             self._prepare(con)
+            if self._foreign_keys:
+                con.execute(CHECK_FOREIGN_KEYS)
         except BaseException as error:
             self._drop()
             raise translate_own_error(error, self.path) from error

@@ -1,0 +1,25 @@
+"""
+Use SQLAlchemy on an agent's file; needs ``onceward[sqlalchemy]``.
+
+The engine works through the postbox's own connections, so ORM work and messages are one
+transaction, and no second SQLite library opens the file.
+"""
+
+from onceward.integrations.sqlalchemy.autogenerate import include_name, include_object
+from onceward.integrations.sqlalchemy.dbapi_errors import WrongThread
+from onceward.integrations.sqlalchemy.engines import (
+    EngineOptions,
+    engine,
+    session_for,
+    transaction,
+)
+
+__all__ = [
+    "EngineOptions",
+    "WrongThread",
+    "engine",
+    "include_name",
+    "include_object",
+    "session_for",
+    "transaction",
+]

@@ -1,0 +1,118 @@
+"""Make engines and sessions of SQLAlchemy that work in the transactions of a postbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, TypedDict, Unpack
+from weakref import WeakKeyDictionary, ref
+
+from sqlalchemy import Connection as Work
+from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy.orm import Session as OrmSession
+
+from onceward import AsyncPostbox, Context, Postbox, Transaction
+from onceward.errors import InvalidArgument, StoreClosed
+from onceward.integrations.sqlalchemy import dialect
+from onceward.integrations.sqlalchemy.connections import Connection
+from onceward.model.names import DEFAULT_SESSION
+
+URL: Final = f"{dialect.NAME.replace('.', '+')}://"
+
+_of_handlers: WeakKeyDictionary[Any, Engine] = WeakKeyDictionary()
+"""By the sender of a postbox: the engine of its handlers' sessions."""
+
+
+class EngineOptions(TypedDict, total=False):
+    """The options of ``sqlalchemy.create_engine`` that say nothing about connecting."""
+
+    echo: bool | Literal["debug"]
+    echo_pool: bool | Literal["debug"]
+    execution_options: Mapping[str, Any]
+    hide_parameters: bool
+    isolation_level: Literal["SERIALIZABLE", "AUTOCOMMIT"]
+    json_serializer: Callable[[Any], str]
+    json_deserializer: Callable[[str], Any]
+    logging_name: str
+    query_cache_size: int
+
+
+def engine(
+    box: Postbox | AsyncPostbox, *, foreign_keys: bool = False, **options: Unpack[EngineOptions]
+) -> Engine:
+    """
+    Return an engine whose transactions are those of an open postbox.
+
+    Its transactions take the one turn to write of the file, from their first
+    statement to their end, and belong to the thread that began them; in a block
+    ``with box.begin()`` or a handler they join it by savepoint. With the
+    isolation level AUTOCOMMIT statements read what is committed and never wait.
+    *foreign_keys* has SQLite check foreign keys, for all users of the open file.
+
+    Raises:
+        StoreError: the postbox is closed.
+
+    """
+    plain = box if isinstance(box, Postbox) else box._plain
+    if foreign_keys:
+        plain._db.enforce_foreign_keys()
+    return _engine_of(plain._sender, options)
+
+
+def _engine_of(sender: Any, options: EngineOptions) -> Engine:
+    """Return an engine that does not keep the postbox alive."""
+    sender_of = ref(sender)
+
+    def connect() -> Connection:
+        found = sender_of()
+        if found is None:
+            msg = "the postbox is gone: open it again, and make an engine of it"
+            raise StoreClosed(msg)
+        return Connection(found)
+
+    return create_engine(URL, creator=connect, poolclass=NullPool, **options)
+
+
+def transaction(work: OrmSession | Work, session: str = DEFAULT_SESSION) -> Transaction:
+    """
+    Return the transaction of *work* to send with, in the conversation *session*.
+
+    It begins the transaction of *work* if need be. Messages are committed or
+    rolled back with it, also by savepoint.
+
+    Raises:
+        InvalidArgument: its engine is not of ``engine(box)``, or its level is AUTOCOMMIT.
+        OperationalError: of SQLAlchemy; others held the file for the whole deadline.
+
+    """
+    connection = work.connection() if isinstance(work, OrmSession) else work
+    raw = connection.connection.dbapi_connection
+    if not isinstance(raw, Connection):
+        msg = "messages are sent through a session or connection of engine(box) only"
+        raise InvalidArgument(msg)
+    if raw.autocommit:
+        msg = "AUTOCOMMIT has no transaction to send in: use the level SERIALIZABLE, or box.send"
+        raise InvalidArgument(msg)
+    if not connection.in_transaction():
+        connection.begin()
+    return raw.transaction(session)
+
+
+def session_for(ctx: Context) -> Iterator[OrmSession]:
+    """
+    Give a handler an ORM session inside its transaction: ``Depends(session_for)``.
+
+    Its rows are committed with the processed mark, or not at all; the
+    end of the handler flushes. Messages are sent with ``ctx.send``.
+
+    Raises:
+        InvalidArgument: the handler is async, whose statements run in another thread.
+
+    """
+    if not isinstance(ctx, Context):
+        msg = "session_for serves sync handlers: make it def; each one has a thread of its own"
+        raise InvalidArgument(msg)
+    made = _of_handlers.get(ctx._sender)
+    if made is None:
+        made = _of_handlers[ctx._sender] = _engine_of(ctx._sender, {})
+    with OrmSession(made) as session, session.begin():
+        yield session

@@ -1,0 +1,44 @@
+"""Run SQLAlchemy's own suite for dialects on a postbox: a plugin of a pytest of its own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.dialects import registry
+
+from onceward import Postbox
+from onceward.integrations.sqlalchemy.connections import Connection
+from onceward.integrations.sqlalchemy.dialect import OncewardDialect
+
+pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
+
+from sqlalchemy.testing import provision  # noqa: E402 - it registers itself
+from sqlalchemy.testing.plugin.pytestplugin import *  # noqa: E402, F403 - as SQLAlchemy asks
+
+import_module("sqlalchemy.dialects.sqlite.provision")  # it registers itself
+_box: list[Postbox] = []
+
+
+class SuiteDialect(OncewardDialect):
+    """The dialect, connected by a url, as the suite asks for."""
+
+    driver = "onceward_suite"
+    supports_statement_cache = True
+
+    def connect(self, *_: Any, **__: Any) -> Any:
+        """Connect to the one postbox of the run."""
+        if not _box:
+            _box.append(Postbox(Path.cwd() / "suite.db", agent="suite", start=False))
+        return Connection(_box[0]._sender)
+
+
+registry.register("sqlite.onceward_suite", __name__, "SuiteDialect")
+
+
+@provision.post_configure_engine.for_db("sqlite")  # type: ignore[untyped-decorator]
+def _attach_nothing(url: object, engine: Engine, follower_ident: object) -> None:
+    """Leave out the second file of SQLite's own set-up: ours has no second schema."""
