@@ -27,7 +27,6 @@ from onceward.runtime.invoke import (
     call,
     log_failure,
     resolve_handler,
-    settlement_of,
 )
 from onceward.runtime.worker import HANDLED, Worker, _Run
 from onceward.store import gated_claims, lanes
@@ -168,7 +167,7 @@ class BatchWorker(Worker):
             if not isinstance(found, Prepared):
                 ended[leased.seq] = found
             elif found.error is not None:
-                ended[leased.seq] = self._failure(found.error, found, leased)
+                ended[leased.seq] = self._failed(found.error, found, leased)
             else:
                 ready.append((leased, found))
         if ready:
@@ -254,7 +253,7 @@ class BatchWorker(Worker):
         with its neighbours.
         """
         if len(ready) == 1 or isinstance(error, Paused):
-            return {leased.seq: self._failure(error, each, leased) for leased, each in ready}
+            return {leased.seq: self._failed(error, each, leased) for leased, each in ready}
         tx = self._batch.join()
         for leased, _ in ready:
             lanes.isolate(tx, leased.lane, leased.seq)
@@ -263,12 +262,6 @@ class BatchWorker(Worker):
         wait = policy.delay(1, self._rng) if after is None else millis("after", after)
         again = RetryAt(self._db.now() + wait, error_text(error), counted=False)
         return dict.fromkeys((leased.seq for leased, _ in ready), again)
-
-    def _failure(
-        self, error: BaseException, prepared: Prepared, leased: LeasedMessage
-    ) -> Settlement:
-        now, policy, rng = self._db.now(), self._policy, self._rng
-        return settlement_of(error, prepared, leased, now=now, policy=policy, rng=rng)
 
     def _verdict(
         self, batch: BatchContext, leased: LeasedMessage, prepared: Prepared
@@ -281,7 +274,7 @@ class BatchWorker(Worker):
             return HANDLED
         after = batch._retried[key]
         retry = Retry(after=None if after is None else after / 1000)
-        return self._failure(retry, prepared, leased)
+        return self._failed(retry, prepared, leased)
 
     def _told_all(
         self, messages: list[LeasedMessage], ended: dict[int, Settlement]
