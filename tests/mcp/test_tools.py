@@ -10,8 +10,8 @@ import pytest
 from tests.mcp.conftest import Refused, Serve, call
 
 from mcp import Client
-from onceward import Postbox
-from onceward.errors import InvalidArgument
+from onceward import AsyncPostbox, Postbox
+from onceward.errors import InvalidArgument, OutcomeUnknown
 from onceward.mcp import McpOptions
 from onceward.mcp.claims import OPEN
 from onceward.testing import ManualClock
@@ -193,7 +193,9 @@ def test_a_question_has_an_answer_or_a_ticket(serve: Serve, home: Path, bob: Pos
 
     async def main() -> Any:
         async with serve() as client:
-            asked = await call(client, "ask", to="bob", body="why?", wait_seconds=0)
+            given = {"to": "bob", "body": "why?", "wait_seconds": 0, "key": "q"}
+            asked = await call(client, "ask", **given)
+            assert asked == await call(client, "ask", **given)
             again = await call(client, "get_answer", ticket=asked["ticket"])
             await anyio.to_thread.run_sync(answer)
             later = await call(client, "get_answer", ticket=asked["ticket"], wait_seconds=60)
@@ -273,6 +275,85 @@ def test_a_reply_and_the_end_are_one_commit(serve: Serve, home: Path, bob: Postb
     with Postbox(home / "alice.db", start=False) as box:
         box.run_until_idle()
     assert {"ok": True} == bob.result(ticket, reply=dict, timeout=60)
+
+
+def test_a_reply_is_not_sent_without_the_end(
+    serve: Serve, home: Path, bob: Postbox, clock: ManualClock
+) -> None:
+    """Where the reply is refused the claim stays open; where the lease is over nothing is sent."""
+    bob.send("alice", "x")
+    bob.flush()
+
+    async def main() -> None:
+        async with serve() as client:
+            claim = (await claimed(client, lease_seconds=60))["claim"]
+            with pytest.raises(Refused, match="Send a shorter body"):
+                await call(client, "finish_message", claim=claim, reply="x" * 2_000_000)
+            clock.advance(61)
+            assert await claimed(client) is not None
+            with pytest.raises(Refused, match="Call claim_message"):
+                await call(client, "finish_message", claim=claim, reply="late")
+
+    anyio.run(main)
+
+    assert [] == outbox(home)
+
+
+def test_a_commit_that_raised_is_sent_again(
+    serve: Serve, home: Path, bob: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the same key: the message that was stored after all is not there twice."""
+    send, tries = AsyncPostbox.send, list[str]()
+
+    async def raising(box: AsyncPostbox, to: str, body: object, *, key: str) -> str:
+        sent = await send(box, to, body, key=key)
+        tries.append(sent)
+        if len(tries) == 1:
+            raise OutcomeUnknown("COMMIT raised", (sent,))
+        return sent
+
+    monkeypatch.setattr(AsyncPostbox, "send", raising)
+
+    async def main() -> Any:
+        async with serve() as client:
+            return (await call(client, "send_message", to="bob", body="x"))["message_id"]
+
+    assert [anyio.run(main)] * 2 == tries
+    assert [("bob", "x")] == outbox(home)
+
+
+def test_agents_of_other_machines_are_named(serve: Serve, home: Path, bob: Postbox) -> None:
+    """They are in no registry; the file knows their urls."""
+    with Postbox(home / "alice.db", start=False) as box:
+        box.peers.register("carol", "http://127.0.0.1:1")
+
+    async def main() -> Any:
+        async with serve() as client:
+            return await call(client, "list_agents")
+
+    found = anyio.run(main)
+
+    assert (["bob"], ["carol"]) == ([each["name"] for each in found["agents"]], found["elsewhere"])
+
+
+def test_the_end_of_a_long_conversation_is_shown(serve: Serve, bob: Postbox) -> None:
+    """Its newest messages, oldest first, with a word that there are more; a short one is whole."""
+    root = bob.send("alice", "root")
+    bob.send_many([("alice", f"m{number}") for number in range(9)], correlation_id=root)
+    bob.flush()
+
+    async def main() -> Any:
+        async with serve() as client:
+            given = {"message_id": root}
+            return [
+                await call(client, "conversation", limit=limit, **given) for limit in (3, 9, 10)
+            ]
+
+    end, most, whole = anyio.run(main)
+
+    assert (["m6", "m7", "m8"], True) == ([each["body"] for each in end["messages"]], end["more"])
+    assert ("m0", True) == (most["messages"][0]["body"], most["more"])
+    assert ("root", False) == (whole["messages"][0]["body"], whole["more"])
 
 
 def test_two_calls_at_once_end_a_claim_once(serve: Serve, home: Path, bob: Postbox) -> None:
@@ -401,6 +482,35 @@ def test_a_model_holds_so_many_claims(serve: Serve, bob: Postbox) -> None:
                 await claimed(client)
 
     anyio.run(main)
+
+
+NASTY: list[Any] = [
+    "", "a" * 300, "\x00", "\ud800", None, -1, 1e308, float("inf"), 2**70, [], {}, "../x", "_x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NASTY, ids=lambda value: ascii(value)[:12])
+def test_no_argument_breaks_a_tool(serve: Serve, bob: Postbox, value: Any) -> None:
+    """A value that is none is refused in words, whichever argument it is given as."""
+
+    async def main() -> list[str]:
+        silent = list[str]()
+        async with serve() as client:
+            for tool in (await client.list_tools()).tools:
+                for name in tool.input_schema["properties"]:
+                    given: dict[str, Any] = {
+                        "to": "bob", "body": "x", "message_id": "x", "ticket": "x", "claim": "x",
+                        "topic": "a.b", "lease_seconds": 5, "wait_seconds": 0,
+                    }  # fmt: skip
+                    known = tool.input_schema["properties"].keys() & given.keys()
+                    arguments = {each: given[each] for each in known} | {name: value}
+                    answer = await client.call_tool(tool.name, arguments)
+                    text = getattr(answer.content[0], "text", "")
+                    if text == f"Error executing tool {tool.name}":
+                        silent.append(f"{tool.name}({name}=)")
+        return silent
+
+    assert [] == anyio.run(main)
 
 
 @pytest.mark.parametrize(

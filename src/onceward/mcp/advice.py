@@ -35,7 +35,7 @@ NEXT: Final = (
     (TooLarge, "Nothing was sent. Send a shorter body, or say where the content lies."),
     (TopicError, "Nothing was sent. Topics are words with dots between, such as build.done."),
     (LeaseLost, "Nothing was changed. Call claim_message: the message comes again."),
-    (OutcomeUnknown, "Call again with the same arguments and key {key}: it is sent once."),
+    (OutcomeUnknown, "It may have happened. Call again with the same key: it takes effect once."),
     (Busy, "Nothing was written. Call again with the same arguments."),
     (InvalidArgument, "Nothing was done. Correct the argument, then call again."),
 )
@@ -43,12 +43,12 @@ NEXT: Final = (
 
 
 @contextmanager
-def advised(key: str | None = None) -> Iterator[None]:
-    """Turn an error of the package into one that a model reads; *key* is that of the call."""
+def advised() -> Iterator[None]:
+    """Turn an error of the package into one that a model reads."""
     try:
         yield
     except OncewardError as error:
-        raise refused(str(error), _next(error, key)) from error
+        raise refused(str(error), _next(error)) from error
 
 
 def refused(what: str, cure: str) -> ToolError:
@@ -56,8 +56,8 @@ def refused(what: str, cure: str) -> ToolError:
     return ToolError(f"{visible(what[:SAID]).rstrip('.')}. {cure}")
 
 
-def _next(error: OncewardError, key: str | None) -> str:
+def _next(error: OncewardError) -> str:
     for kind, cure in NEXT:
         if isinstance(error, kind):
-            return cure.format(key=key or "of the first call")
+            return cure
     return "Call again later." if error.retryable else "Tell the user."

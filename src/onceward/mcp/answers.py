@@ -136,7 +136,7 @@ class Conversation(BaseModel):
     """The messages of a conversation, oldest first."""
 
     messages: list[Entry]
-    left_out: Annotated[int, Field(description="Older messages that are not shown.")] = 0
+    more: Annotated[bool, Field(description="Whether older ones are not shown.")]
     note: Note = NOTE
 
 
@@ -153,6 +153,9 @@ class AgentList(BaseModel):
     """Agents by name."""
 
     agents: list[AgentCard]
+    elsewhere: Annotated[
+        list[str], Field(description="Agents on other machines, which say nothing of themselves.")
+    ]
     next_after: Annotated[str | None, Field(description="Give it as after for more.")]
     note: Note = NOTE
 

@@ -24,7 +24,7 @@ def key_of(tool: str, given: str | None, ctx: Context[Any, Any]) -> str:
     has none of them gets a new key. Recipients see the key, so it is a digest.
     """
     name = given or _call_id(ctx) or _request_of_session(ctx) or new_token()
-    return "mcp-" + sha256(f"{tool}\0{name}".encode()).hexdigest()[:40]
+    return "mcp-" + sha256(f"{tool}\0{name}".encode(errors="surrogatepass")).hexdigest()[:40]
 
 
 def _call_id(ctx: Context[Any, Any]) -> str | None:

@@ -25,3 +25,11 @@ SELECT sender, substr(body, :from_char, :most), length(body) FROM (
     SELECT seq, sender, body FROM onceward_dead_letters WHERE id = :id)
  ORDER BY seq LIMIT 1
 """
+ROOT: Final = """
+SELECT correlation_id FROM onceward_inbox WHERE id = :id AND correlation_id IS NOT NULL
+ UNION ALL
+SELECT correlation_id FROM onceward_outbox WHERE id = :id AND correlation_id IS NOT NULL
+ UNION ALL
+SELECT correlation_id FROM onceward_dead_letters WHERE id = :id AND correlation_id IS NOT NULL
+ LIMIT 1
+"""

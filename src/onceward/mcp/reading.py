@@ -19,7 +19,7 @@ from onceward.mcp.answers import (
 )
 from onceward.mcp.bodies import GLANCE, WHOLE, shown
 from onceward.mcp.hidden import visible
-from onceward.mcp.queries import BODY, NEWEST, WAITING
+from onceward.mcp.queries import BODY, NEWEST, ROOT, WAITING
 from onceward.model.body import decode
 from onceward.model.clock import iso
 from onceward.model.frame import Frame
@@ -66,14 +66,17 @@ class Desk:
 
     async def conversation(self, message_id: str, limit: int) -> Conversation:
         """Return the newest messages of a conversation, oldest first."""
-        entries = await self.box.thread(message_id)
+        [(root,)] = await self.box.query(ROOT, {"id": message_id}) or [(message_id,)]
+        page = await self.box.history(correlation_id=root, limit=limit, count=False)
+        if page.has_more:  # of a long conversation only its end is read
+            entries = page.messages[::-1]
+        else:
+            entries = await self.box.thread(message_id)
         if not entries:
             what = f"there is no message {message_id} in this file"
             raise refused(what, "Take a message_id from check_inbox, or that of a sent message.")
-        return Conversation(
-            messages=[_entry(each) for each in entries[-limit:]],
-            left_out=max(0, len(entries) - limit),
-        )
+        shown = [_entry(each) for each in entries[-limit:]]
+        return Conversation(messages=shown, more=page.has_more or len(entries) > limit)
 
     async def agents(self, search: str, limit: int, after: str) -> AgentList:
         """Return the other agents of the home by name."""
@@ -87,7 +90,10 @@ class Desk:
             )
             for each in found[:limit]
         ]
-        return AgentList(agents=cards, next_after=cards[-1].name if len(found) > limit else None)
+        more = cards[-1].name if len(found) > limit else None
+        peers = await self.box.peers.list()
+        elsewhere = [peer.name for peer in peers if peer.url and not peer.url.startswith("file:")]
+        return AgentList(agents=cards, elsewhere=elsewhere, next_after=more)
 
     async def dead(self, limit: int) -> DeadList:
         """Return dead letters, oldest first."""

@@ -49,7 +49,7 @@ class ReadingTools:
         return found
 
     async def read_message(
-        self, *, message_id: Id, offset: Annotated[int, Field(ge=0)] = 0
+        self, *, message_id: Id, offset: Annotated[int, Field(ge=0, lt=2**31)] = 0
     ) -> Body:
         """Return the body of a message, from a character on, where another tool cut it."""
         with advised():

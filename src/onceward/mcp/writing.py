@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
 
 import anyio
 from pydantic import Field
 
+from onceward.errors import OutcomeUnknown
 from onceward.mcp.advice import advised, refused
 from onceward.mcp.answers import Asked, Claim, Claimed, Extended, Finished, Published, Sent
 from onceward.mcp.arrivals import Arrivals
@@ -18,6 +20,7 @@ from onceward.mcp.rates import MinuteLimit
 from onceward.mcp.reading import Desk
 from onceward.mcp.tools import Call, Id, ReadingTools, Session, Wait
 
+T = TypeVar("T")
 To = Annotated[str, Field(description="Name of an agent, as list_agents gives it.")]
 JsonBody = Annotated[
     str | dict[str, Any] | list[Any], Field(description="Text, or a JSON object or array.")
@@ -54,9 +57,10 @@ class WritingTools(ReadingTools):
         No answer is awaited: for one, call ask.
         """
         name = self._allowed(to, key_of("send", key, ctx))
-        with advised(key):
+        with advised():
             source = self._box if session is None else self._box.session(session)
-            return Sent(message_id=await source.send(to, body, key=name), to=to)
+            sent = await _surely(lambda: source.send(to, body, key=name))
+            return Sent(message_id=sent, to=to)
 
     async def ask(
         self,
@@ -74,17 +78,17 @@ class WritingTools(ReadingTools):
         Where none comes in time, status is waiting: call get_answer with the ticket later.
         """
         name = self._allowed(to, key_of("ask", key, ctx))
-        with advised(key):
+        with advised():
             source = self._box if session is None else self._box.session(session)
-            ticket = await source.request(to, body, key=name)
+            ticket = await _surely(lambda: source.request(to, body, key=name))
             return await self.answer(ticket.id, wait_seconds, ctx)
 
     async def publish(self, *, topic: str, body: JsonBody, ctx: Call, key: Key = None) -> Published:
         """Send a message to every agent that subscribed to a topic, such as build.done."""
         name = key_of("publish", key, ctx)
         self._rate.count(name)
-        with advised(key):
-            ids = await self._box.publish(topic, body, key=name)
+        with advised():
+            ids = await _surely(lambda: self._box.publish(topic, body, key=name))
         return Published(topic=topic, message_ids=ids)
 
     async def claim_message(
@@ -104,7 +108,7 @@ class WritingTools(ReadingTools):
         Then call finish_message. If you never do, the message comes back after the lease.
         """
         seconds = lease_seconds or self._options.lease
-        with advised(key):
+        with advised():
             found = await self._claims.claim(key_of("claim", key, ctx), session, type)
             if found is None:
                 return Claim(message=None)
@@ -162,6 +166,14 @@ class WritingTools(ReadingTools):
             raise refused(what, "Nothing was sent. Only the user can allow it: tell the user.")
         self._rate.count(key)
         return key
+
+
+async def _surely(send: Callable[[], Awaitable[T]]) -> T:
+    """Send, and once more where COMMIT raised: under the same key that is one message."""
+    try:
+        return await send()
+    except OutcomeUnknown:
+        return await send()
 
 
 def _claimed(claim: OpenClaim) -> Claimed:
