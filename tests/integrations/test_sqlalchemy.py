@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from onceward import Agent, AsyncContext, Context, Depends, Postbox
-from onceward.errors import ForeignHandle, InvalidArgument, OutcomeUnknown, StoreError
+from onceward.errors import ForeignHandle, InvalidArgument, OutcomeUnknown, SendError, StoreError
 from onceward.integrations.sqlalchemy import WrongThread, engine, session_for, transaction
 
 InHandler = Annotated[Session, Depends(session_for)]
@@ -38,7 +38,9 @@ class Line(Base):
 
     __tablename__ = "line"
     id: Mapped[int] = mapped_column(primary_key=True)
-    invoice: Mapped[int] = mapped_column(sa.ForeignKey(Invoice.id, deferrable=True))
+    invoice: Mapped[int] = mapped_column(
+        sa.ForeignKey(Invoice.id, deferrable=True, initially="DEFERRED")
+    )
 
 
 @pytest.fixture
@@ -372,20 +374,29 @@ def test_writers_of_other_threads_wait_for_their_turn(box: Postbox, db: sa.Engin
 # -- errors and limits --------------------------------------------------------------------------
 
 
-def test_a_constraint_that_the_commit_checks_undoes_all(box: Postbox, tmp_path: Path) -> None:
+def test_a_constraint_that_the_commit_checks_undoes_all(box: Postbox) -> None:
     """With ``foreign_keys`` a deferred key that fails is an IntegrityError of the commit."""
     db = engine(box, foreign_keys=True)
     Base.metadata.create_all(db)
     with Session(db) as session:
-        session.execute(sa.text("PRAGMA defer_foreign_keys"))
-        session.add(Invoice(id=1, cents=1))
+        session.add(Invoice(cents=1))
+        session.add(Line(invoice=99))
         send(session, 1)
         session.flush()
         with pytest.raises(IntegrityError):
-            session.execute(sa.insert(Line).values(invoice=99))
-        session.rollback()
+            session.commit()
 
     assert ([], []) == stored(box)
+
+
+def test_a_refused_message_leaves_the_transaction_open(box: Postbox, db: sa.Engine) -> None:
+    """Its error is the postbox's own; rows are committed all the same."""
+    with Session(db) as session, session.begin():
+        session.add(Invoice(cents=1))
+        with pytest.raises(SendError):
+            transaction(session).send("no agent's name", 1, type="invoice")
+
+    assert ([1], []) == stored(box)
 
 
 def test_foreign_keys_hold_after_the_file_was_opened_again(box: Postbox) -> None:
@@ -397,6 +408,8 @@ def test_foreign_keys_hold_after_the_file_was_opened_again(box: Postbox) -> None
 
     with pytest.raises(IntegrityError), db.begin() as connection:
         connection.execute(sa.insert(Line).values(invoice=99))
+
+    assert [] == box.query("SELECT * FROM line")
 
 
 def test_a_commit_of_unknown_outcome_is_told_as_itself(
