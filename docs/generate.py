@@ -64,10 +64,11 @@ SECTIONS = {
         "filters.SessionHistoryFilters filters.ChannelHistoryFilters filters.HistoryFilters "
         "filters.MailboxFilters"
     ),
-    "Agents and handlers": "Agent Context Depends Msg",
+    "Agents and handlers": "Agent Context BatchContext Depends Msg",
     "The same, awaitable": (
         "AsyncPostbox AsyncSession aio.SessionFace AsyncTransaction AsyncMessage AsyncContext "
-        "AsyncRun AsyncMailbox aio.AsyncHandlerTransaction AsyncChannel aio.AsyncLimits"
+        "AsyncBatchContext AsyncRun AsyncMailbox aio.AsyncHandlerTransaction AsyncChannel "
+        "aio.AsyncSchedules aio.AsyncLimits"
     ),
     "Settings and policies": "Settings RetryPolicy",
     "Hooks": (

@@ -18,6 +18,7 @@ REACHED = ("model", "db", "transports", "store", "runtime", "api")
 NO_SHELL = {
     "the postbox is not open: use `async with`, or await open()",
     "attempts={}: a handler runs at least once",
+    "a batch handler returns None: it answers by ctx.reply(message, body)",
 }
 """Texts that only a program of Python can meet."""
 

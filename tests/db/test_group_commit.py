@@ -184,6 +184,7 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(
 
 def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbox) -> None:
     """Thirty-two sends cost one transaction, one savepoint, one statement for the first 20 rows."""
+    box.send("b", "the first one reads whether the file has limits")
     con, seen = box._db._con, list[str]()
     assert con is not None
 

@@ -252,7 +252,7 @@ def test_a_first_parameter_and_a_run_depend_on_nothing() -> None:
     def run_of(run: Any, given: float = Depends(rate)) -> None:
         raise NotImplementedError
 
-    with pytest.raises(InvalidArgument, match="takes no message"):
+    with pytest.raises(InvalidArgument, match="must take the message"):
         Agent("bob").on(Job)(no_message)
     with pytest.raises(InvalidArgument, match="depends on a function"):
         Agent("bob").session()(run_of)

@@ -147,8 +147,6 @@ def _parameters(
         refuse(f"parameter {named[0]} has no default, and it is given none")
     placed = [each for each in found if each.kind in BY_POSITION]
     placed = placed or [each for each in found if each.kind is Parameter.VAR_POSITIONAL]
-    if not placed:
-        refuse("it takes no message")
     return placed, tuple(needs)
 
 
