@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -256,3 +257,73 @@ def test_a_first_parameter_and_a_run_depend_on_nothing() -> None:
         Agent("bob").on(Job)(no_message)
     with pytest.raises(InvalidArgument, match="depends on a function"):
         Agent("bob").session()(run_of)
+
+
+class Opened:
+    """A callable object that yields."""
+
+    def __call__(self) -> Iterator[int]:
+        """Yield a number, and note that it is over."""
+        yield 5
+        LOG.append("over")
+
+
+class Awaited:
+    """A callable object that is awaited."""
+
+    async def __call__(self) -> int:
+        """Return a number on the loop."""
+        return 1
+
+
+def test_callable_objects_are_what_their_call_is(world: World) -> None:
+    """One that yields gives its value, and is ended; one that is async needs an async handler."""
+    agent, found = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, given: int = Depends(Opened())) -> None:
+        found.append(given)
+
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+
+    assert ([5], ["over"]) == (found, LOG)
+    with pytest.raises(InvalidArgument, match="Awaited is async"):
+
+        @agent.on("other")
+        def other(job: dict[str, Any], given: int = Depends(Awaited())) -> None:
+            raise NotImplementedError
+
+
+@dataclass
+class Unhashable:
+    """A callable object that is compared by its fields."""
+
+    def __call__(self) -> int:
+        """Return a number."""
+        raise NotImplementedError
+
+
+def unnamed(given: float = Depends(rate), /) -> None:
+    """Depend on a function by a parameter without a name."""
+
+
+def test_dependencies_that_could_not_be_given_are_refused() -> None:
+    """The handler would fail at each message, or be given something else."""
+
+    class Local:
+        pass
+
+    def local(job: Job, given: Annotated[Local, Depends(rate)]) -> None:
+        raise NotImplementedError
+
+    def nameless(job: Job, given: float = Depends(unnamed)) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(InvalidArgument, match="cannot be hashed"):
+        Depends(Unhashable())
+    with pytest.raises(InvalidArgument, match="parameter given depends on a function, so it must"):
+        Agent("bob").on(Job)(nameless)
+    with pytest.raises(InvalidArgument, match=r"Depends\(rate\)\]' cannot be"):
+        Agent("bob").on(Job)(local)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import cache, partial
 from inspect import Parameter
@@ -37,6 +37,9 @@ def Depends(call: Callable[..., Any]) -> Any:  # noqa: N802 - stands where a val
     An ``async def`` serves async handlers only. Tests put other functions into
     ``agent.overrides``.
     """
+    if not isinstance(call, Hashable):
+        msg = f"Depends({_name(call)}): it cannot be hashed: give a function or a method"
+        raise InvalidArgument(msg)
     return Dependency(call)
 
 
@@ -172,6 +175,12 @@ def _needs_of(call: Callable[..., Any]) -> tuple[Need, ...]:
     needs = []
     for each in found:
         known = dependency_of(each, each.annotation)
+        if known is not None and each.kind is Parameter.POSITIONAL_ONLY:
+            msg = (
+                f"dependency {_name(call)}: parameter {each.name} depends on a function,"
+                " so it must have a name"
+            )
+            raise InvalidArgument(msg)
         if known is not None:
             needs.append(Need(each.name, known.call))
         elif each.name in CONTEXT_NAMES:
@@ -193,9 +202,10 @@ _FILLED: Final = (
 
 
 def _plain(call: Callable[..., Any]) -> Any:
+    """Return the function below partials; of an object that is called, its method."""
     while isinstance(call, partial):
         call = call.func
-    return call
+    return call if inspect.isroutine(call) or isinstance(call, type) else type(call).__call__
 
 
 def _yields(call: Callable[..., Iterator[Any] | AsyncIterator[Any]]) -> bool:
@@ -203,4 +213,6 @@ def _yields(call: Callable[..., Iterator[Any] | AsyncIterator[Any]]) -> bool:
 
 
 def _name(call: Any) -> str:
-    return str(getattr(_plain(call), "__name__", type(call).__name__))
+    while isinstance(call, partial):
+        call = call.func
+    return str(getattr(call, "__name__", type(call).__name__))

@@ -131,7 +131,10 @@ def _parameters(
         refuse("it yields, so that calling it would do nothing")
     found, needs = list[Parameter](), list[Need]()
     for each in inspect.signature(call).parameters.values():
-        dependency = dependency_of(each, _annotation(each, call))
+        annotation = _annotation(each, call)
+        if isinstance(annotation, _Unresolved) and "Depends(" in annotation.text:
+            refuse(f"annotation {annotation.text!r} cannot be resolved where it is registered")
+        dependency = dependency_of(each, annotation)
         if dependency is None:
             found.append(each)
         elif each.kind is Parameter.POSITIONAL_ONLY:
