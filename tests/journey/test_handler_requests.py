@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Reject, Retry
+from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
 from onceward.testing import Harness
 
@@ -522,3 +522,29 @@ def test_a_message_that_expires_while_it_waits_holds_up_no_other(world: World, a
 
     assert [1, 2] == seen
     assert [("expired",)] == box.query("SELECT state FROM onceward_inbox WHERE id = ?", (expiring,))
+
+
+@pytest.mark.parametrize(("signal", "state"), [(Reject("no"), "failed"), (Drop(), "acked")])
+def test_a_signal_in_a_task_group_is_what_the_handler_says(
+    world: World, signal: Exception, state: str
+) -> None:
+    """It ends the message as it does outside of a group, also beside a task that waits."""
+    agent = Agent("bob")
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        found = await asyncio.gather(
+            ctx.ask("oracle", Question(n=1), reply=int), return_exceptions=True
+        )
+        waiting = [each for each in found if isinstance(each, BaseException)]
+        msg = "two ends"
+        raise BaseExceptionGroup(msg, [*waiting, ExceptionGroup(msg, [signal])])
+
+    world.open(oracle([]))
+    box = world.open(agent)
+    message_id = box.send("bob", Job(n=1))
+    world.settle()
+    dead = [letter.reason for letter in box.dead_letters.list()]
+
+    assert (["rejected"] if state == "failed" else []) == dead
+    assert state == box.resolve(message_id)

@@ -231,6 +231,8 @@ def test_bodies_and_options_arrive_as_they_were_given(world: World) -> None:
         ({"cron": "* * *"}, InvalidArgument),
         ({"cron": "0 0 30 2 *"}, InvalidArgument),
         ({"cron": 7}, InvalidArgument),
+        ({"cron": b"* * * * *"}, InvalidArgument),
+        ({"cron": f"{'9' * 5000} * * * *"}, InvalidArgument),
         ({"cron": "* * * * *", "timezone": "Mars/Base"}, InvalidArgument),
         ({"cron": "* * * * *", "timezone": "../../etc/passwd"}, InvalidArgument),
         ({"every": 5, "missed": "some"}, InvalidArgument),

@@ -146,6 +146,6 @@ def _cron(expression: str, start: datetime, *, reverse: bool) -> CronSim:
         raise InvalidArgument(msg) from error
     try:
         return CronSim(expression, start, reverse=reverse)
-    except (CronSimError, AttributeError) as error:
+    except (CronSimError, AttributeError, TypeError, ValueError) as error:
         msg = f"cron {quoted(expression)} is no expression of five fields: {error}"
         raise InvalidArgument(msg) from error

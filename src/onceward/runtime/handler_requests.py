@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import AnswerTimeout, Conflict, InvalidArgument
+from onceward.errors import AnswerTimeout, Conflict, HandlerSignal, InvalidArgument
 from onceward.model.body import encode
 from onceward.model.clock import Millis
 from onceward.model.send_options import MessageOptions
@@ -35,12 +35,14 @@ class Suspended(BaseException):
 
 
 def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return why a task group ended: what failed in it, or else the request that it waits for."""
-    waiting, failed = group.split(Suspended)
-    cause: BaseException | None = waiting if failed is None else failed
-    while failed is None and isinstance(cause, BaseExceptionGroup):
+    """Return why tasks ended: what failed, or what the handler says, or the request it awaits."""
+    ends, failed = group.split((HandlerSignal, Suspended))
+    if ends is None or failed is not None:
+        return failed or group
+    cause: BaseException = ends.subgroup(HandlerSignal) or ends
+    while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
-    return group if cause is None else cause
+    return cause
 
 
 class MadeRequest(NamedTuple):
