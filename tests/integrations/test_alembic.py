@@ -50,7 +50,9 @@ def test_without_a_filter_autogenerate_would_drop_ours(standard: sa.Connection) 
 
 
 @pytest.mark.parametrize(
-    "options", [{"include_name": include_name}, {"include_object": include_object}], ids=str
+    "options",
+    [{"include_name": include_name}, {"include_object": include_object}],
+    ids=["name", "object"],
 )
 def test_the_filters_leave_ours_alone(standard: sa.Connection, options: dict[str, Any]) -> None:
     """Only what the user's metadata asks for is proposed."""

@@ -138,6 +138,7 @@ def test_a_failed_call_makes_no_later_one_a_repetition(world: World) -> None:
         {"attempts": "3"},
         {"retry_on": "OSError"},
         {"no_retry": (OSError, 5)},
+        {"retry_on": KeyboardInterrupt},
         {"timeout": 0},
         {"timeout": -1},
         {"unique_for": "often"},

@@ -9,6 +9,8 @@ import pytest
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
+from onceward.runtime.handler_requests import HandlerRequests, MadeRequest
+from onceward.store import retention
 from onceward.testing import Harness
 
 if TYPE_CHECKING:
@@ -548,3 +550,59 @@ def test_a_signal_in_a_task_group_is_what_the_handler_says(
 
     assert (["rejected"] if state == "failed" else []) == dead
     assert state == box.resolve(message_id)
+
+
+def test_an_archived_reply_stays_while_its_handler_waits(world: World) -> None:
+    """Pruning what an archive has leaves the reply to the call that will need it."""
+    agent, done = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        one = ctx.ask("oracle", Question(n=1), reply=int)
+        done.append((one, ctx.ask("late", Question(n=2), reply=int, timeout="90d")))
+
+    world.open(oracle([]))
+    box = world.open(agent, hold_unknown=True)
+    box.send("bob", Job(n=1))
+    world.settle()
+    rows = "SELECT seq, id, state, ended_at FROM onceward_inbox WHERE ended_at IS NOT NULL"
+    archived = [retention.ArchivedRow(*row) for row in box.query(rows)]
+
+    def prune() -> int:
+        return box._db.write(lambda tx: retention.prune_archived(tx, "inbox", archived))
+
+    early = prune()
+    world.open(oracle([], "late"))
+    world.wait(86400)
+
+    assert ([(10, 20)], 1) == (done, len(archived))
+    assert [0, 1] == [early, prune()]
+
+
+def test_a_request_that_another_worker_has_made_is_not_made_again(world: World) -> None:
+    """The call that comes second has lost its message; the other one's reply is used."""
+    asked: list[int] = []
+    agent, done = Agent("bob"), []
+    make = HandlerRequests.find_or_make
+
+    def overtaken(self: HandlerRequests, *given: Any) -> Any:
+        made = make(self, *given)
+        if isinstance(made, MadeRequest) and not asked:
+            other = made._replace(message=made.message._replace(id="another"))
+            asked.append(0)
+            box._db.write(lambda tx: self.add(tx, other))
+        return made
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        done.append(ctx.ask("oracle", Question(n=1), reply=int))
+
+    world.open(oracle(asked))
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(HandlerRequests, "find_or_make", overtaken)
+        world.settle()
+        world.wait(60)
+
+    assert [10] == done

@@ -18,7 +18,7 @@ WITHIN: Final = 0.2
 """Seconds that a message waits for others of its batch where nothing is said."""
 ALONE: Final = ("concurrency", "rate", "unique_for")
 """Options that a batch handler does not have."""
-Errors = type[BaseException] | tuple[type[BaseException], ...]
+Errors = type[Exception] | tuple[type[Exception], ...]
 """A class of exceptions, or several."""
 
 
@@ -53,8 +53,8 @@ class HandlerRules:
 
     attempts: int | None = None
     retry: RetryPolicy | None = None
-    retry_on: tuple[type[BaseException], ...] | None = None
-    no_retry: tuple[type[BaseException], ...] = ()
+    retry_on: tuple[type[Exception], ...] | None = None
+    no_retry: tuple[type[Exception], ...] = ()
     timeout: float | None = None
     unique_for: Millis | None = None
     concurrency: int | None = None
@@ -134,9 +134,9 @@ def _positive(field: str, span: Span) -> float:
     return found
 
 
-def _classes(field: str, given: Errors) -> tuple[type[BaseException], ...]:
+def _classes(field: str, given: Errors) -> tuple[type[Exception], ...]:
     classes = given if isinstance(given, tuple) else (given,)
-    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-        msg = f"{field}={quoted(given)} must be a class of exceptions, or a tuple of them"
+    if not all(isinstance(each, type) and issubclass(each, Exception) for each in classes):
+        msg = f"{field}={quoted(given)} must be a class of Exception, or several of them"
         raise InvalidArgument(msg)
     return classes

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from onceward.db.connection import ConstraintError
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import AnswerTimeout, Conflict, HandlerSignal, InvalidArgument
+from onceward.errors import AnswerTimeout, Conflict, HandlerSignal, InvalidArgument, LeaseLost
 from onceward.model.body import encode
 from onceward.model.clock import Millis
 from onceward.model.send_options import MessageOptions
@@ -116,8 +117,18 @@ class HandlerRequests:
         return read_reply(ticket.id, found, reply)
 
     def add(self, tx: StoreTransaction, made: MadeRequest) -> Ticket:
-        """Store a request in the handler's transaction."""
-        return self._sender.add_request(tx, made.message, made.timeout, asker=made.asker)
+        """
+        Store a request in the handler's transaction.
+
+        Raises:
+            LeaseLost: another worker handles the message, and has made this request.
+
+        """
+        try:
+            return self._sender.add_request(tx, made.message, made.timeout, asker=made.asker)
+        except ConstraintError as error:
+            msg = "another worker has the message, and has asked already"
+            raise LeaseLost(msg) from error
 
     def suspend(self, tx: StoreTransaction, request: str) -> Millis:
         """

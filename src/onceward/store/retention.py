@@ -27,15 +27,16 @@ SELECT seq, state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < 
  WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
 """
 # A reply is kept while the handler that asked for it waits for others.
-INBOX: Final = """
-SELECT seq, state <> 'pending' AND ended_at < :before
-       AND NOT (instr(frame, '"inreplyto"') AND json_valid(frame)
+NOT_NEEDED: Final = """NOT (instr(b.frame, '"inreplyto"') AND json_valid(b.frame)
                 AND EXISTS (SELECT 1
                               FROM _onceward_pending_replies AS t
                               JOIN _onceward_inbox AS a ON a.seq = t.asker_seq
                              WHERE t.id = b.frame ->> '$.inreplyto'
                                AND t.reply_id = b.id
-                               AND a.state = 'pending'))
+                               AND a.state = 'pending'))"""
+INBOX: Final = f"""
+SELECT seq, state <> 'pending' AND ended_at < :before
+       AND {NOT_NEEDED}
   FROM _onceward_inbox AS b
  WHERE seq > :after AND received_at < :before ORDER BY seq LIMIT :limit
 """
@@ -109,9 +110,9 @@ DELETE FROM _onceward_outbox
  WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state NOT IN ('pending', 'sent')
 RETURNING ended_at
 """,
-    "inbox": """
-DELETE FROM _onceward_inbox
- WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state <> 'pending'
+    "inbox": f"""
+DELETE FROM _onceward_inbox AS b
+ WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state <> 'pending' AND {NOT_NEEDED}
 RETURNING ended_at
 """,
     "transitions": """
