@@ -364,11 +364,13 @@ class Postbox(Session, EventSource):
     def _event_hooks(self) -> Hooks:
         return self._hooks
 
-    def query(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, bindings: Bindings = None) -> list[Any]:
         """
         Run a reading statement on the read-only connection; never waits for a writer.
 
-        Sees what was committed, not what this thread has in an open transaction.
+        A row is a tuple, and ``row["cents"]`` is its column of that name; ``dict(row)``
+        has all of them. Sees what was committed, not what this thread has in an open
+        transaction.
 
         Raises:
             apsw.Error: what SQLite says of the statement.
@@ -376,7 +378,7 @@ class Postbox(Session, EventSource):
             StoreError: the file itself failed.
 
         """
-        return self._db.read(sql, bindings, own=False)
+        return self._db.query(sql, bindings)
 
     def stats(self) -> dict[str, int]:
         """Return present numbers and totals that survive pruning."""

@@ -35,6 +35,7 @@ from onceward.db.connection import (
 )
 from onceward.db.group_commit import ReplacedFileDetector, Writer
 from onceward.db.notify import Direction, Notifier
+from onceward.db.rows import Row, row_class
 from onceward.db.transaction import StoreTransaction
 from onceward.db.waiter import Waiter
 from onceward.errors import (
@@ -429,13 +430,9 @@ class Database:
 
     # -- using the open file ------------------------------------------------------------------
 
-    def read(self, sql: str, bindings: Any = None, *, own: bool = True) -> list[tuple[Any, ...]]:
-        """
-        Run a reading statement on its own snapshot, or on the open transaction of this thread.
-
-        A statement that is not our *own* sees only what is committed, and raises SQLite's error.
-        """
-        if own and self.writer._owner == get_ident():
+    def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run a reading statement on its own snapshot, or on this thread's open transaction."""
+        if self.writer._owner == get_ident():
             tx = self.writer.open_transaction()
             try:
                 return tx.rows(sql, bindings)
@@ -450,9 +447,21 @@ class Database:
             try:
                 found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
             except Exception as error:
-                translate = translate_own_error if own else translate_error
-                raise translate(error, self.path) from error
+                raise translate_own_error(error, self.path) from error
         return found
+
+    def query(self, sql: str, bindings: Any = None) -> list[Row]:
+        """Run a caller's statement on what is committed; raises SQLite's error."""
+        self.writer.queue.check()
+        if self._con is None:
+            self._recover_to_read()
+        with self._reading:
+            reader = self._reader or self._open_reader()
+            self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
+            try:
+                return _named(reader.execute(sql, bindings))
+            except Exception as error:
+                raise translate_error(error, self.path) from error
 
     def _open_reader(self) -> apsw.Connection:
         """Connect for the first read: a file that only takes parcels needs no second connection."""
@@ -546,3 +555,11 @@ class Database:
     def connections(self) -> tuple[apsw.Connection | None, ...]:
         """Return the handles that a forked child must leave alone."""
         return self._con, self._reader
+
+
+def _named(cursor: apsw.Cursor) -> list[Row]:
+    try:
+        made = row_class(tuple(name for name, _ in cursor.getdescription()))
+    except apsw.ExecutionCompleteError:  # no row
+        return []
+    return list(map(made, cursor))

@@ -129,10 +129,10 @@ class DirectoryDatabase(Database):
             self.notifier.notify("in")
         return found
 
-    def read(self, sql: str, bindings: Any = None, *, own: bool = True) -> list[tuple[Any, ...]]:
+    def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run a reading statement; inside a ``write`` of this thread, on that transaction."""
         self._follow_name()
-        return super().read(sql, bindings, own=own)
+        return super().read(sql, bindings)
 
     def look(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot."""

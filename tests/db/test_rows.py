@@ -1,0 +1,28 @@
+"""Rows of a query: tuples with named columns."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox
+
+SQL = "SELECT 1 AS id, 'x' AS text, 3 AS count, 4 AS id"
+
+
+def test_a_row_is_a_tuple_with_names(tmp_path: Path) -> None:
+    """Places, names and comparison work, and of two columns of one name the first counts."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        [row] = box.query(SQL)
+        none = box.query("SELECT 1 WHERE 0")
+        read = box._db.query("SELECT :n AS n", {"n": 5})
+
+    assert (1, "x", 3, 4) == row
+    assert (1, "x", 3, "(1, 'x', 3, 4)") == (row["id"], row["text"], row["count"], repr(row))
+    assert {"id": 1, "text": "x", "count": 3} == dict(row)
+    assert ((1, "x"), 4) == (row[:2], row[-1])
+    assert row == pickle.loads(pickle.dumps(row))  # noqa: S301 - our own
+    assert "x" == pickle.loads(pickle.dumps(row))["text"]  # noqa: S301 - our own
+    assert ([], [{"n": 5}]) == (none, [dict(each) for each in read])
+    with pytest.raises(KeyError, match="cents"):
+        row["cents"]
