@@ -58,7 +58,10 @@ def interrupted(
         last.pop(id(frame), None)
         return step
 
-    sys.settrace(enter)
+    while True:
+        with suppress(RuntimeError):  # another thread installs its tracer just now
+            sys.settrace(enter)
+            break
     try:
         yield hit
     finally:

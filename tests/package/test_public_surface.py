@@ -136,8 +136,8 @@ def test_a_postbox_shows_what_it_is_documented_to_show() -> None:
 
     assert {
         "accept", "agent", "ask", "begin", "cancel", "check", "close", "expire", "flush", "health",
-        "history", "messages", "observe", "on", "path", "pause", "poll", "publish", "query",
-        "receive", "repair", "request", "resolve", "result", "resume", "run_maintenance",
+        "history", "messages", "observe", "on", "path", "pause", "poll", "progress", "publish",
+        "query", "receive", "repair", "request", "resolve", "result", "resume", "run_maintenance",
         "run_until_idle", "search", "send", "send_many", "session", "stats", "status",
         "stop", "tail", "thread",
     } == names  # fmt: skip

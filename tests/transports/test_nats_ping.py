@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from tests.transports.nats_server import nats_server
 from tests.transports.test_nats import SOON, Ends, pushed
+from tests.waiting import until
 
 from onceward.errors import Unreachable
 from onceward.model import nats as names
@@ -42,6 +43,7 @@ def test_a_ping_tells_the_clock_of_the_listener(ends: Ends) -> None:
     transport = ends.transport()
     ends.listener()
     transport.deliver(ends.server.url("far"), pushed(1))
+    until(lambda: ends.streams()["OW_PARCELS"][0] == 0)  # acknowledged after its answer
     before = ends.streams()
 
     clocks = [transport.ping(ends.server.url("far"), "far") for _ in range(2)]

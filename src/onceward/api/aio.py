@@ -122,6 +122,7 @@ class SessionFace(AsyncFace[S_co]):
     def _bridge(self) -> FileBridge:
         return cast("FileBridge", self._off_loop)
 
+    progress = awaitable(Session.progress)
     send = awaitable_write(Session.send)
     send_many = awaitable(Session.send_many)
     publish = awaitable(Session.publish)
@@ -206,7 +207,6 @@ class AsyncSession(SessionFace[Session]):
         """Name of the conversation."""
 
     history = awaitable(Session.history)
-    progress = awaitable(Session.progress)
 
 
 class AsyncChannel(AsyncFace[Channel]):

@@ -19,6 +19,7 @@ from onceward.mcp.options import McpOptions
 from onceward.mcp.rates import MinuteLimit
 from onceward.mcp.reading import Desk
 from onceward.mcp.tools import Call, Id, ReadingTools, Session, Wait
+from onceward.model.quoting import quoted
 
 T = TypeVar("T")
 To = Annotated[str, Field(description="Name of an agent, as list_agents gives it.")]
@@ -162,7 +163,7 @@ class WritingTools(ReadingTools):
         """Return *key* if the options allow a message to an agent now; raise ToolError if not."""
         peers = self._options.peers
         if peers is not None and to not in peers:
-            what = f"this server does not write to {to[:100]!r}, only to {', '.join(sorted(peers))}"
+            what = f"this server does not write to {quoted(to)}, only to {', '.join(sorted(peers))}"
             raise refused(what, "Nothing was sent. Only the user can allow it: tell the user.")
         self._rate.count(key)
         return key
