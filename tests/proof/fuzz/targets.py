@@ -41,7 +41,13 @@ from onceward.model.topics import check_pattern, check_topic, matches
 from onceward.store.accept import InboxPolicy, parse_frames
 
 CODES: Final = {0, 1, 2, 3, 4, 5, 6, 7}
-ENDLESS: Final = frozenset({"work", "relay", "demo", "bench", "prove", "fleet"})
+ENDLESS: Final = frozenset(
+    {
+        *("work", "relay", "serve", "inspect", "mcp", "top", "ship"),
+        *("demo", "bench", "prove", "fleet"),
+        "new",  # makes the folder that it is told, wherever that is
+    }
+)
 COMMANDS: Final = tuple(command for command in app.COMMANDS if command.split()[0] not in ENDLESS)
 """Commands that end by themselves, and soon."""
 COLUMNS: Final = (
