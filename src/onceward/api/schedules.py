@@ -11,7 +11,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.model.body import encode
 from onceward.model.clock import Millis
-from onceward.model.names import DEFAULT_SESSION
+from onceward.model.names import DEFAULT_SESSION, refuse_options
 from onceward.model.quoting import quoted
 from onceward.model.schedules import make_rule, schedule_name
 from onceward.model.send_options import ScheduleOptions
@@ -154,11 +154,7 @@ def _content(body: object, options: ScheduleOptions) -> tuple[str | None, str | 
     """Return media type and text of a body, and the options, as they are stored."""
     unknown = options.keys() - ScheduleOptions.__annotations__.keys()
     if unknown:
-        msg = (
-            f"a schedule has no option {', '.join(sorted(unknown))}: "
-            f"there are {', '.join(ScheduleOptions.__annotations__)}"
-        )
-        raise TypeError(msg)
+        refuse_options("a schedule", unknown, ScheduleOptions.__annotations__)
     kept: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if "ttl" in kept:
         kept["ttl"] = seconds("ttl", kept["ttl"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
@@ -452,16 +452,22 @@ class Database:
 
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
         """Run a caller's statement on what is committed; raises SQLite's error."""
+        with self._reading_connection() as reader:
+            try:
+                return _named(reader.execute(sql, bindings))
+            except Exception as error:
+                raise translate_error(error, self.path) from error
+
+    @contextmanager
+    def _reading_connection(self) -> Iterator[apsw.Connection]:
+        """Hold the reading connection; ``read`` does the same without the calls of a block."""
         self.writer.queue.check()
         if self._con is None:
             self._recover_to_read()
         with self._reading:
             reader = self._reader or self._open_reader()
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
-            try:
-                return _named(reader.execute(sql, bindings))
-            except Exception as error:
-                raise translate_error(error, self.path) from error
+            yield reader
 
     def _open_reader(self) -> apsw.Connection:
         """Connect for the first read: a file that only takes parcels needs no second connection."""
@@ -478,12 +484,7 @@ class Database:
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot, outside of any transaction."""
-        self.writer.queue.check()
-        if self._con is None:
-            self._recover_to_read()
-        with self._reading:
-            reader = self._reader or self._open_reader()
-            self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
+        with self._reading_connection() as reader:
             try:
                 reader.execute("BEGIN")
                 return work(StoreTransaction(reader, self.now()))
@@ -512,11 +513,7 @@ class Database:
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""
-        self.writer.queue.check()
-        if self._con is None:
-            self._recover_to_read()
-        with self._reading:
-            reader = self._reader or self._open_reader()
+        with self._reading_connection() as reader:
             mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
             self._read_busy_handler.deadline = 0.0
             try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
 from onceward.model.clock import Millis
+from onceward.model.names import refuse_options
 from onceward.model.quoting import quoted
 from onceward.model.times import Span, millis, seconds
 from onceward.model.values import dataclass
@@ -78,11 +79,7 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
     """Return the options of a handler, checked; raises InvalidArgument or TypeError."""
     unknown = options.keys() - HandlerOptions.__annotations__.keys()
     if unknown:
-        msg = (
-            f"a handler has no option {', '.join(sorted(unknown))}: "
-            f"there are {', '.join(HandlerOptions.__annotations__)}"
-        )
-        raise TypeError(msg)
+        refuse_options("a handler", unknown, HandlerOptions.__annotations__)
     _check_batch(options)
     retry_on, rate = options.get("retry_on"), options.get("rate")
     timeout, unique_for = options.get("timeout"), options.get("unique_for")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from collections.abc import Iterable
+from typing import Final, Literal, NoReturn
 
 from onceward.errors import InvalidMessage
 from onceward.model.quoting import quoted
@@ -49,6 +50,15 @@ def plain_text(field: str, value: str) -> str:
         msg = f"{field} {quoted(value)} must be 1 to {TEXT_MAX} printable characters"
         raise InvalidMessage(msg)
     return value
+
+
+def refuse_options(
+    what: str, unknown: Iterable[str], known: Iterable[str], more: str = ""
+) -> NoReturn:
+    """Raise TypeError for keyword arguments that *what*, such as ``a send``, does not take."""
+    listed = ", ".join(sorted(unknown))
+    msg = f"{what} has no option {listed}: there are {', '.join(known)}{more}"
+    raise TypeError(msg)
 
 
 def rank(priority: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypedDict, cast
 
-from onceward.model.names import PriorityName
+from onceward.model.names import PriorityName, refuse_options
 from onceward.model.times import Point, Span
 
 
@@ -96,9 +96,6 @@ def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
     """Return the keyword arguments of a send; raises TypeError for a name that is no option."""
     unknown = given.keys() - SendOptions.__annotations__.keys()
     if unknown:
-        msg = (
-            f"a send has no option {', '.join(sorted(unknown))}: "
-            f"there are {', '.join(SendOptions.__annotations__)}; a session has a send of its own"
-        )
-        raise TypeError(msg)
+        more = "; a session has a send of its own"
+        refuse_options("a send", unknown, SendOptions.__annotations__, more)
     return cast("MessageOptions", given)
