@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -31,6 +31,7 @@ from onceward.testing.wire import acceptor
 from onceward.transports import nats
 from onceward.transports.base import Accept, TransportContext
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
+from onceward.transports.nats_link import Link
 from onceward.transports.nats_listener import NatsBinding, NatsListener
 
 SOON = 3.0
@@ -117,6 +118,32 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
         made = Ends(tmp_path, server)
         with made.stack:
             yield made
+
+
+# -- closing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["open", "consume"])
+def test_closing_ends_a_listener_whose_cancellation_was_lost(
+    ends: Ends, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``wait_for`` of Python 3.11 may swallow a cancellation in the client; close() ends still."""
+    real, reached = getattr(Link, call), Event()
+
+    async def deaf(*args: Any) -> Any:
+        reached.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return await real(*args)
+
+    monkeypatch.setattr(Link, call, staticmethod(deaf) if call == "open" else deaf)
+    listener = ends.listener()
+    assert reached.wait(60)
+    closing = Thread(target=listener.close, daemon=True)
+    closing.start()
+    closing.join(30)
+
+    assert not closing.is_alive()
 
 
 # -- absent agents ---------------------------------------------------------------------------

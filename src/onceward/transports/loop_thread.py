@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -26,6 +26,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._awaited: set[Future[Any]] = set()
 
     def run(self, work: Coroutine[Any, Any, T], within: float, lack: str) -> T:
         """
@@ -44,6 +45,7 @@ class LoopThread:
             if self._loop is None:
                 self._loop = start_loop(self._name)
             begun = asyncio.run_coroutine_threadsafe(self._timed(work, within), self._loop)
+            self._awaited.add(begun)
         try:
             return begun.result()
         except CancelledError as error:
@@ -52,6 +54,8 @@ class LoopThread:
         except TimeoutError as error:
             msg = f"{lack} within {within:.3g} s"
             raise Unreachable(msg) from error
+        finally:
+            self._awaited.discard(begun)
 
     async def _timed(self, work: Coroutine[Any, Any, T], within: float) -> T:
         task = asyncio.current_task()
@@ -72,6 +76,8 @@ class LoopThread:
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._end(), loop).result(CLOSE_WITHIN)
         loop.call_soon_threadsafe(loop.stop)
+        for each in list(self._awaited):  # a library swallowed what should have ended it
+            each.cancel()
 
     async def _end(self) -> None:
         under_way = list(self._under_way)

@@ -48,6 +48,8 @@ REASON_MAX: Final = 80
 """Characters of each reason in an answer that is too large for the server otherwise."""
 CLOSE_WITHIN: Final = 30.0
 """Seconds that ``close`` waits for parcels that are being accepted."""
+CANCEL_AGAIN: Final = CLOSE_WITHIN + 5
+"""Seconds after which ``close`` cancels again what has not ended."""
 
 PULL: Final = json.dumps(
     {
@@ -121,10 +123,12 @@ class NatsBinding:
         """Take parcels until this is cancelled, over one connection after the other."""
         failures = 0
         while True:
+            _raise_lost_cancellation()
             try:
                 link = await Link.open(self._listener.servers, inbox.name, self._credentials)
                 try:
                     await inbox.open(link)
+                    _raise_lost_cancellation()
                     failures = 0
                     await inbox.take_all()
                 except asyncio.CancelledError:
@@ -296,9 +300,17 @@ def _stop(made: tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]) -> None:
     pool.shutdown(wait=False)
 
 
+def _raise_lost_cancellation() -> None:
+    """Raise the CancelledError that ``wait_for`` of Python 3.11 lost in a call of the client."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def _ended(serving: asyncio.Task[None]) -> None:
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    while not serving.done():
+        serving.cancel()
+        await asyncio.wait({serving}, timeout=CANCEL_AGAIN)
 
 
 def _parcel(msg: Msg, recipient: str, sender: str) -> Parcel:
