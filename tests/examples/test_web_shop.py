@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -49,16 +49,22 @@ def _command(pid: int) -> bytes:
     return b""
 
 
-def place(client: httpx2.Client, order: int) -> None:
-    """Place an order as a customer does, again and again until it is confirmed."""
+def answered(ask: Callable[[], httpx2.Response]) -> httpx2.Response:
+    """Ask as a customer does, again and again while the server's processes are killed."""
 
-    def confirmed() -> bool:
+    def answer() -> httpx2.Response | None:
         with suppress(httpx2.TransportError):
-            answer = client.post("/orders", json={"id": f"o-{order}", "cents": order})
-            return answer.status_code == 200
-        return False
+            return found if (found := ask()).status_code < 500 else None
+        return None
 
-    until(confirmed)
+    found: httpx2.Response = until(answer)
+    return found
+
+
+def place(client: httpx2.Client, order: int, cents: int) -> int:
+    """Place an order and return the status of the answer."""
+    body = {"id": f"o-{order}", "cents": cents}
+    return answered(lambda: client.post("/orders", json=body)).status_code
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds children by /proc")
@@ -75,23 +81,18 @@ def test_each_confirmed_order_is_charged_once(tmp_path: Path) -> None:
         killed = 0
         with running(*worker, folder=tmp_path) as work:
             for order in range(ORDERS):
-                place(client, order)
+                assert 200 == place(client, order, order)
                 if order % KILL_EVERY == KILL_EVERY - 1:
                     os.kill(dice.choice(until(lambda: children(web))), signal.SIGKILL)
                     killed += 1
             os.killpg(work.pid, signal.SIGKILL)
-        again = client.post("/orders", json={"id": "o-1", "cents": 1})
-        other = client.post("/orders", json={"id": "o-1", "cents": 2})
-        shown = client.get("/orders/o-1")
+        again, other = place(client, 1, 1), place(client, 1, 2)
+        shown = answered(lambda: client.get("/orders/o-1"))
         with running(*worker, folder=tmp_path):
-            until(lambda: client.get("/health").json()["pending"] == 0)
+            until(lambda: answered(lambda: client.get("/health")).json()["pending"] == 0)
             until(lambda: len(charges(tmp_path)) >= ORDERS)
 
-    assert (200, 409, {"order": "o-1", "cents": 1}) == (
-        again.status_code,
-        other.status_code,
-        shown.json(),
-    )
+    assert (200, 409, {"order": "o-1", "cents": 1}) == (again, other, shown.json())
     assert ORDERS // KILL_EVERY == killed
     with (
         Postbox(tmp_path / "shop.db", start=False) as shop,
