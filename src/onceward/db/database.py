@@ -251,6 +251,11 @@ class Database:
                     f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}"
                 )
 
+    @property
+    def checks_foreign_keys(self) -> bool:
+        """Whether foreign keys of the host's tables are checked."""
+        return self._foreign_keys
+
     def enforce_foreign_keys(self) -> None:
         """Check foreign keys of the host's tables from now on; ours have none."""
         self._foreign_keys = True

@@ -38,6 +38,10 @@ ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
     "nothing of it was kept"
 )
+HELD: Final = (
+    "other work of this process held the file for the whole deadline; "
+    "nothing was written, try again"
+)
 FORKED: Final = (
     "this postbox was opened before fork(): "
     "open it in processes started by spawn, or fork before opening"
@@ -270,11 +274,7 @@ class WriteQueue:
 
     def _give_up(self, request: WriteRequest[Any]) -> None:
         if self._withdraw(request):
-            msg = (
-                "other work of this process held the file for the whole deadline; "
-                "nothing was written, try again"
-            )
-            raise Busy(msg)
+            raise Busy(HELD)
         self._await(request)  # it is being worked on at this very moment: its outcome is near
 
     @staticmethod

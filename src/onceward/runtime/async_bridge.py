@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from contextvars import ContextVar, copy_context
+from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -20,8 +20,9 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from onceward.db.database import Database
+from onceward.db.group_commit import HELD
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import StoreClosed
+from onceward.errors import Busy, StoreClosed
 
 T = TypeVar("T")
 
@@ -77,9 +78,7 @@ class AsyncBridge:
         self._thread.start()
         self._block_thread = ThreadPoolExecutor(1, thread_name_prefix=f"onceward-block-{db.agent}")
         self._block_lock = asyncio.Lock()
-        self._block: ContextVar[asyncio.Task[Any] | None] = ContextVar(
-            "onceward_block", default=None
-        )
+        self._block_owner: asyncio.Task[Any] | None = None
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run *work* off the loop; inside this task's transaction block, in that block."""
@@ -96,10 +95,10 @@ class AsyncBridge:
             raise StoreClosed(msg)
 
     async def _submit(self, work: Callable[[], T], *, joins: bool) -> T:
+        if self.in_transaction:
+            return await self.in_block(work)
         self._check()
         work = partial(copy_context().run, work)  # logs and traces know the task by it
-        if self.in_transaction:
-            return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
         call = PendingCall(work, UncancellableFuture(loop=self._loop), joins)
         if not self._tick:
             self._loop.call_soon(self._leave)
@@ -110,7 +109,7 @@ class AsyncBridge:
     @property
     def in_transaction(self) -> bool:
         """Whether the running task has a transaction block open; tasks it started do not count."""
-        owner = self._block.get()
+        owner = self._block_owner
         return owner is not None and owner is asyncio.current_task()
 
     @asynccontextmanager
@@ -120,13 +119,68 @@ class AsyncBridge:
             async with self._on_block_thread() as tx:
                 yield tx
             return
-        async with self._block_lock:
-            token = self._block.set(asyncio.current_task())
-            try:
-                async with self._on_block_thread() as tx:
-                    yield tx
-            finally:
-                self._block.reset(token)
+        await self.take_block()
+        try:
+            async with self._on_block_thread() as tx:
+                yield tx
+        finally:
+            self.give_block_back()
+
+    async def take_block(self, seconds: float | None = None) -> None:
+        """
+        Let the running task have the one transaction block; ``give_block_back`` must follow.
+
+        Raises:
+            Busy: other tasks had it for all of *seconds*.
+
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._block_lock.acquire()
+        except TimeoutError:
+            raise Busy(HELD) from None
+        self._block_owner = asyncio.current_task()
+
+    def give_block_back(self) -> None:
+        """Let the next task that waits for the block have it."""
+        self._block_owner = None
+        self._block_lock.release()
+
+    async def in_block(self, work: Callable[[], T]) -> T:
+        """Run *work* on the thread of blocks, and await its end even when cancelled."""
+        self._check()
+        work = partial(copy_context().run, work)
+        return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Run *work*, which only reads, without waiting for calls that wait for the file."""
+        self._check()
+        work = partial(copy_context().run, work)
+        return await uncancelled(self._loop.run_in_executor(None, work))
+
+    def abandon_block(self, undo: Callable[[], None], *, owned: bool) -> None:
+        """
+        Run *undo* on the thread of blocks; then, where the block is *owned*, give it back.
+
+        It waits for neither, so that a finalizer may call it, in any thread.
+        """
+        if owned:
+            self._block_owner = None  # no call of that task joins what is undone
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.give_block_back)
+
+        def start() -> None:
+            with suppress(RuntimeError):  # the bridge is closed, and nothing is open
+                undone = self._block_thread.submit(undo)
+                if owned:
+                    undone.add_done_callback(ended)
+
+        try:  # a finalizer that waited for the executor's lock could wait for itself
+            self._loop.call_soon_threadsafe(start)
+        except RuntimeError:  # the loop is closed
+            start()
 
     @asynccontextmanager
     async def _on_block_thread(self) -> AsyncIterator[StoreTransaction]:

@@ -48,6 +48,14 @@ class WorkerThread:
 
     write = call
 
+    async def in_block(self, work: Callable[[], T]) -> T:
+        """Run *work* on the worker's thread, and await its end even when cancelled."""
+        from asyncio import ensure_future  # noqa: PLC0415 - half of the time of importing the library
+
+        from onceward.runtime.async_bridge import uncancelled  # noqa: PLC0415 - as above
+
+        return await uncancelled(ensure_future(self.call(work)))
+
 
 class AsyncFace(Generic[S_co]):
     """Base of the async classes: the sync object and the thread that its methods run on."""
