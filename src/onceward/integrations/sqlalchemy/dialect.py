@@ -33,6 +33,15 @@ class OncewardDialect(SQLiteDialect):
         return dbapi
 
     @classmethod
+    def get_async_dialect_cls(cls, url: URL) -> type[OncewardDialect]:
+        """Return the dialect of event loops; needs greenlet."""
+        from onceward.integrations.sqlalchemy.loop_dialect import (  # noqa: PLC0415 - paid by its users
+            LoopDialect,
+        )
+
+        return LoopDialect
+
+    @classmethod
     def get_pool_class(cls, url: URL) -> type[Pool]:
         """Return no pool: a connection is an object in memory, the file is open already."""
         return NullPool

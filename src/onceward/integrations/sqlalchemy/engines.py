@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection as Work
@@ -14,8 +14,10 @@ from onceward import AsyncPostbox, Context, Postbox, Transaction
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.integrations.sqlalchemy import dialect
 from onceward.integrations.sqlalchemy.connections import Connection
+from onceward.integrations.sqlalchemy.loop_connections import LoopConnection
 from onceward.model.names import DEFAULT_SESSION
 
+C = TypeVar("C", Connection, LoopConnection)
 URL: Final = f"{dialect.NAME.replace('.', '+')}://"
 
 _of_handlers: WeakKeyDictionary[Any, Engine] = WeakKeyDictionary()
@@ -63,13 +65,18 @@ def _engine_of(sender: Any, options: EngineOptions) -> Engine:
     sender_of = ref(sender)
 
     def connect() -> Connection:
-        found = sender_of()
-        if found is None:
-            msg = "the postbox is gone: open it again, and make an engine of it"
-            raise StoreClosed(msg)
-        return Connection(found)
+        return Connection(still_there(sender_of))
 
     return create_engine(URL, creator=connect, poolclass=NullPool, **options)
+
+
+def still_there(of: Callable[[], Any]) -> Any:
+    """Return a part of a postbox; raises StoreClosed where it was collected."""
+    found = of()
+    if found is None:
+        msg = "the postbox is gone: open it again, and make an engine of it"
+        raise StoreClosed(msg)
+    return found
 
 
 def transaction(work: OrmSession | Work, session: str = DEFAULT_SESSION) -> Transaction:
@@ -84,9 +91,17 @@ def transaction(work: OrmSession | Work, session: str = DEFAULT_SESSION) -> Tran
         OperationalError: of SQLAlchemy; others held the file for the whole deadline.
 
     """
+    return begun(work, Connection).transaction(session)
+
+
+def begun(work: OrmSession | Work, kind: type[C]) -> C:
+    """Return the connection of PEP 249 that *work* uses, its transaction begun."""
+    if not isinstance(work, OrmSession | Work):
+        msg = "transaction takes a Session or Connection: others, async_transaction"
+        raise InvalidArgument(msg)
     connection = work.connection() if isinstance(work, OrmSession) else work
     raw = connection.connection.dbapi_connection
-    if not isinstance(raw, Connection):
+    if not isinstance(raw, kind):
         msg = "messages are sent through a session or connection of engine(box) only"
         raise InvalidArgument(msg)
     if raw.autocommit:
@@ -94,7 +109,7 @@ def transaction(work: OrmSession | Work, session: str = DEFAULT_SESSION) -> Tran
         raise InvalidArgument(msg)
     if not connection.in_transaction():
         connection.begin()
-    return raw.transaction(session)
+    return raw
 
 
 def session_for(ctx: Context) -> Iterator[OrmSession]:
@@ -105,11 +120,11 @@ def session_for(ctx: Context) -> Iterator[OrmSession]:
     end of the handler flushes. Messages are sent with ``ctx.send``.
 
     Raises:
-        InvalidArgument: the handler is async, whose statements run in another thread.
+        InvalidArgument: the handler is async, which takes ``async_session_for``.
 
     """
     if not isinstance(ctx, Context):
-        msg = "session_for serves sync handlers: make it def; each one has a thread of its own"
+        msg = "session_for serves sync handlers: async ones take async_session_for"
         raise InvalidArgument(msg)
     made = _of_handlers.get(ctx._sender)
     if made is None:
