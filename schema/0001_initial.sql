@@ -278,11 +278,13 @@ CREATE TABLE _onceward_processed_messages (
     UNIQUE (sender, message_id, consumer)
 ) STRICT;
 
--- Bodies that a handler with unique_for has handled lately: a like one is dropped until then.
+-- Bodies that a handler with unique_for has handled lately: a like one is dropped until then. A note with a seq
+-- is of a message that is not handled yet, and holds as long as that message is pending.
 CREATE TABLE _onceward_unique_bodies (
     handler  TEXT    NOT NULL,
     digest   BLOB    NOT NULL,
     until_at INTEGER NOT NULL,
+    seq      INTEGER,
     PRIMARY KEY (handler, digest)
 ) STRICT, WITHOUT ROWID;
 
@@ -327,6 +329,7 @@ CREATE TABLE _onceward_dead_letters (
     queue          TEXT,
     replays        INTEGER NOT NULL DEFAULT 0,
     pushed         INTEGER NOT NULL DEFAULT 1,
+    inbox_seq      INTEGER,
     frame          TEXT    NOT NULL,
     digest         BLOB,
     created_at     INTEGER NOT NULL,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, Drop, Msg, Reject, Retry, RetryPolicy
+from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry, RetryPolicy
 from onceward.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.journey.conftest import World
 
     from onceward.model.handler_options import HandlerOptions
@@ -114,7 +117,7 @@ def test_a_like_message_is_dropped_for_a_while(world: World) -> None:
 
 
 def test_a_failed_call_makes_no_later_one_a_repetition(world: World) -> None:
-    """The note is an effect of the handler: it is rolled back with the others."""
+    """A message is no repetition of itself: its note is bound to it until it ends."""
     agent, called = Agent("bob"), list[int]()
 
     @agent.on(Job, unique_for="10m", attempts=2)
@@ -129,6 +132,132 @@ def test_a_failed_call_makes_no_later_one_a_repetition(world: World) -> None:
     world.wait(60)
 
     assert ([1, 1], [("processed", None)]) == (called, box.query(TOLD))
+
+
+def test_other_writers_do_not_wait_for_a_handler_of_unique_messages(tmp_path: Path) -> None:
+    """The file is free while the handler runs: its note is committed before."""
+    agent, sent, done = Agent("bob"), list[bool](), threading.Event()
+
+    @agent.on(Job, unique_for="10m")
+    def work(job: Job) -> None:
+        other = threading.Thread(target=outsider.send, args=("bob", "more"))
+        other.start()
+        other.join(20)
+        sent.append(not other.is_alive())
+        done.set()
+
+    path = tmp_path / "bob.db"
+    with Postbox(path, agent=agent) as box, Postbox(path, start=False) as outsider:
+        box.send("bob", Job(n=1))
+        done.wait(60)
+
+    assert [True] == sent
+
+
+def asking(calls: list[int], **options: Any) -> Agent:
+    """Return an agent whose handler of unique messages asks another agent."""
+    agent = Agent("bob")
+
+    @agent.on(Job, unique_for="10m", **options)
+    def work(job: Job, ctx: Context) -> None:
+        calls.append(job.n)
+        ctx.ask("oracle", "what?", reply=str, timeout=60)
+
+    return agent
+
+
+def test_a_like_message_is_dropped_while_the_first_waits_for_a_reply(world: World) -> None:
+    """The note stays when a call ends to wait; the message that it is bound to goes on."""
+    calls: list[int] = []
+    box, oracle = world.open(asking(calls)), world.open("oracle")
+    for session in ("one", "two"):
+        box.session(session).send("bob", Job(n=1))
+    world.settle()
+    early = box.query(TOLD)
+    [question] = oracle.messages(timeout=0)
+    with question:
+        question.reply("that")
+    world.settle()
+
+    assert [1, 1] == calls
+    assert ["pending", "dropped"] == [state for state, _ in early]
+    assert ["processed", "dropped"] == [state for state, _ in box.query(TOLD)][:2]
+
+
+@pytest.mark.parametrize("end", ["dead", "expired", "dropped"])
+def test_a_message_that_was_not_handled_makes_no_later_one_a_repetition(
+    world: World, end: str
+) -> None:
+    """The note of a message that is dead, expired or dropped by its handler holds no longer."""
+    agent, called = Agent("bob"), list[int]()
+    ends = {"dead": Reject("no"), "expired": Retry(after=3600), "dropped": Drop()}
+
+    @agent.on(Job, unique_for="30d")
+    def work(job: Job) -> None:
+        called.append(job.n)
+        if len(called) == 1:
+            raise ends[end]
+
+    box = world.open(agent)
+    box.session("one").send("bob", Job(n=1), ttl=60)
+    world.settle()
+    world.wait(61)
+    for session in ("two", "three"):
+        box.session(session).send("bob", Job(n=1))
+        world.settle()
+
+    assert [1, 1] == called
+    assert ["processed", "dropped"] == [state for state, _ in box.query(TOLD)][-2:]
+
+
+def test_a_replayed_dead_letter_is_handled_unless_a_like_one_was(world: World) -> None:
+    """It competes with what came since like any other message."""
+    agent, called = Agent("bob"), list[int]()
+
+    @agent.on(Job, unique_for="10m")
+    def work(job: Job) -> None:
+        called.append(job.n)
+        if called.count(job.n) == 1:
+            raise Reject
+
+    box = world.open(agent)
+    for session, n in (("a", 1), ("b", 2), ("c", 2)):
+        box.session(session).send("bob", Job(n=n))
+    world.settle()
+    for letter in box.dead_letters.list():
+        box.dead_letters.replay(letter.id)
+    world.settle()
+
+    assert [1, 1, 2, 2] == sorted(called)
+    assert [] == box.dead_letters.list()
+
+
+def test_the_note_outlives_a_crash_and_holds_for_its_own_message_only(world: World) -> None:
+    """The message that a worker died of is handled again; a like one is dropped meanwhile."""
+    agent, called = Agent("bob"), list[str]()
+
+    @agent.on(Job, unique_for="1s")
+    def work(job: Job, ctx: Context) -> None:
+        called.append(ctx.session)
+        if len(called) == 1:
+            raise world.crash
+
+    box = world.open(agent)
+    box.session("one").send("bob", Job(n=1))
+    with pytest.raises(world.crash):
+        world.settle()
+    world.shut()
+    with Postbox(world.path("bob"), agent=agent, start=False, clock=world.clock) as box:
+        box.session("two").send("bob", Job(n=1))
+        world.clock.forward(1)
+        box.run_until_idle()
+        box.run_maintenance()
+        world.clock.forward(600)
+        box.run_until_idle()
+        ends = box.query(TOLD)
+
+    assert ["one", "one"] == called
+    assert ["processed", "dropped"] == [state for state, _ in ends]
 
 
 @pytest.mark.parametrize(

@@ -606,3 +606,112 @@ def test_a_request_that_another_worker_has_made_is_not_made_again(world: World) 
         world.wait(60)
 
     assert [10] == done
+
+
+def test_a_question_that_a_limit_drops_fails_in_the_handler(world: World) -> None:
+    """The handler is called again at once, with the error that names the limit."""
+    agent, reasons = Agent("bob"), list[str]()
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.ask("oracle", Question(n=1), reply=int, ordering_key="questions")
+        except RequestFailed as error:
+            reasons.append(error.reason)
+
+    box = world.open(agent, hold_unknown=True)
+    box.limits.set("lane", "oracle/questions", messages=1, overflow="drop_new")
+    box.send("oracle", "first", ordering_key="questions")
+    box.send("bob", Job(n=1))
+    world.settle()
+
+    assert ["dropped: drop_new: the limit of lane oracle/questions is reached"] == reasons
+    assert [("processed",)] == box.query("SELECT state FROM onceward_inbox")
+
+
+def test_a_replayed_message_does_not_ask_again_what_was_answered(world: World) -> None:
+    """Answers that are there are used again; a question that failed is asked again."""
+    asked: list[int] = []
+    agent, done, broken = Agent("bob"), list[int](), [True]
+    mended = Agent("oracle")
+
+    @agent.on(Job, attempts=1)
+    def work(job: Job, ctx: Context) -> None:
+        one = ctx.ask("oracle", Question(n=1), reply=int)
+        two = ctx.ask("oracle", Question(n=-2), reply=int)
+        if broken:
+            raise ValueError(broken.pop())
+        done.append(one + two)
+
+    @mended.on(Question)
+    def answer(question: Question) -> int:
+        asked.append(question.n)
+        return 100
+
+    world.open(oracle(asked))
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+    world.boxes.pop("oracle").close()
+    world.open(mended)
+    for _ in range(2):
+        [letter] = box.dead_letters.list()
+        box.dead_letters.replay(letter.id)
+        world.settle()
+
+    assert ([1, -2, -2], [110]) == (asked, done)
+
+
+def test_a_replayed_message_may_ask_something_else(world: World) -> None:
+    """What differs is asked, the rest is not asked again; later calls ask what this one did."""
+    asked: list[int] = []
+    agent, done, broken, number = Agent("bob"), list[int](), [True], [1]
+
+    @agent.on(Job, attempts=1)
+    def work(job: Job, ctx: Context) -> None:
+        one = ctx.ask("oracle", Question(n=number[0]), reply=int)
+        if broken:
+            raise ValueError(broken.pop())
+        number[0] += 1
+        done.append(one + ctx.ask("oracle", Question(n=7), reply=int))
+
+    world.open(oracle(asked))
+    box = world.open(agent)
+    box.send("bob", Job(n=1))
+    world.settle()
+    errors = list[str]()
+    for n in (1, 5):
+        number[0] = n
+        [letter] = box.dead_letters.list()
+        errors.append(str(letter.last_error))
+        box.dead_letters.replay(letter.id)
+        world.settle()
+
+    assert ([1, 7, 5], [120]) == (asked, done)
+    assert "request 1 of this handler was another one" in errors[1]
+
+
+def test_a_replayed_message_asks_again_what_was_pruned(world: World) -> None:
+    """A reply whose row is gone by retention is no reply that is there."""
+    asked: list[int] = []
+    agent, done = Agent("bob"), list[int]()
+
+    @agent.on(Job, attempts=1)
+    def work(job: Job, ctx: Context) -> None:
+        one = ctx.ask("oracle", Question(n=1), reply=int)
+        if len(asked) == 1:
+            raise ValueError("broken")
+        done.append(one)
+
+    world.open(oracle(asked))
+    box, alice = world.open(agent, retention="30d"), world.open("alice")
+    alice.send("bob", Job(n=1))
+    world.settle()
+    [letter] = box.dead_letters.list()
+    asked += [0]
+    world.wait(40 * 86400)
+    box.run_maintenance()
+    box.dead_letters.replay(letter.id)
+    world.settle()
+
+    assert ([1, 0, 1], [10]) == (asked, done)

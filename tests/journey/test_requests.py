@@ -343,3 +343,19 @@ def test_a_ticket_waits_as_long_as_its_request(world: World) -> None:
 
     assert Answer(n=2) == shop.result(ticket, reply=Answer)
     assert 0 == shop.stats()["dead_letters"]
+
+
+def test_a_request_that_a_limit_drops_has_failed_at_once(world: World) -> None:
+    """Its ticket names the limit and does not wait for the time-out; so does ``ask``."""
+    shop, _ = world.open("shop"), world.open(answering())
+    shop.limits.set("outbox", messages=1, overflow="drop_new")
+    shop.send("oracle", "first")
+    ticket = shop.request("oracle", Ask(n=1), timeout="1h")
+    with pytest.raises(RequestFailed, match="limit of outbox") as waited:
+        shop.result(ticket, reply=Answer, timeout=0)
+    with pytest.raises(RequestFailed, match="limit of outbox") as asked:
+        shop.ask("oracle", Ask(n=2), reply=Answer, timeout="1h")
+
+    told = "dropped: drop_new: the limit of outbox is reached"
+    assert (told, told) == (waited.value.reason, asked.value.reason)
+    assert 0 == shop.stats()["tickets_open"]

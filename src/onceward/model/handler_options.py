@@ -37,7 +37,7 @@ class HandlerOptions(TypedDict, total=False):
     timeout: Span | None
     """Time that one call may take; by default the setting ``handler_timeout``."""
     unique_for: Span | None
-    """Span after a call in which a message with the same type and body is dropped."""
+    """Span in which a message is dropped that has the type and body of one before it."""
     concurrency: int | None
     """Calls that one process makes at the same time; by default as many as it has workers."""
     rate: str | None

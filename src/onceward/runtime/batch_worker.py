@@ -136,26 +136,18 @@ class BatchWorker(Worker):
 
     # -- handling ---------------------------------------------------------------------------
 
-    def _handle_all(self, claimed: list[list[LeasedMessage]]) -> None:
-        self._held = {lane[0].lane.lane_id: lane[0].lane for lane in claimed}
-        self._quick = True
-        self._active.set()
-        try:
-            if self._loop.stopping.is_set() or self._paused():
-                self._unbegun.extend(claimed)
-            else:
-                self._handle_batch(claimed)
-        except BaseException:
-            self._batch.abandon()
-            raise
-        finally:
-            self._active.clear()
-            self._batch.commit()
-            self._quick = self._quick and not self._batch.lost
-            self._held = {}
-            if self._unbegun:
-                self._give_back_rest()
-                self._size = self._most
+    def _handle_claimed(self) -> None:
+        """Handle the claim in one call; a pause, or the end of the worker, leaves it for later."""
+        if self._loop.stopping.is_set() or self._paused():
+            return
+        with self._beginning:
+            claimed = [*self._unbegun]
+            self._unbegun.clear()
+        self._handle_batch(claimed)
+
+    def _give_back_rest(self) -> None:
+        super()._give_back_rest()
+        self._size = self._most
 
     def _handle_batch(self, claimed: list[list[LeasedMessage]]) -> None:
         """Call the handler once, and commit how each message ends with its effects."""

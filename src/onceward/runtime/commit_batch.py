@@ -105,6 +105,25 @@ class HandlerCommitBatch:
                 self._inside = True
             return tx
 
+    def note(self, work: Callable[[StoreTransaction], T], *, alone: bool) -> T:
+        """
+        Write what stays, whatever becomes of the handler that is about to be called.
+
+        It is committed now where *alone*, and otherwise as a claim is: with the effects of
+        quick handlers, or by ``heartbeat`` before those of one that takes long.
+        """
+        with self._lock:
+            if self._tx is None:
+                self._tx = self._db.writer.begin()
+            self._db.writer.attach()
+            found = work(self._tx)
+            self._db.writer.detach()
+            if self._claimed_at is None:
+                self._claimed_at = self._db.clock.monotonic()
+            if alone:
+                self.commit()
+            return found
+
     def step_aside(self) -> None:
         """Commit what earlier handlers left open; no-op where this handler has written already."""
         with self._lock:

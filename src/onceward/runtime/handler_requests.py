@@ -67,6 +67,8 @@ class HandlerRequests:
         self._known: dict[int, requests.HandlerRequest] | None = None
         self._count = 0
         self._made: list[MadeRequest] = []
+        self._adopted: dict[int, str] = {}
+        """Requests from before a replay that this call has found again, by their number."""
 
     def find_or_make(
         self, to: str, body: object, timeout: Span | None, options: MessageOptions
@@ -84,7 +86,7 @@ class HandlerRequests:
             raise InvalidArgument(msg)
         index, self._count = self._count, self._count + 1
         asker = Asker(self._leased.seq, index, sha256(repr((to, encode(body))).encode()).digest())
-        known = self._earlier().get(index)
+        known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
         if known is None:
             message = self._sender.compose(self._leased.session, to, body, options)
             self._made.append(made := MadeRequest(message, timeout, asker))
@@ -97,6 +99,14 @@ class HandlerRequests:
             )
             raise Conflict(msg, message_id=known.id)
         return Ticket(known.id, known.recipient)
+
+    def _from_before_replay(self, index: int, digest: bytes) -> requests.HandlerRequest | None:
+        """Return the request that a call made here before the message died, if it is the same."""
+        found = self._earlier().get(requests.before_replay(index))
+        if found is None or found.digest != digest:
+            return None
+        self._adopted[index] = found.id
+        return found
 
     def result(self, ticket: Ticket, reply: type[T]) -> T:
         """Return a reply; raise Suspended where it is still awaited."""
@@ -138,6 +148,8 @@ class HandlerRequests:
         """
         for made in self._made:
             self.add(tx, made)
+        for number, message_id in self._adopted.items():
+            requests.adopt(tx, number, message_id)
         [(state, deadline_at)] = tx.rows(requests.STATE, (request,))
         if state != "open":  # the reply came after this call had looked
             return tx.now

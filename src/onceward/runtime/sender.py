@@ -580,6 +580,8 @@ class Sender:
                 deadline_at=deadline_at,
                 asker=asker,
             )
+            if not self.admission.unlimited:
+                requests.end_dropped(tx, message_id)
         return Ticket(message_id, message.recipient)
 
     def translate_error(self, error: BaseException) -> BaseException:

@@ -44,6 +44,7 @@ from onceward.runtime.invoke import (
 from onceward.store import inbox, lanes, unique_bodies
 from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
+from onceward.store.unique_bodies import UniqueBody
 
 if TYPE_CHECKING:
     from onceward.runtime.batch_worker import BatchGate
@@ -62,7 +63,8 @@ TICK: Final = 0.02
 LANES: Final = 100
 """Most lanes that one claim looks at."""
 HANDLED: Final = Done()
-REPEATED: Final = "a message with the same type and body was handled within unique_for"
+REPEATED: Final = "a message with the same type and body is to be handled, or was within unique_for"
+CLAIM_LOST: Final = "the commit of its claim failed"
 
 
 @dataclass(slots=True)
@@ -133,6 +135,8 @@ class Worker:
         """Seconds that the last handler ran; None where the last message had none."""
         self._raised: BaseException | None = None
         """The exception of the last handler, for observers."""
+        self._unique: UniqueBody | None = None
+        """The note of the body that is handled now; None for handlers without ``unique_for``."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -269,6 +273,7 @@ class Worker:
             self._size = min(self._size * 4, self._settings.claim_messages)
 
     def _handle_all(self, claimed: list[list[LeasedMessage]]) -> None:
+        """Handle a claim, commit what came of it, and give back what was not begun."""
         self._held = {}
         for lane in claimed:
             self._held[lane[0].lane.lane_id] = lane[0].lane
@@ -276,12 +281,7 @@ class Worker:
         self._unbegun.extend(claimed)
         self._active.set()
         try:
-            while self._unbegun and not self._loop.stopping.is_set() and not self._batch.lost:
-                lane = self._begin_lane()
-                left = self._handle_lane(lane) if lane else lane
-                if left:
-                    self._unbegun.appendleft(left)
-                    break
+            self._handle_claimed()
         except BaseException:
             self._batch.abandon()
             raise
@@ -293,10 +293,15 @@ class Worker:
             if self._unbegun:
                 self._give_back_rest()
 
-    def _begin_lane(self) -> list[LeasedMessage]:
-        """Return the next lane that is not given back, empty for none."""
-        with self._beginning:
-            return self._unbegun.popleft() if self._unbegun else []
+    def _handle_claimed(self) -> None:
+        """Handle the claim's lanes, each until it is done or a pause leaves it for later."""
+        while self._unbegun and not self._loop.stopping.is_set() and not self._batch.lost:
+            with self._beginning:
+                lane = self._unbegun.popleft() if self._unbegun else []
+            left = self._handle_lane(lane) if lane else lane
+            if left:
+                self._unbegun.appendleft(left)
+                break
 
     def _delay_for(self, attempt: int) -> Millis:
         """Return the delay of a message whose commit failed although it had one of its own."""
@@ -405,8 +410,9 @@ class Worker:
     def _run(self, ready: Prepared, leased: LeasedMessage) -> Settlement:
         if self._gate is not None:
             self._gate.call(leased.seq)
-        if ready.handler.rules.unique_for is not None and not self._is_first(ready):
-            return Done("dropped", REPEATED)
+        unique = ready.handler.rules.unique_for is not None
+        if unique and (ended := self._note(ready, leased)) is not None:
+            return ended
         context = Context(
             leased,
             ready.frame,
@@ -420,7 +426,6 @@ class Worker:
         try:
             self._call(ready, leased, context)
         except Suspended as waiting:
-            self._batch.undo()
             return self._suspend(ready, leased, context, waiting)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the message
             self._batch.undo()
@@ -448,6 +453,7 @@ class Worker:
         self, ready: Prepared, leased: LeasedMessage, context: Context, waiting: Suspended
     ) -> Settlement:
         """Store the requests of a handler that waits for a reply; it is called again with it."""
+        self._batch.undo()
         try:
             due_at = context._requests.suspend(self._batch.join(), waiting.request)
         except OncewardError as error:
@@ -459,16 +465,16 @@ class Worker:
         now = self._db.now()
         return settlement_of(error, ready, leased, now=now, policy=self._policy, rng=self._rng)
 
-    def _is_first(self, ready: Prepared) -> bool:
-        """Return whether no like message was handled lately; noted with the handler's effects."""
-        rules, frame = ready.handler.rules, ready.frame
-        like = repr((frame.type, frame.data, frame.data_base64)).encode()
-        return unique_bodies.claim(
-            self._batch.join(),
-            handler=ready.handler.pattern,
-            digest=sha256(like).digest(),
-            span=rules.unique_for or 0,
-        )
+    def _note(self, ready: Prepared, leased: LeasedMessage) -> Settlement | None:
+        """Note a body before its handler is called; return how the message ends instead of that."""
+        self._unique = unique_body(ready, leased)
+        alone = not (self._registered and self._quick)
+        note = partial(unique_bodies.claim, body=self._unique)
+        if not self._batch.note(note, alone=alone):
+            return Done("dropped", REPEATED)
+        if self._batch.lost:
+            return RetryAt(self._db.now(), CLAIM_LOST, counted=False)
+        return None
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
         # What the handler writes to its file is committed with its settlement.
@@ -479,9 +485,12 @@ class Worker:
                 context._report(answer)
             elif answer is not None:
                 context.reply(answer)
+            if self._unique is not None:
+                unique_bodies.keep(self._batch.join(), self._unique)
         except BaseExceptionGroup as group:  # of tasks, one of which may only wait
             raise cause_of(group)  # noqa: B904 - often it is the group itself
         finally:
+            self._unique = None
             self._db.writer.thread_transactions.unbind()
 
     def _extend(self, leased: LeasedMessage, seconds: Span) -> None:
@@ -545,6 +554,13 @@ class Worker:
             return
         for lane in list(self._held.values()):
             lanes.extend(tx, lane, until=tx.now + round(1000 * self._settings.lease))
+
+
+def unique_body(ready: Prepared, leased: LeasedMessage) -> UniqueBody:
+    """Return the note of a message: like ones have the same handler, type and body."""
+    rules, frame = ready.handler.rules, ready.frame
+    like = sha256(repr((frame.type, frame.data, frame.data_base64)).encode()).digest()
+    return UniqueBody(ready.handler.pattern, like, leased.seq, rules.unique_for or 0)
 
 
 def _only_types(agent: Agent) -> tuple[str, ...] | None:

@@ -49,13 +49,14 @@ UPDATE _onceward_pending_replies
 INSERT_FROM_INBOX: Final = """
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
                                     last_error, attempts, expires_at, frame, digest, created_at,
-                                    dead_at, channel, kind, correlation_id, mailbox, replays)
+                                    dead_at, channel, kind, correlation_id, mailbox, replays,
+                                    inbox_seq)
 SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank,
        :reason,
        CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '')
             ELSE :error END, :attempts,
        b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id,
-       b.mailbox, b.replays
+       b.mailbox, b.replays, b.seq
   FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = :seq AND b.state = 'pending'
 """
@@ -83,6 +84,26 @@ SELECT peer, id, :lane, session, type, topic, rank,
        CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END, frame, digest,
        created_at, channel, kind, correlation_id, mailbox, replays + 1
   FROM _onceward_dead_letters WHERE seq = :seq
+RETURNING seq
+"""
+# Of the requests that the handler made before its message died, those with a reply that is there
+# or may still come are found again; what failed or came too late is asked again.
+FORGET_REQUESTS: Final = """
+UPDATE _onceward_pending_replies AS t
+   SET asker_seq = NULL, asker_index = NULL
+ WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
+   AND (asker_index < 0
+        OR CASE state
+           WHEN 'open' THEN deadline_at <= :now
+           WHEN 'answered' THEN NOT EXISTS (SELECT 1
+                                              FROM _onceward_inbox AS b
+                                             WHERE b.id = t.reply_id AND b.sender = t.recipient)
+           ELSE 1 END)
+"""
+KEEP_REQUESTS: Final = """
+UPDATE _onceward_pending_replies
+   SET asker_seq = :asker, asker_index = -1 - asker_index
+ WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
 """
 REOPEN: Final = """
 UPDATE _onceward_pending_replies
@@ -221,7 +242,9 @@ def _replay_to_inbox(
     peer, name, rank, session = lane
     tx.run(UNMARK, (peer, message_id))
     lane_id = lanes.open_lane(tx, peer, name, rank, session=session)
-    tx.rows(REPLAY_TO_INBOX, {"lane": lane_id, "now": tx.now, "seq": seq})
+    [(asker,)] = tx.rows(REPLAY_TO_INBOX, {"lane": lane_id, "now": tx.now, "seq": seq})
+    tx.run(FORGET_REQUESTS, {"now": tx.now, "seq": seq})
+    tx.run(KEEP_REQUESTS, {"asker": asker, "seq": seq})
     lanes.set_heads(tx, [lane_id])
 
 

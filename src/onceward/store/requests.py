@@ -16,6 +16,14 @@ INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadlin
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 """
+# A limit may have dropped the request in the same transaction: no reply will come.
+END_DROPPED: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'failed', ended_at = :now,
+       reason = 'dropped: ' || (SELECT reason FROM _onceward_outbox WHERE id = :id)
+ WHERE id = :id AND state = 'open'
+   AND EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = :id AND state = 'dropped')
+"""
 STATE: Final = "SELECT state, deadline_at FROM _onceward_pending_replies WHERE id = ?"
 PROGRESS: Final = "onceward.progress"
 """Kind and type of a message that tells how far the handler of a request is."""
@@ -30,6 +38,7 @@ SELECT asker_index, id, recipient, asker_digest
   FROM _onceward_pending_replies
  WHERE asker_seq = ?
 """
+ADOPT: Final = "UPDATE _onceward_pending_replies SET asker_index = ? WHERE id = ?"
 LOOK: Final = """
 SELECT t.state, t.reason, t.recipient, b.frame
   FROM _onceward_pending_replies AS t
@@ -78,6 +87,21 @@ def open_ticket(
     """Record that a reply is awaited, in the transaction of the request."""
     named = (None, None, None) if asker is None else asker
     tx.run(OPEN, (message_id, session, recipient, tx.now, deadline_at, *named))
+
+
+def before_replay(number: int) -> int:
+    """Return the number of a handler's request once its message died and was replayed."""
+    return -1 - number
+
+
+def adopt(tx: StoreTransaction, number: int, message_id: str) -> None:
+    """Make a request from before a replay the one of that number."""
+    tx.run(ADOPT, (number, message_id))
+
+
+def end_dropped(tx: StoreTransaction, message_id: str) -> None:
+    """End the wait for the reply to a request that a limit has just dropped."""
+    tx.run(END_DROPPED, {"id": message_id, "now": tx.now})
 
 
 def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
