@@ -1,12 +1,13 @@
 """
 Checks for every test.
 
-The files that it leaves are sound, and an interrupted run leaves no process.
+The files that it leaves are sound, a run leaves no process, and no test hangs it.
 """
 
+import faulthandler
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from unittest.mock import patch
@@ -26,6 +27,13 @@ RUN = "ONCEWARD_TEST_RUN"
 """Names the run of a process, below the run that started it, in its environment."""
 
 
+GRACE = 60.0
+"""Seconds that the clean-up of a test has once the test has reached its time limit."""
+
+STDERR = pytest.StashKey[int]()
+"""The stderr of the run, where no capture takes what is written."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Run two workers for each core: tests wait for the disk more than they compute."""
@@ -43,12 +51,52 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.import_plugin("onceward.testing.plugin")
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = f"{os.environ.get(RUN, '')}/{os.getpid()}"
+    config.stash[STDERR] = os.dup(2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Close what ``pytest_configure`` has opened."""
+    os.close(config.stash[STDERR])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """
+    End the process, with all its stacks, if a phase of a test outlives the test's time limit.
+
+    pytest-timeout raises once; a clean-up that hangs after it would hang the run. xdist starts
+    another worker, and names the test whose worker ended.
+    """
+    if limit := _limit(item):
+        faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
+
+
+def _limit(item: pytest.Item) -> float:
+    """Return the seconds that pytest-timeout gives a test; 0 for as many as it takes."""
+    if mark := item.get_closest_marker("timeout"):
+        return float(mark.args[0])
+    option = item.config.getoption("timeout", None)
+    return float(item.config.getini("timeout") if option is None else option)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Kill what an interrupted run has started; xdist has ended its workers before."""
-    if exitstatus == pytest.ExitCode.INTERRUPTED and not hasattr(session.config, "workerinput"):
+    """
+    Kill what the run has started and has not ended; xdist has ended its workers before.
+
+    A process that is left would keep the run's output open. Without xdist only an interrupt
+    kills: the run's own process still uses its children, such as a Java machine.
+    """
+    if hasattr(session.config, "workerinput"):
+        return
+    if exitstatus == pytest.ExitCode.INTERRUPTED or session.config.getoption("numprocesses", None):
         for pid in started(os.environ[RUN]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
