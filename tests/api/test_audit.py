@@ -1,10 +1,10 @@
 """The audit: a line for each send, poll and expire, with who and how much, and never with what."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests.children import PYTHON, side_by_side
 
 SENDER = """
 import sys
@@ -89,14 +89,8 @@ def test_off_by_default_and_harmless(home: Any) -> None:
 def test_processes_share_an_audit(tmp_path: Path) -> None:
     """Lines of several processes do not mix: each is one write at the end of the file."""
     audit = tmp_path / "audit.jsonl"
-    crew = [
-        subprocess.Popen(
-            [sys.executable, "-c", SENDER, str(tmp_path / f"a{n}.db"), f"a{n}", str(audit)]
-        )
-        for n in range(3)
-    ]
+    side_by_side([*PYTHON, "-c", SENDER, tmp_path / f"a{n}.db", f"a{n}", audit] for n in range(3))
 
-    assert [0, 0, 0] == [process.wait(120) for process in crew]
     assert {f"a{n}": 50 for n in range(3)} == {
         name: sum(line["from"] == name for line in lines(audit))
         for name in {line["from"] for line in lines(audit)}

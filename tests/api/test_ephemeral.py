@@ -6,12 +6,13 @@ It says how many it dropped, and drops nothing else.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, Child
 
 from onceward import Postbox
 from onceward.db.owner_lock import OwnerLock
@@ -31,19 +32,12 @@ def opened(folder: Path, agent: str = "owner", **options: Any) -> Postbox:
     return Postbox(folder / f"{agent}.db", agent=agent, **options)
 
 
-def held(folder: Path, how: str) -> subprocess.Popen[str]:
-    """Start a process that has the owner's postbox open until it is killed."""
-    command = [sys.executable, "-c", HOLDER, str(folder / "owner.db"), how]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "open\n" == process.stdout.readline()
-    return process
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """Kill a process as the system would."""
-    process.kill()
-    process.communicate()
+@contextmanager
+def held(folder: Path, how: str) -> Iterator[None]:
+    """Run a process that has the owner's postbox open, and kill it as the system would."""
+    with Child([*PYTHON, "-c", HOLDER, folder / "owner.db", how], "stdin", "stdout") as process:
+        assert "open" == process.hear()
+        yield
 
 
 @pytest.fixture
@@ -116,10 +110,8 @@ def test_while_another_process_has_it_open_nothing_is_dropped(news: Path, how: s
     Once the last one was killed, the next opening is a restart.
     """
     with opened(news, start=False) as looking:
-        holder = held(news, how)
-        with opened(news) as box:
+        with held(news, how), opened(news) as box:
             assert ALL == left(box)
-        end(holder)
         assert ALL == left(looking)
     with opened(news) as box:
         assert REST == left(box)

@@ -6,8 +6,6 @@ Groups share, leases of the dead move on, sleepers wake, and one creation wins.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,12 +15,13 @@ from statistics import median
 from threading import Thread
 
 import pytest
+from tests.children import PYTHON, Child
 
 from onceward import Postbox
 from onceward.errors import NoMailbox
 
 CREW = Path(__file__).with_name("crew.py")
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., Child]
 
 
 @pytest.fixture
@@ -32,18 +31,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def run(
             task: str, agent: str = "owner", mailbox: str = "jobs", seconds: float = 30.0
-        ) -> subprocess.Popen[str]:
+        ) -> Child:
             path = tmp_path / f"{agent}.db"
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, str(CREW), task, str(path), agent, mailbox, str(seconds)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            stack.callback(process.kill)
-            return process
+            command = [*PYTHON, CREW, task, path, agent, mailbox, seconds]
+            return stack.enter_context(Child(command, "stdin", "stdout"))
 
         yield run
 
@@ -56,12 +47,6 @@ def owner(tmp_path: Path) -> Iterator[Postbox]:
         with box.begin() as tx:
             tx.execute("CREATE TABLE done (id, pid)")
         yield box
-
-
-def heard(process: subprocess.Popen[str]) -> str:
-    """Return the next line that a process says."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def fill(box: Postbox, count: int) -> list[str]:
@@ -78,7 +63,7 @@ def test_five_processes_share_a_hundred_messages(owner: Postbox, start: Start) -
 
     crew = [start("share") for _ in range(5)]
     for process in crew:
-        assert "end" == heard(process)
+        assert "end" == process.hear()
 
     done = Counter(str(i) for (i,) in owner._db.read("SELECT id FROM done"))
     assert Counter(ids) == done
@@ -89,12 +74,12 @@ def test_leases_of_the_killed_move_on(owner: Postbox, start: Start) -> None:
     """A killed member's messages are handed out again when its lease has ended, and done once."""
     ids = fill(owner, 20)
     dying = start("die", seconds=1.0)
-    assert "holding 5 owner" == heard(dying)
+    assert "holding 5 owner" == dying.hear()
     dying.kill()
 
     crew = [start("share") for _ in range(2)]
     for process in crew:
-        assert "end" == heard(process)
+        assert "end" == process.hear()
 
     assert Counter(ids) == Counter(str(i) for (i,) in owner._db.read("SELECT id FROM done"))
 
@@ -106,14 +91,14 @@ def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Sta
     How long it took is for the benchmark to say.
     """
     waiter = start("wait")
-    assert "ready owner 30.0" == heard(waiter)
+    assert "ready owner 30.0" == waiter.hear()
     jobs = owner.mailboxes.open("jobs")
     took = []
     for n in range(9):
         jobs.send(n)
         owner.run_until_idle()
         sent = time.monotonic_ns()
-        body, at = heard(waiter).split()
+        body, at = waiter.hear().split()
         assert str(n) == body
         took.append((int(at) - sent) / 1e9)
 
@@ -124,12 +109,12 @@ def test_one_creation_wins(tmp_path: Path, start: Start) -> None:
     """Processes that ensure the same name at once agree on its owner and end; one made it."""
     crew = [start("ensure", f"a{n}", "shared.name", 60.0 + n) for n in range(5)]
     for process in crew:
-        assert "ready" == heard(process)
+        assert "ready" == process.hear()
     for process in crew:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [heard(process).split() for process in crew]
+    answers = [process.hear().split() for process in crew]
 
     assert 1 == len({(owner, expires_at) for _, owner, expires_at in answers})
     assert 1 == sum(created == "True" for created, _, _ in answers)

@@ -1,13 +1,12 @@
 """``backup`` and ``restore``: a copy of a file in use, and a copy in the place of a file."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, Child
 
 from onceward import Postbox
 from onceward.db.replace import Replacement
@@ -50,13 +49,10 @@ def sent(path: Path) -> list[Any]:
 
 def test_a_backup_is_one_snapshot_of_a_file_in_use(cli: Cli, written: Path, tmp_path: Path) -> None:
     """While another process writes pairs: the copy is sound, private, and has whole pairs."""
-    writer = [sys.executable, "-c", WRITER, str(written)]
     copy = tmp_path / "shop.backup"
-    with subprocess.Popen(writer, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "ready\n" == process.stdout.readline()
+    with Child([*PYTHON, "-c", WRITER, written], "stdout") as process:
+        assert "ready" == process.hear()
         ran = cli("backup", written, copy, "--json")
-        process.kill()
 
     assert (0, "shop", str(copy)) == (ran.code, ran.json["agent"], ran.json["copy"])
     assert 0o600 == copy.stat().st_mode & 0o777
@@ -110,12 +106,9 @@ def test_a_file_in_use_is_not_replaced(cli: Cli, written: Path, tmp_path: Path) 
     with Postbox(written, start=False):
         ran = cli("restore", written, copy)
     assert (7, True) == (ran.code, "is open" in ran.err)
-    command = [sys.executable, "-c", WRITER, str(written)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with Child([*PYTHON, "-c", WRITER, written], "stdout") as process:
+        process.hear()
         ran = cli("restore", written, copy)
-        process.kill()
     assert (7, True) == (ran.code, f"is open in process {process.pid}" in ran.err)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, Child
 
 from onceward import Agent, Context, Postbox, Run
 from onceward.cli import findings, handles
@@ -278,15 +278,9 @@ with box.begin() as tx:
 @contextmanager
 def holder(path: Path, what: str = "write") -> Iterator[int]:
     """Run a process that holds the file inside a transaction; yield its id, kill it at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path), what], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert "here" == process.stdout.readline().strip()
-        try:
-            yield process.pid
-        finally:
-            process.kill()
+    with Child([*PYTHON, "-c", HOLD, path, what], "stdout") as process:
+        assert "here" == process.hear()
+        yield process.pid
 
 
 def said(ran: Any, check: str) -> tuple[str, str]:

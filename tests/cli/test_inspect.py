@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.children import ONCEWARD, Child
 
 from onceward import Postbox
 
@@ -22,22 +21,13 @@ PRINTED = re.compile(r"at (http://\S+); interrupt to stop")
 
 
 @contextmanager
-def inspecting(*words: object, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def inspecting(*words: object, **env: str) -> Iterator[tuple[Child, str]]:
     """Start the program at a free port; yield it and the address that it printed."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "onceward.cli", "inspect", *map(str, words), "--port=0"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | env,
-    )
-    try:
-        assert child.stderr is not None
-        found = PRINTED.search(child.stderr.readline())
+    command = [*ONCEWARD, "inspect", *words, "--port=0"]
+    with Child(command, "stderr", env=os.environ | env) as child:
+        found = PRINTED.search(child.read())
         assert found is not None
         yield child, found[1]
-    finally:
-        child.kill()
-        child.communicate()
 
 
 @pytest.mark.usefixtures("shop")
@@ -46,8 +36,7 @@ def test_it_serves_a_home_until_a_signal(home: Path) -> None:
     with inspecting(home) as (child, url):
         page = httpx2.get(f"{url}agents/shop")
         figures = httpx2.get(f"{url}metrics")
-        child.send_signal(signal.SIGINT)
-        child.wait(30)
+        child.stop(signal.SIGINT)
 
     assert (200, True) == (page.status_code, "<h1>shop</h1>" in page.text)
     assert "onceward_file_readable" in figures.text
@@ -63,8 +52,8 @@ def test_a_stream_of_events_does_not_keep_it(home: Path, shop: Postbox) -> None:
             assert "retry: 2000" == next(lines)
             shop.send("shop", 1, type="x")
             changed = next(line for line in lines if line.startswith("data:"))
-            child.send_signal(signal.SIGTERM)
-            assert 143 == child.wait(30)
+            child.stop()
+            assert 143 == child.returncode
 
     assert "shop" in changed or "null" in changed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import ONCEWARD, Child
 from tests.transports.over_http import scripted
 
 from onceward import Postbox
@@ -251,23 +251,16 @@ def test_a_served_home_takes_messages_until_it_is_terminated(cli: Cli, home: Pat
     Keys(home).add("carl", secret)
     Keys(far).add("shop", secret)
     Keys(home).add("bob", secret)
-    command = [sys.executable, "-m", "onceward.cli", "serve", str(far), "--json"]
-    with subprocess.Popen(
-        [*command, "--listen", "http://127.0.0.1:0"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stderr is not None
-        said = child.stderr.readline()
+    command = [*ONCEWARD, "serve", far, "--json", "--listen", "http://127.0.0.1:0"]
+    with Child(command, "stdout", "stderr") as child:
+        said = child.read()
         url = said.partition(" at ")[2].partition(";")[0]
         with Postbox(home / "shop.db", agent="shop") as shop:
             shop.peers.register({"bob": url, "carl": url})
             for name in ("bob", "carl"):
                 shop.send(name, {"to": name})
             shop.flush(timeout=60)
-        child.send_signal(signal.SIGTERM)
-        out, _ = child.communicate(timeout=60)
+        out, _ = child.stop()
 
     assert "serving bob, carl" in said
     assert (143, "SIGTERM") == (child.returncode, json.loads(out)["signal"])
@@ -280,21 +273,16 @@ def test_a_served_home_takes_messages_until_it_is_terminated(cli: Cli, home: Pat
 
 
 @contextmanager
-def serving(*options: object) -> Iterator[subprocess.Popen[str]]:
+def serving(*options: object) -> Iterator[Child]:
     """Run ``onceward serve`` in a process of its own; SIGTERM ends it."""
-    command = [sys.executable, "-m", "onceward.cli", "serve", *map(str, options)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        try:
-            yield child
-        finally:
-            child.send_signal(signal.SIGTERM)
-            child.communicate(timeout=60)
+    with Child([*ONCEWARD, "serve", *options], "stderr") as child:
+        yield child
+        child.stop()
 
 
-def url_of(child: subprocess.Popen[str]) -> str:
+def url_of(child: Child) -> str:
     """Return the url that a process says it serves."""
-    assert child.stderr is not None
-    return child.stderr.readline().partition(" at ")[2].partition(";")[0].strip()
+    return child.read().partition(" at ")[2].partition(";")[0].strip()
 
 
 def test_an_agent_that_is_created_later_is_served(cli: Cli, home: Path) -> None:
@@ -310,15 +298,14 @@ def test_an_agent_that_is_created_later_is_served(cli: Cli, home: Path) -> None:
     assert 0 == cli("init", "bob", "--home", far).code
     with serving(far, "--listen", "http://127.0.0.1:0") as child:
         url = url_of(child)
-        assert child.stderr is not None
         assert 0 == cli("init", "carl", "--home", far).code
-        told = [child.stderr.readline()]
+        told = [child.read()]
         with Postbox(home / "shop.db", agent="shop") as shop:
             shop.peers.register("carl", url)
             shop.send("carl", "hello")
             left = shop.flush(timeout=60)
         (far / "bob.db").unlink()
-        told.append(next(line for line in child.stderr if "gone" in line))
+        told.append(child.said("gone"))
 
     assert "serving carl, too\n" == told[0]
     assert f"{far / 'bob.db'} is gone: its agent is not served any more\n" == told[1]
@@ -331,10 +318,9 @@ def test_a_file_that_cannot_be_served_is_said_once(cli: Cli, home: Path) -> None
     cli("init", "bob", "--home", far)
     (far / "notes.db").write_text("no database")
     with serving(far, "--listen", "http://127.0.0.1:0") as child:
-        assert child.stderr is not None
-        told = [child.stderr.readline() for _ in range(2)]
+        told = [child.read() for _ in range(2)]
         cli("init", "carl", "--home", far)
-        told.append(child.stderr.readline())
+        told.append(child.read())
 
     assert [True, True, True] == [
         told[0].startswith(f"{far / 'notes.db'} is not served: "),
@@ -352,13 +338,10 @@ def test_an_agent_that_cannot_be_called_asks(cli: Cli, home: Path, bob: str, com
         box.peers.register("shop", "poll:")
         box.send("shop", "hello")
         words = [*command.format(home=home).split(), "--ask", "bob"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "onceward.cli", *words], stderr=subprocess.PIPE, text=True
-        ) as child:
+        with Child([*ONCEWARD, *words], "stderr") as child:
             left = box.flush(timeout=60)
             pinged = box.peers.ping("shop")
-            child.send_signal(signal.SIGTERM)
-            _, told = child.communicate(timeout=60)
+            _, told = child.stop()
     with Postbox(home / "shop.db", start=False) as shop:
         message = shop.receive()
         assert message is not None

@@ -1,6 +1,5 @@
 """``onceward metrics`` and ``--metrics``: what a scraper gets of files and of working processes."""
 
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import ONCEWARD, Child
 
 from onceward import Postbox
 from onceward.cli.measuring import Measuring
@@ -117,18 +117,12 @@ def test_other_machines_need_a_token(cli: Cli, shop: Postbox) -> None:
 @contextmanager
 def running(home: Path, *words: str) -> Iterator[str]:
     """Run a command with metrics until the block ends, and yield their url."""
-    command = [sys.executable, "-m", "onceward.cli", *words, "--metrics", "127.0.0.1:0"]
-    with subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        lines = iter(process.stderr.readline, "")
-        url = next(line for line in lines if line.startswith("metrics at "))
-        next(line for line in lines if "interrupt to stop" in line)
-        try:
-            yield url.removeprefix("metrics at ").strip()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-            process.stderr.read()
+    command = [*ONCEWARD, *words, "--metrics", "127.0.0.1:0"]
+    with Child(command, "stderr", cwd=home) as process:
+        url = process.said("metrics at ")
+        process.said("interrupt to stop")
+        yield url.removeprefix("metrics at ").strip()
+        process.stop()
     assert 143 == process.returncode
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from tests.children import ONCEWARD, Child
 from tests.cli.conftest import Cli
 from tests.transports.nats_server import NatsServer, nats_server
 
@@ -241,17 +239,14 @@ def test_a_home_is_served_by_way_of_a_server(home: Path, server: NatsServer) -> 
     far.mkdir()
     for name in ("bob", "carl"):
         Postbox(far / f"{name}.db", agent=name, start=False).close()
-    command = [sys.executable, "-m", "onceward.cli", "serve", str(far), "--listen", server.url()]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stderr is not None
-        said = child.stderr.readline()
+    with Child([*ONCEWARD, "serve", far, "--listen", server.url()], "stderr") as child:
+        said = child.read()
         with Postbox(home / "shop.db", agent="shop") as shop:
             shop.peers.register({name: server.url(name) for name in ("bob", "carl")})
             for name in ("bob", "carl"):
                 shop.send(name, {"to": name})
             left = shop.flush(timeout=60)
-        child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=60)
+        child.stop()
     bodies = []
     for name in ("bob", "carl"):
         with Postbox(far / f"{name}.db", start=False) as box:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import ONCEWARD, Child
 from tests.waiting import until
 
 from onceward import Postbox
@@ -27,17 +28,12 @@ def folder(cli: Cli, home: Path) -> Path:
 
 
 @contextmanager
-def working(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def working(folder: Path, *words: str) -> Iterator[Child]:
     """Run ``onceward work`` there until the block ends."""
-    command = [*COMMAND, "work", "greeter:greeter", *words]
-    with subprocess.Popen(
-        command, cwd=folder, stderr=subprocess.PIPE, text=True, env=bare()
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.communicate(timeout=60)
+    command = [*ONCEWARD, "work", "greeter:greeter", *words]
+    with Child(command, "stderr", cwd=folder, env=bare()) as process:
+        yield process
+        process.stop()
 
 
 def bare() -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 import json
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.children import ONCEWARD, Child
 
 from onceward import Postbox
 
@@ -21,17 +22,12 @@ def hello(body: dict) -> dict:
 """
 
 
-def start(*tokens: str, cwd: Path) -> subprocess.Popen[str]:
-    """Start a command and return it once it runs."""
-    command = [sys.executable, "-m", "onceward.cli", *tokens]
-    child = subprocess.Popen(
-        command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert child.stderr is not None
-    for line in child.stderr:
-        if "interrupt to stop" in line:
-            break
-    return child
+@contextmanager
+def start(*tokens: str, cwd: Path) -> Iterator[Child]:
+    """Start a command and yield it once it runs."""
+    with Child([*ONCEWARD, *tokens], "stdout", "stderr", cwd=cwd) as child:
+        child.said("interrupt to stop")
+        yield child
 
 
 def test_work_handles_mail_until_it_is_terminated(home: Path, shop: Postbox) -> None:
@@ -42,8 +38,7 @@ def test_work_handles_mail_until_it_is_terminated(home: Path, shop: Postbox) -> 
         Postbox(shop.path, agent="shop") as asking,
     ):
         assert {"seen": 7} == asking.ask("billing", {"n": 7}, type="hello", reply=dict, timeout=60)
-        child.send_signal(signal.SIGTERM)
-        out, _ = child.communicate(timeout=60)
+        out, _ = child.stop()
 
     assert 143 == child.returncode
     assert {
@@ -63,8 +58,7 @@ def test_relay_delivers_until_it_is_interrupted(
         message = billing.receive(timeout=60)
         assert message is not None
         assert sent == message.id
-        child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
+        out, err = child.stop(signal.SIGINT)
 
     assert (130, "") == (child.returncode, out)
     assert "SIGINT, stopping" in err
@@ -76,7 +70,6 @@ def test_a_team_stops_together(home: Path, number: signal.Signals) -> None:
     """The signal is passed on, and every worker is waited for."""
     (home / "app.py").write_text(APP, encoding="utf-8")
     with start("work", "billing.db", "app:billing", "--processes", "2", cwd=home) as child:
-        child.send_signal(number)
-        child.communicate(timeout=60)
+        child.stop(number)
 
     assert 128 + number == child.returncode

@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,16 +33,6 @@ def _rows(log: Path, table: str = "outbox") -> int:
         return sum(batch.num_rows for batch in ShippedLog(str(log)).batches(table))
     except NoLog:
         return 0
-
-
-@contextmanager
-def _running(*tokens: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a command; it is killed if the test fails."""
-    with start(*tokens, cwd=cwd) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
 
 
 def test_files_are_shipped_once(cli: Cli, home: Path, shop: Postbox, billing: Postbox) -> None:
@@ -120,12 +108,11 @@ def test_what_was_shipped_is_pruned_on_demand(
 @pytest.mark.usefixtures("shop")
 def test_a_timer_ships_until_it_is_interrupted(home: Path) -> None:
     """With --every what is sent later is shipped, too; a signal ends it with 128 and its number."""
-    with _running("ship", "shop.db", "--to", "log", "--every", "50ms", cwd=home) as child:
+    with start("ship", "shop.db", "--to", "log", "--every", "50ms", cwd=home) as child:
         with Postbox(home / "shop.db", start=False) as box:
             box.send("shop", 1)
         until(lambda: _rows(home / "log"))
-        child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=60)
+        _, err = child.stop(signal.SIGINT)
 
     assert 130 == child.returncode, err
 
@@ -135,11 +122,10 @@ def test_serve_ships_while_it_runs(home: Path) -> None:
     """With --ship-to the files of the home are shipped at intervals, and once at the end."""
     port = free_port()
     tokens = ("--listen", f"http://127.0.0.1:{port}", "--ship-to", "log", "--ship-every", "1h")
-    with _running("serve", ".", *tokens, cwd=home) as child:
+    with start("serve", ".", *tokens, cwd=home) as child:
         with Postbox(home / "shop.db", start=False) as box:
             box.send("shop", 1)
-        child.send_signal(signal.SIGTERM)
-        _, err = child.communicate(timeout=60)
+        _, err = child.stop()
 
     assert (143, 1) == (child.returncode, _rows(home / "log")), err
 

@@ -3,14 +3,13 @@
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
 from onceward.db.connection import PRAGMAS
@@ -240,14 +239,9 @@ def test_the_standard_library_may_read_in_another_process(
 
 def test_processes_may_make_a_file_together(tmp_path: Path) -> None:
     """Of several processes that open a new file at the same moment none is told that it is busy."""
-    command = [sys.executable, "-c", MAKE, str(tmp_path / "a.db")]
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    said = [process.communicate(timeout=60)[0] for process in running]
+    command = [*PYTHON, "-c", MAKE, tmp_path / "a.db"]
 
-    assert ["a\n"] * 4 == said
+    assert ["a\n"] * 4 == side_by_side([command] * 4)
 
 
 def test_a_close_that_is_interrupted_closes_the_file(

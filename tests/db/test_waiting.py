@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from tests.children import PYTHON, Child
 
 from onceward import Postbox
 from onceward.db.connection import BusyHandler
@@ -62,24 +61,13 @@ def waits(box: Postbox, count: int) -> None:
 @pytest.fixture
 def holder(box: Postbox) -> Iterator[Callable[[], None]]:
     """Hold the file's write lock in another process until called."""
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(box.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert other.stdin is not None
-    assert other.stdout is not None
-    assert "held\n" == other.stdout.readline()
+    with Child([*PYTHON, "-c", HOLDER, box.path], "stdin", "stdout") as other:
+        assert "held" == other.hear()
 
-    def release() -> None:
-        other.communicate("\n")
+        def release() -> None:
+            other.ended("\n")
 
-    yield release
-    if other.poll() is None:
-        other.communicate("\n")
-    other.stdout.close()
-    other.stdin.close()
+        yield release
 
 
 def test_busy_after_the_deadline_means_nothing_was_written(
@@ -255,22 +243,16 @@ def test_opening_waits_from_its_first_statement(
 ) -> None:
     """Opening waits, until its deadline, for a file that is held or being recovered."""
     path = tmp_path / "taken.db"
-    other = subprocess.Popen(
-        [sys.executable, "-c", TAKEN, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert other.stdout is not None
-    assert "held\n" == other.stdout.readline()
-    with pytest.raises(Busy):
-        opened("late", at=path, busy_timeout=0.0)
+    with Child([*PYTHON, "-c", TAKEN, path], "stdin", "stdout") as other:
+        assert "held" == other.hear()
+        with pytest.raises(Busy):
+            opened("late", at=path, busy_timeout=0.0)
 
-    def release(_patience: BusyHandler, _calls: int) -> bool:
-        other.communicate("\n")
-        return True
+        def release(_patience: BusyHandler, _calls: int) -> bool:
+            other.ended("\n")
+            return True
 
-    monkeypatch.setattr(BusyHandler, "__call__", release)
+        monkeypatch.setattr(BusyHandler, "__call__", release)
 
-    assert {"pending": 0} == {"pending": opened("late", at=path).stats()["pending"]}
-    assert 0 == other.wait()
+        assert {"pending": 0} == {"pending": opened("late", at=path).stats()["pending"]}
+        assert 0 == other.code()

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.children import ONCEWARD, Child
 
 from onceward.cli import demo_team, main
 
@@ -274,26 +275,12 @@ def test_an_interrupt_ends_everybody_and_keeps_the_files(tmp_path: Path, code: P
     The exit code says so, and the members' files are there and closed.
     """
     home = tmp_path / "home"
-    command = [
-        sys.executable,
-        "-m",
-        "onceward.cli",
-        "demo",
-        "--path",
-        str(code),
-        "--home",
-        str(home),
-        "--seconds",
-        "600",
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as demo:
+    command = [*ONCEWARD, "demo", "--path", code, "--home", home, "--seconds", "600"]
+    with Child(command, "stdout", "stderr") as demo:
         while demo.poll() is None and not (home / "coordinator.db").exists():
             with suppress(subprocess.TimeoutExpired):
                 demo.wait(PATIENCE)
-        demo.send_signal(signal.SIGINT)
-        _, said = demo.communicate()
+        _, said = demo.stop(signal.SIGINT)
 
     assert 130 == demo.returncode
     assert str(home) in said

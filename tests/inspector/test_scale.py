@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 from starlette.testclient import TestClient
+from tests.children import PYTHON, Child
 from tests.inspector.homes import crowd, swollen
 from tests.inspector.test_pages import PAGES
 
@@ -172,48 +173,33 @@ def test_a_filter_that_fits_nothing_ends_and_goes_on(big: Path) -> None:
 
 def test_a_writer_waits_for_no_page(web: TestClient, home: Home) -> None:
     """With a transaction open in another process every page answers, and none keeps the WAL."""
-    with _Writing(home.path / "shop.db") as child:
+    with writing(home.path / "shop.db") as child:
         for page in PAGES:
             assert 200 == web.get(page.format(**home.ids)).status_code
-        out, _ = child.communicate("\n\n")
+        out, _ = child.ended("\n\n")
 
     assert (0, "committed\n0 0\n") == (child.returncode, out)
 
 
 def test_a_page_in_its_middle_keeps_no_writer(home: Home) -> None:
     """A commit goes through while rows are being read, at once: the writer has no patience."""
-    with opened(home.path / "shop.db") as reader, _Writing(home.path / "shop.db") as child:
+    with opened(home.path / "shop.db") as reader, writing(home.path / "shop.db") as child:
         rows = reader.walk("SELECT seq FROM onceward_outbox")
         next(rows)
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write("\n")
-        child.stdin.flush()
-        said = child.stdout.readline()
+        child.tell()
+        said = child.hear()
         left = sum(1 for _ in rows)
 
-    assert "committed\n" == said
+    assert "committed" == said
     assert left > 0
 
 
-class _Writing:
-    """A process that holds the write lock of a file until it is told to commit."""
-
-    def __init__(self, path: Path) -> None:
-        self._command = [sys.executable, "-c", WRITER, str(path)]
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        self._child = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._child.stdout is not None
-        assert "held\n" == self._child.stdout.readline()
-        return self._child
-
-    def __exit__(self, *_: object) -> None:
-        self._child.kill()
-        with self._child:  # closes its pipes
-            pass
+@contextmanager
+def writing(path: Path) -> Iterator[Child]:
+    """Run a process that holds the write lock of a file until it is told to commit."""
+    with Child([*PYTHON, "-c", WRITER, path], "stdin", "stdout") as child:
+        assert "held" == child.hear()
+        yield child
 
 
 def test_a_home_is_read_once_and_then_what_has_changed(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.children import PYTHON, Child
 
 from onceward import Postbox
 
@@ -17,15 +16,11 @@ CHILD = Path(__file__).with_name("orm_child.py")
 def live(task: str, path: Path, words: int) -> int:
     """Run the process, kill it after *words* lines; return how many commits it has told."""
     told = 0
-    with subprocess.Popen(
-        [sys.executable, str(CHILD), task, str(path)], stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
+    with Child([*PYTHON, CHILD, task, path], "stdout") as child:
         for _ in range(words):
-            word = child.stdout.readline()
-            assert word, f"the child ended by itself, {child.wait()}"
-            told += word == "committed\n"
-        child.kill()
+            word = child.hear()
+            assert word, f"the child ended by itself, {child.code()}"
+            told += word == "committed"
     return told
 
 

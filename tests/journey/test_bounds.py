@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.children import PYTHON, side_by_side
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
 from onceward.errors import InvalidArgument, QueueFull, RateLimited, StoreCapacity, StoreFull
@@ -610,18 +611,10 @@ def test_eight_producers_never_exceed_a_limit(tmp_path: Path) -> None:
     for overflow, path in paths.items():
         with Postbox(path, agent="shop", start=False) as box:
             box.limits.set("session", "*", messages=20, overflow=overflow)
-    crew = [
-        subprocess.Popen(
-            [sys.executable, "-c", PRODUCER, str(number), *map(str, paths.values())],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(8)
-    ]
-    lines = [process.communicate(timeout=120)[0].splitlines() for process in crew]
+    crew = ([*PYTHON, "-c", PRODUCER, number, *paths.values()] for number in range(8))
+    lines = [said.splitlines() for said in side_by_side(crew)]
     told = [[tuple(map(int, line.split())) for line in each] for each in lines]
 
-    assert {0} == {process.returncode for process in crew}
     assert {(4, 60)} == {(len(each), sum(pair)) for each in told for pair in each}
     for number, (overflow, path) in enumerate(paths.items()):
         _holds(path, overflow, sum(each[number][0] for each in told))

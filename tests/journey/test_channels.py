@@ -1,12 +1,11 @@
 """Channels: who takes part, who may say what, and that each member has a message once."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
 from onceward.api.channels import Channel
@@ -978,15 +977,8 @@ def test_the_limit_of_participants_holds_for_all_processes(world: World) -> None
     """Of several processes that join at once exactly as many come in as there is room for."""
     alice = world.open("a")
     alice.channels.create("room", max_participants=3)
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOIN, str(world.path(name)), name],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in "bcdef"
-    ]
-    said = sorted(process.communicate(timeout=60)[0].strip() for process in running)
+    joining = ([*PYTHON, "-c", JOIN, world.path(name), name] for name in "bcdef")
+    said = sorted(each.strip() for each in side_by_side(joining))
 
     assert ["True", "True", "participants", "participants", "participants"] == said
     assert 3 == len(room(alice).members())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Msg, Postbox
@@ -36,51 +35,17 @@ class Job(Msg, type="job"):
     do: str = ""
 
 
-class Child:
-    """A process that speaks lines."""
-
-    def __init__(self, task: str, home: Path, name: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(CHILD), task, str(home), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def hear(self) -> str:
-        """Return the next line."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
-
-    def tell(self, word: str) -> None:
-        """Write a line."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{word}\n")
-        self.process.stdin.flush()
-
-    def kill(self) -> str:
-        """End it without a word; return what it had said before."""
-        self.process.send_signal(signal.SIGKILL)
-        rest = self.process.communicate(timeout=LONG)[0]
-        return str(rest)
-
-    def end(self) -> int:
-        """Let it end by itself; return its exit code."""
-        if self.process.stdout is not None and not self.process.stdout.closed:
-            self.process.communicate(timeout=LONG)
-        return self.process.returncode
+def child_of(task: str, home: Path, name: str) -> Child:
+    """Start a process that speaks lines."""
+    return Child([*PYTHON, CHILD, task, home, name], "stdin", "stdout")
 
 
 @contextmanager
 def running(task: str, home: Path, name: str) -> Iterator[Child]:
-    """Run a child for a block; it is gone after it."""
-    child = Child(task, home, name)
-    try:
+    """Run a child for a block, behind which it ends by itself."""
+    with child_of(task, home, name) as child:
         yield child
-        child.end()
-    finally:
-        child.process.kill()
-        child.process.wait()
+        child.ended()
 
 
 @pytest.fixture
@@ -138,8 +103,8 @@ def _who_is_inside(home: Path, children: list[Child]) -> Child:
     del home
     with selectors.DefaultSelector() as selector:
         for child in children:
-            assert child.process.stdout is not None
-            selector.register(child.process.stdout, selectors.EVENT_READ, child)
+            assert child.stdout is not None
+            selector.register(child.stdout, selectors.EVENT_READ, child)
         [(key, _)] = selector.select(LONG)[:1]
         found: Child = key.data
     assert "inside 0" == found.hear()
@@ -158,11 +123,10 @@ def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Pat
     with running("work", home, "billing") as drain:
         assert "ready" == drain.hear()
         for _ in range(30):
-            sender = Child("send", home, "shop")
-            acknowledged += [sender.hear() for _ in range(dice.randrange(1, 12))]
-            acknowledged += [
-                line for line in sender.kill().splitlines(keepends=True) if line.endswith("\n")
-            ]
+            with child_of("send", home, "shop") as sender:
+                acknowledged += [sender.hear() for _ in range(dice.randrange(1, 12))]
+                rest, _ = sender.stop(signal.SIGKILL)
+            acknowledged += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
             until(lambda: shop.stats()["acked"] == shop.stats()["enqueued"])
             sent = {i for (i,) in shop._db.read("SELECT id FROM _onceward_outbox")}
@@ -179,10 +143,9 @@ def test_order_holds_through_killed_senders(home: Path) -> None:
     with running("work", home, "billing") as drain:
         assert "ready" == drain.hear()
         for _ in range(8):
-            sender = Child("send", home, "shop")
-            for _ in range(dice.randrange(1, 20)):
-                sender.hear()
-            sender.kill()
+            with child_of("send", home, "shop") as sender:
+                for _ in range(dice.randrange(1, 20)):
+                    sender.hear()
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
             until(lambda: shop.stats()["acked"] == shop.stats()["enqueued"])
     numbers = [n for _, _, n in effects(home)]
@@ -228,11 +191,11 @@ def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
             with running("work", home, "billing") as child:
                 until(
                     lambda child=child: (  # type: ignore[misc]
-                        child.process.poll() is not None or shop.stats()["acked"] == 19
+                        child.poll() is not None or shop.stats()["acked"] == 19
                     )
                 )
-                if child.process.poll() is not None:
-                    codes.append(child.process.returncode)
+                if child.poll() is not None:
+                    codes.append(child.returncode)
             assert len(codes) < 12
     with Postbox(home / "billing.db", start=False) as billing:
         buried = [letter.reason for letter in billing.dead_letters.list()]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.children import PYTHON, Child
 
 from onceward import Postbox
 from onceward.db.notify import Notifier
@@ -78,28 +77,19 @@ Passed = list[tuple[str, str]]
 class Recipient:
     """A process that receives the messages of billing and tells their stations."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Child) -> None:
         self._process = process
 
     def told(self) -> Any:
         """Return what it says next."""
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
+        return json.loads(self._process.hear())
 
 
 @contextmanager
 def recipient(program: str, home: Path) -> Iterator[Recipient]:
     """Run *program* on the file of billing."""
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(home / "billing.db")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield Recipient(process)
-        finally:
-            process.kill()
+    with Child([*PYTHON, "-c", program, home / "billing.db"], "stdin", "stdout") as process:
+        yield Recipient(process)
 
 
 def hand_overs(passed: Passed) -> int:

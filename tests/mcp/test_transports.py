@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +15,14 @@ import anyio
 import httpx2
 import pytest
 from mcp.client.streamable_http import streamable_http_client
+from tests.children import ONCEWARD, Child
 from tests.mcp.conftest import Refused, call
 from tests.waiting import until
 
 from mcp import Client, StdioServerParameters
 from onceward import Postbox
 
-PROGRAM = [sys.executable, "-m", "onceward.cli", "mcp"]
+PROGRAM = [*ONCEWARD, "mcp"]
 PRINTED = re.compile(r"at (http://\S+); interrupt to stop")
 TOKEN = "t" * 20
 
@@ -35,22 +34,13 @@ def stdio(home: Path, *words: str) -> StdioServerParameters:
 
 
 @contextmanager
-def serving(home: Path, *words: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(home: Path, *words: str, **env: str) -> Iterator[tuple[Child, str]]:
     """Start the server of alice at a free port; yield it and its address."""
-    child = subprocess.Popen(
-        [*PROGRAM, "--db", str(home / "alice.db"), "--http", "127.0.0.1:0", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | env,
-    )
-    try:
-        assert child.stderr is not None
-        found = PRINTED.search(child.stderr.readline())
+    command = [*PROGRAM, "--db", home / "alice.db", "--http", "127.0.0.1:0", *words]
+    with Child(command, "stderr", env=os.environ | env) as child:
+        found = PRINTED.search(child.read())
         assert found is not None
         yield child, found[1]
-    finally:
-        child.kill()
-        child.communicate()
 
 
 async def work(client: Client, done: list[str]) -> None:
@@ -120,7 +110,7 @@ def test_what_was_answered_survives_a_kill(home: Path, bob: Postbox) -> None:
     """A sent message is there once, its repeat is the same; a claimed one comes back."""
     filled(bob, 1)
 
-    async def first(url: str, child: subprocess.Popen[str]) -> tuple[str, str]:
+    async def first(url: str, child: Child) -> tuple[str, str]:
         async with Client(url, mode="legacy") as client:
             sent = await call(client, "send_message", to="bob", body="paid", key="k")
             message = (await call(client, "claim_message", lease_seconds=1))["message"]
@@ -184,52 +174,34 @@ def test_a_request_that_is_sent_again_sends_once(home: Path, bob: Postbox) -> No
         {"id": 2, "method": "tools/call", "params": send},
         {"id": 3, "method": "tools/call", "params": send},
     ]
-    child = subprocess.Popen(
-        [*PROGRAM, "--db", str(home / "alice.db")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
     ids = list[str]()
-    for request in calls:
-        child.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
-        child.stdin.flush()
-        if "id" in request:
-            answer = json.loads(child.stdout.readline())
-            ids.append(answer["result"].get("structuredContent", {}).get("message_id"))
-    child.stdin.close()
+    with Child([*PROGRAM, "--db", home / "alice.db"], "stdin", "stdout") as child:
+        for request in calls:
+            child.tell(json.dumps({"jsonrpc": "2.0", **request}))
+            if "id" in request:
+                answer = json.loads(child.hear())
+                ids.append(answer["result"].get("structuredContent", {}).get("message_id"))
+        child.ended()
 
-    assert 0 == child.wait(60)
-    child.stdout.close()
+    assert 0 == child.returncode
     assert ids[1] == ids[2] != ids[3]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_server(home: Path, number: signal.Signals, code: int) -> None:
     """Over stdio, with its input still open, and over HTTP with a client."""
-    child = subprocess.Popen(
-        [*PROGRAM, "--db", str(home / "alice.db"), "--read-only"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write('{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
-    child.stdin.flush()
-    child.stdout.readline()
-    child.send_signal(number)
-    assert code == child.wait(60)
-    child.stdin.close()
-    child.stdout.close()
+    command = [*PROGRAM, "--db", home / "alice.db", "--read-only"]
+    with Child(command, "stdin", "stdout") as child:
+        child.tell('{"jsonrpc":"2.0","id":1,"method":"ping"}')
+        child.hear()
+        child.send_signal(number)
+        assert code == child.code()
 
-    async def stop(url: str, web: subprocess.Popen[str]) -> None:
+    async def stop(url: str, web: Child) -> None:
         async with Client(url, mode="legacy") as client:
             await call(client, "check_inbox")
             web.send_signal(number)
-            assert code == await anyio.to_thread.run_sync(web.wait)
+            assert code == await anyio.to_thread.run_sync(web.code)
 
     with serving(home) as (web, url):
         anyio.run(stop, url, web)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
+from tests.children import PYTHON, Child
 from tests.waiting import PATIENCE, until
 
 from onceward import Agent, AsyncPostbox, AsyncRun, Postbox, Run
@@ -204,30 +203,14 @@ def test_a_lease_is_kept_while_a_run_is_long(tmp_path: Path) -> None:
         assert ["done"] == states(box)
 
 
-@contextmanager
-def child(home: Path, task: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a process of its own and end it."""
-    process = subprocess.Popen(
-        [sys.executable, str(CHILD), task, str(home)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+def child(home: Path, task: str) -> Child:
+    """Start a process of its own."""
+    return Child([*PYTHON, CHILD, task, home], "stdin", "stdout")
 
 
-def hear(process: subprocess.Popen[str]) -> Any:
+def hear(process: Child) -> Any:
     """Return the next thing that a child says."""
-    assert process.stdout is not None
-    return json.loads(process.stdout.readline())
+    return json.loads(process.hear())
 
 
 def test_another_process_ends_a_run(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """Admission: refusals come before anything is written, and room is counted exactly."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage, Paused, QueueFull, UnknownRecipient
@@ -145,16 +144,7 @@ def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
 def test_the_queue_limit_is_exact_among_eight_processes(opened: Open) -> None:
     """Eight processes that send as fast as they can fill the queue to the last place only."""
     box = opened(max_pending=100)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", HAMMER, str(box.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(8)
-    ]
-    sent = [int(process.communicate("\n", timeout=120)[0]) for process in processes]
+    sent = side_by_side([[*PYTHON, "-c", HAMMER, box.path]] * 8, "go")
 
-    assert ([0] * 8, 100) == ([process.returncode for process in processes], sum(sent))
+    assert 100 == sum(map(int, sent))
     assert (100, []) == (box.stats()["pending"], box.check())

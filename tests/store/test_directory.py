@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
 from onceward.db import open_files
@@ -108,11 +109,9 @@ def test_processes_make_it_together(tmp_path: Path) -> None:
 
     Each agent is new to exactly one of them.
     """
-    command = [sys.executable, "-c", ENROL_MANY, str(tmp_path / "directory.db")]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    counts = [int(process.communicate(timeout=60)[0]) for process in running]
+    command = [*PYTHON, "-c", ENROL_MANY, tmp_path / "directory.db"]
 
-    assert 8 == sum(counts)
+    assert 8 == sum(map(int, side_by_side([command] * 4)))
 
 
 def test_its_version_moves_with_every_change(directory: DirectoryDatabase, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.children import Child
 from tests.ports import free_port
 
 START_WITHIN: Final = 30.0
@@ -30,7 +30,7 @@ class NatsServer:
         self.store, self._config = folder / "nats-store", folder / "nats.conf"
         self._log = folder / "nats.log"
         self.port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._sync = sync
         self.configure(more)
 
@@ -47,19 +47,21 @@ class NatsServer:
         """Start the process and wait until it listens."""
         program = Path(sys.executable).with_name("nats-server")
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen([str(program), "-c", str(self._config)], stderr=log)
+            self._process = Child([program, "-c", self._config], log=log)
         limit = time.monotonic() + START_WITHIN
         while not self._listens():
             if self._process.poll() is not None or time.monotonic() > limit:
+                self.kill()
                 raise RuntimeError(self._log.read_text(encoding="utf-8")[-3000:])
             time.sleep(0.02)
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End the process, by default without a warning."""
         if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait()
-            self._process = None
+            with self._process as ending:
+                self._process = None
+                ending.send_signal(how)
+                ending.code()
 
     def signal(self, which: signal.Signals) -> None:
         """Send a signal to the process."""

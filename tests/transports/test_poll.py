@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, Child
 from tests.transports.over_http import LOOPBACK, a_parcel, context, served, share_keys
 from tests.waiting import until
 
@@ -179,12 +178,12 @@ with Postbox(sys.argv[1], agent="bob") as box:
 
 def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -> None:
     """A message of a process that does not listen is delivered by the one that does, at once."""
-    command = [sys.executable, "-c", ELSEWHERE, str(homes.far / "bob.db")]
+    command = [*PYTHON, "-c", ELSEWHERE, homes.far / "bob.db"]
     with homes.bob() as (box, url), homes.laptop(url) as laptop:
         box.peers.register("laptop", "poll:")
-        with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as other:
+        with Child(command, "stdin", "stdout") as other:
             message = laptop.receive(timeout=60)
-            told, _ = other.communicate("")
+            told, _ = other.ended()
         assert message is not None
         message.ack()
         [peer] = box.peers.list()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pyarrow import fs
+from tests.children import PYTHON, side_by_side
 from tests.fleet.ship.comparing import level
 from tests.fleet.ship.dying import Killed, Stepping, kill
 
@@ -202,8 +203,6 @@ def test_a_process_that_is_killed_in_truth_is_no_different(changed: Path, log: s
 
 def test_two_processes_at_once_end_in_one_log(changed: Path, log: str) -> None:
     """Two programs that ship the same file at the same time add each row once."""
-    command = [sys.executable, "-c", PROGRAM, str(changed), log, "0"]
-    both = [subprocess.Popen(command) for _ in range(2)]
+    side_by_side([[*PYTHON, "-c", PROGRAM, changed, log, "0"]] * 2)
 
-    assert [0, 0] == [process.wait(60) for process in both]
     assert [] == level(log, [changed])

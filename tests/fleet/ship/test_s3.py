@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import PYTHON, side_by_side
 
 pytest.importorskip("moto.server", reason="pip install 'moto[server]' brings it")
 
@@ -127,10 +126,8 @@ assert not done.error, done.error
 
 def test_two_processes_ship_to_one_bucket(changed: Path, bucket: str) -> None:
     """Two programs at once agree on every commit without a conditional write."""
-    command = [sys.executable, "-c", PROGRAM, str(changed), bucket]
-    both = [subprocess.Popen(command) for _ in range(2)]
+    side_by_side([[*PYTHON, "-c", PROGRAM, changed, bucket]] * 2)
 
-    assert [0, 0] == [process.wait(120) for process in both]
     assert [] == level(bucket, [changed])
 
 
