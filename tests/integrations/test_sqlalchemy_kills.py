@@ -25,7 +25,13 @@ def live(task: str, path: Path, words: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("task", "type_", "rounds"), [("sell", "order", 8), ("handle", "booked", 3)]
+    ("task", "type_", "rounds"),
+    [
+        ("sell", "order", 8),
+        ("sell_on_loop", "order", 8),
+        ("handle", "booked", 3),
+        ("handle_on_loop", "booked", 3),
+    ],
 )
 def test_a_kill_leaves_the_row_and_the_message_or_neither(
     tmp_path: Path, task: str, type_: str, rounds: int

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.dialects import registry
+from sqlalchemy.util.concurrency import await_only
 
-from onceward import Postbox
+from onceward import AsyncPostbox, Postbox
 from onceward.integrations.sqlalchemy.connections import Connection
 from onceward.integrations.sqlalchemy.dialect import OncewardDialect
+from onceward.integrations.sqlalchemy.loop_connections import BlockConnection
+from onceward.integrations.sqlalchemy.loop_dialect import LoopDialect
 
 pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
 
@@ -21,6 +24,7 @@ from sqlalchemy.testing.plugin.pytestplugin import *  # noqa: E402, F403 - as SQ
 
 import_module("sqlalchemy.dialects.sqlite.provision")  # it registers itself
 _box: list[Postbox] = []
+_loop_box: list[AsyncPostbox] = []
 
 
 class SuiteDialect(OncewardDialect):
@@ -36,7 +40,29 @@ class SuiteDialect(OncewardDialect):
         return Connection(_box[0]._sender)
 
 
+class LoopSuiteDialect(LoopDialect):
+    """The dialect of event loops, in the same way; the suite has one loop."""
+
+    driver = "onceward_loop_suite"
+    supports_statement_cache = True
+
+    @classmethod
+    def get_async_dialect_cls(cls, url: object) -> type[OncewardDialect]:
+        """Return this one."""
+        del url
+        return cls
+
+    def connect(self, *_: Any, **__: Any) -> Any:
+        """Connect to the one postbox of the run."""
+        if not _loop_box:
+            box = AsyncPostbox(Path.cwd() / "suite.db", agent="suite", start=False, busy_timeout=1)
+            _loop_box.append(await_only(box.open()))
+        box = _loop_box[0]
+        return BlockConnection(Connection(box._plain._sender), box._bridge)
+
+
 registry.register("sqlite.onceward_suite", __name__, "SuiteDialect")
+registry.register("sqlite.onceward_loop_suite", __name__, "LoopSuiteDialect")
 
 
 @provision.post_configure_engine.for_db("sqlite")  # type: ignore[untyped-decorator]

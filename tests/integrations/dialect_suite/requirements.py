@@ -38,6 +38,7 @@ ABSENT: Final = {
     "schema_reflection": "as above",
     "implicitly_named_constraints": "SQLite gives no names",
     "independent_connections": "one thread has one transaction: a second one is refused",
+    "server_side_cursors": "a cursor has read all its rows; asyncio streams them from memory",
     "order_by_col_from_union": "SQLite has no brackets in compound selects",
     "parens_in_union_contained_select_w_limit_offset": "as above",
     "parens_in_union_contained_select_wo_limit_offset": "as above",
