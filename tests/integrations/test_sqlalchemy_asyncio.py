@@ -595,6 +595,25 @@ def test_a_task_that_waits_for_itself_is_told(in_shop: InShop) -> None:
     assert ([1], []) == kept
 
 
+def test_a_block_waits_for_an_open_session_and_then_says_so(in_shop: InShop) -> None:
+    """A session that no task ends does not stop other tasks for ever."""
+
+    async def story(shop: Shop) -> Any:
+        async def begin() -> None:
+            async with shop.box.begin():
+                pytest.fail("the session has the turn")
+
+        async with AsyncSession(shop.db) as session:
+            session.add(Invoice(cents=1))
+            await session.flush()
+            with pytest.raises(Busy):
+                await asyncio.create_task(begin())
+            await session.commit()
+        return await shop.stored()
+
+    assert ([1], []) == in_shop(story)
+
+
 def test_two_tasks_in_one_session_are_refused(in_shop: InShop) -> None:
     """SQLAlchemy says so, and the session can be closed."""
 

@@ -79,6 +79,7 @@ class AsyncBridge:
         self._block_thread = ThreadPoolExecutor(1, thread_name_prefix=f"onceward-block-{db.agent}")
         self._block_lock = asyncio.Lock()
         self._block_owner: asyncio.Task[Any] | None = None
+        self._blocks_ended = 0
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run *work* off the loop; inside this task's transaction block, in that block."""
@@ -126,24 +127,30 @@ class AsyncBridge:
         finally:
             self.give_block_back()
 
-    async def take_block(self, seconds: float | None = None) -> None:
+    async def take_block(self) -> None:
         """
         Let the running task have the one transaction block; ``give_block_back`` must follow.
 
+        It waits for its turn as long as other tasks end theirs.
+
         Raises:
-            Busy: other tasks had it for all of *seconds*.
+            Busy: one of them had the block for the whole ``busy_timeout``.
 
         """
-        try:
-            async with asyncio.timeout(seconds):
-                await self._block_lock.acquire()
-        except TimeoutError:
-            raise Busy(HELD) from None
-        self._block_owner = asyncio.current_task()
+        ended = -1
+        while ended != self._blocks_ended:
+            ended = self._blocks_ended
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._db.writer.queue.timeout):
+                    await self._block_lock.acquire()
+                    self._block_owner = asyncio.current_task()
+                    return
+        raise Busy(HELD)
 
     def give_block_back(self) -> None:
         """Let the next task that waits for the block have it."""
         self._block_owner = None
+        self._blocks_ended += 1
         self._block_lock.release()
 
     async def in_block(self, work: Callable[[], T]) -> T:

@@ -78,11 +78,6 @@ class Connection:
         return self._db.path
 
     @property
-    def patience(self) -> float:
-        """Seconds that ``begin`` waits for others at most."""
-        return self._db.writer.queue.timeout
-
-    @property
     def has_begun(self) -> bool:
         """Whether a transaction is open that statements and the end must reach."""
         return self._tx is not None

@@ -149,7 +149,7 @@ class BlockConnection(LoopConnection):
                 return
             try:
                 if not self._thread.in_transaction:
-                    await self._thread.take_block(plain.patience)
+                    await self._thread.take_block()
                     self._owns = True
                 await super()._begin()
             except BaseException:
