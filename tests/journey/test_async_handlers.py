@@ -135,6 +135,8 @@ def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) 
         assert cancelled.wait(LONG)
         assert dead.wait(LONG)
         assert [] == effects(billing)
+        [letter] = billing.dead_letters.list()
+        assert "TimeoutError: the call took longer than its timeout of 0.05 s" == letter.last_error
 
 
 @QUIET

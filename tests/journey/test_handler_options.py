@@ -50,6 +50,12 @@ def failing(error: BaseException, **options: Any) -> tuple[Agent, list[int]]:
         (OSError("k"), {"retry_on": OSError, "no_retry": OSError}, 1, "rejected"),
         (Retry(after=1), {"retry_on": OSError, "attempts": 2}, 2, "max_retries_exceeded"),
         (Reject("no"), {"retry_on": OSError}, 1, "rejected"),
+        (ExceptionGroup("g", [OSError(), OSError()]), {"retry_on": OSError, "attempts": 2}, 2,
+         "max_retries_exceeded"),
+        (ExceptionGroup("g", [OSError(), KeyError()]), {"retry_on": OSError}, 1, "rejected"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [KeyError()]), OSError()]),
+         {"no_retry": KeyError}, 1, "rejected"),
+        (ExceptionGroup("g", [OSError()]), {"no_retry": ExceptionGroup}, 1, "rejected"),
         (KeyError("k"), {"retry": RetryPolicy.ten_retries()}, 11, "max_retries_exceeded"),
     ],
 )  # fmt: skip

@@ -67,9 +67,18 @@ class HandlerRules:
         """Return whether a message ends with *error*, however many attempts are left."""
         if isinstance(error, HandlerSignal | Paused | LeaseLost):
             return False
-        if isinstance(error, self.no_retry):
+        if any(isinstance(each, self.no_retry) for each in (error, *_members(error))):
             return True
-        return self.retry_on is not None and not isinstance(error, self.retry_on)
+        if self.retry_on is None or isinstance(error, self.retry_on):
+            return False
+        return not all(isinstance(each, self.retry_on) for each in _members(error) or [error])
+
+
+def _members(error: BaseException) -> list[BaseException]:
+    """Return the exceptions of a group and of the groups in it; none for any other exception."""
+    if not isinstance(error, BaseExceptionGroup):
+        return []
+    return [leaf for each in error.exceptions for leaf in _members(each) or [each]]
 
 
 PLAIN_RULES: Final = HandlerRules()

@@ -229,11 +229,13 @@ class BatchWorker(Worker):
         self._db.writer.thread_transactions.bind(self._batch)
         try:
             answer = call(first._replace(body=bodies), cast("Context", batch), self._handler_loop)
-            if answer is not None:
-                msg = "a batch handler returns None: it answers by ctx.reply(message, body)"
-                raise TypeError(msg)
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            self._raise_cause(error)
         finally:
             self._db.writer.thread_transactions.unbind()
+        if answer is not None:
+            msg = "a batch handler returns None: it answers by ctx.reply(message, body)"
+            raise TypeError(msg)
 
     def _all_failed(
         self, error: BaseException, ready: list[tuple[LeasedMessage, Prepared]]

@@ -35,7 +35,7 @@ class Suspended(BaseException):
         self.request = request
 
 
-def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def cause_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return why tasks ended: what failed, or what the handler says, or the request it awaits."""
     ends, failed = group.split((HandlerSignal, Suspended))
     if ends is None or failed is not None:
@@ -119,11 +119,13 @@ class HandlerRequests:
         *state, deadline_at, ended_at = rows[0]
         found = requests.ReplyState(*state)
         until = self._sender.db.now() if ended_at is None else ended_at
-        if found.state == "late" or (deadline_at is not None and until > deadline_at):
+        if deadline_at is not None and until > deadline_at:
             msg = f"no reply to {ticket.id} in time"
             raise AnswerTimeout(msg, message_id=ticket.id, ticket=ticket, reason=found.state)
         if found.state == "open":
             raise Suspended(ticket.id)
+        if found.reason is not None:  # it had failed for the calls before its reply came
+            found = found._replace(frame=None)
         return read_reply(ticket.id, found, reply)
 
     def add(self, tx: StoreTransaction, made: MadeRequest) -> Ticket:

@@ -32,6 +32,7 @@ from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import Context
 from onceward.runtime.depends import await_with, call_with
+from onceward.runtime.handler_requests import Suspended, cause_of_group
 from onceward.store.inbox import LeasedMessage
 
 if TYPE_CHECKING:
@@ -124,6 +125,20 @@ def settlement_for_error(
     except InvalidArgument as wrong:
         wait, text = policy.delay(attempt, rng), f"{text} ({wrong})"
     return RetryAt(now + wait, text)
+
+
+def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
+    """
+    Return what a call ended with, as it settles its messages.
+
+    On a thread of an engine an exit, or a cancellation from inside, is a failure like any
+    other: it would end the engine, and no message would be handled any more.
+    """
+    if isinstance(error, BaseExceptionGroup):  # of tasks, one of which may only wait
+        error = cause_of_group(error)
+    if not own_thread or isinstance(error, Exception | Suspended):
+        return error
+    return RuntimeError(f"the handler raised {error!r}")
 
 
 def log_failure(

@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from threading import Event as Flag
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from onceward.db import file_checks
 from onceward.db.environment import SWITCH, disabled_by_environment
@@ -32,11 +32,12 @@ from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
 from onceward.runtime.event_emitter import kind_of, settlement_event
-from onceward.runtime.handler_requests import Suspended, cause_of
+from onceward.runtime.handler_requests import Suspended
 from onceward.runtime.invoke import (
     Loop,
     Prepared,
     call,
+    cause_of,
     log_failure,
     resolve_handler,
     settlement_of,
@@ -74,6 +75,8 @@ class _Run:
     started: float
     limit: float
     context: Context
+    late: bool = False
+    """Whether it was cancelled because it exceeded its limit."""
 
 
 def _stay() -> bool:
@@ -487,11 +490,22 @@ class Worker:
                 context.reply(answer)
             if self._unique is not None:
                 unique_bodies.keep(self._batch.join(), self._unique)
-        except BaseExceptionGroup as group:  # of tasks, one of which may only wait
-            raise cause_of(group)  # noqa: B904 - often it is the group itself
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            self._raise_cause(error)
         finally:
             self._unique = None
             self._db.writer.thread_transactions.unbind()
+
+    def _raise_cause(self, error: BaseException) -> NoReturn:
+        """Raise what the messages of a call end with that *error* has ended."""
+        run = self._run_now
+        if run is not None and run.late and isinstance(error, CancelledError):
+            msg = f"the call took longer than its timeout of {run.limit:g} s"
+            raise TimeoutError(msg) from error
+        cause = cause_of(error, own_thread=self._loop.started)
+        if cause is error:
+            raise error
+        raise cause from error
 
     def _extend(self, leased: LeasedMessage, seconds: Span) -> None:
         self._batch.write_outside(
@@ -545,6 +559,7 @@ class Worker:
             and run.context._cancel is not None
             and time.monotonic() - run.started > run.limit
         ):
+            run.late = True
             run.context._cancel()
 
     def _prolong(self, tx: StoreTransaction) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -19,7 +18,13 @@ from onceward.model.states import Done, Settlement
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import reply_options
 from onceward.runtime.deps import RuntimeDeps
-from onceward.runtime.invoke import Loop, log_failure, run_coroutine, settlement_for_error
+from onceward.runtime.invoke import (
+    Loop,
+    cause_of,
+    log_failure,
+    run_coroutine,
+    settlement_for_error,
+)
 from onceward.runtime.message import Message
 from onceward.runtime.runs.completion import PendingEffects, RunCompletion, RunOutcome, settlements
 from onceward.runtime.runs.run import AsyncRun, Run
@@ -211,10 +216,14 @@ class RunExecution:
             return self._end(done, effects, go_on=go_on)
         except LeaseLost:
             raise
-        except (Exception, CancelledError) as error:
+        except BaseException as error:
+            cause = cause_of(error, own_thread=self._watched)
+            if not isinstance(cause, Exception):
+                raise
             if self._cancelled:
                 raise aborted_error(self.row) from error
-            cause = Retry("it ran for longer than it may") if self._late else error
+            if self._late:
+                cause = Retry("it ran for longer than it may")
             return self._fail(cause, go_on=go_on)
 
     def _let_go(self) -> None:
