@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -121,6 +122,23 @@ def test_a_server_sends_so_many_a_minute(serve: Serve, bob: Postbox) -> None:
             await call(client, "ask", to="bob", body="x", wait_seconds=0)
             with pytest.raises(Refused, match=r"at most 2 messages a minute. Nothing was sent"):
                 await call(client, "send_message", to="bob", body="y")
+
+    anyio.run(main)
+
+
+def test_a_key_for_several_recipients_is_no_way_round_the_limit(
+    serve: Serve, home: Path, bob: Postbox
+) -> None:
+    """A repeat is a message to the same agent; one to another agent counts."""
+    for name in ("carol", "dave"):
+        Postbox(home / f"{name}.db", agent=name, start=False).close()
+
+    async def main() -> None:
+        async with serve(per_minute=2) as client:
+            for to in ("bob", "carol", "bob"):
+                await call(client, "send_message", to=to, body="x", key="k")
+            with pytest.raises(Refused, match=r"at most 2 messages a minute. Nothing was sent"):
+                await call(client, "send_message", to="dave", body="x", key="k")
 
     anyio.run(main)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
 from tests.mcp.conftest import Refused, Serve, call
 
 from mcp import Client
-from onceward import AsyncPostbox, Postbox
-from onceward.errors import InvalidArgument, OutcomeUnknown
+from onceward import AsyncMessage, AsyncPostbox, Postbox
+from onceward.errors import Busy, InvalidArgument, OutcomeUnknown
 from onceward.mcp import McpOptions
 from onceward.mcp.claims import OPEN
 from onceward.testing import ManualClock
@@ -391,6 +392,61 @@ def test_a_claim_is_repeated_by_its_key(serve: Serve, bob: Postbox) -> None:
     first, second = anyio.run(main)
 
     assert first == second
+
+
+def test_calls_with_one_key_at_once_claim_one_message(serve: Serve, bob: Postbox) -> None:
+    """A client that repeats a call before its answer holds one message, not two."""
+    bob.send_many([("alice", 1), ("alice", 2)])
+    bob.flush()
+    found = list[str]()
+
+    async def main() -> None:
+        async with serve() as client, anyio.create_task_group() as tasks:
+
+            async def claim() -> None:
+                found.append((await claimed(client, key="c"))["claim"])
+
+            tasks.start_soon(claim)
+            tasks.start_soon(claim)
+
+    anyio.run(main)
+
+    assert [found[0]] * 2 == found
+
+
+def test_a_key_whose_lease_is_over_claims_anew(serve: Serve, bob: Postbox) -> None:
+    """A repeat is given no claim that another reader may have by now."""
+    bob.send("alice", "x")
+    bob.flush()
+
+    async def main() -> Any:
+        async with serve() as client:
+            return [await claimed(client, key="c", lease_seconds=each) for each in (1e-6, 60)]
+
+    first, second = anyio.run(main)
+
+    assert first["claim"] != second["claim"]
+    assert (first["message_id"], 2) == (second["message_id"], second["attempt"])
+
+
+def test_a_claim_that_failed_takes_no_place(
+    serve: Serve, bob: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that was leased, and not claimed, comes again and holds up no claim."""
+    for session in ("one", "two"):
+        bob.session(session).send("alice", 1)
+    bob.flush()
+    monkeypatch.setattr("onceward.mcp.claims.OPEN", 1)
+
+    async def main() -> Any:
+        async with serve() as client:
+            with monkeypatch.context() as failing:
+                failing.setattr(AsyncMessage, "extend", AsyncMock(side_effect=Busy("held")))
+                with pytest.raises(Refused, match="held"):
+                    await claimed(client)
+            return await claimed(client)
+
+    assert anyio.run(main) is not None
 
 
 def test_a_message_comes_again_after_its_lease(

@@ -52,17 +52,25 @@ class Claims:
         self._open: OrderedDict[str, OpenClaim] = OrderedDict()
         self._ended: OrderedDict[str, Finished] = OrderedDict()
         self._by_key: dict[str, str] = {}
+        self._claiming = anyio.Lock()
+        """Held by one call after the other: a repeat sees what the first has claimed."""
 
-    async def claim(self, key: str, session: str | None, type: str | None) -> OpenClaim | None:
+    async def claim(
+        self, key: str, session: str | None, type: str | None, seconds: float
+    ) -> OpenClaim | None:
         """
         Lease the next message; a repeat of the call returns the same one; None for none.
 
-        It is not cancelled halfway: nothing stays leased that no claim names.
+        It is not cancelled halfway: nothing stays leased for *seconds* that no claim names.
         """
-        known = self._open.get(self._by_key.get(key, ""))
-        if known is not None:
-            return known
-        self._drop_over()
+        async with self._claiming:
+            self._drop_over()
+            known = self._open.get(self._by_key.get(key, ""))
+            return known or await self._claim_next(key, session, type, seconds)
+
+    async def _claim_next(
+        self, key: str, session: str | None, type: str | None, seconds: float
+    ) -> OpenClaim | None:
         if len(self._open) >= OPEN:
             what = f"{OPEN} messages are claimed already"
             raise refused(what, "Finish some of them first.")
@@ -71,7 +79,9 @@ class Claims:
             message = await source.receive(type)
             if message is None:
                 return None
-            made = OpenClaim(f"{message.id}.{new_token()[:12]}", message, 0.0)
+            await message.extend(seconds)
+            name, ends = f"{message.id}.{new_token()[:12]}", anyio.current_time() + seconds
+            made = OpenClaim(name, message, ends)
             self._open[made.name] = made
             self._by_key[key] = made.name
         return made
@@ -143,7 +153,7 @@ class Claims:
     def _drop_over(self) -> None:
         """Forget claims whose leases have ended: their messages are given to others."""
         now = anyio.current_time()
-        for claim in [each for each in self._open.values() if each.ends and each.ends < now]:
+        for claim in [each for each in self._open.values() if each.ends < now]:
             if not claim.lock.locked():
                 self._forget(claim)
 

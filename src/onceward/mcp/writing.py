@@ -87,7 +87,7 @@ class WritingTools(ReadingTools):
     async def publish(self, *, topic: str, body: JsonBody, ctx: Call, key: Key = None) -> Published:
         """Send a message to every agent that subscribed to a topic, such as build.done."""
         name = key_of("publish", key, ctx)
-        self._rate.count(name)
+        self._rate.count(f"{topic} {name}")
         with advised():
             ids = await _surely(lambda: self._box.publish(topic, body, key=name))
         return Published(topic=topic, message_ids=ids)
@@ -110,12 +110,8 @@ class WritingTools(ReadingTools):
         """
         seconds = lease_seconds or self._options.lease
         with advised():
-            found = await self._claims.claim(key_of("claim", key, ctx), session, type)
-            if found is None:
-                return Claim(message=None)
-            if not found.ends:
-                await self._claims.extend(found.name, seconds)
-        return Claim(message=_claimed(found))
+            found = await self._claims.claim(key_of("claim", key, ctx), session, type, seconds)
+        return Claim(message=None if found is None else _claimed(found))
 
     async def extend_claim(self, *, claim: Id, lease_seconds: Lease) -> Extended:
         """Keep a claimed message for so many seconds from now."""
@@ -165,7 +161,7 @@ class WritingTools(ReadingTools):
         if peers is not None and to not in peers:
             what = f"this server does not write to {quoted(to)}, only to {', '.join(sorted(peers))}"
             raise refused(what, "Nothing was sent. Only the user can allow it: tell the user.")
-        self._rate.count(key)
+        self._rate.count(f"{to} {key}")  # for another agent it is another message
         return key
 
 
