@@ -715,3 +715,60 @@ def test_a_replayed_message_asks_again_what_was_pruned(world: World) -> None:
     world.settle()
 
     assert ([1, 0, 1], [10]) == (asked, done)
+
+
+def test_a_reply_after_a_failure_changes_no_later_call(world: World) -> None:
+    """The request has failed for its handler, which goes the same way at each call."""
+    agent, seen = Agent("bob"), list[str]()
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.ask("oracle", Question(n=1), reply=int)
+            seen.append("answered")
+        except RequestFailed as error:
+            seen.append(error.reason)
+        ctx.ask("late", Question(n=2), reply=int)
+
+    oracle_box, box = world.open("oracle"), world.open(agent, hold_unknown=True)
+    box.send("bob", Job(n=1))
+    world.settle()
+    [question] = oracle_box.messages(timeout=0)
+    question.ack()
+    world.settle()
+    oracle_box.send("bob", 10, in_reply_to=question.id)
+    world.settle()
+    world.open(oracle([], "late"))
+    world.wait(60)
+    world.wait(60)
+
+    assert ["processed without a reply"] * 2 == seen
+    assert [] == box.dead_letters.list()
+
+
+def test_a_request_that_is_replayed_has_failed_for_its_handler(world: World) -> None:
+    """The peer gets the message after all; the handler goes the same way at each call."""
+    asked: list[int] = []
+    agent, seen = Agent("bob"), list[str]()
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.ask("oracle", Question(n=1), reply=int)
+            seen.append("answered")
+        except RequestFailed as error:
+            seen.append(error.reason)
+        ctx.ask("late", Question(n=2), reply=int)
+
+    box, _ = world.wired(agent, oracle(asked), hold_unknown=True)
+    world.wire.script = ["refuse"]
+    box.send("bob", Job(n=1))
+    world.settle()
+    [letter] = box.dead_letters.list()
+    box.dead_letters.replay(letter.id)
+    world.settle()
+    world.open(oracle([], "late"))
+    world.wait(60)
+    world.wait(60)
+
+    assert ([1], ["rejected"] * 2) == (asked, seen)

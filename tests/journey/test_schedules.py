@@ -131,6 +131,26 @@ def test_of_two_processes_one_sends(world: World) -> None:
     assert [iso(begun.next_at)] == dates(box)
 
 
+def test_a_definition_that_was_replaced_sends_nothing(world: World) -> None:
+    """A process that read the schedule before another replaced it leaves the date to the new."""
+    box = world.open("bob")
+    box.schedules.add("tick", every="1h", body="old")
+    world.clock.forward(3600)
+    with Postbox(world.path("bob"), agent="bob", start=False, clock=world.clock) as other:
+        compose = Sender.compose
+
+        def overtaken(*given: Any) -> Any:
+            with patch.object(Sender, "compose", compose):
+                other.schedules.add("tick", every="1h", body="new")
+            return compose(*given)
+
+        with patch.object(Sender, "compose", overtaken):
+            box.run_until_idle()
+    world.settle()
+
+    assert [("new",)] == box.query("SELECT body FROM onceward_inbox")
+
+
 def test_a_clock_that_is_set_back_sends_nothing_twice(world: World) -> None:
     """A date that was sent has passed, whatever the clock says then."""
     box = world.open("bob")

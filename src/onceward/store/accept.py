@@ -76,7 +76,7 @@ SELECT id
 ANSWER: Final = """
 UPDATE _onceward_pending_replies
    SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply,
-       ended_at = :now
+       ended_at = coalesce(ended_at, :now)
  WHERE id = :id AND state IN ('open', 'failed')
 """
 MARK: Final = """

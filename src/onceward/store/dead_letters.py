@@ -102,13 +102,14 @@ UPDATE _onceward_pending_replies AS t
 """
 KEEP_REQUESTS: Final = """
 UPDATE _onceward_pending_replies
-   SET asker_seq = :asker, asker_index = -1 - asker_index
+   SET asker_seq = :asker, asker_index = -1 - asker_index, reason = NULL
  WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
 """
+# For a handler that asked it has failed, at each of its calls.
 REOPEN: Final = """
 UPDATE _onceward_pending_replies
    SET state = 'open', reason = NULL, ended_at = NULL
- WHERE id = ? AND state = 'failed'
+ WHERE id = ? AND state = 'failed' AND asker_seq IS NULL
 """
 UNMARK: Final = """
 DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'

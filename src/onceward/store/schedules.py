@@ -32,11 +32,14 @@ ON CONFLICT (name) DO UPDATE
        next_at = excluded.next_at, last_error = NULL,
        due_at = CASE WHEN paused_at IS NULL THEN excluded.next_at END
 """
-# next_at is what was read before the lock: where another process was quicker, nothing changes.
+# All is as it was read before the lock: where another process was quicker, or has replaced the
+# definition, nothing changes.
 ADVANCE: Final = """
 UPDATE _onceward_schedules
-   SET next_at = :next_at, due_at = :next_at, last_error = NULL
- WHERE name = :name AND next_at = :seen AND due_at <= :now
+   SET next_at = :then, due_at = :then, last_error = NULL
+ WHERE name = :name AND next_at = :next_at AND due_at <= :now AND every IS :every
+   AND cron IS :cron AND timezone IS :timezone AND missed = :missed AND recipient = :recipient
+   AND session = :session AND media IS :media AND body IS :body AND options = :options
 """
 NOTE: Final = """
 UPDATE _onceward_schedules
@@ -124,6 +127,5 @@ def find(tx: StoreTransaction, name: str) -> ScheduledMessage | None:
 
 
 def advance(tx: StoreTransaction, seen: ScheduledMessage, next_at: Millis) -> bool:
-    """Move a schedule to its next date; return False where another process already has."""
-    fields = {"name": seen.name, "seen": seen.next_at, "next_at": next_at, "now": tx.now}
-    return tx.run(ADVANCE, fields) == 1
+    """Move a schedule on, from *seen* to its next date; return False where it has changed."""
+    return tx.run(ADVANCE, {**seen._asdict(), "then": next_at, "now": tx.now}) == 1
