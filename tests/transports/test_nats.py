@@ -28,13 +28,13 @@ from onceward.model.settings import Settings
 from onceward.model.wire import encode_answer, encode_parcel
 from onceward.testing.builders import build_frame, parcel
 from onceward.testing.wire import acceptor
-from onceward.transports import nats
+from onceward.transports import nats, nats_link
 from onceward.transports.base import Accept, TransportContext
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
 from onceward.transports.nats_link import Link
 from onceward.transports.nats_listener import NatsBinding, NatsListener
 
-SOON = 3.0
+SOON = 1.5
 """Seconds that a push waits in vain."""
 
 
@@ -534,8 +534,29 @@ def test_a_server_that_does_not_encrypt_is_refused(ends: Ends) -> None:
         sender.deliver(ends.server.url("far"), pushed())
 
 
-def test_a_server_that_hangs_holds_no_close(ends: Ends) -> None:
+def test_an_answer_that_the_server_did_not_store_is_stored_no_second_time(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that hangs holds a parcel, and with it a close, for one request and not for two."""
+    real, asked = Link.store, list[str]()
+
+    async def lost(link: Link, subject: str, body: bytes, headers: dict[str, str]) -> Any:
+        if OUTCOME in headers:
+            asked.append(headers[OUTCOME])
+            raise Unreachable("no answer within 10 s") from TimeoutError()
+        return await real(link, subject, body, headers)
+
+    monkeypatch.setattr(Link, "store", lost)
+    ends.listener()
+    with pytest.raises(Unreachable, match="no answer from far"):
+        ends.transport(timeout=SOON).deliver(ends.server.url("far"), pushed())
+
+    assert {ANSWERED} == set(asked)
+
+
+def test_a_server_that_hangs_holds_no_close(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push to a stopped server ends in its time, and the transport and listener close."""
+    monkeypatch.setattr(nats_link, "ASK_WITHIN", SOON)  # an answer may be on its way
     listener, sender = ends.listener(), ends.transport(timeout=SOON)
     sender.deliver(ends.server.url("far"), pushed(1))
     ends.server.signal(signal.SIGSTOP)

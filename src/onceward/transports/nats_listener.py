@@ -251,8 +251,9 @@ class _Inbox:
         except Exception as error:  # noqa: BLE001 - the parcel comes again, others go on
             level: Level = "warning" if isinstance(error, OncewardError) else "error"
             log.failure(level, "parcel waits", error, agent=self.name, peer=sender)
-            with suppress(Unreachable):
-                await told.store(error_text(error).encode(), UNABLE)
+            if not _hangs(error):
+                with suppress(Unreachable):
+                    await told.store(error_text(error).encode(), UNABLE)
             how = _again(msg)
         await self._quietly(link, msg, how)
 
@@ -311,6 +312,11 @@ async def _ended(serving: asyncio.Task[None]) -> None:
     while not serving.done():
         serving.cancel()
         await asyncio.wait({serving}, timeout=CANCEL_AGAIN)
+
+
+def _hangs(error: Exception) -> bool:
+    """Return whether the server did not reply in time; a second request would not end sooner."""
+    return isinstance(error, Unreachable) and isinstance(error.__cause__, TimeoutError)
 
 
 def _parcel(msg: Msg, recipient: str, sender: str) -> Parcel:
