@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -230,7 +231,7 @@ def test_another_process_ends_a_run(tmp_path: Path) -> None:
             box.queues.pause("default")
             assert box.runs.abort(box.runs.list()[0].id)
             assert "aborted" == hear(stubborn)
-            stubborn.kill()
+            stubborn.stop(signal.SIGKILL)
             box.queues.resume("default")
         with child(tmp_path, "brisk") as brisk:
             assert "ready" == hear(brisk)

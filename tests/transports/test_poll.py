@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.children import PYTHON, Child
@@ -19,12 +20,16 @@ from onceward.http import HttpListener, PollListener
 from onceward.keys import Keys
 from onceward.model import wire
 from onceward.model.notices import Notice, encode_notice
-from onceward.model.parcel import Answer
+from onceward.model.parcel import Answer, Parcel
 from onceward.testing import TransportConformance
 from onceward.testing.clock import ManualClock
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
-from onceward.transports import Transport
+from onceward.transports import Transport, poll
+from onceward.transports.base import TransportContext
 from onceward.transports.poll import Place, PollTransport
+
+SOON = 0.5
+"""Seconds after which a peer that does not ask counts as gone."""
 
 
 @dataclass
@@ -63,6 +68,26 @@ def homes(tmp_path: Path) -> Homes:
 SENDERS = [NEAR, *(f"sender{n}" for n in range(8))]
 
 
+class Met(PollTransport):
+    """Has the far end ask a sender before the sender's first parcel waits."""
+
+    def __init__(self, context: TransportContext, meet: Callable[[str], None]) -> None:
+        super().__init__(context)
+        self._meet, self._met = meet, set[str]()
+        self.meet(context.agent)
+
+    def meet(self, sender: str) -> None:
+        """Have the far end ask a sender, once."""
+        if sender not in self._met:
+            self._met.add(sender)
+            self._meet(sender)
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Push as a sender whom the far end asks."""
+        self.meet(parcel.sender)
+        return super().deliver(url, parcel)
+
+
 @pytest.mark.broken("a test of receipts names a message that the near end never pushed")
 class TestPoll(TransportConformance):
     """The far end asks an endpoint of the near end's home."""
@@ -72,21 +97,23 @@ class TestPoll(TransportConformance):
         home = far.path.parent
         share_keys(home, [FAR, *SENDERS])
         server = HttpListener(LOOPBACK)
-        for name in SENDERS:
+
+        def meet(name: str) -> None:
             listener = server(context(home, name))
             listener.listen(name, lambda _: Answer(verdict="busy"))
             far.at_the_end.callback(listener.close)
-        for name in SENDERS:
             asking = PollListener(server.url, name)(context(home, FAR))
             asking.listen(FAR, far.accept)
             far.at_the_end.callback(asking.close)
-        transport = PollTransport(context(home, NEAR))
+
+        limit = far.context.settings.deliver_timeout
+        transport = Met(context(home, NEAR, deliver_timeout=limit), meet)
         far.at_the_end.callback(transport.close)
         return transport, "poll:"
 
     def nowhere(self, far: FarEnd) -> str | None:
-        """Return the url: the peer of that test does not ask."""
-        del far
+        """Return the url: the peer of that test does not ask, and counts as gone soon."""
+        far.at_the_end.enter_context(patch.object(poll, "GONE", SOON))
         return "poll:"
 
 
@@ -130,8 +157,9 @@ def test_an_answer_to_another_parcel_settles_nothing() -> None:
     assert [None, Answer(verdict="accepted")] == [place.parcel, place.answer]
 
 
-def test_a_peer_that_does_not_ask_is_away(tmp_path: Path) -> None:
+def test_a_peer_that_does_not_ask_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parcel for a peer without a question waits in the file, not on a carrier."""
+    monkeypatch.setattr(poll, "GONE", SOON)
     transport = PollTransport(context(tmp_path, "alice"))
 
     with pytest.raises(Unreachable, match="does not ask"):
@@ -205,8 +233,11 @@ def test_messages_wait_where_no_process_listens(homes: Homes) -> None:
     assert [None] * 3 == looks
 
 
-def test_a_peer_that_comes_back_gets_its_messages_at_once(homes: Homes) -> None:
+def test_a_peer_that_comes_back_gets_its_messages_at_once(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first question of a peer that was away ends its backoff, however long that is."""
+    monkeypatch.setattr(poll, "GONE", SOON)
     with homes.bob(retry_first=3000, retry_cap=3000) as (box, url):
         box.peers.register("laptop", "poll:")
         box.send("laptop", "hello")
