@@ -33,7 +33,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Depends
 from onceward.errors import Busy, InvalidArgument, StoreClosed, StoreError
-from onceward.integrations.sqlalchemy import engine, transaction
+from onceward.integrations.sqlalchemy import dbapi, engine, transaction
 from onceward.integrations.sqlalchemy.aio import (
     async_engine,
     async_session_for,
@@ -120,6 +120,12 @@ class Cancelled:
                     awaited = steps.send(given)
         except StopIteration as end:
             return end.value
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Let other tasks run until threads have come so far."""
+    while not happened():  # noqa: ASYNC110 - a thread that waits sets no event
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -516,27 +522,71 @@ def test_tasks_queue_for_the_turn_to_write(in_shop: InShop) -> None:
 
 
 def test_readers_never_wait(in_shop: InShop) -> None:
-    """With AUTOCOMMIT a task reads while one has the turn to write and another waits for it."""
+    """With AUTOCOMMIT a task reads while a session and a send wait for another thread's turn."""
 
     async def story(shop: Shop) -> Any:
-        reading = shop.db.execution_options(isolation_level="AUTOCOMMIT")
+        async def read() -> int:
+            reading = shop.db.execution_options(isolation_level="AUTOCOMMIT")
+            async with reading.connect() as connection:
+                found = await connection.scalar(COUNT)
+                return int(found or 0)
+
+        writer = shop.box._plain._db.writer
+        writer.begin()
+        writer.detach()  # it is a thread's that is none of the postbox's
+        waiting = [
+            asyncio.create_task(shop.sell(5)),
+            asyncio.create_task(shop.box.send("billing", 6, type="invoice")),
+        ]
+        await until(lambda: writer.queue.waiting == len(waiting))
+        during = await read(), writer.queue.waiting
+        writer.rollback()
+        await asyncio.gather(*waiting)
+        return during, await read()
+
+    assert ((0, 2), 1) == in_shop(story)
+
+
+def test_a_failed_begin_leaves_the_turn_to_others(in_shop: InShop) -> None:
+    """While a connection of the driver that waited too long is still open, other tasks write."""
+
+    def insert(work: sa.Connection) -> None:
+        work.connection.cursor().execute("INSERT INTO invoice (cents) VALUES (1)")
+
+    async def story(shop: Shop) -> Any:
+        writer = shop.box._plain._db.writer
+        async with shop.db.connect() as connection:
+            writer.begin()
+            writer.detach()
+            with pytest.raises(dbapi.OperationalError, match="whole deadline"):
+                await connection.run_sync(insert)
+            writer.rollback()
+            await asyncio.create_task(shop.sell(5))
+            return await shop.stored()
+
+    assert ([5], ["5"]) == in_shop(story)
+
+
+def test_autocommit_joins_no_transaction_of_another_task(in_shop: InShop) -> None:
+    """What it writes waits for its turn, and stays when that transaction is rolled back."""
+
+    async def story(shop: Shop) -> Any:
+        async def write() -> None:
+            writing = shop.db.execution_options(isolation_level="AUTOCOMMIT")
+            async with writing.connect() as connection:
+                await connection.execute(sa.insert(Invoice).values(cents=2))
+
         async with AsyncSession(shop.db) as session:
-            session.add(Invoice(cents=5))
+            session.add(Invoice(cents=1))
             await session.flush()
-            waiting = asyncio.create_task(shop.box.send("billing", 1, type="invoice"))
-            await asyncio.sleep(0)
+            other = asyncio.create_task(write())
+            queue = shop.box._plain._db.writer.queue
+            await until(lambda: queue.waiting > 0 or other.done())
+            await session.rollback()
+        await other
+        return await shop.stored()
 
-            async def read() -> int:
-                async with reading.connect() as connection:
-                    found = await connection.scalar(COUNT)
-                    return int(found or 0)
-
-            seen = await asyncio.create_task(read()), waiting.done()
-            await session.commit()
-        await waiting
-        return seen, await read()
-
-    assert ((0, False), 1) == in_shop(story)
+    assert ([2], []) == in_shop(story)
 
 
 def test_autocommit_commits_each_statement(in_shop: InShop) -> None:
@@ -635,17 +685,16 @@ def test_two_tasks_in_one_connection_take_turns(in_shop: InShop) -> None:
     """They begin one transaction, which is whole."""
 
     async def story(shop: Shop) -> Any:
-        insert = sa.insert(Invoice)
         async with shop.db.connect() as connection:
-            await asyncio.gather(
-                *(connection.execute(insert.values(cents=n)) for n in (1, 2, 3)),
+            told = await asyncio.gather(
+                *(connection.execute(sa.insert(Invoice).values(cents=n)) for n in (1, 2, 3)),
                 return_exceptions=True,
             )
             await connection.rollback()
         await shop.sell(5)
-        return await shop.stored()
+        return [each for each in told if isinstance(each, Exception)], await shop.stored()
 
-    assert ([5], ["5"]) == in_shop(story)
+    assert ([], ([5], ["5"])) == in_shop(story)
 
 
 # -- cancellation, loss, closing ----------------------------------------------------------------
