@@ -57,5 +57,6 @@ def _texts(root: Path) -> Iterator[Path]:
     folders = (path for folder in FOLDERS for path in (root / folder).rglob("*"))
     for path in (*sorted(root.glob("*")), *folders):
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(root).parts[1:-1])
-        if path.is_file() and path.suffix in KINDS and path.name != ".git" and not hidden:
+        left = path.name == ".git" or path.name.startswith(".coverage")  # by a checkout, by a run
+        if path.is_file() and path.suffix in KINDS and not left and not hidden:
             yield path
