@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
+from onceward.db.transaction import StoreTransaction
 from onceward.model.body import encode
 from onceward.model.frame import Frame
 from onceward.model.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
@@ -14,16 +15,16 @@ from onceward.model.times import Span
 from onceward.runtime import results
 from onceward.runtime.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.runtime.commit_batch import HandlerCommitBatch
-from onceward.runtime.handler_requests import HandlerRequests, MadeRequest, Suspended
+from onceward.runtime.handler_requests import HandlerRequests, MadeRequest
 from onceward.runtime.message import AsyncMessage, Message
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
+from onceward.store import outbox
 from onceward.store.inbox import LeasedMessage
+from onceward.store.outbox import OutgoingMessage
 from onceward.store.requests import PROGRESS
 
 T = TypeVar("T")
-PROGRESS_TTL: Final = 3600.0
-"""Seconds after which news of progress are old."""
 
 
 class Context:
@@ -50,6 +51,8 @@ class Context:
         self._group, self._sender, self._extend = group, sender, extend
         self._transaction: Transaction | None = None
         self._cancel: Callable[[], object] | None = None  # set for coroutines only
+        self._told: str | None = None
+        """Id of the last news of progress."""
 
     @cached_property
     def message(self) -> Message[Any]:
@@ -147,9 +150,9 @@ class Context:
 
         """
         made = self._ask(to, body, timeout, options)
-        if isinstance(made, Ticket):
-            return self._requests.result(made, reply)
-        raise Suspended(made.message.id)
+        if not isinstance(made, Ticket):
+            self._requests.wait(made.message.id)
+        return self._requests.result(made, reply)
 
     def result(self, ticket: Ticket, *, reply: type[T]) -> T:
         """Return the reply to a ticket of ``request``, as ``ask`` does."""
@@ -176,7 +179,8 @@ class Context:
         Tell the sender at once how far this call is; ``box.progress(ticket)`` returns it there.
 
         It is committed by itself, before the processed mark and whatever comes of the call;
-        where the call has written already, with what it wrote.
+        where the call has written already, with what it wrote. News that have not left yet
+        give way to later ones of the same call.
         """
         to, _ = reply_options(self._frame, {})
         options = MessageOptions(
@@ -184,10 +188,16 @@ class Context:
             kind=PROGRESS,
             causation_id=self._frame.id,
             ordering_key=f"progress:{self._frame.id}"[:256],
-            ttl=PROGRESS_TTL,
         )
         message = self._sender.compose(self.session, to, value, options)
-        self._group.write_outside(partial(self._sender.add, message=message))
+        self._group.write_outside(partial(self._tell, message=message, before=self._told))
+        self._told = message.id
+
+    def _tell(self, tx: StoreTransaction, *, message: OutgoingMessage, before: str | None) -> None:
+        """Send the news of progress, and withdraw those before them that have not left."""
+        if before is not None:
+            outbox.cancel(tx, before)
+        self._sender.add(tx, message)
 
     def extend(self, seconds: Span) -> None:
         """

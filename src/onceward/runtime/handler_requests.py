@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
 from onceward.db.connection import ConstraintError
 from onceward.db.transaction import StoreTransaction
@@ -67,6 +67,8 @@ class HandlerRequests:
         self._known: dict[int, requests.HandlerRequest] | None = None
         self._count = 0
         self._made: list[MadeRequest] = []
+        self._awaited: Suspended | None = None
+        """Why this call has ended, whatever its handler made of that."""
         self._adopted: dict[int, str] = {}
         """Requests from before a replay that this call has found again, by their number."""
 
@@ -111,7 +113,7 @@ class HandlerRequests:
     def result(self, ticket: Ticket, reply: type[T]) -> T:
         """Return a reply; raise Suspended where it is still awaited."""
         if any(made.message.id == ticket.id for made in self._made):
-            raise Suspended(ticket.id)
+            self.wait(ticket.id)
         rows = self._sender.db.read(requests.LOOK_WITH_DEADLINE, (ticket.id,))
         if not rows:
             msg = f"no request {ticket.id} here: never sent from this file, or pruned"
@@ -123,10 +125,20 @@ class HandlerRequests:
             msg = f"no reply to {ticket.id} in time"
             raise AnswerTimeout(msg, message_id=ticket.id, ticket=ticket, reason=found.state)
         if found.state == "open":
-            raise Suspended(ticket.id)
+            self.wait(ticket.id)
         if found.reason is not None:  # it had failed for the calls before its reply came
             found = found._replace(frame=None)
         return read_reply(ticket.id, found, reply)
+
+    def wait(self, request: str) -> NoReturn:
+        """End the call, until the reply to a request is there."""
+        self._awaited = Suspended(request)
+        raise self._awaited
+
+    def end_call(self) -> None:
+        """End a call that has returned all the same, where a reply is still awaited."""
+        if self._awaited is not None:
+            raise self._awaited
 
     def add(self, tx: StoreTransaction, made: MadeRequest) -> Ticket:
         """

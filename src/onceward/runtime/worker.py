@@ -484,6 +484,8 @@ class Worker:
         self._db.writer.thread_transactions.bind(self._batch)
         try:
             answer = call(ready, context, self._handler_loop)
+            if "_requests" in context.__dict__:  # it has asked
+                context._requests.end_call()
             if results.task_of(leased) is not None:
                 context._report(answer)
             elif answer is not None:
