@@ -32,7 +32,7 @@ def dead_peers(plan: Plan) -> Iterator[Result]:
     (ours / "other").mkdir()
     keys, listener = Keys(ours), HttpListener("http://127.0.0.1:0")
     Keys(ours / "other").add("alice", secret := keys.create("bob"))
-    names = [f"dead{n}" for n in range(plan.size or DEAD)]
+    names = [f"dead{n}" for n in range(plan.messages(DEAD, per_second=2000))]
     for name in names:
         keys.add(name, secret)
     with (
@@ -48,12 +48,12 @@ def dead_peers(plan: Plan) -> Iterator[Result]:
     ):
         box.peers.register("bob", (ours / "url").read_text(encoding="utf-8"))
         plan.settle()
-        before = sorted(alone(box)().waits)
+        before = sorted(alone(box, plan)().waits)
         dead = f"http://127.0.0.1:{silent.getsockname()[1]}"
         box.peers.register(dict.fromkeys(names, dead))
         box.send_many([(name, note(1)) for name in names])
         until(lambda: any(peer.failures for peer in box.peers.list()))
-        beside = sorted(alone(box)().waits)
+        beside = sorted(alone(box, plan)().waits)
     yield Result(
         case="dead-peers",
         durability="safe",

@@ -27,8 +27,8 @@ from onceward.keys import Keys
 MESSAGES: Final = 10_000
 ROUNDS: Final = 3
 LOOK_EVERY: Final = 0.0005
-SINGLE_FOR: Final = 2.0
-"""Seconds of a lap of single messages."""
+SINGLE_LAPS: Final = 4
+"""Length of a lap of single messages, in laps of other cases: 2 s."""
 STREAM_GOALS: Final = (Goal("ratio", at_least=0.85), Goal("cpu_ratio", at_most=1.35))
 SINGLE_GOALS: Final = (Goal("more_ms", at_most=3.0),)
 
@@ -63,13 +63,13 @@ def over_http(plan: Plan) -> Iterator[Result]:
         pairs = alternate(lambda: counted(box), lambda: counted(by_file), rounds=rounds)
         cpu = median(a / b for a, b in zip(spent[box], spent[by_file], strict=True))
         yield compare("http", pairs, durability="safe", goals=STREAM_GOALS, cpu_ratio=cpu)
-        pairs = alternate(alone(box), alone(by_file), rounds=rounds)
+        pairs = alternate(alone(box, plan), alone(by_file, plan), rounds=rounds)
         waits = [median(w for one in laps for w in one.waits) for laps in (pairs.ours, pairs.raw)]
         more = 1000 * (waits[0] - waits[1])
         yield compare("http-single", pairs, durability="safe", goals=SINGLE_GOALS, more_ms=more)
 
 
-def alone(box: Postbox) -> Callable[[], Lap]:
+def alone(box: Postbox, plan: Plan) -> Callable[[], Lap]:
     """Return a lap of messages of which each is acknowledged before the next is sent."""
 
     def one() -> None:
@@ -81,7 +81,7 @@ def alone(box: Postbox) -> Callable[[], Lap]:
                 raise TimeoutError(msg)
             time.sleep(LOOK_EVERY)
 
-    return lambda: repeat(one, SINGLE_FOR)
+    return lambda: repeat(one, SINGLE_LAPS * plan.lap_for)
 
 
 def _processor_time() -> float:

@@ -51,6 +51,7 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
         "--strict",
         "--config-file",
         "",
+        f"--cache-dir={ROOT / '.mypy_cache' / 'pages'}",
         "--explicit-package-bases",
     ]
     paths = [str(path) for name in packages for path in sorted((tmp_path / name).glob("*.py"))]

@@ -3,14 +3,13 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
 import pytest
+from tests.children import PYTHON, Child
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -23,21 +22,15 @@ KILL_EVERY = 12
 
 
 @contextmanager
-def running(*command: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(*command: str, folder: Path) -> Iterator[Child]:
     """Run a program of the example in *folder* until the block ends."""
     environment = {**os.environ, "PYTHONPATH": str(SHOP), "ONCEWARD_HOME": str(folder)}
-    with subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=folder, env=environment, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
+    with Child([*PYTHON, "-m", *command], cwd=folder, env=environment) as process:
+        yield process
+        process.stop()
 
 
-def children(process: subprocess.Popen[bytes]) -> list[int]:
+def children(process: Child) -> list[int]:
     """Return the processes that a server has started."""
     listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return [pid for pid in map(int, listed.split()) if b"spawn_main" in _command(pid)]
