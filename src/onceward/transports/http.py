@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from threading import Lock
 from typing import Final
+from urllib.parse import urlsplit
 
-import httpx2
+import httpcore2
 
 from onceward.errors import (
     DeliveryError,
@@ -24,10 +27,10 @@ from onceward.model.notices import NOTICE_MAX, Notice, decode_notice, encode_not
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import quoted
 from onceward.transports.base import Features, TransportContext
+from onceward.transports.http_network import ERRORS, Network
 from onceward.transports.http_signing import WINDOW, Signed, new_nonce, signed_headers
 from onceward.transports.http_urls import check_url
 from onceward.transports.keys import Keys, fingerprint
-from onceward.transports.loop_thread import LoopThread
 
 PARCEL_MAX: Final = 8 << 20
 """Largest parcel in bytes that is pushed, and that a listener takes by default."""
@@ -53,7 +56,7 @@ class Reply:
     """The answer to one request, of which nothing is proved yet."""
 
     status: int
-    headers: httpx2.Headers
+    headers: Mapping[str, str]
     body: bytes
 
 
@@ -71,8 +74,8 @@ class HttpTransport:
     def __init__(self, context: TransportContext) -> None:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
-        self._way: httpx2.AsyncHTTPTransport | None = None
-        self._loop = LoopThread(f"onceward-http-{context.agent}", self._close_way)
+        self._network, self._lock = Network(), Lock()
+        self._pool: httpcore2.ConnectionPool | None = None
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* may be that of a home; reach nothing."""
@@ -146,20 +149,18 @@ class HttpTransport:
         except NoKey as error:
             raise Unreachable(str(error)) from error
         target = f"{url.rstrip('/')}/v1/agents/{asked.recipient}/{asked.verb}"
-        transfer = self._transfer(target, asked, max(limit, NOTICE_MAX))
-        return self._loop.run(transfer, self._settings.deliver_timeout, "no whole answer")
-
-    async def _transfer(self, target: str, asked: SignedRequest, limit: int) -> Reply:
-        request = httpx2.Request("POST", target, headers=asked.headers, content=asked.body)
+        headers = [("host", urlsplit(target).netloc), *asked.headers.items()]
         try:
-            response = await self._open_way().handle_async_request(request)
-            try:
-                body = await _read(response, limit)
-            finally:
-                await response.aclose()
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            with (
+                self._network.exchange(self._settings.deliver_timeout),
+                self._open_pool().stream(
+                    "POST", target, headers=headers, content=asked.body
+                ) as response,
+            ):
+                body = _read(response.iter_stream(), max(limit, NOTICE_MAX))
+        except (*ERRORS, OSError) as error:
             raise Unreachable(_words(error)) from error
-        return Reply(response.status_code, response.headers, body)
+        return Reply(response.status, _headers(response.headers), body)
 
     def _prove(self, asked: SignedRequest, reply: Reply) -> None:
         """Raise Unreachable unless the reply is signed and names the request's nonce."""
@@ -177,23 +178,23 @@ class HttpTransport:
     def _now(self) -> Millis:
         return self._context.clock.now()
 
-    def _open_way(self) -> httpx2.AsyncHTTPTransport:
-        if self._way is None:
-            limits = httpx2.Limits(
-                max_connections=None,
-                max_keepalive_connections=self._settings.carriers,
-                keepalive_expiry=IDLE,
-            )
-            self._way = httpx2.AsyncHTTPTransport(
-                verify=self._tls(), trust_env=False, limits=limits
-            )
-        return self._way
+    def _open_pool(self) -> httpcore2.ConnectionPool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = httpcore2.ConnectionPool(
+                    self._tls(),
+                    max_connections=None,
+                    max_keepalive_connections=self._settings.carriers,
+                    keepalive_expiry=IDLE,
+                    network_backend=self._network,
+                )
+            return self._pool
 
-    def _tls(self) -> ssl.SSLContext | bool:
+    def _tls(self) -> ssl.SSLContext:
         """Return how certificates are checked; raises Unreachable where a file cannot be read."""
         settings = self._settings
         if not settings.http_ca and not settings.http_certificate:
-            return True
+            return _usual_authorities()
         what = f"http_ca {settings.http_ca}"
         try:
             context = ssl.create_default_context(cafile=settings.http_ca or None)
@@ -209,12 +210,18 @@ class HttpTransport:
 
     def close(self) -> None:
         """End the pushes under way and close the connections; safe to call twice."""
-        self._loop.close()
+        if self._network.close():
+            with self._lock:
+                pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.close()
 
-    async def _close_way(self) -> None:
-        way, self._way = self._way, None
-        if way is not None:
-            await way.aclose()
+
+def _usual_authorities() -> ssl.SSLContext:
+    """Return a context that trusts the authorities of the system."""
+    import httpx2  # noqa: PLC0415 - 60 ms that plain http and authorities of one's own need not pay
+
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 class SignedRequest:
@@ -238,15 +245,24 @@ class SignedRequest:
         }
 
 
-async def _read(response: httpx2.Response, limit: int) -> bytes:
+def _read(parts: Iterable[bytes], limit: int) -> bytes:
     """Read a body as it travels, never inflated, up to *limit* bytes."""
     body = bytearray()
-    async for part in response.aiter_raw():
+    for part in parts:
         body += part
         if len(body) > limit:
             msg = f"the answer is longer than the {limit} bytes that it may have"
             raise Unreachable(msg)
     return bytes(body)
+
+
+def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by their names in small letters; those of one name are joined."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
 
 
 def _told(notice: Notice, asked: SignedRequest) -> DeliveryError:
@@ -259,7 +275,7 @@ def _told(notice: Notice, asked: SignedRequest) -> DeliveryError:
     return Unreachable(f"the peer answered {notice.kind}, which does not fit a parcel")
 
 
-def _why_not_known(headers: httpx2.Headers, now: Millis, asked: SignedRequest) -> str:
+def _why_not_known(headers: Mapping[str, str], now: Millis, asked: SignedRequest) -> str:
     """Say why a home does not know us: by its clock, which is not proved, else by name or key."""
     try:
         theirs = round(parsedate_to_datetime(headers.get("date", "")).timestamp() * 1000)
@@ -277,7 +293,7 @@ def _why_not_known(headers: httpx2.Headers, now: Millis, asked: SignedRequest) -
     )
 
 
-def _retry_after(headers: httpx2.Headers, now: Millis) -> Millis:
+def _retry_after(headers: Mapping[str, str], now: Millis) -> Millis:
     """Return the milliseconds that a busy peer asks for, 0 where it names none."""
     text = headers.get("retry-after", "")
     if text.isascii() and text.isdigit():
@@ -295,8 +311,8 @@ def _words(error: Exception) -> str:
         return f"certificate: {text}"
     if "WRONG_VERSION_NUMBER" in text:
         return f"url: no https is spoken there, maybe http: {text}"
-    if isinstance(error, httpx2.RemoteProtocolError):
+    if isinstance(error, httpcore2.RemoteProtocolError):
         return f"url: no answer of http came, maybe https is spoken there: {text}"
-    if isinstance(error, httpx2.ConnectError):
+    if isinstance(error, httpcore2.ConnectError):
         return f"url: no server is reached there: {text}"
     return f"{type(error).__name__}: {text}"

@@ -1,0 +1,241 @@
+"""Connect to servers for exchanges that each have one deadline, on the threads that wait for it."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from threading import Condition, Thread
+from typing import Any, Final
+
+import httpcore2
+
+from onceward.errors import Unreachable
+
+CLOSE_WITHIN: Final = 5.0
+"""Seconds that closing waits for exchanges, which it has ended."""
+NEXT_ADDRESS: Final = 2.0
+"""Seconds after which a host that has several addresses is tried at the next one."""
+ERRORS: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
+"""Errors of an exchange that reached no end."""
+_Address = tuple[Any, ...]
+
+
+class Network(httpcore2.NetworkBackend):
+    """
+    The connections of a transport.
+
+    A thread makes one exchange at a time, and waits for all of it no longer than the exchange
+    may take. Closing ends exchanges under way, whatever they wait for.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._closed, self._under_way = False, 0
+        self._sockets: set[socket.socket] = set()
+        self._lookups: set[Future[list[_Address]]] = set()
+        self._this = threading.local()
+
+    @contextmanager
+    def exchange(self, within: float) -> Iterator[None]:
+        """
+        Give what this thread does on connections *within* seconds in all.
+
+        Raises:
+            Unreachable: it took longer; or the transport was closed.
+
+        """
+        with self._changed:
+            self._check_open()
+            self._under_way += 1
+        self._this.ends = time.monotonic() + within
+        try:
+            yield
+        except ERRORS as error:
+            if self._closed:
+                msg = "this transport was closed"
+                raise Unreachable(msg) from error
+            if isinstance(error, httpcore2.TimeoutException):
+                msg = f"no whole answer within {within:.3g} s"
+                raise Unreachable(msg) from error
+            raise
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
+    def close(self) -> bool:
+        """End exchanges under way; return whether none is left, which is true soon."""
+        with self._changed:
+            self._closed = True
+            for each in self._lookups:
+                each.cancel()
+            for made in self._sockets:
+                with suppress(OSError):  # not that of SSLSocket, which would go on without TLS
+                    socket.socket.shutdown(made, socket.SHUT_RDWR)
+            return self._changed.wait_for(lambda: not self._under_way, CLOSE_WITHIN)
+
+    def left(self) -> float:
+        """Return the seconds that are left to this thread's exchange; raises TimeoutError."""
+        seconds: float = self._this.ends - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ARG002 - the exchange has its own
+        local_address: str | None = None,  # noqa: ARG002 - as the system chooses
+        socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - none are given
+    ) -> httpcore2.NetworkStream:
+        """Connect to a host, by name or number."""
+        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+            addresses = self._addresses(host, port)
+            for nth, address in enumerate(addresses, 1):
+                last = nth == len(addresses)
+                try:
+                    return self._connected(address, self.left() if last else NEXT_ADDRESS)
+                except OSError:
+                    if last:
+                        raise
+            msg = f"{host} has no address"
+            raise OSError(msg)
+
+    def _connected(self, address: _Address, within: float) -> _Stream:
+        family, kind, protocol, _, place = address
+        made = socket.socket(family, kind, protocol)
+        self.keep(made)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.settimeout(min(within, self.left()))
+            made.connect(place)
+        except BaseException:
+            self.drop(made)
+            raise
+        return _Stream(self, made)
+
+    def _addresses(self, host: str, port: int) -> list[_Address]:
+        """Look a host up on a thread of its own: the system's resolver knows no deadline."""
+        with suppress(socket.gaierror):
+            return _resolved(host, port, socket.AI_NUMERICHOST)
+        found: Future[list[_Address]] = Future()
+        with self._changed:
+            self._check_open()
+            self._lookups.add(found)
+        try:
+            Thread(
+                target=_look_up, args=(found, host, port), name="onceward-look-up", daemon=True
+            ).start()
+            return found.result(self.left())
+        except CancelledError as error:
+            raise OSError from error
+        finally:
+            with self._changed:
+                self._lookups.discard(found)
+
+    def keep(self, made: socket.socket, instead: socket.socket | None = None) -> None:
+        """Shut a socket down when the transport is closed, *instead* of another one."""
+        with self._changed:
+            if self._closed:
+                made.close()
+            self._check_open()
+            self._sockets.add(made)
+            if instead is not None:
+                self._sockets.discard(instead)
+
+    def drop(self, made: socket.socket) -> None:
+        """Close a socket."""
+        with self._changed:
+            self._sockets.discard(made)
+            made.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "this transport is closed"
+            raise Unreachable(msg)
+
+
+class _Stream(httpcore2.NetworkStream):
+    """A connection that waits no longer than the exchange of the thread that uses it."""
+
+    def __init__(self, network: Network, made: socket.socket) -> None:
+        self._network, self._socket = network, made
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
+        """Return bytes that came, at least one before the end."""
+        with _told(httpcore2.ReadTimeout, httpcore2.ReadError):
+            self._socket.settimeout(self._network.left())
+            return self._socket.recv(max_bytes)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
+        """Send all bytes."""
+        rest = memoryview(buffer)
+        with _told(httpcore2.WriteTimeout, httpcore2.WriteError):
+            while rest:
+                self._socket.settimeout(self._network.left())
+                rest = rest[self._socket.send(rest) :]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._network.drop(self._socket)
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> httpcore2.NetworkStream:
+        """Agree on TLS; from now on the connection is that of the stream that is returned."""
+        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+            plain = self._socket
+            self._socket = ssl_context.wrap_socket(
+                plain, server_hostname=server_hostname, do_handshake_on_connect=False
+            )
+            self._network.keep(self._socket, plain)
+            try:
+                self._socket.settimeout(self._network.left())
+                self._socket.do_handshake()
+            except BaseException:
+                self.close()
+                raise
+        return _Stream(self._network, self._socket)
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what the pool asks: whether an idle connection has been ended by the server."""
+        if info == "is_readable":
+            look = select.poll()
+            look.register(self._socket, select.POLLIN)
+            return bool(look.poll(0))
+        if info == "ssl_object" and isinstance(self._socket, ssl.SSLSocket):
+            return self._socket
+        return None
+
+
+@contextmanager
+def _told(late: type[Exception], failed: type[Exception]) -> Iterator[None]:
+    """Raise the errors of sockets as those that the pool knows."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise late(str(error)) from error
+    except OSError as error:
+        raise failed(str(error)) from error
+
+
+def _look_up(found: Future[list[_Address]], host: str, port: int) -> None:
+    with suppress(InvalidStateError):  # given up meanwhile
+        try:
+            found.set_result(_resolved(host, port))
+        except (OSError, UnicodeError) as error:
+            found.set_exception(OSError(str(error)))
+
+
+def _resolved(host: str, port: int, flags: int = 0) -> list[_Address]:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
