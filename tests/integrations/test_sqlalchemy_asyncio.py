@@ -775,6 +775,27 @@ def test_a_lost_session_frees_the_file(in_shop: InShop) -> None:
     assert ([2], ["1", "2"]) == in_shop(story)
 
 
+def test_a_lost_session_in_a_block_takes_no_later_message_with_it(in_shop: InShop) -> None:
+    """What it wrote is undone before the next call of the block, and at its end at last."""
+
+    async def lose_one(shop: Shop) -> None:
+        lost = [AsyncSession(shop.db)]
+        lost[0].add(Invoice(cents=6))
+        await lost[0].flush()
+        with pytest.warns(SAWarning, match="garbage collector"):
+            lose(lost)
+
+    async def story(shop: Shop) -> Any:
+        async with shop.box.begin() as tx:
+            await lose_one(shop)
+            await tx.send("billing", 1, type="invoice")
+        async with shop.box.begin():
+            await lose_one(shop)
+        return await shop.stored()
+
+    assert ([], ["1"]) == in_shop(story)
+
+
 def test_a_loop_that_is_closed_under_a_session_frees_the_file(tmp_path: Path) -> None:
     """Once the session is collected other threads get their turn to write, and all is undone."""
     loop = asyncio.new_event_loop()

@@ -9,6 +9,7 @@ thread, so that others can queue behind it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -80,6 +81,7 @@ class AsyncBridge:
         self._block_lock = asyncio.Lock()
         self._block_owner: asyncio.Task[Any] | None = None
         self._blocks_ended = 0
+        self._undo: deque[Callable[[], None]] = deque()
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run *work* off the loop; inside this task's transaction block, in that block."""
@@ -156,8 +158,17 @@ class AsyncBridge:
     async def in_block(self, work: Callable[[], T]) -> T:
         """Run *work* on the thread of blocks, and await its end even when cancelled."""
         self._check()
-        work = partial(copy_context().run, work)
-        return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
+        return await uncancelled(self._on_its_thread(partial(copy_context().run, work)))
+
+    def _on_its_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._block_thread, self._after_undoing, work)
+
+    def _after_undoing(self, work: Callable[[], T]) -> T:
+        """Run *work*, after what finalizers left to be undone: else it would be undone, too."""
+        while self._undo:
+            with suppress(Exception):  # it is of a caller that is gone
+                self._undo.popleft()()
+        return work()
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Run *work*, which only reads, without waiting for calls that wait for the file."""
@@ -173,6 +184,7 @@ class AsyncBridge:
         """
         if owned:
             self._block_owner = None  # no call of that task joins what is undone
+        self._undo.append(undo)
 
         def ended(_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed
@@ -180,7 +192,7 @@ class AsyncBridge:
 
         def start() -> None:
             with suppress(RuntimeError):  # the bridge is closed, and nothing is open
-                undone = self._block_thread.submit(undo)
+                undone = self._block_thread.submit(self._after_undoing, lambda: None)
                 if owned:
                     undone.add_done_callback(ended)
 
@@ -193,7 +205,7 @@ class AsyncBridge:
     async def _on_block_thread(self) -> AsyncIterator[StoreTransaction]:
         self._check()
         block = self._db.transaction()
-        entered = self._loop.run_in_executor(self._block_thread, block.__enter__)
+        entered = self._on_its_thread(block.__enter__)
         try:
             tx = await uncancelled(entered)
         except asyncio.CancelledError as error:
@@ -210,11 +222,7 @@ class AsyncBridge:
 
     async def _exit(self, block: Any, error: BaseException | None) -> bool:
         about = (None, None, None) if error is None else (type(error), error, error.__traceback__)
-        return bool(
-            await uncancelled(
-                self._loop.run_in_executor(self._block_thread, lambda: _leave_block(block, about))
-            )
-        )
+        return await uncancelled(self._on_its_thread(lambda: _leave_block(block, about)))
 
     def _leave(self) -> None:
         batch, self._tick = self._tick, []
