@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from weakref import ref
 
 from onceward.db.database import Database
 from onceward.db.group_commit import HELD
@@ -79,7 +80,8 @@ class AsyncBridge:
         self._thread.start()
         self._block_thread = ThreadPoolExecutor(1, thread_name_prefix=f"onceward-block-{db.agent}")
         self._block_lock = asyncio.Lock()
-        self._block_owner: asyncio.Task[Any] | None = None
+        self._block_owner: ref[asyncio.Task[Any]] | None = None
+        """The task that has the block; a cancelled one holds all that it had, by its traceback."""
         self._blocks_ended = 0
         self._undo: deque[Callable[[], None]] = deque()
 
@@ -113,7 +115,7 @@ class AsyncBridge:
     def in_transaction(self) -> bool:
         """Whether the running task has a transaction block open; tasks it started do not count."""
         owner = self._block_owner
-        return owner is not None and owner is asyncio.current_task()
+        return owner is not None and owner() is asyncio.current_task()
 
     @asynccontextmanager
     async def block(self) -> AsyncIterator[StoreTransaction]:
@@ -145,7 +147,7 @@ class AsyncBridge:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._db.writer.queue.timeout):
                     await self._block_lock.acquire()
-                    self._block_owner = asyncio.current_task()
+                    self._block_owner = ref(cast("asyncio.Task[Any]", asyncio.current_task()))
                     return
         raise Busy(HELD)
 
