@@ -18,7 +18,7 @@ from onceward import AsyncPostbox
 
 CALLERS: Final = 64
 WORST_MS: Final = 50.0
-GOALS: Final = {"threads": 3.5, "tasks": 6.0}
+GOALS: Final = {"threads": 3.0, "tasks": 6.0}
 
 
 def group(plan: Plan) -> Iterator[Result]:

@@ -28,6 +28,7 @@ ROUNDS: Final = 60
 WARM: Final = 3
 REST: Final = 0.02
 P50_MS: Final = 10.0
+COLLECT: Final = (Goal("ratio", at_least=0.2),)
 TABLES: Final = """
 CREATE TABLE message (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, run INTEGER,
   state INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL);
@@ -63,6 +64,7 @@ def runs(plan: Plan) -> Iterator[Result]:
             raw_rate=raw,
             ratio=median(one / other for one, other in pairs),
             more={"sessions": sessions, "messages": sessions * each},
+            goals=COLLECT if mode == "collect" else (),
         )
     yield latency(plan)
 

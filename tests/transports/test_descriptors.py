@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_a_process_without_descriptors_blames_no_peer(
 
 
 def test_idle_files_are_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit the file that has been idle for longest is closed, never one in use."""
+    """At the limit a file is closed that was used once and is idle, never one in use."""
     monkeypatch.setattr(file_slots, "files_allowed", lambda: 2)
     closed: list[str] = []
     slots = FileSlots()
@@ -147,6 +148,30 @@ def test_idle_files_are_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> N
     slots.give_back(lend("d"))
 
     assert (["b"], ["b", "c"]) == (first, closed)
+
+
+def _used_in_turn(names: str) -> str:
+    """Use files one after the other, two open at most; return those closed, in their order."""
+    closed: list[str] = []
+    slots = FileSlots()
+    for name in names:
+        opened = Opened(_never, partial(closed.append, name))
+        slots.give_back(slots.lend((slots, Path(name)), partial(Opened, *opened)))
+    return "".join(closed)
+
+
+def test_files_used_in_turns_do_not_all_close_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more files than may be open, used round after round, only the newest makes room."""
+    monkeypatch.setattr(file_slots, "files_allowed", lambda: 2)
+
+    assert "bcdbc" == _used_in_turn("abcdabcda")
+
+
+def test_a_file_that_comes_again_soon_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was closed, and used later than one that is open, takes its place."""
+    monkeypatch.setattr(file_slots, "files_allowed", lambda: 2)
+
+    assert "ba" == _used_in_turn("aabcbcbc")
 
 
 def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,7 +318,7 @@ class Database:
 
     def _refuse_unfit(self, tx: StoreTransaction) -> None:
         self._migrated = not migrations.pending(tx)
-        identity.check_owner(tx, self._expected_agent)
+        identity.check_owner(tx, self._expected_agent, migrated=self._migrated)
 
     def _enable_wal(self, con: apsw.Connection) -> None:
         if con.pragma("page_count") == 0:

@@ -73,16 +73,16 @@ class Identity(NamedTuple):
     max_body: int
 
 
-def check_owner(tx: StoreTransaction, wanted: str | None) -> None:
+def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> None:
     """
-    Refuse an opening before anything of the file is changed.
+    Refuse an opening before anything of the file is changed; *migrated* says it has our tables.
 
     Raises:
         WrongAgent: the file is another agent's.
         StoreUnusable: the file belongs to no agent yet, and no name was given.
 
     """
-    owner = tx.rows(IDENTITY) if tx.rows(EXISTS) else []
+    owner = tx.rows(IDENTITY) if migrated or tx.rows(EXISTS) else []
     if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:

@@ -23,6 +23,7 @@ APPLIED: Final = "SELECT version, name, digest FROM _onceward_migrations ORDER B
 RECORD: Final = (
     "INSERT INTO _onceward_migrations (version, name, digest, applied_at) VALUES (?, ?, ?, ?)"
 )
+SHAPE: Final = "SELECT sql FROM sqlite_schema WHERE name = '_onceward_migrations'"
 TABLES: Final = "SELECT lower(name) FROM sqlite_schema"
 COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('_onceward_migrations')"
 
@@ -67,14 +68,19 @@ def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[
 
     """
     all_known = migrations() if known is None else known
-    names = {name for (name,) in tx.rows(TABLES)}
-    if "_onceward_migrations" not in names:
-        _refuse_foreign_tables(names, all_known)
-        return all_known
+    if tx.rows(SHAPE) != [(LEDGER.lstrip(),)]:
+        names = {name for (name,) in tx.rows(TABLES)}
+        if "_onceward_migrations" not in names:
+            _refuse_foreign_tables(names, all_known)
+            return all_known
+        _refuse_other_ledger(tx)
+    return _missing(tx.rows(APPLIED), all_known)
+
+
+def _refuse_other_ledger(tx: SqlRunner) -> None:
     if tx.rows(COLUMNS) != [("version,name,digest,applied_at",)]:
         msg = "the table _onceward_migrations has another shape: give onceward a file of its own"
         raise SchemaMismatch(msg)
-    return _missing(tx.rows(APPLIED), all_known)
 
 
 def _missing(applied: list[tuple[Any, ...]], known: tuple[Migration, ...]) -> tuple[Migration, ...]:

@@ -1,4 +1,10 @@
-"""Keep the files that this process delivers to open, within a share of its descriptors."""
+"""
+Keep the files that this process delivers to open, within a share of its descriptors.
+
+A sender that goes through more files than may be open, or warm, would find each of
+them cold if the one used longest ago had to make room. So a file makes room for
+another one only where that one was used again before it; else the newcomer goes itself.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +36,7 @@ WAIT: Final = 10.0
 """Longest wait for a file to fall idle, in seconds."""
 
 WARM: Final = 128
-"""Files that keep their schema in memory, those that were used last; all others give it back."""
+"""Files that keep their schema in memory; all others give it back after each delivery."""
 
 
 class Opened(NamedTuple):
@@ -51,6 +57,7 @@ class Slot:
 
     opened: Opened
     users: int = 1
+    uses: int = 1
     idle_since: float = 0.0
     """Time of the monotonic clock at which its last use ended."""
     stale: bool = False
@@ -68,7 +75,9 @@ class FileSlots:
     def __init__(self) -> None:
         self._slots: OrderedDict[Key, Slot] = OrderedDict()
         self._warm: OrderedDict[Slot, None] = OrderedDict()
-        """The files that were used last, the last one at the end."""
+        """The files that keep their schema, the one used last at the end."""
+        self._closed: OrderedDict[Key, float] = OrderedDict()
+        """When the files that made room were last used, of the ``OPEN_MAX`` closed last."""
         self._lock = Lock()
         self._changed, self._waiting = Condition(self._lock), 0
         self._count = 0
@@ -86,6 +95,7 @@ class FileSlots:
             slot = self._slots.get(key)
             if slot is not None:
                 slot.users += 1
+                slot.uses += 1
                 self._slots.move_to_end(key)
                 return slot
         return self._add(key, open_file)
@@ -94,9 +104,9 @@ class FileSlots:
         """End the use of a file."""
         with self._lock:
             slot.users -= 1
-            slot.idle_since = time.monotonic()
+            before, slot.idle_since = slot.idle_since, time.monotonic()
             close = slot.stale and slot.users == 0
-            cold = None if slot.stale else self._cooled_by(slot)
+            cold = None if slot.stale else self._cooled_by(slot, before)
             if self._waiting:
                 self._changed.notify()
         if close:
@@ -105,14 +115,17 @@ class FileSlots:
             with suppress(OncewardError):  # it is met by the next delivery
                 cold.opened.rest()
 
-    def _cooled_by(self, slot: Slot) -> Slot | None:
-        """Count *slot* among those used last; return the idle one that is not any more, if any."""
+    def _cooled_by(self, slot: Slot, before: float) -> Slot | None:
+        """Return the idle file that gives its schema back now that *slot* was used, if any."""
+        oldest = None
+        if slot not in self._warm and len(self._warm) >= WARM:
+            oldest = next(iter(self._warm))
+            if before <= oldest.idle_since:
+                return None if slot.users else slot  # what was just used is freed quickest
+            del self._warm[oldest]
         self._warm[slot] = None
         self._warm.move_to_end(slot)
-        if len(self._warm) <= WARM:
-            return None
-        oldest, _ = self._warm.popitem(last=False)
-        return None if oldest.users or oldest.stale else oldest
+        return None if oldest is None or oldest.users or oldest.stale else oldest
 
     def paths(self, owner: object) -> list[Path]:
         """Return the paths of the open files of one transport."""
@@ -129,7 +142,10 @@ class FileSlots:
 
     def shed(self) -> None:
         """Close every idle file."""
-        for slot in self._idle(self._count):
+        with self._lock:
+            keys = [key for key, slot in self._slots.items() if not slot.users]
+            idle = [self._slots.pop(key) for key in keys]
+        for slot in idle:
             self._close(slot)
 
     def close_idle(self, now: float) -> int:
@@ -147,7 +163,7 @@ class FileSlots:
         self.__init__()  # type: ignore[misc]
 
     def _add(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
-        self._reserve()
+        self._reserve(key)
         try:
             opened = self._open_or_shed(open_file)
         except BaseException:
@@ -162,17 +178,17 @@ class FileSlots:
             self._close(twin)
         return slot
 
-    def _reserve(self) -> None:
-        """Count one more file, after closing the one that has been idle for longest if need be."""
+    def _reserve(self, key: Key) -> None:
+        """Count one more file, after closing an idle one if need be."""
         deadline = time.monotonic() + WAIT
         while True:
             with self._lock:
                 if self._count < files_allowed():
                     self._count += 1
                     return
-            idle = self._idle(1)
-            if idle:
-                self._close(idle[0])
+            idle = self._least_wanted(key)
+            if idle is not None:
+                self._close(idle)
                 continue
             if not self._wait(deadline - time.monotonic()):
                 why = f"{self._count} files are open and in use"
@@ -189,11 +205,27 @@ class FileSlots:
             finally:
                 self._waiting -= 1
 
-    def _idle(self, most: int) -> list[Slot]:
-        """Take the oldest idle files out of the table."""
+    def _least_wanted(self, wanted: Key) -> Slot | None:
+        """
+        Take the idle file out of the table that makes room for *wanted*; None where all are in use.
+
+        It is the one idle for longest where *wanted* was used since, or where all others
+        were used more than once; else the newest that was used once.
+        """
         with self._lock:
-            idle = (key for key, slot in self._slots.items() if slot.users == 0)
-            return [self._slots.pop(key) for key in list(islice(idle, most))]
+            oldest = next((key for key, slot in self._slots.items() if not slot.users), None)
+            if oldest is None:
+                return None
+            used_at = self._closed.pop(wanted, 0.0)
+            if used_at <= self._slots[oldest].idle_since:
+                slots = reversed(self._slots.items())
+                once = (key for key, slot in slots if not slot.users and slot.uses == 1)
+                oldest = next(once, oldest)
+            slot = self._slots.pop(oldest)
+            self._closed[oldest] = slot.idle_since
+            if len(self._closed) > OPEN_MAX:
+                self._closed.popitem(last=False)
+            return slot
 
     def _open_or_shed(self, open_file: Callable[[], Opened]) -> Opened:
         try:
