@@ -60,22 +60,30 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """
-    End the process, with all its stacks, if a phase of a test outlives the test's time limit.
+    End the process, with all its stacks, if a test and its clean-up outlive the time limit.
 
     pytest-timeout raises once; a clean-up that hangs after it would hang the run. xdist starts
     another worker, and names the test whose worker ended.
     """
-    if limit := _limit(item):
-        faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=item.config.stash[STDERR])
+    _end_later(item)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
 
 
-pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Limit the clean-up of a test that failed: pytest has just cancelled what was to come."""
+    if isinstance(node, pytest.Item):
+        _end_later(node)
+
+
+def _end_later(item: pytest.Item) -> None:
+    if limit := _limit(item):
+        faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=item.config.stash[STDERR])
 
 
 def _limit(item: pytest.Item) -> float:

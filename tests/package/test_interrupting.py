@@ -40,6 +40,17 @@ def test_hangs():
         threading.Event().wait()
 
 
+@pytest.fixture
+def hanging():
+    yield
+    threading.Event().wait()
+
+
+@pytest.mark.timeout(0.5)
+def test_fails(hanging):
+    assert False
+
+
 def test_passes():
     pass
 """
@@ -99,9 +110,10 @@ def test_a_clean_up_that_hangs_fails_its_test(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
     said = (tmp_path / "said").read_text(encoding="utf-8")
 
-    assert "crashed while running 'test_slow.py::test_hangs'" in said
-    assert "in test_hangs" in said
-    assert "1 failed, 1 passed" in said
+    for test, stack in (("test_hangs", "in test_hangs"), ("test_fails", "in hanging")):
+        assert f"crashed while running 'test_slow.py::{test}'" in said
+        assert stack in said
+    assert "3 failed, 1 passed" in said
 
 
 def marked(mark: str) -> list[int]:
