@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry
+from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry, Ticket
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
 from onceward.runtime.handler_requests import HandlerRequests, MadeRequest
 from onceward.store import retention
@@ -825,3 +825,26 @@ def test_a_flood_of_progress_leaves_the_newest_only(world: World) -> None:
 
     assert ([], True) == (dead, waiting <= 3)
     assert (49, 3) == (alice.progress(ticket), alice.result(ticket, reply=int))
+
+
+def test_a_handler_waits_for_its_own_requests_only(world: World) -> None:
+    """No reply to a request that was made elsewhere would call it; the error says so."""
+    agent, seen = Agent("bob"), list[int]()
+    tickets = list[Ticket]()
+
+    @agent.on(Job, attempts=1)
+    def work(job: Job, ctx: Context) -> None:
+        seen.append(ctx.result(tickets[0], reply=int))
+
+    box = world.open(agent, hold_unknown=True)
+    tickets.append(box.request("oracle", Question(n=1)))
+    box.send("bob", Job(n=1))
+    world.settle()
+    [letter] = box.dead_letters.list()
+    world.open(oracle([]))
+    world.wait(60)
+    box.send("bob", Job(n=2))
+    world.settle()
+
+    assert "was not made by this handler" in str(letter.last_error)
+    assert [10] == seen

@@ -125,10 +125,20 @@ class HandlerRequests:
             msg = f"no reply to {ticket.id} in time"
             raise AnswerTimeout(msg, message_id=ticket.id, ticket=ticket, reason=found.state)
         if found.state == "open":
+            self._check_own(ticket.id)
             self.wait(ticket.id)
         if found.reason is not None:  # it had failed for the calls before its reply came
             found = found._replace(frame=None)
         return read_reply(ticket.id, found, reply)
+
+    def _check_own(self, request: str) -> None:
+        """Raise InvalidArgument for a request whose reply would not call this handler."""
+        if all(request != each.id for each in self._earlier().values()):
+            msg = (
+                f"request {request} was not made by this handler, which waits for its own only:"
+                " make it by ctx.request, or ask for its result where it was made"
+            )
+            raise InvalidArgument(msg)
 
     def wait(self, request: str) -> NoReturn:
         """End the call, until the reply to a request is there."""

@@ -102,7 +102,7 @@ def test_each_date_has_one_message(tmp_path: Path, aloud: Callable[[object], Non
 
 def test_a_date_that_is_not_compared_is_sent_twice(tmp_path: Path) -> None:
     """A mistake shows: the next date is stored without a look at what it was."""
-    careless = schedules.ADVANCE.replace("AND next_at = :seen AND due_at <= :now", "")
+    careless = schedules.ADVANCE.replace("AND next_at = :next_at AND due_at <= :now", "")
     assert careless != schedules.ADVANCE
     torture(tmp_path / "bob.db", 10, random.Random(SEED), careless)
     found = dates(tmp_path / "bob.db")
