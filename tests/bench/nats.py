@@ -95,7 +95,7 @@ def server(folder: Path) -> Iterator[str]:
         _await_port(port)
         yield f"nats://127.0.0.1:{port}"
     finally:
-        process.terminate()
+        process.kill()  # what it holds is thrown away
         process.wait()
 
 

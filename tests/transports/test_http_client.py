@@ -279,7 +279,7 @@ def test_closing_ends_a_push(near: HttpTransport) -> None:
 
     def reply(request: Asked) -> tuple[int, dict[str, str], bytes]:
         asked.set()
-        go_on.wait()
+        go_on.wait(60)
         return taken(request)
 
     def push(url: str) -> None:
@@ -291,9 +291,9 @@ def test_closing_ends_a_push(near: HttpTransport) -> None:
     with scripted(reply) as url:
         pusher = Thread(target=push, args=(url,))
         pusher.start()
-        asked.wait()
+        assert asked.wait(60)
         near.close()
-        pusher.join()
+        pusher.join(60)
         go_on.set()
         with pytest.raises(Unreachable, match="closed"):
             near.deliver(url, a_parcel())

@@ -534,7 +534,7 @@ def test_closing_waits_for_what_is_being_accepted(tmp_path: Path) -> None:
 
     def accept(_: Parcel) -> Answer:
         begun.set()
-        go_on.wait()
+        go_on.wait(60)
         return Answer(verdict="accepted")
 
     Keys(tmp_path).add("bob", Keys(tmp_path).create("alice"))
@@ -546,7 +546,7 @@ def test_closing_waits_for_what_is_being_accepted(tmp_path: Path) -> None:
     pusher = Thread(target=lambda: found.append(transport.deliver(server.url, a_parcel())))
     closer = Thread(target=listener.close)
     pusher.start()
-    begun.wait()
+    assert begun.wait(60)
     closer.start()
     go_on.set()
     closer.join()

@@ -60,7 +60,7 @@ def deaf_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     def wait(host: str, port: int, **options: Any) -> list[Any]:
         if not options["flags"]:
             asked.set()
-            go_on.wait()
+            go_on.wait(60)
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "getaddrinfo", wait)
@@ -96,7 +96,7 @@ def test_closing_ends_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with deaf_resolver(monkeypatch) as asked:
         pusher = Thread(target=push)
         pusher.start()
-        asked.wait()
+        assert asked.wait(60)
         way.close()
         pusher.join()
 
