@@ -190,15 +190,24 @@ def process_id(pid: int | None = None) -> str:
 def _process_id_of(pid: int) -> str:
     try:
         space = os.stat("/proc/self/ns/pid").st_ino
-        started = (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
+        started = _stat(pid)[19]
     except (OSError, IndexError):
         return ""
     return f"{boot_id()[:8]}.{space}.{pid}.{started}"
+
+
+def _stat(pid: int) -> list[str]:
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def _only_unreaped(pid: int) -> bool:
+    """Return whether a process has ended and its parent has not asked for its exit code yet."""
+    try:
+        told = _stat(pid)
+        return told[0] == "Z" and told[17] == "1"  # with more, other threads go on
+    except (OSError, IndexError):
+        return False
 
 
 _own_process_id = lru_cache(maxsize=1)(_process_id_of)
@@ -222,7 +231,7 @@ def is_dead(owner: str) -> bool:
     except OSError:
         return False
     there = process_id(int(parts[2]))
-    return there not in {"", mark}
+    return there not in {"", mark} or _only_unreaped(int(parts[2]))
 
 
 @lru_cache(maxsize=1)
