@@ -213,7 +213,11 @@ except (ModuleNotFoundError, InvalidArgument) as error:
     ("library", "code", "extra"),
     [
         ("starlette", "from onceward.http import HttpListener", "http"),
-        ("httpx2", "Postbox('a.db', agent='a').peers.register('b', 'https://b.example')", "http"),
+        (
+            "httpcore2",
+            "Postbox('a.db', agent='a').peers.register('b', 'https://b.example')",
+            "http",
+        ),
         ("starlette", "from onceward.http import PollListener", "http"),
         (
             "nats",
