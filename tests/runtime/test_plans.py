@@ -37,15 +37,18 @@ def test_a_statement_finds_its_rows_by_an_index(name: str, tmp_path: Path) -> No
     assert [] == [line for line in plan if LARGE.match(line)]
 
 
-@pytest.mark.parametrize("name", ["session_queues.AGENDA", "session_queues.SOURCES"])
+@pytest.mark.parametrize(
+    "name", ["session_queues.AGENDA", "session_queues.SOURCES", "session_queues.READY"]
+)
 def test_looking_for_arrivals_walks_ready_lanes_only(name: str, tmp_path: Path) -> None:
-    """Lanes at rest cost nothing, however many senders there are."""
+    """Lanes at rest cost nothing, however many senders and sessions there are."""
     sql = STATEMENTS[name]
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         bindings = dict.fromkeys(re.findall(r":(\w+)", sql))
         plan = [row[3] for row in box._db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
 
     assert "SCAN l USING INDEX _onceward_lanes_ready" in plan
+    assert [] == [line for line in plan if "_onceward_lanes_1" in line]
 
 
 def test_the_statements_are_really_there() -> None:

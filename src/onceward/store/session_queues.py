@@ -66,7 +66,7 @@ NOT EXISTS (SELECT 1
               FROM _onceward_session_queues AS q
              WHERE q.session = l.session AND q.paused_at IS NOT NULL)
 """
-# The plus keeps the planner on the index of ready lanes.
+# A plus before the sender keeps the planner on the index of ready lanes, here and below.
 AGENDA: Final = f"""
 SELECT (SELECT paused_at FROM _onceward_file_info),
        EXISTS (SELECT 1
@@ -76,7 +76,7 @@ SELECT (SELECT paused_at FROM _onceward_file_info),
                  FROM _onceward_lanes AS l
                 WHERE head_seq IS NOT NULL
                   AND due_at IS NULL
-                  AND sender IS NULL
+                  AND +sender IS NULL
                   AND {OURS}
                   AND {GOES_ON}),
        (SELECT due_at
@@ -120,7 +120,7 @@ SELECT w.lane_id, w.session, w.token
          WHERE l.head_seq IS NOT NULL
            AND l.due_at IS NULL
            AND l.owner IS NULL
-           AND l.sender IS NULL
+           AND +l.sender IS NULL
            AND {OURS}
            AND {GOES_ON}
          ORDER BY l.head_seq LIMIT {FAIR_AMONG}) AS w
