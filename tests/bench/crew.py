@@ -21,15 +21,15 @@ The first word says "ready", the last one "over".
 
 
 @contextmanager
-def running(target: Callable[..., None], *args: Any) -> Iterator[Link]:
+def running(target: Callable[..., None], *args: Any, **named: bool) -> Iterator[Link]:
     """
-    Run ``target(link, *args)`` in a fresh process for a block.
+    Run ``target(link, *args, **named)`` in a fresh process for a block.
 
     It says when it is ready and ends when it hears from this process.
     """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=target, args=(theirs, *args), daemon=True)
+    process = spawn.Process(target=target, args=(theirs, *args), kwargs=named, daemon=True)
     process.start()
     theirs.close()
     try:

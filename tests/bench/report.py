@@ -79,12 +79,16 @@ retries, digests or receipts.""",
     ),
     Section(
         title="Over HTTP",
-        cases=("http", "http-single", "dead-peers"),
+        cases=("http", "http-single", "http-wake", "http-exchange", "dead-peers"),
         prose="""The same two processes, with parcels signed both ways over HTTP on loopback. \
 `raw_rate` is the same messages by file,
 `cpu_ratio` compares the processor time of both ends. Then one by one, each acknowledged before \
-the next is sent: `more_ms` is
-what the median takes longer than by file. At last one by one beside a thousand peers that take \
+the next is sent: `acked_more_ms` is
+what the median takes longer than by file; and one by one up to the commit of the handler, by \
+`more_ms` longer than by file.
+`http-exchange` is one parcel of one message and its answer, `raw_rate` an echo of its bytes by \
+the same client and server;
+`cpu_ratio` compares what both ends compute. At last one by one beside a thousand peers that take \
 connections and never answer.""",
     ),
     Section(
