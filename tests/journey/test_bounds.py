@@ -205,6 +205,27 @@ def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
     ]
 
 
+@pytest.mark.parametrize("policy", ["drop_new", "drop_old", "summarize"])
+@pytest.mark.parametrize("body", ["task", "x" * 100_000])
+def test_the_caller_of_a_task_is_told_that_a_limit_dropped_it(
+    world: World, policy: Overflow, body: str
+) -> None:
+    """It gets the result of the task, whose error names the limit, once."""
+    box = world.open("bob", hold_unknown=True)
+    box.limits.set("outbox", messages=1, overflow=policy)
+    if policy == "drop_new":
+        box.send("other", "x")
+    with box.session("caller").begin() as tx:
+        task = tx.dispatch("worker", body)
+    if policy != "drop_new":
+        box.send("other", "x")
+    world.settle()
+    [told] = box.session("caller").messages(type="worker_result", timeout=0)
+
+    assert (task, "undelivered") == (told.body["dispatch_id"], told.body["outcome"])
+    assert f"{policy}: the limit of outbox is reached" == told.body["error"]
+
+
 def test_a_summary_tells_what_was_dropped(world: World) -> None:
     """The recipient gets one message that shows and counts the dropped ones, before the rest."""
     shop, billing = world.open("shop"), world.open("billing")

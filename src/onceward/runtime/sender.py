@@ -450,11 +450,13 @@ class Sender:
         match decision := self.admission.admit(tx, message):
             case DropNew(limit):
                 limits.drop(tx, message, limit)
+                limits.tell_callers(tx, [message.id])
                 return message.id
             case Hold(limit, evicted):
                 message_id = self._store(tx, message._replace(held_by=limit.held))
             case _:
                 message_id, evicted = self._store(tx, message), decision.evicted
+        limits.tell_callers(tx, [each.id for each in evicted])
         self._summarize(tx, evicted)
         return message_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.migrations import folder
@@ -120,6 +120,21 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ADD_DROPPED: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
 VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'dropped', ?, ?)
+"""
+TASK_DROPPED: Final = """
+INSERT INTO onceward_send (recipient, type, session, key, body)
+SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worker_result:' || d.id,
+       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
+                   'error', d.reason, 'run_id', NULL, 'result', NULL, 'partial', NULL)
+  FROM _onceward_file_info AS i,
+       (SELECT o.id, o.session, o.reason,
+               CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END AS head
+          FROM _onceward_outbox AS o
+         WHERE o.id = ? AND instr(o.frame, '"callersession"')) AS d
+ WHERE json_type(d.head, '$.callersession') = 'text'
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_outbox AS r
+                    WHERE r.recipient = i.agent AND r.key = 'worker_result:' || d.id)
 """
 UNSUMMARIZED: Final = f"""
 SELECT d.seq, d.line, d.summary_id
@@ -354,6 +369,17 @@ def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None
     named = message.id, message.recipient, message.session
     tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
     _count(tx, 1)
+
+
+def tell_callers(tx: StoreTransaction, message_ids: Iterable[str]) -> None:
+    """
+    Send the sessions that dispatched dropped messages as tasks the results of these.
+
+    Results may exceed the limit, so what they gave way to is stored before.
+    """
+    for message_id in message_ids:
+        if tx.run(TASK_DROPPED, (message_id,)):
+            tx.has_news = True
 
 
 def _count(tx: StoreTransaction, dropped: int) -> None:
