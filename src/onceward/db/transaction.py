@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from onceward.db.connection import BusyHandler
 from onceward.model.clock import Clock, Millis, MonotonicFileClock
@@ -137,7 +137,8 @@ class StoreTransaction:
         """Run *sql* and return all rows; nothing stays open behind it."""
         if self.batched_inserts:
             self._write_batched()
-        return cast("list[tuple[Any, ...]]", self.handle.execute(sql, bindings).fetchall())
+        found: list[tuple[Any, ...]] = self.handle.execute(sql, bindings).fetchall()
+        return found
 
     def commit(self) -> None:
         """Make it durable."""

@@ -255,15 +255,13 @@ def describe_errors(error: ValueError) -> str:
 
 def _validated(value: Any, wanted: Any) -> Any:
     try:
-        return adapter(wanted).validate_python(value, **_strictness(wanted))
+        # JSON has no dates, tuples or sets: models may coerce, but a bare str takes no number.
+        if wanted in (str, bytes):
+            return adapter(wanted).validate_python(value, strict=True)
+        return adapter(wanted).validator.validate_python(value)
     except ValidationError:
         if isinstance(value, bytes) or wanted in (str, bytes):
             raise
         return adapter(wanted).validate_json(
             to_json(value)
         )  # strict models read JSON's dates only as JSON
-
-
-def _strictness(wanted: Any) -> dict[str, Any]:
-    # JSON has no dates, tuples or sets: models may coerce, but a bare str never takes a number.
-    return {"strict": True} if wanted in (str, bytes) else {}

@@ -59,12 +59,14 @@ class Log:
         self.write(level, event, {**fields, "error": error_text(error)})
         self.write("debug", event, {**fields, "exc_info": error})
 
+    def takes(self, level: Level) -> bool:
+        """Return whether lines of *level* may be written; structlog decides line by line."""
+        return _structlog() is not None or STDLIB.isEnabledFor(NUMBERS[level])
+
     def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """Write one line, unless the configuration drops lines of *level*."""
-        structlog = sys.modules.get("structlog")  # without an import there is no configuration
-        # While another thread imports it, the module is there and its names are not.
-        configured = getattr(structlog, "is_configured", None)
-        if structlog is not None and configured is not None and configured():
+        structlog = _structlog()
+        if structlog is not None:
             logger = structlog.get_logger("onceward")
         elif STDLIB.isEnabledFor(NUMBERS[level]):
             logger = _over_logging()
@@ -72,6 +74,14 @@ class Log:
             return
         more = {name: value for source in _sources for name, value in source().items()}
         getattr(logger, level)(event, **{**more, **self._fields, **fields})
+
+
+def _structlog() -> Any:
+    """Return structlog where the program has configured it, else None."""
+    structlog = sys.modules.get("structlog")  # without an import there is no configuration
+    # While another thread imports it, the module is there and its names are not.
+    configured = getattr(structlog, "is_configured", None)
+    return structlog if configured is not None and configured() else None
 
 
 _sources: list[Callable[[], Mapping[str, Any]]] = []

@@ -152,23 +152,25 @@ class HandlerCommitBatch:
         *,
         rest: tuple[list[LeasedMessage], int],
         events: list[Event],
-    ) -> None:
+    ) -> bool:
         """
-        Note the settlement of a message; it is written with the shared commit.
+        Note the settlement of a message, to be written with the shared commit; say if that is due.
 
         *rest* is the lane's claim and the index from which on it stays leased.
         """
         with self._lock:
-            if self._inside and self._tx is not None:
-                self._tx.release_savepoint()
             if self._tx is not None:
+                if self._inside:
+                    self._tx.release_savepoint()
                 self._outside()
-            self._since = self._since or self._db.clock.monotonic()
+            now = self._db.clock.monotonic()
+            self._since = self._since or now
             if self._claimed_at is not None:
-                self._claimed_at = self._db.clock.monotonic()
+                self._claimed_at = now
             self._ended.append(SettledMessage(leased, settlement))
             self._events += events
             self._rest[leased.lane.lane_id] = rest
+            return self._is_due(now)
 
     def end_all(self, ended: list[tuple[SettledMessage, LaneRest, list[Event]]]) -> None:
         """Note the settlements of messages that share their effects, and commit them together."""
@@ -200,15 +202,13 @@ class HandlerCommitBatch:
         if self._tx is not None:
             self._db.writer.detach()
 
-    @property
-    def due(self) -> bool:
-        """Whether it is time to commit."""
-        with self._lock:  # the heartbeat may be committing just now
-            return bool(self._ended) and (
-                len(self._ended) >= FULL
-                or self._ended[-1].leased.lane.isolate
-                or self._db.clock.monotonic() - self._since >= self._share_for
-            )
+    def _is_due(self, now: float) -> bool:
+        """Return whether it is time to commit."""
+        return bool(self._ended) and (
+            len(self._ended) >= FULL
+            or self._ended[-1].leased.lane.isolate
+            or now - self._since >= self._share_for
+        )
 
     @property
     def _claim_is_due(self) -> bool:
@@ -230,7 +230,8 @@ class HandlerCommitBatch:
         try:
             if self._inside:
                 return False
-            if (work is not None and self._tx is not None) or self.due or self._claim_is_due:
+            due = self._is_due(self._db.clock.monotonic()) or self._claim_is_due
+            if due or (work is not None and self._tx is not None):
                 self.commit()
             if work is not None:
                 self._db.write(work)

@@ -40,13 +40,14 @@ class Transaction:
             StoreError: the file itself failed, or the block is over.
 
         """
-        tx = self._alive()
+        tx = self._tx if self._open and self._tx.alive else self._alive()
         try:
             found = tx.rows(sql, bindings)
         except Exception as error:
             self._check_open(tx, error)
             raise self._translate(error) from error
-        self._check_open(tx)
+        if not tx.alive:
+            self._check_open(tx)
         return found
 
     def executemany(self, sql: str, bindings: Iterable[Any]) -> None:

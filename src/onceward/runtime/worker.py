@@ -131,6 +131,8 @@ class Worker:
         """Whether the file says that this worker may handle messages of an open claim."""
         self._quick = False
         """Whether the last round's handlers were well, and quicker than an open claim waits."""
+        self._logs_each = False
+        """Whether a line of the log for each message would be written."""
         self._left_leases = False
         """Whether an error may have left leases that this worker no longer works on."""
         self._run_now: _Run | None = None
@@ -280,7 +282,7 @@ class Worker:
         self._held = {}
         for lane in claimed:
             self._held[lane[0].lane.lane_id] = lane[0].lane
-        self._quick = True
+        self._quick, self._logs_each = True, log.takes("debug")
         self._unbegun.extend(claimed)
         self._active.set()
         try:
@@ -353,8 +355,7 @@ class Worker:
             last = self._loop.stopping.is_set()  # asked once: what is not ended is gone on with
             rest = len(messages) if last else index + 1
             events = self._events(leased, settlement) if self._hooks._hooks else []
-            self._batch.end(leased, settlement, rest=(messages, rest), events=events)
-            if self._batch.due:
+            if self._batch.end(leased, settlement, rest=(messages, rest), events=events):
                 self._batch.commit()
             if isinstance(settlement, RetryAt) or self._batch.lost or last:
                 break
@@ -424,7 +425,7 @@ class Worker:
             sender=self._sender,
             extend=self._extend,
         )
-        limit = ready.handler.timeout or self._settings.handler_timeout
+        limit = ready.handler.rules.timeout or self._settings.handler_timeout
         self._run_now = _Run(time.monotonic(), limit, context)
         try:
             self._call(ready, leased, context)
@@ -442,15 +443,20 @@ class Worker:
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             context._close()
+        if self._logs_each:
+            self._log_return(leased, ready.frame.type)
+        return HANDLED
+
+    def _log_return(self, leased: LeasedMessage, kind: str) -> None:
+        """Log that a handler returned; its commit is still to come."""
         fields = {
             "agent": self._db.agent,
             "session": leased.session,
             "message_id": leased.id,
-            "type": ready.frame.type,
+            "type": kind,
             "attempt": leased.attempt,
         }
-        log.write("debug", "handler returned", fields)  # its commit is still to come
-        return HANDLED
+        log.write("debug", "handler returned", fields)
 
     def _suspend(
         self, ready: Prepared, leased: LeasedMessage, context: Context, waiting: Suspended

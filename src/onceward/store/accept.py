@@ -47,13 +47,14 @@ from onceward.store.mailbox_keys import KeyedMessage
 from onceward.transports.base import refuse_damaged
 
 KNOWN: Final = """
-SELECT j.value, b.state,
-       (SELECT outcome
-          FROM _onceward_processed_messages
-         WHERE sender = :sender AND message_id = j.value),
-       b.reason
-  FROM json_each(:ids) AS j
-  LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value
+SELECT id, state, outcome, reason
+  FROM (SELECT j.value AS id, b.state, b.reason,
+               (SELECT outcome
+                  FROM _onceward_processed_messages
+                 WHERE sender = :sender AND message_id = j.value) AS outcome
+          FROM json_each(:ids) AS j
+          LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value)
+ WHERE state IS NOT NULL OR outcome IS NOT NULL
 """
 INSERT: Final = """
 INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at,
@@ -97,6 +98,7 @@ PRUNED: Final = "its mark may have been pruned, so it cannot be told from a dupl
 ID: Final = attrgetter("id")
 REASON: Final = attrgetter("reason")
 TEXT: Final = attrgetter("text")
+FRAME: Final = attrgetter("frame")
 Known = dict[str, tuple[str | None, str | None, str | None]]
 """By message id: the state of its row, the outcome of its mark, and the row's reason."""
 
@@ -219,12 +221,14 @@ def _accept_frames(
     fresh: list[ParsedFrame] = []
     receipts = kept.receipts
     for each in examined:
-        message_id = each.carried.id
+        carried, frame = each.carried, each.frame
+        message_id = carried.id
+        doubtful = judge_all or carried.redelivered
         if (state := known.get(message_id)) is not None:
             receipts[message_id] = _present(message_id, *state)
             kept.duplicates.append(message_id)
-        elif problem := _refusal(
-            each, horizon if judge_all or each.carried.redelivered else None, tx.now
+        elif (doubtful or frame is None or each.problem or frame.expirytime is not None) and (
+            problem := _refusal(each, horizon if doubtful else None, tx.now)
         ):
             receipts[message_id] = Receipt(message_id, "rejected", problem)
             kept.rejected.append((message_id, problem))
@@ -241,12 +245,8 @@ def _accept_frames(
 
 def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
     ids = json.dumps(list(map(ID, parcel.frames)))
-    known: Known = {}
-    for message_id, *found in tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids}):
-        state, outcome, reason = found
-        if state is not None or outcome is not None:
-            known[message_id] = state, outcome, reason
-    return known
+    found = tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids})
+    return {message_id: (state, outcome, reason) for message_id, state, outcome, reason in found}
 
 
 def _present(
@@ -331,20 +331,24 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> P
         frame = Frame.parse(carried.text)
     except InvalidMessage as error:
         return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
-    for said, expected, field_name in (
-        (frame.id, carried.id, "id"),
-        (frame.sender, parcel.sender, "source"),
-        (frame.recipient, policy.agent, "recipient"),
-    ):
-        if said != expected:
-            problem = reason_text("invalid", f"{field_name}: does not match the parcel")
-            return ParsedFrame(carried, None, problem)
+    if (frame.id, frame.sender, frame.recipient) != (carried.id, parcel.sender, policy.agent):
+        return ParsedFrame(carried, None, _mismatch(frame, carried, parcel))
     if frame.hops > policy.max_hops:
         detail = f"{frame.hops} messages led to it, at most {policy.max_hops} may"
         return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
     if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
         return ParsedFrame(carried, None, TOO_LARGE)
     return ParsedFrame(carried, frame, digest=carried.digest)
+
+
+def _mismatch(frame: Frame, carried: ParcelFrame, parcel: Parcel) -> str:
+    """Return which attribute of a frame is not that of its parcel."""
+    field_name = "recipient"
+    if frame.id != carried.id:
+        field_name = "id"
+    elif frame.sender != parcel.sender:
+        field_name = "source"
+    return reason_text("invalid", f"{field_name}: does not match the parcel")
 
 
 def _allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
@@ -390,14 +394,14 @@ def body_size(frame: Frame) -> int:
 
 def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
-    awaited = _awaited(tx, sender, fresh)
+    frames = cast("list[Frame]", list(map(FRAME, fresh)))
+    awaited = _awaited(tx, sender, frames)
     lane_ids: dict[tuple[str, int, str], int] = {}
     rows: list[tuple[Any, ...]] = []
     settled: list[tuple[str, str, str, Millis]] = []
     keyed: list[KeyedMessage] = []
     answered = 0
-    for each in fresh:
-        frame = cast("Frame", each.frame)
+    for each, frame in zip(fresh, frames, strict=True):
         done = frame.inreplyto in awaited and _answered(tx, frame)
         if done:
             awaited.discard(str(frame.inreplyto))
@@ -412,11 +416,11 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
         if done or boxed:
             settled.append((sender, frame.id, frame.session, tx.now))
         lane_id = lanes.NO_LANE if boxed else _lane(tx, sender, frame, lane_ids)
-        rows.append(_row(frame, each, lane_id, tx.now, done=done))
+        rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
     tx.insert(INSERT, rows)
     if keyed:
         mailbox_keys.supersede(tx, sender, keyed)
-    _note_kinds(tx, sender, fresh)
+    _note_kinds(tx, sender, frames)
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
@@ -424,12 +428,11 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
     return list(map(itemgetter(1), settled))
 
 
-def _note_kinds(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> None:
+def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
     """Note what a restart may drop, and ids that the caller chose though they look like ours."""
     fleeting: list[tuple[str, str]] = []
     chosen: list[tuple[str, str]] = []
-    for each in fresh:
-        frame = cast("Frame", each.frame)
+    for frame in frames:
         if frame.__pydantic_extra__ and frame.ephemeral:
             fleeting.append((sender, frame.id))
         if frame.chosenid and OWN_ID.fullmatch(frame.id):
@@ -443,18 +446,19 @@ def _note_kinds(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> 
 def _lane(
     tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int, str], int]
 ) -> int:
-    lane = (frame.lane, frame.priority, frame.session)
+    session = frame.session
+    lane = (frame.partitionkey or session, frame.priority, session)
     if lane not in lane_ids:
-        lane_ids[lane] = lanes.open_lane(tx, sender, *lane[:2], session=frame.session)
+        lane_ids[lane] = lanes.open_lane(tx, sender, *lane[:2], session=session)
     return lane_ids[lane]
 
 
-def _awaited(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> set[str]:
+def _awaited(tx: StoreTransaction, sender: str, frames: list[Frame]) -> set[str]:
     """Return the requests to *sender* that these frames answer and that no reply has ended."""
     asked: set[str] = set()
-    for each in fresh:
-        if each.frame is not None and each.frame.inreplyto is not None:
-            asked.add(each.frame.inreplyto)
+    for frame in frames:
+        if frame.inreplyto is not None:
+            asked.add(frame.inreplyto)
     if not asked:
         return asked
     return {str(i) for (i,) in tx.rows(AWAITED, (sender, json.dumps(sorted(asked))))}
@@ -465,10 +469,16 @@ def _answered(tx: StoreTransaction, frame: Frame) -> bool:
 
 
 def _row(
-    frame: Frame, each: ParsedFrame, lane_id: int | None, now: Millis, *, done: bool
+    sender: str,
+    frame: Frame,
+    each: ParsedFrame,
+    lane_id: int | None,
+    now: Millis,
+    *,
+    done: bool,
 ) -> tuple[Any, ...]:
     return (
-        frame.sender,
+        sender,
         frame.id,
         lane_id,
         frame.session,
@@ -476,7 +486,7 @@ def _row(
         frame.topic,
         frame.priority,
         "processed" if done else "pending",
-        frame.expires_at,
+        None if frame.expirytime is None else frame.expires_at,
         frame.correlationid,
         frame.causationid,
         each.carried.text,

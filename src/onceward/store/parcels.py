@@ -151,9 +151,10 @@ def _parcel(
     held: PeerLease, mine: SenderInfo, rows: list[OutboxRow], owed: PendingReceipts
 ) -> Parcel:
     frames: list[ParcelFrame] = []
+    upto = held.redelivered_upto_seq
     for row in rows:
-        again = bool(row.pushed) or row.seq <= held.redelivered_upto_seq
-        frames += (ParcelFrame(row.id, row.frame, row.frame_digest, again),)
+        again = bool(row.pushed) or row.seq <= upto
+        frames.append(ParcelFrame(row.id, row.frame, row.frame_digest, again))
     return Parcel(
         sender=mine.agent,
         durability=mine.durability,
@@ -260,11 +261,11 @@ def _choose(
     choice, total = _Choice(), 0
     for row in outbox.ready(tx, held.name, limit):
         choice.scanned += 1
-        if row.expired(tx.now):
+        if row.expires_at is not None and row.expired(tx.now):
             choice.expired.append(row.seq)
         elif not row.intact:
             choice.corrupt.append(row.seq)
-        elif (row.lane, row.rank) in lanes:
+        elif lanes and (row.lane, row.rank) in lanes:
             choice.parked.append((lanes[row.lane, row.rank], row.seq))
         else:
             own = FRAME + len(to_json(row.id)) + len(row.frame.encode())

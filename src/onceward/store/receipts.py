@@ -35,9 +35,9 @@ PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
 
 def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:
     """Store receipts for senders; one row per sender and commit."""
-    by_peer: dict[str, list[tuple[str, str, str | None]]] = {}
+    by_peer: dict[str, list[Receipt]] = {}
     for peer, receipt in outcomes:
-        by_peer.setdefault(peer, []).append((receipt.id, receipt.state, receipt.reason))
+        by_peer.setdefault(peer, []).append(receipt)
     rows: list[tuple[str, str, Millis]] = []
     for peer, listed in by_peer.items():
         tx.outgoing[peer] = None
