@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from threading import Event as Flag
@@ -43,7 +43,7 @@ from onceward.runtime.invoke import (
     settlement_of,
 )
 from onceward.store import inbox, lanes, unique_bodies
-from onceward.store.inbox import ClaimRequest, LeasedMessage
+from onceward.store.inbox import SAME, SAME_ROW, ClaimRequest, LeasedMessage, RowKey
 from onceward.store.lanes import Lease
 from onceward.store.unique_bodies import UniqueBody
 
@@ -63,6 +63,9 @@ TICK: Final = 0.02
 """Seconds between two looks of the heartbeat while messages are handled."""
 LANES: Final = 100
 """Most lanes that one claim looks at."""
+MANY: Final = 16
+"""Messages of a claim from which on the next one is read and decoded before the lock is taken."""
+NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 HANDLED: Final = Done()
 REPEATED: Final = "a message with the same type and body is to be handled, or was within unique_for"
 CLAIM_LOST: Final = "the commit of its claim failed"
@@ -92,6 +95,13 @@ class Worker:
     none is handled by two.
     """
 
+    _many = False
+    """Whether the last claim had many messages, and what was read ahead of it was used."""
+    _registered = False
+    """Whether the file says that this worker may handle messages of an open claim."""
+    _logs_each = False
+    """Whether a line of the log for each message would be written."""
+
     def __init__(
         self,
         deps: RuntimeDeps,
@@ -119,6 +129,8 @@ class Worker:
         self._loop = EngineLoop(deps.db, "worker", self._look, reaper=lane_reaper(deps.db))
         self._active = Flag()
         self._size = 1
+        self._prepared: dict[RowKey, Prepared | Settlement] = {}
+        """Messages that were decoded ahead of their claim, by sequence, id and attempt."""
         self._served: frozenset[int] = frozenset()
         """Lanes that had a turn although more may wait in them: the others come first."""
         self._held: dict[int, Lease] = {}
@@ -127,12 +139,8 @@ class Worker:
         """Held while a lane is begun, or those that are not are given back."""
         self._rounds = Lock()
         """Held during a round: the loop's thread and callers of ``run_due`` take turns."""
-        self._registered = False
-        """Whether the file says that this worker may handle messages of an open claim."""
         self._quick = False
         """Whether the last round's handlers were well, and quicker than an open claim waits."""
-        self._logs_each = False
-        """Whether a line of the log for each message would be written."""
         self._left_leases = False
         """Whether an error may have left leases that this worker no longer works on."""
         self._run_now: _Run | None = None
@@ -222,6 +230,8 @@ class Worker:
         )
         self._batch.lost = False  # before the claim, which may be lost itself
         try:
+            if self._many and self._shares_claims and self._gate is None and self._types is None:
+                request = self._read_ahead(request)
             work = partial(self._claim, request=request)
             claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
             total = sum(map(len, claimed))
@@ -229,6 +239,7 @@ class Worker:
                 last, turn = claimed[-1][0].lane.lane_id, self._served
                 over = last in turn or len(turn) >= LANES
                 self._served = frozenset([last]) if over else turn | {last}
+            self._many = total >= MANY and (not request.ahead or self._is_ahead(claimed))
             if total:
                 started = self._db.clock.monotonic()
                 self._handle_all(claimed)
@@ -237,10 +248,24 @@ class Worker:
             self._left_leases = True
             raise
         finally:
+            self._prepared.clear()
             if self._gate is not None:
                 self._gate.leave()
         self._left_leases, self._batch.left_leases = self._batch.left_leases, False
         return total
+
+    def _read_ahead(self, request: ClaimRequest) -> ClaimRequest:
+        """Read and decode what a claim will find, so that no other writer waits for that."""
+        rows, now = inbox.read_ahead(self._db.read, request), self._db.now()
+        for row in rows:
+            leased = LeasedMessage(NO_LEASE, *row)
+            ready = resolve_handler(self._agent, leased, now, self._policy)
+            self._prepared[SAME_ROW(row)] = ready
+        return replace(request, ahead=dict(zip(self._prepared, rows, strict=True)))
+
+    def _is_ahead(self, claimed: list[list[LeasedMessage]]) -> bool:
+        """Return whether a claim found what was read ahead of it, and no other worker had it."""
+        return SAME(claimed[0][0]) in self._prepared
 
     @property
     def _shares_claims(self) -> bool:
@@ -344,8 +369,12 @@ class Worker:
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
         """Handle a lane's messages in order; return those that a pause leaves for later."""
         now = self._db.now()
-        # Bodies are decoded before any lock is held.
-        prepared = [resolve_handler(self._agent, leased, now, self._policy) for leased in messages]
+        prepared = [
+            resolve_handler(self._agent, leased, now, self._policy) if known is None else known
+            for leased, known in zip(
+                messages, map(self._prepared.get, map(SAME, messages)), strict=True
+            )
+        ]
         for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
             if (self._loop.notified.is_set() or not self._loop.started) and self._paused():
                 return messages[index:]

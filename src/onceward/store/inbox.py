@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from itertools import takewhile
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
@@ -17,13 +18,19 @@ from onceward.model.values import dataclass
 from onceward.model.vocabulary import Outcome, Reason
 from onceward.store import dead_letters, lanes, receipts
 from onceward.store.counters import bump
-from onceward.store.lanes import Lease
+from onceward.store.lanes import Lease, ReadyLane
 
 NEXT: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
   FROM _onceward_inbox
  WHERE lane_id = ? AND state = 'pending'
  ORDER BY seq LIMIT ?
+"""
+STILL_NEXT: Final = """
+SELECT seq, id, attempts + 1
+  FROM _onceward_inbox
+ WHERE lane_id = ?1 AND state = 'pending'
+ ORDER BY seq LIMIT ?2
 """
 NEXT_OF: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
@@ -122,7 +129,13 @@ UPDATE _onceward_lanes
 
 SEQ: Final = itemgetter(0)
 """The sequence of a row of ``NEXT``."""
+SAME_ROW: Final = itemgetter(0, 2, 7)
+"""Sequence, id and attempt of a row of ``NEXT``: while they are the same, so is the rest."""
+SAME: Final = attrgetter("seq", "id", "attempt")
+"""The same of a leased message."""
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+RowKey = tuple[Any, ...]
+"""Sequence, id and attempt of a message."""
 
 
 class LeasedMessage(NamedTuple):
@@ -163,6 +176,22 @@ class ClaimRequest:
     types: tuple[str, ...] | None = None
     served: frozenset[int] = frozenset()
     """Lanes whose turn is over: others of their rank are claimed first."""
+    ahead: Mapping[RowKey, tuple[Any, ...]] | None = None
+    """Rows that ``read_ahead`` found, by sequence, id and attempt."""
+
+
+def read_ahead(read: Rows, wanted: ClaimRequest) -> list[tuple[Any, ...]]:
+    """
+    Return rows of the first lane that a claim would find now; take no lock.
+
+    They prove nothing: the claim asks for each whether it is still next. Messages
+    that are to be claimed alone are left to it.
+    """
+    found = cast("list[ReadyLane]", read(lanes.READY, (wanted.lanes,)))
+    for lane_id, _, careful_to, _, _ in lanes.in_turn(found, wanted.served)[:1]:
+        rows = read(NEXT, (lane_id, wanted.messages))
+        return rows if rows and rows[0][0] > careful_to else []
+    return []
 
 
 def claim(
@@ -184,7 +213,7 @@ def claim(
         if left <= 0:
             break
         rows = (
-            tx.rows(NEXT, (lane_id, left))
+            _next(tx, lane_id, left, wanted.ahead)
             if types is None
             else tx.rows(NEXT_OF, (lane_id, types, left))
         )
@@ -198,6 +227,21 @@ def claim(
             claimed.append([LeasedMessage(held, *row) for row in rows])
             left -= len(rows)
     return claimed
+
+
+def _next(
+    tx: StoreTransaction,
+    lane_id: int,
+    limit: int,
+    ahead: Mapping[RowKey, tuple[Any, ...]] | None,
+) -> list[tuple[Any, ...]]:
+    """Return the next rows of a lane: those that were read ahead, if the first of it was."""
+    if ahead:
+        known = map(ahead.get, tx.rows(STILL_NEXT, (lane_id, limit)))
+        rows = list(takewhile(bool, known))
+        if rows:
+            return cast("list[tuple[Any, ...]]", rows)
+    return tx.rows(NEXT, (lane_id, limit))
 
 
 def find_in(
