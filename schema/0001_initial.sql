@@ -602,14 +602,15 @@ CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox
 BEGIN
     SELECT CASE
         WHEN i.paused_at IS NOT NULL THEN RAISE(ABORT, 'onceward:paused')
-        WHEN NEW.seq - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') > i.max_pending
+        WHEN NEW.seq > i.max_pending  -- or nothing need be read
+         AND NEW.seq - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') > i.max_pending
             THEN RAISE(ABORT, 'onceward:queue_full')
         END
       FROM _onceward_file_info AS i;
 END;
 
 -- Guards: a move that the state machine does not know fails, even from a SQLite shell.
-CREATE TRIGGER _onceward_outbox_guard BEFORE UPDATE OF state ON _onceward_outbox
+CREATE TRIGGER _onceward_outbox_guard AFTER UPDATE OF state ON _onceward_outbox
 WHEN NOT (   OLD.state = NEW.state
           OR (OLD.state = 'pending' AND NEW.state <> 'pending')
           OR (OLD.state = 'sent'    AND NEW.state <> 'cancelled')
@@ -649,7 +650,7 @@ BEGIN
        AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts WHERE body_id = OLD.body_id);
 END;
 
-CREATE TRIGGER _onceward_inbox_guard BEFORE UPDATE OF state ON _onceward_inbox
+CREATE TRIGGER _onceward_inbox_guard AFTER UPDATE OF state ON _onceward_inbox
 WHEN OLD.state <> 'pending' AND OLD.state <> NEW.state
 BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');

@@ -202,15 +202,10 @@ def _refuse_unreadable(text: str) -> None:
         json.loads(text, parse_constant=_refuse_constant)
     if len(text) > LONG or (
         len(text) > SAFE_BRACKETS
-        and _nested(text)
+        and ("[" in text or text.find("{", 1) > 0)  # cheaper than to count them
         and text.count("[") + text.count("{") > SAFE_BRACKETS
     ):
         from_json(f"[{text}]")
-
-
-def _nested(text: str) -> bool:
-    """Return whether *text* may be nested; finding one bracket is cheaper than counting them."""
-    return "[" in text or text.find("{", 1) > 0
 
 
 def message_type(model: type) -> str:

@@ -483,7 +483,7 @@ class Sender:
 
     def add_many(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> list[str]:
         """Store many messages in the caller's transaction, in their order; return their ids."""
-        if self._unlimited(tx) and not any(each.caller_chose_id for each in messages):
+        if self._unlimited(tx) and not outbox.any_may_be_known(messages):
             stored = [
                 each if each.body is None else outbox.with_body(tx, each) for each in messages
             ]
@@ -498,7 +498,7 @@ class Sender:
     ) -> list[str]:
         """Store messages that share a stored body; return their ids, new or known."""
         shared = [each._replace(body_id=body_id) for each in messages]
-        plain = self._unlimited(tx) and not any(each.caller_chose_id for each in shared)
+        plain = self._unlimited(tx) and not outbox.any_may_be_known(shared)
         if plain and self._insert(tx, shared):
             return [each.id for each in shared]
         return [self.add(tx, each) for each in shared]
@@ -506,7 +506,7 @@ class Sender:
     def _insert(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> bool:
         """Insert many rows at once; False where the file has limits by now, which must decide."""
         try:
-            tx.insert(outbox.INSERT, [each.row for each in messages])
+            tx.insert(outbox.INSERT, list(map(outbox.ROW, messages)))
         except ConstraintError as error:
             if self.admission.is_limit_error(error):
                 return False

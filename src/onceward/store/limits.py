@@ -365,7 +365,7 @@ def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None
     reason = reason_text("drop_new", f"the limit of {full.where} is reached")
     beside = message.body is not None and message.body_id is None
     stored = outbox.with_body(tx, message) if beside else message
-    tx.rows(ADD_DROPPED, (*stored._replace(due_at=None, held_by=None).row, tx.now, reason))
+    tx.rows(ADD_DROPPED, (*outbox.ROW(stored._replace(due_at=None, held_by=None)), tx.now, reason))
     named = message.id, message.recipient, message.session
     tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
     _count(tx, 1)

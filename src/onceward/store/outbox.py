@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import starmap
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
@@ -275,11 +275,6 @@ class OutgoingMessage(NamedTuple):
     """The send that it belongs to, where observers see it; no column of the outbox."""
 
     @property
-    def row(self) -> tuple[Any, ...]:
-        """The bindings of ``INSERT``."""
-        return self[: len(COLUMNS)]
-
-    @property
     def text(self) -> str:
         """The whole frame, with its body."""
         return self.frame if self.body is None else f"{self.frame}{self.body}}}"
@@ -292,6 +287,10 @@ class OutgoingMessage(NamedTuple):
 
 COLUMNS: Final = OutgoingMessage._fields[: OutgoingMessage._fields.index("body")]
 """The columns that a new message fills, in the order of its fields."""
+ROW: Final = itemgetter(slice(len(COLUMNS)))
+"""The bindings of ``INSERT``, for a message."""
+CHOSEN: Final = attrgetter("chosen_id")
+KEY: Final = attrgetter("key")
 INSERT: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(COLUMNS)})
 VALUES ({", ".join("?" * len(COLUMNS))})
@@ -348,10 +347,10 @@ def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
     beside = message.body is not None and message.body_id is None
     stored = with_body(tx, message) if beside else message
     if tx.batching and stored.body_id is None and not stored.caller_chose_id:
-        tx.gather(INSERT, stored.row)
+        tx.gather(INSERT, ROW(stored))
         return stored.id
     try:
-        tx.run(INSERT, stored.row)
+        tx.run(INSERT, ROW(stored))
     except ConstraintError as error:
         if beside:
             release_body(tx, cast("int", stored.body_id))
@@ -364,6 +363,11 @@ def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
 def with_body(tx: StoreTransaction, message: OutgoingMessage) -> OutgoingMessage:
     """Store the body that stands beside a message; return the message with its number."""
     return message._replace(body_id=insert_body(tx, cast("str", message.body)))
+
+
+def any_may_be_known(messages: Sequence[OutgoingMessage]) -> bool:
+    """Return whether the caller chose the id or a key of one of *messages*."""
+    return any(map(CHOSEN, messages)) or any(map(KEY, messages))
 
 
 def is_known(tx: StoreTransaction, message: OutgoingMessage) -> bool:

@@ -151,9 +151,8 @@ def _parcel(
     held: PeerLease, mine: SenderInfo, rows: list[OutboxRow], owed: PendingReceipts
 ) -> Parcel:
     frames: list[ParcelFrame] = []
-    upto = held.redelivered_upto_seq
     for row in rows:
-        again = bool(row.pushed) or row.seq <= upto
+        again = bool(row.pushed) or row.seq <= held.redelivered_upto_seq
         frames.append(ParcelFrame(row.id, row.frame, row.frame_digest, again))
     return Parcel(
         sender=mine.agent,
@@ -265,7 +264,7 @@ def _choose(
             choice.expired.append(row.seq)
         elif not row.intact:
             choice.corrupt.append(row.seq)
-        elif lanes and (row.lane, row.rank) in lanes:
+        elif (row.lane, row.rank) in lanes:
             choice.parked.append((lanes[row.lane, row.rank], row.seq))
         else:
             own = FRAME + len(to_json(row.id)) + len(row.frame.encode())
