@@ -26,7 +26,7 @@ BATCH: Final = 100
 ROUNDS: Final = 3
 TABLE: Final = "CREATE TABLE IF NOT EXISTS work (number INTEGER NOT NULL, text TEXT NOT NULL)"
 WRITE: Final = "INSERT INTO work (number, text) VALUES (?, ?)"
-GOALS: Final = (Goal("rate", at_least=12_000), Goal("ratio", at_least=0.5))
+GOALS: Final = (Goal("rate", at_least=12_000), Goal("ratio", at_least=0.45))
 
 bob: Final = Agent("bob")
 
