@@ -98,6 +98,7 @@ def forgetful(folder: Path, name: str) -> None:
         signal.pause()
 
 
+@pytest.mark.broken("its trials use the same ids, each in files of its own")
 @pytest.mark.parametrize(
     ("role", "planted", "word"), [("sender", hasty, "promised"), ("worker", forgetful, "effect")]
 )
