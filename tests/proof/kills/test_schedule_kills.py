@@ -18,6 +18,8 @@ from onceward.store import schedules
 
 KILLS = size(200, 30, "ONCEWARD_SCHEDULE_KILLS")
 SEED = proof_seed()
+MOSTLY = 0.8
+"""How often a process is killed after it has begun; else wherever it is."""
 SENT = 10
 """Messages, for each kill, below which the trial has shown nothing."""
 PROCESS = """
@@ -47,6 +49,7 @@ box = Postbox(
 )
 for missed in ("all", "one", "skip"):
     box.schedules.add(missed, every=1, missed=missed, to="carol")
+print("begun", flush=True)
 time.sleep(600)
 """
 DATES = """
@@ -60,21 +63,35 @@ def torture(path: Path, kills: int, dice: random.Random, advance: str) -> None:
 
     def begin() -> subprocess.Popen[bytes]:
         jump = dice.choice((0, 0, 20, -20, 300))
-        return subprocess.Popen([sys.executable, "-c", PROCESS, path, str(now + jump), advance])
+        words = [sys.executable, "-c", PROCESS, path, str(now + jump), advance]
+        return subprocess.Popen(words, stdout=subprocess.PIPE)
 
     both = [begin(), begin()]
     try:
         for _ in range(kills):
-            time.sleep(dice.uniform(0.4, 0.9))
             which = dice.randrange(2)
-            both[which].kill()
-            both[which].wait()
+            if dice.random() < MOSTLY:
+                _line(both[which])
+            time.sleep(dice.uniform(0, 0.5))
+            _end(both[which])
             both[which] = begin()
+        for each in both:
+            _line(each)
         time.sleep(1)
     finally:
         for each in both:
-            each.kill()
-            each.wait()
+            _end(each)
+
+
+def _line(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has begun, however busy the machine is."""
+    assert process.stdout is not None
+    assert process.stdout.readline()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.kill()
 
 
 def dates(path: Path) -> dict[str, list[str]]:
