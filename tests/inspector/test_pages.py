@@ -32,6 +32,13 @@ PAGES = (
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search look at all files, also on a busy machine."""
+    monkeypatch.setattr(search, "BUDGET", 60.0)
+    monkeypatch.setattr(search, "PER_BOX", 60.0)
+
+
 def text(web: TestClient, address: str) -> str:
     """Return the words of a page."""
     answer = web.get(address)
@@ -163,9 +170,8 @@ def test_bodies_are_text_and_secrets_are_hidden(web: TestClient, home: Home) -> 
     assert "4111 1111" in page
 
 
-def test_a_pattern_hides_more(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_hides_more(home: Home) -> None:
     """Also in the whole frame, and a search for hidden text finds nothing."""
-    monkeypatch.setattr(search, "BUDGET", 60.0)  # a busy machine looks at all files, too
     from onceward.inspector import app  # noqa: PLC0415 - beside its use
 
     made = app([home.path], clock=home.clock, redact=[r"\d{4}( \d{4}){3}", "sku"])
