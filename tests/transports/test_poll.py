@@ -212,7 +212,8 @@ def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -
         with Child(command, "stdin", "stdout") as other:
             message = laptop.receive(timeout=60)
             told, _ = other.ended()
-        assert message is not None
+        [peer] = box.peers.list()
+        assert message is not None, (told, peer, box.stats(), laptop.stats())
         message.ack()
         [peer] = box.peers.list()
 
