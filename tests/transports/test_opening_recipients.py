@@ -12,10 +12,18 @@ import pytest
 from onceward import Postbox
 from onceward.db import database, descriptors, open_files
 from onceward.db.file_checks import file_key
-from onceward.transports import file_slots
+from onceward.transports import file, file_slots
 
 OPENING = 18
 """Statements from the connection to the commit of the open barrier, pragmas included."""
+
+
+@pytest.fixture(autouse=True)
+def no_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the files of other tests, which may be closed later, take no place."""
+    slots = file_slots.FileSlots()
+    monkeypatch.setattr(file_slots, "slots", slots)
+    monkeypatch.setattr(file, "slots", slots)
 
 
 @pytest.fixture
