@@ -63,7 +63,7 @@ def torture(path: Path, kills: int, dice: random.Random, advance: str) -> None:
 
     def begin() -> subprocess.Popen[bytes]:
         jump = dice.choice((0, 0, 20, -20, 300))
-        words = [sys.executable, "-c", PROCESS, path, str(now + jump), advance]
+        words = [sys.executable, "-c", PROCESS, str(path), str(now + jump), advance]
         return subprocess.Popen(words, stdout=subprocess.PIPE)
 
     both = [begin(), begin()]
