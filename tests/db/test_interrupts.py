@@ -9,9 +9,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from onceward import Postbox
 from onceward.db import group_commit, transaction
+from onceward.db.transaction import SavepointMark, StoreTransaction
 
 from .conftest import Open
 
@@ -188,3 +190,27 @@ def test_an_interrupt_anywhere_leaves_a_lone_writer_free_to_go_on(opened: Open) 
         assert nth > 20
 
     assert [] == box.check()
+
+
+def test_an_interrupt_before_a_savepoint_undoes_nothing(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block and the writer that waited for it are committed; the interrupt comes after."""
+    box, real, raised = opened(durability="fast"), StoreTransaction.savepoint, list[int]()
+
+    def savepoint(tx: StoreTransaction) -> SavepointMark:
+        if not raised:
+            raised.append(1)
+            raise KeyboardInterrupt
+        return real(tx)
+
+    neighbour = Thread(target=box.send, args=("b", "beside"), daemon=True)
+    with pytest.raises(KeyboardInterrupt), box.begin() as inside:
+        inside.send("b", "inside")
+        neighbour.start()
+        until(lambda: box._db.writer.queue.waiting)
+        monkeypatch.setattr(StoreTransaction, "savepoint", savepoint)
+    neighbour.join(60)
+
+    assert [1] == raised
+    assert {"inside", "beside"} == {past.body for past in box.history().messages}

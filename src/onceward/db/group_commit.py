@@ -106,15 +106,17 @@ class WriteRequest(Generic[T]):
         """Run the work and keep its result or its translated error; undo failed *nested* work."""
         self.tx, self.error = tx, None
         tx.effects, tx.message_ids = self.effects, self.ids = [], []
+        opened = False
         try:
             if nested:
                 tx.savepoint()
+                opened = True
             self.result = self.work(tx)  # type: ignore[misc]  # callers without work are not attempted
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
             self.error = mapped(error)
             if self.error is not error:
                 self.error.__cause__ = error
-            if nested:
+            if opened:  # not by an interrupt; else that of an outer unit would be undone, or none
                 tx.rollback_savepoint()
             return
         if nested:
