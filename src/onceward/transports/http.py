@@ -75,7 +75,8 @@ class HttpTransport:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
         self._network, self._lock = Network(), Lock()
-        self._pool: httpcore2.ConnectionPool | None = None
+        self._pools: dict[str, httpcore2.ConnectionPool] = {}
+        """By the scheme of a url."""
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* may be that of a home; reach nothing."""
@@ -149,11 +150,12 @@ class HttpTransport:
         except NoKey as error:
             raise Unreachable(str(error)) from error
         target = f"{url.rstrip('/')}/v1/agents/{asked.recipient}/{asked.verb}"
-        headers = [("host", urlsplit(target).netloc), *asked.headers.items()]
+        place = urlsplit(target)
+        headers = [("host", place.netloc), *asked.headers.items()]
         try:
             with (
                 self._network.exchange(self._settings.deliver_timeout),
-                self._open_pool().stream(
+                self._open_pool(place.scheme).stream(
                     "POST", target, headers=headers, content=asked.body
                 ) as response,
             ):
@@ -178,23 +180,24 @@ class HttpTransport:
     def _now(self) -> Millis:
         return self._context.clock.now()
 
-    def _open_pool(self) -> httpcore2.ConnectionPool:
+    def _open_pool(self, scheme: str) -> httpcore2.ConnectionPool:
         with self._lock:
-            if self._pool is None:
-                self._pool = httpcore2.ConnectionPool(
-                    self._tls(),
+            pool = self._pools.get(scheme)
+            if pool is None:
+                pool = self._pools[scheme] = httpcore2.ConnectionPool(
+                    self._tls(scheme),
                     max_connections=None,
                     max_keepalive_connections=self._settings.carriers,
                     keepalive_expiry=IDLE,
                     network_backend=self._network,
                 )
-            return self._pool
+            return pool
 
-    def _tls(self) -> ssl.SSLContext:
+    def _tls(self, scheme: str) -> ssl.SSLContext | None:
         """Return how certificates are checked; raises Unreachable where a file cannot be read."""
         settings = self._settings
         if not settings.http_ca and not settings.http_certificate:
-            return _usual_authorities()
+            return _usual_authorities() if scheme == "https" else None
         what = f"http_ca {settings.http_ca}"
         try:
             context = ssl.create_default_context(cafile=settings.http_ca or None)
@@ -212,8 +215,8 @@ class HttpTransport:
         """End the pushes under way and close the connections; safe to call twice."""
         if self._network.close():
             with self._lock:
-                pool, self._pool = self._pool, None
-            if pool is not None:
+                pools, self._pools = self._pools, {}
+            for pool in pools.values():
                 pool.close()
 
 
