@@ -15,7 +15,7 @@ from onceward.model.vocabulary import Reason
 from onceward.store import lanes, mailbox_keys
 from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
-from onceward.store.outbox import PUSHED
+from onceward.store.outbox import PUSHED, undelivered
 
 INSERT_FROM_OUTBOX: Final = f"""
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
@@ -116,21 +116,11 @@ DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND
 """
 DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
 PURGE: Final = "DELETE FROM _onceward_dead_letters WHERE dead_at < ?"
-TASKS_FAILED: Final = """
-INSERT INTO onceward_send (recipient, type, session, key, body)
-SELECT i.agent, 'worker_result', json_extract(d.frame, '$.callersession'), 'worker_result:' || d.id,
-       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
-                   'error', d.reason || ': ' || coalesce(d.last_error, ''), 'run_id', NULL,
-                   'result', NULL, 'partial', NULL)
-  FROM _onceward_file_info AS i, _onceward_dead_letters AS d
- WHERE d.origin = 'outbox'
-   AND d.id IN (SELECT value FROM json_each(?))
-   AND instr(d.frame, '"callersession"')
-   AND json_type(d.frame, '$.callersession') = 'text'
-   AND NOT EXISTS (SELECT 1
-                     FROM _onceward_outbox AS o
-                    WHERE o.recipient = i.agent AND o.key = 'worker_result:' || d.id)
-"""
+TASKS_FAILED: Final = undelivered("""
+SELECT id, session, reason || ': ' || coalesce(last_error, '') AS error, frame AS head
+  FROM _onceward_dead_letters
+ WHERE origin = 'outbox' AND id IN (SELECT value FROM json_each(?))
+""")
 
 
 def add_from_outbox(

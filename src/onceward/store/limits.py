@@ -14,7 +14,7 @@ from onceward.model.values import dataclass
 from onceward.model.vocabulary import LimitScope, Overflow, Reason
 from onceward.store import outbox
 from onceward.store.counters import bump
-from onceward.store.outbox import TICKET_FAILED, OutgoingMessage
+from onceward.store.outbox import TICKET_FAILED, OutgoingMessage, undelivered
 
 SUMMARY: Final = "onceward.summary"
 """Type of the message that summarizes dropped ones."""
@@ -121,21 +121,12 @@ ADD_DROPPED: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
 VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'dropped', ?, ?)
 """
-TASK_DROPPED: Final = """
-INSERT INTO onceward_send (recipient, type, session, key, body)
-SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worker_result:' || d.id,
-       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
-                   'error', d.reason, 'run_id', NULL, 'result', NULL, 'partial', NULL)
-  FROM _onceward_file_info AS i,
-       (SELECT o.id, o.session, o.reason,
-               CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END AS head
-          FROM _onceward_outbox AS o
-         WHERE o.id = ? AND instr(o.frame, '"callersession"')) AS d
- WHERE json_type(d.head, '$.callersession') = 'text'
-   AND NOT EXISTS (SELECT 1
-                     FROM _onceward_outbox AS r
-                    WHERE r.recipient = i.agent AND r.key = 'worker_result:' || d.id)
-"""
+TASK_DROPPED: Final = undelivered("""
+SELECT id, session, reason AS error,
+       CASE WHEN body_id IS NULL THEN frame ELSE frame || 'null}' END AS head
+  FROM _onceward_outbox
+ WHERE id = ?
+""")
 UNSUMMARIZED: Final = f"""
 SELECT d.seq, d.line, d.summary_id
   FROM _onceward_drops AS d

@@ -333,6 +333,27 @@ class OutboxRow(NamedTuple):
         return digest(self.frame) if self.head is not None or self.digest is None else self.digest
 
 
+def undelivered(tasks: str) -> str:
+    """
+    Return the statement that tells callers, once each, that their *tasks* were never handled.
+
+    *tasks* selects ``id``, ``session``, ``error`` and ``head`` of messages, tasks or not; the
+    head is a frame, or the frame with another body.
+    """
+    return f"""
+INSERT INTO onceward_send (recipient, type, session, key, body)
+SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worker_result:' || d.id,
+       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
+                   'error', d.error, 'run_id', NULL, 'result', NULL, 'partial', NULL)
+  FROM _onceward_file_info AS i, ({tasks}) AS d
+ WHERE instr(d.head, '"callersession"')
+   AND json_type(d.head, '$.callersession') = 'text'
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_outbox AS r
+                    WHERE r.recipient = i.agent AND r.key = 'worker_result:' || d.id)
+"""
+
+
 def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """
     Store a message; return its id, or the id of the same message stored before.
