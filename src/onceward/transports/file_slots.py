@@ -142,17 +142,17 @@ class FileSlots:
 
     def shed(self) -> None:
         """Close every idle file."""
-        with self._lock:
-            keys = [key for key, slot in self._slots.items() if not slot.users]
-            idle = [self._slots.pop(key) for key in keys]
-        for slot in idle:
-            self._close(slot)
+        self._close_beyond(0, lambda _: True)
 
     def close_idle(self, now: float) -> int:
         """Close the files beyond ``KEPT`` that have been idle for ``IDLE`` seconds; count them."""
+        return self._close_beyond(KEPT, lambda slot: now - slot.idle_since >= IDLE)
+
+    def _close_beyond(self, kept: int, wanted: Callable[[Slot], bool]) -> int:
+        """Close the idle files that are *wanted*, but for the *kept* that were used last."""
         with self._lock:
-            spare = islice(self._slots.items(), max(0, len(self._slots) - KEPT))
-            keys = [key for key, slot in spare if not slot.users and now - slot.idle_since >= IDLE]
+            spare = islice(self._slots.items(), max(0, len(self._slots) - kept))
+            keys = [key for key, slot in spare if not slot.users and wanted(slot)]
             idle = [self._slots.pop(key) for key in keys]
         for slot in idle:
             self._close(slot)
