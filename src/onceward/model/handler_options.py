@@ -67,18 +67,19 @@ class HandlerRules:
         """Return whether a message ends with *error*, however many attempts are left."""
         if isinstance(error, HandlerSignal | Paused | LeaseLost):
             return False
-        if any(isinstance(each, self.no_retry) for each in (error, *_members(error))):
+        single = _single(error)
+        if any(isinstance(each, self.no_retry) for each in (error, *single)):
             return True
         if self.retry_on is None or isinstance(error, self.retry_on):
             return False
-        return not all(isinstance(each, self.retry_on) for each in _members(error) or [error])
+        return not all(isinstance(each, self.retry_on) for each in single)
 
 
-def _members(error: BaseException) -> list[BaseException]:
-    """Return the exceptions of a group and of the groups in it; none for any other exception."""
+def _single(error: BaseException) -> list[BaseException]:
+    """Return the exceptions of a group and of the groups in it; any other one by itself."""
     if not isinstance(error, BaseExceptionGroup):
-        return []
-    return [leaf for each in error.exceptions for leaf in _members(each) or [each]]
+        return [error]
+    return [one for each in error.exceptions for one in _single(each)]
 
 
 PLAIN_RULES: Final = HandlerRules()
