@@ -107,7 +107,7 @@ class HandlerCommitBatch:
 
     def note(self, work: Callable[[StoreTransaction], T], *, alone: bool) -> T:
         """
-        Write what stays, whatever becomes of the handler that is about to be called.
+        Write what stays, also where the handler that is about to be called fails.
 
         It is committed now where *alone*, and otherwise as a claim is: with the effects of
         quick handlers, or by ``heartbeat`` before those of one that takes long.

@@ -68,7 +68,7 @@ class HandlerRequests:
         self._count = 0
         self._made: list[MadeRequest] = []
         self._awaited: Suspended | None = None
-        """Why this call has ended, whatever its handler made of that."""
+        """Why this call has ended, also where its handler caught that."""
         self._adopted: dict[int, str] = {}
         """Requests from before a replay that this call has found again, by their number."""
 

@@ -31,7 +31,7 @@ class Network(httpcore2.NetworkBackend):
     The connections of a transport.
 
     A thread makes one exchange at a time, and waits for all of it no longer than the exchange
-    may take. Closing ends exchanges under way, whatever they wait for.
+    may take. Closing ends exchanges under way, also those that wait for a name.
     """
 
     def __init__(self) -> None:

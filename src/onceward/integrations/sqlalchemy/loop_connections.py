@@ -30,7 +30,7 @@ class LoopConnection(AdaptedConnection):
     """
     A connection that makes its calls on the thread of one transaction, in an async handler.
 
-    A call that has begun is awaited to its end, whatever cancels the task.
+    A call that has begun is awaited to its end, also when its task is cancelled.
     """
 
     def __init__(self, plain: Connection, thread: Any) -> None:
