@@ -5,12 +5,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Self
 
-import apsw
 import pytest
 from pydantic import model_validator
 
 from onceward import Agent, Msg, Postbox
 from onceward.runtime import commit_batch, worker
+from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.store import inbox, lanes
 from onceward.store.inbox import SAME_ROW, ClaimRequest
 
@@ -86,25 +86,27 @@ def test_messages_that_are_claimed_alone_are_not_read_ahead(box: Postbox) -> Non
 def test_bodies_are_decoded_before_the_lock_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a worker decodes the bodies of a backlog, another process can write to the file."""
+    """A worker decodes the bodies of a backlog before it takes the lock of the file."""
     for module in (commit_batch, worker):
         monkeypatch.setattr(module, "CLAIM_WAITS", 60.0)
     for limit in ("QUICK", "SLOW"):  # a busy machine changes no size of a claim
         monkeypatch.setattr(worker, limit, 60.0)
     locked, ended = list[bool](), Event()
-    other = apsw.Connection(str(tmp_path / "b.db"))
+    batches = list[HandlerCommitBatch]()
+
+    class Listed(HandlerCommitBatch):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            batches.append(self)
+
+    monkeypatch.setattr(worker, "HandlerCommitBatch", Listed)
 
     class Probe(Msg, type="probe"):
         number: int
 
         @model_validator(mode="after")
         def look(self) -> Self:
-            try:
-                other.execute("BEGIN IMMEDIATE; ROLLBACK")
-            except apsw.BusyError:
-                locked.append(True)
-            else:
-                locked.append(False)
+            locked.append(any(each._tx is not None for each in batches))
             return self
 
     agent = Agent("b")
