@@ -221,6 +221,26 @@ def test_adding_again_changes_nothing_and_another_definition_replaces(world: Wor
     assert [True, False] == [box.schedules.remove("tick") for _ in range(2)]
 
 
+def test_adding_again_with_a_start_loses_no_date_that_passed(world: World) -> None:
+    """A program that says *start_at* at every start sends what it missed, as without one."""
+    box = world.open("bob")
+    start = box._db.now() // HOUR * HOUR + 2 * HOUR
+    rules: dict[str, dict[str, Any]] = {"tick": {"every": "1h"}, "cron": {"cron": "0 * * * *"}}
+    for name, rule in rules.items():
+        box.schedules.add(name, missed="all", start_at=start, **rule)
+    world.clock.forward((start - box._db.now()) / 1000 + 2.5 * 3600)
+    again = [
+        box.schedules.add(name, missed="all", start_at=start, **rule)
+        for name, rule in rules.items()
+    ]
+    earlier = box.schedules.add("cron", missed="all", start_at=start + HOUR, **rules["cron"])
+    box.run_until_idle()
+
+    assert [start, start] == [each.next_at for each in again]
+    assert start + 3 * HOUR == earlier.next_at
+    assert [iso(start + k * HOUR) for k in range(3)] == dates(box)
+
+
 def test_bodies_and_options_arrive_as_they_were_given(world: World) -> None:
     """What a schedule sends is what ``send`` would send."""
     box = world.open("bob")

@@ -57,8 +57,8 @@ class Schedules:
         It goes to this agent itself by default, and without a *body* it is a ``Tick``.
         Its headers ``schedule`` and ``scheduledat`` say which date it stands for. The
         first date is *start_at*, or the next one by *cron*, or one span from now. Adding
-        the same schedule again changes nothing; another definition under its name
-        replaces it, and a pause stays.
+        the same schedule again changes nothing, and loses no date that passed; another
+        definition under its name replaces it, and a pause stays.
 
         Raises:
             InvalidArgument, InvalidMessage: the rule, name or message breaks its rules.
@@ -86,7 +86,7 @@ class Schedules:
             next_at=rule.after(now if start_at is None else max(first - 1, now), date=first),
         )
         self._scheduler.compose(made, now)  # what cannot be sent is refused now
-        return self._put(made, keep=start_at is None)
+        return self._put(made, None if start_at is None else first)
 
     def list(self) -> list[Schedule]:
         """Return all schedules, by name."""
@@ -121,21 +121,29 @@ class Schedules:
             raise InvalidArgument(msg)
         return self._scheduler.send_now(tx, found)
 
-    def _put(self, made: ScheduledMessage, *, keep: bool) -> Schedule:
+    def _put(self, made: ScheduledMessage, first: Millis | None) -> Schedule:
         """Store a schedule; a known one with the same definition is left as it is."""
-        known = self._db.read(schedules.ONE, (made.name,))
-        if not (keep and known and ScheduledMessage(*known[0]).is_like(made)):
-            self._db.write(partial(_put, made=made, keep=keep))
+        known = [ScheduledMessage(*row) for row in self._db.read(schedules.ONE, (made.name,))]
+        if not (known and known[0].is_like(made) and _keeps_date(known[0], made, first)):
+            self._db.write(partial(_put, made=made, first=first))
             self._db.notifier.notify("out")
         [row] = self._db.read(schedules.LIST, (made.name,))
         return Schedule(*row)
 
 
-def _put(tx: StoreTransaction, *, made: ScheduledMessage, keep: bool) -> None:
+def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) -> None:
     known = schedules.find(tx, made.name)
-    if keep and known is not None and known.rule == made.rule:
+    if known is not None and _keeps_date(known, made, first):
         made = made._replace(next_at=known.next_at)
     tx.run(schedules.PUT, {**made._asdict(), "now": tx.now})
+
+
+def _keeps_date(known: ScheduledMessage, made: ScheduledMessage, first: Millis | None) -> bool:
+    """Return whether the next date of a known schedule is one of *made*, from *first* on."""
+    if known.rule != made.rule or first is None:
+        return known.rule == made.rule
+    date = known.next_at
+    return first <= date <= made.next_at and date == made.rule.until(date, date=first)
 
 
 def _pause(tx: StoreTransaction, *, name: str) -> bool:
