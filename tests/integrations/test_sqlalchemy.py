@@ -16,7 +16,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from onceward import Agent, AsyncContext, Context, Depends, Postbox
 from onceward.errors import ForeignHandle, InvalidArgument, OutcomeUnknown, SendError, StoreError
-from onceward.integrations.sqlalchemy import WrongThread, engine, session_for, transaction
+from onceward.integrations.sqlalchemy import (
+    WrongThread,
+    dbapi,
+    engine,
+    session_for,
+    transaction,
+)
 
 InHandler = Annotated[Session, Depends(session_for)]
 
@@ -177,6 +183,55 @@ def test_a_session_in_a_block_can_fail_alone(box: Postbox, db: sa.Engine) -> Non
     assert ([], ["1"]) == stored(box)
 
 
+@pytest.mark.parametrize("undone", [False, True], ids=["commits", "undone"])
+def test_a_session_is_not_committed_over_one_that_began_inside_it(
+    box: Postbox, db: sa.Engine, *, undone: bool
+) -> None:
+    """Its end would be that of the other, too, whose rollback would undo nothing any more."""
+    with box.begin():
+        first, second = Session(db), Session(db)
+        for number, session in enumerate((first, second), 1):
+            session.add(Invoice(cents=number))
+            session.flush()
+        if undone:
+            with pytest.raises(ProgrammingError, match="inside this one"):
+                first.commit()
+            second.rollback()
+            first.close()
+        else:
+            second.commit()
+            first.commit()
+
+    assert ([] if undone else [1, 2], []) == stored(box)
+
+
+def test_a_savepoint_that_is_gone_is_not_rolled_back_in_silence(
+    box: Postbox, db: sa.Engine
+) -> None:
+    """As with every other driver, the error says that its rows stay."""
+    with db.connect() as work:
+        outer = work.begin_nested()
+        inner = work.begin_nested()
+        work.execute(sa.insert(Invoice).values(cents=1))
+        with pytest.warns(sa.exc.SAWarning, match="deassociated"):
+            outer.commit()
+        with pytest.raises(dbapi.OperationalError, match="no such savepoint"):
+            inner.rollback()
+
+
+def test_a_session_that_outlives_its_block_is_told(box: Postbox, db: sa.Engine) -> None:
+    """What it wrote before is committed with the block; the error does not say otherwise."""
+    session = Session(db)
+    with box.begin():
+        session.add(Invoice(cents=1))
+        session.flush()
+    with pytest.raises(OperationalError, match="ended before this session"):
+        session.scalars(sa.select(Invoice)).all()
+    session.close()
+
+    assert ([1], []) == stored(box)
+
+
 def test_a_transaction_ends_with_its_session(box: Postbox, db: sa.Engine) -> None:
     """What ``transaction`` returned cannot send after the commit."""
     with Session(db) as session:
@@ -238,6 +293,27 @@ def test_the_end_of_a_handler_flushes(box: Postbox) -> None:
         told = [dead.reason for dead in billing.dead_letters.list()]
 
         assert (["max_retries_exceeded"], [5]) == (told, stored(billing)[0])
+
+
+def test_a_handler_that_goes_on_after_a_failed_flush_fails(box: Postbox) -> None:
+    """The flush undid the rows before it, so the message is not processed without them."""
+    shop = Agent("shop")
+
+    @shop.on("invoice", attempts=1)
+    def book(body: int, session: InHandler) -> None:
+        session.add(Invoice(id=body, cents=5))
+        session.flush()
+        session.add(Invoice(id=body + 1, cents=-1))
+        with pytest.raises(IntegrityError):
+            session.flush()
+
+    with Postbox(box.path.with_name("bank.db"), agent=shop, start=False) as bank:
+        Base.metadata.create_all(engine(bank))
+        bank.send("shop", 1, type="invoice")
+        bank.run_until_idle()
+        [dead] = bank.dead_letters.list()
+
+    assert "PendingRollbackError" in str(dead.last_error)
 
 
 def test_an_async_handler_is_refused() -> None:

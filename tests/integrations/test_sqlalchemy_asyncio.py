@@ -435,6 +435,27 @@ def test_the_end_of_a_handler_flushes(in_shop: InShop) -> None:
     assert (["max_retries_exceeded"], [5]) == in_shop(story)
 
 
+def test_a_handler_that_goes_on_after_a_failed_flush_fails(in_shop: InShop) -> None:
+    """The flush undid the rows before it, so the message is not processed without them."""
+    agent = Agent("billing")
+
+    @agent.on("invoice", attempts=1)
+    async def book(cents: int, session: InHandler) -> None:
+        session.add(Invoice(cents=cents))
+        await session.flush()
+        session.add(Invoice(cents=-cents))
+        with pytest.raises(IntegrityError):
+            await session.flush()
+
+    async def story(shop: Shop) -> Any:
+        async with billing(shop, agent) as other:
+            await deliver(shop, other, 5)
+            return [str(dead.last_error) for dead in await other.box.dead_letters.list()]
+
+    [error] = in_shop(story)
+    assert "PendingRollbackError" in error
+
+
 def test_a_handler_that_is_cancelled_anywhere_leaves_all_or_nothing(in_shop: InShop) -> None:
     """Whatever it waited for, its rows and its messages agree, and the next one is handled."""
     agent, left = Agent("billing"), list[int]()

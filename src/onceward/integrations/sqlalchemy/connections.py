@@ -35,10 +35,20 @@ OTHER_THREAD: Final = (
     " each thread has a session of its own"
 )
 NO_TRANSACTION: Final = "no transaction is open: AUTOCOMMIT has neither savepoints nor messages"
+INSIDE: Final = (
+    "another SQLAlchemy session of this block or handler began inside this one, and would be"
+    " committed with it: end that one first"
+)
+BLOCK_ENDED: Final = (
+    "the block or handler that it joined ended before this session, with all that it had written:"
+    " close the session inside"
+)
 
 _numbers = count(1)
 _begun: WeakKeyDictionary[Database, StoreTransaction] = WeakKeyDictionary()
 """The open transaction of each file that a connection of ours began, not a block or a handler."""
+_joined: WeakKeyDictionary[Database, list[Connection]] = WeakKeyDictionary()
+"""The connections that have joined a block or a handler of each file, in their order."""
 
 
 class StatementRunner(Protocol):
@@ -108,6 +118,7 @@ class Connection:
         if not self._only_reads:
             self._joined = _open(tx, self._name)
             self._tx = tx
+            _joined.setdefault(self._db, []).append(self)
 
     def commit(self) -> None:
         """Commit, or let the savepoint join the block or handler that commits later."""
@@ -115,6 +126,7 @@ class Connection:
         self._only_reads = False
         if (tx := self._tx) is None:
             return
+        self._check_innermost(tx)
         try:
             with self._translated():
                 if self._joined is None:
@@ -135,7 +147,8 @@ class Connection:
         try:
             with self._translated():
                 if self._joined is not None:
-                    self._undo(tx, self._name, self._joined)
+                    with suppress(apsw.SQLError):  # its block has ended
+                        self._undo(tx, self._name, self._joined)
                 elif self._db.writer._tx is tx:
                     self._db.writer.rollback()
         finally:
@@ -147,6 +160,8 @@ class Connection:
             each._finish()
         if _begun.get(self._db) is self._tx:
             del _begun[self._db]
+        if self._joined is not None:
+            _joined[self._db].remove(self)
         self._tx = self._joined = None
         self._lent, self._marks = [], {}
 
@@ -188,10 +203,9 @@ class Connection:
         """Undo a savepoint; no-op where the transaction is over, and the savepoint with it."""
         if self._db.writer._tx is not tx or not tx.alive:
             return
-        with suppress(apsw.SQLError):  # its block has ended
-            _execute(tx, f"ROLLBACK TO {name}")
-            _execute(tx, f"RELEASE {name}")
-            del tx.effects[mark.effects :], tx.message_ids[mark.message_ids :]
+        _execute(tx, f"ROLLBACK TO {name}")
+        _execute(tx, f"RELEASE {name}")
+        del tx.effects[mark.effects :], tx.message_ids[mark.message_ids :]
 
     # -- statements -------------------------------------------------------------------------
 
@@ -237,7 +251,12 @@ class Connection:
 
     def _check_alive(self, tx: StoreTransaction) -> None:
         if not tx.alive or self._db.writer._tx is not tx:
-            raise StoreFault(ENDED)
+            raise StoreFault(ENDED if self._joined is None else BLOCK_ENDED)
+
+    def _check_innermost(self, tx: StoreTransaction) -> None:
+        open_there = [each for each in _joined.get(self._db, ()) if each._tx is tx]
+        if self in open_there[:-1]:
+            raise ProgrammingError(INSIDE)
 
     def _open_transaction(self) -> StoreTransaction:
         self._check_thread()

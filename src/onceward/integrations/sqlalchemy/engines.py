@@ -129,5 +129,6 @@ def session_for(ctx: Context) -> Iterator[OrmSession]:
     made = _of_handlers.get(ctx._sender)
     if made is None:
         made = _of_handlers[ctx._sender] = _engine_of(ctx._sender, {})
-    with OrmSession(made) as session, session.begin():
+    with OrmSession(made) as session:
         yield session
+        session.commit()  # unlike the end of ``session.begin()`` it raises after a failed flush

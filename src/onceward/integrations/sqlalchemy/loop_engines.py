@@ -161,8 +161,9 @@ async def async_session_for(ctx: AsyncContext) -> AsyncIterator[AsyncSession]:
     finally:
         _context.reset(token)
     try:
-        async with AsyncSession(connection) as session, session.begin():
+        async with AsyncSession(connection) as session:
             yield session
+            await session.commit()  # unlike the end of ``begin()`` it raises after a failed flush
     finally:
         await connection.close()
 
