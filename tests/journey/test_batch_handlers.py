@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, AsyncBatchContext, BatchContext, Drop, Msg, Postbox, Reject
+from onceward import Agent, AsyncBatchContext, BatchContext, Drop, Msg, Postbox, Reject, Retry
 from onceward.errors import InvalidArgument
 from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.testing import Harness
@@ -228,6 +228,26 @@ def test_a_final_error_of_a_batch_ends_one_message(world: World, error: Exceptio
 
     assert 2 == len(ends)
     assert 0 == box.stats()["inbox_pending"]
+
+
+def test_a_wrong_span_of_a_retry_is_told_and_the_policy_says_when(world: World) -> None:
+    """As in a handler of one message: the worker goes on, and the error is kept."""
+    agent, calls = Agent("bob"), list[int]()
+
+    @agent.on(Order, batch=2, within=0)
+    def take(orders: list[Order]) -> None:
+        calls.append(len(orders))
+        if len(orders) > 1:
+            raise Retry("later", after=-5)
+
+    box = world.open(agent)
+    send(box, 1, 2)
+    world.settle()
+    told = box.query("SELECT reason FROM onceward_inbox")
+    world.wait(60)
+
+    assert [True, True] == ["later (after -5 must be" in str(error) for (error,) in told]
+    assert [2, 1, 1] == calls
 
 
 def test_an_unreadable_body_ends_alone(world: World) -> None:

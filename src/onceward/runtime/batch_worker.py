@@ -12,9 +12,7 @@ from onceward.errors import OncewardError, Paused, Retry
 from onceward.hooks import Attempt
 from onceward.model.clock import Millis
 from onceward.model.events import Event
-from onceward.model.quoting import error_text
 from onceward.model.states import Dead, RetryAt, Settlement
-from onceward.model.times import millis
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.batch_context import BatchContext
@@ -27,6 +25,7 @@ from onceward.runtime.invoke import (
     call,
     log_failure,
     resolve_handler,
+    wait_after,
 )
 from onceward.runtime.worker import HANDLED, Worker, _Run
 from onceward.store import gated_claims, lanes
@@ -252,9 +251,8 @@ class BatchWorker(Worker):
         for leased, _ in ready:
             lanes.isolate(tx, leased.lane, leased.seq)
         policy = self._handler.rules.retry or self._policy
-        after = error.after if isinstance(error, Retry) else None
-        wait = policy.delay(1, self._rng) if after is None else millis("after", after)
-        again = RetryAt(self._db.now() + wait, error_text(error), counted=False)
+        wait, text = wait_after(error, 1, policy=policy, rng=self._rng)
+        again = RetryAt(self._db.now() + wait, text, counted=False)
         return dict.fromkeys((leased.seq for leased, _ in ready), again)
 
     def _verdict(

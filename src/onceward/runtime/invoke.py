@@ -116,15 +116,27 @@ def settlement_for_error(
             return Done("dropped")
         case Paused():
             return RetryAt(now, "paused: it goes on after resume()", counted=False)
-    text = str(error) if isinstance(error, Retry) else error_text(error)
     if spent:
-        return Dead("max_retries_exceeded", text)
-    after = error.after if isinstance(error, Retry) else None
-    try:
-        wait = policy.delay(attempt, rng) if after is None else millis("after", after)
-    except InvalidArgument as wrong:
-        wait, text = policy.delay(attempt, rng), f"{text} ({wrong})"
+        return Dead("max_retries_exceeded", _text_of(error))
+    wait, text = wait_after(error, attempt, policy=policy, rng=rng)
     return RetryAt(now + wait, text)
+
+
+def wait_after(
+    error: BaseException, attempt: int, *, policy: RetryPolicy, rng: random.Random
+) -> tuple[Millis, str]:
+    """Return how long to wait after the *attempt*-th attempt, and why there is a further one."""
+    text = _text_of(error)
+    if not isinstance(error, Retry) or error.after is None:
+        return policy.delay(attempt, rng), text
+    try:
+        return millis("after", error.after), text
+    except InvalidArgument as wrong:
+        return policy.delay(attempt, rng), f"{text} ({wrong})"
+
+
+def _text_of(error: BaseException) -> str:
+    return str(error) if isinstance(error, Retry) else error_text(error)
 
 
 def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
