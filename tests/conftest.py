@@ -9,13 +9,17 @@ import os
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from unittest.mock import patch
 
+import apsw
 import pytest
 
-from onceward import Postbox
 from onceward.errors import OncewardError
+from onceward.observe.reading import Rows, reading
+from onceward.store import invariants
 from onceward.testing import Harness
 
 SAID = "said"
@@ -34,10 +38,22 @@ STDERR = pytest.StashKey[int]()
 """The stderr of the run, where no capture takes what is written."""
 
 
+TEMPORARY = "PYTEST_DEBUG_TEMPROOT"
+"""Names the folder that pytest makes every ``tmp_path`` in."""
+
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of its own in it
+"""A folder in memory: a test that kills processes finds there what it finds on a disk."""
+
+
+ROOM = 4 << 30
+"""Free bytes from which on ``MEMORY`` is used."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run two workers for each core: tests wait for the disk more than they compute."""
-    return 2 * (os.cpu_count() or 1)
+    """Run one worker more than there are cores: tests wait for processes and for each other."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,8 +66,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin("onceward"):  # coverage blocks it to import it later
         config.pluginmanager.import_plugin("onceward.testing.plugin")
     if not hasattr(config, "workerinput"):
+        if TEMPORARY not in os.environ and _has_room(MEMORY):
+            os.environ[TEMPORARY] = str(MEMORY)
         os.environ[RUN] = f"{os.environ.get(RUN, '')}/{os.getpid()}"
     config.stash[STDERR] = os.dup(2)
+
+
+def _has_room(folder: Path) -> bool:
+    """Return whether a folder exists, has room, and may hold programs."""
+    with suppress(OSError):
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize >= ROOM and not found.f_flag & os.ST_NOEXEC
+    return False
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -163,6 +189,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line("\n".join(said))
 
 
+@dataclass(frozen=True)
+class Left:
+    """A file that a test left, read on a connection of its own."""
+
+    name: str
+    agent: str
+    read: Rows
+
+
 def offenders(folder: Path) -> list[str]:
     """
     Return what breaks a rule in the files below *folder*.
@@ -170,17 +205,23 @@ def offenders(folder: Path) -> list[str]:
     Files that refuse to open are their own tests' business.
     """
     with ExitStack() as stack:
-        boxes: list[Postbox] = []
+        files: list[Left] = []
         for path in sorted(path for path in folder.rglob("*.db") if _ours(path)):
-            try:
-                boxes.append(stack.enter_context(Postbox(path, start=False)))
-            except OncewardError:
-                continue
+            with suppress(OncewardError, apsw.Error):
+                files.append(_open(stack, path))
+        found = [(file, broken) for file in files for broken in invariants.check(file)]
+        for one, other in permutations(files, 2):
+            found += [(one, broken) for broken in invariants.check_pair(one, other)]
         return [
-            f"{box.path.name}: {broken.invariant} {broken.offender} ({broken.rule})"
-            for index, box in enumerate(boxes)
-            for broken in box.check(*boxes[index + 1 :])
+            f"{file.name}: {broken.invariant} {broken.offender} ({broken.rule})"
+            for file, broken in found
         ]
+
+
+def _open(stack: ExitStack, path: Path) -> Left:
+    read = stack.enter_context(reading(path))
+    [(agent,)] = read("SELECT agent FROM onceward_file")
+    return Left(path.name, agent, read)
 
 
 def _ours(path: Path) -> bool:

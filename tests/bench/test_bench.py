@@ -29,6 +29,8 @@ REQUIRED = {
 }
 TINY = 0.02
 
+SLOW = {"http", "nats", "price", "wake", "dead-peers", "claim-group", "memory"}
+"""Cases that start many processes: their rows are tested with the proof."""
 ROWS = {
     "send": ["send safe", "send fast"],
     "send-many": ["send-many safe", "send-many fast"],
@@ -46,7 +48,10 @@ def rows(capsys: pytest.CaptureFixture[str], case: str, folder: Path) -> list[di
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.proof) if case in SLOW else case for case in CASES],
+)
 def test_every_row_has_the_required_keys(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ LEAST = 900
 """Tests that must have passed: a suite that leaves out more is no proof."""
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("engine", ["default", "loop"])
 def test_the_suite_passes(tmp_path: Path, engine: str) -> None:
     """A pytest of its own runs it on one open postbox, by the sync or the asyncio engine."""

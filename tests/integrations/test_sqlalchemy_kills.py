@@ -11,6 +11,12 @@ from tests.children import PYTHON, Child
 from onceward import Postbox
 
 CHILD = Path(__file__).with_name("orm_child.py")
+TASKS = [
+    ("sell", "order"),
+    ("sell_on_loop", "order"),
+    ("handle", "booked"),
+    ("handle_on_loop", "booked"),
+]
 
 
 def live(task: str, path: Path, words: int) -> int:
@@ -24,15 +30,8 @@ def live(task: str, path: Path, words: int) -> int:
     return told
 
 
-@pytest.mark.parametrize(
-    ("task", "type_", "rounds"),
-    [
-        ("sell", "order", 8),
-        ("sell_on_loop", "order", 8),
-        ("handle", "booked", 3),
-        ("handle_on_loop", "booked", 3),
-    ],
-)
+@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(("task", "type_"), TASKS)
 def test_a_kill_leaves_the_row_and_the_message_or_neither(
     tmp_path: Path, task: str, type_: str, rounds: int
 ) -> None:

@@ -99,6 +99,7 @@ def test_no_process_is_left(options: tuple[str, ...], tmp_path: Path) -> None:
 
 
 @PROC
+@pytest.mark.proof
 def test_a_clean_up_that_hangs_fails_its_test(tmp_path: Path) -> None:
     """The run names the test, shows where it hung, goes on with the next and leaves no process."""
     run = begun(tmp_path, HANGING, "-n", "1")

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
-from onceward.db.database import Database
 from onceward.errors import StoreClosed, StoreError
 from onceward.model.frame import digest
 from onceward.model.values import dataclass
@@ -263,6 +262,19 @@ SELECT id, frame, digest, {BODY_DIGEST}
 """
 
 
+class ReadableFile(Protocol):
+    """An agent's file, as far as it is checked: an open database is one."""
+
+    @property
+    def agent(self) -> str:
+        """The agent whose file it is."""
+        ...
+
+    def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run a reading statement and return all of its rows."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One invariant that does not hold, and the row that breaks it."""
@@ -272,7 +284,7 @@ class Violation:
     offender: str
 
 
-def check(db: Database) -> list[Violation]:
+def check(db: ReadableFile) -> list[Violation]:
     """Return what is wrong with a file; empty is good."""
     found: list[Violation] = []
     for name, (rule, sql) in INVARIANTS.items():
@@ -292,14 +304,16 @@ def check(db: Database) -> list[Violation]:
     return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 
 
-def _users(db: Database, body: str) -> list[str]:
+def _users(db: ReadableFile, body: str) -> list[str]:
     """Return the ids of the messages that share a body, or the body's name if there is none."""
     number = body.removeprefix("body ")
     users = _ask(db, USERS, {"body": int(number)}) if number.isdecimal() else []
     return [str(user) for user, *_ in users] or [body]
 
 
-def _ask(db: Database, sql: str, named: dict[str, int] | None = None) -> list[tuple[object, ...]]:
+def _ask(
+    db: ReadableFile, sql: str, named: dict[str, int] | None = None
+) -> list[tuple[object, ...]]:
     try:
         return db.read(sql, named)
     except StoreClosed:
@@ -347,7 +361,7 @@ class _Row(NamedTuple):
     stored: bool
 
 
-def check_pair(sender: Database, recipient: Database) -> list[Violation]:
+def check_pair(sender: ReadableFile, recipient: ReadableFile) -> list[Violation]:
     """
     Return what the messages from one open file to another break; empty is good.
 
@@ -358,7 +372,7 @@ def check_pair(sender: Database, recipient: Database) -> list[Violation]:
     return [*_streams(sender, recipient), *_messages(sender, recipient)]
 
 
-def _streams(sender: Database, recipient: Database) -> Iterator[Violation]:
+def _streams(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violation]:
     settled = sender.read(PACKED, (recipient.agent,))
     taken = recipient.read(TAKEN, (sender.agent,))
     packed = sender.read(PACKED, (recipient.agent,))
@@ -375,7 +389,7 @@ def _streams(sender: Database, recipient: Database) -> Iterator[Violation]:
         )
 
 
-def _messages(sender: Database, recipient: Database) -> Iterator[Violation]:
+def _messages(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violation]:
     for rows in _slices(sender, recipient.agent):
         named = {"sender": sender.agent, "ids": json.dumps([row.id for row in rows])}
         kept = {str(i): (seen, bool(known)) for i, seen, known in recipient.read(KEPT, named)}
@@ -392,7 +406,7 @@ def _messages(sender: Database, recipient: Database) -> Iterator[Violation]:
                 yield _violation("X4", row.id)
 
 
-def _slices(sender: Database, recipient: str) -> Iterator[list[_Row]]:
+def _slices(sender: ReadableFile, recipient: str) -> Iterator[list[_Row]]:
     after = 0
     while found := sender.read(TOLD, (after, recipient, SLICE)):
         after = found[-1][0]
