@@ -139,6 +139,27 @@ def test_no_lock_is_held_and_other_lanes_go_on(world: World) -> None:
     assert "waits for the reply to" in reason
 
 
+def test_a_call_that_ends_to_wait_is_told_as_no_retry(world: World) -> None:
+    """It is no attempt, so programs that watch for trouble hear nothing; a failure they hear."""
+    agent, told = Agent("bob"), []
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.ask("oracle", Question(n=job.n), reply=int)
+        if ctx.message.attempt == 1:
+            raise ValueError(job.n)
+
+    world.open(oracle([]))
+    box = world.open(agent)
+    box.on("retry", lambda event: told.append((event.attempt, event.error)))
+    box.on("processed", lambda event: told.append((event.message_id, event.outcome)))
+    sent = box.send("bob", Job(n=1))
+    world.settle()
+    world.wait(60)
+
+    assert [(1, "ValueError: 1"), (sent, "processed")] == told
+
+
 def test_it_goes_on_after_a_restart(world: World) -> None:
     """Another process has the reply; the question was not asked again."""
     asked: list[int] = []

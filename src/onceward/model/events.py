@@ -70,7 +70,8 @@ class Retried(MessageEvent):
     """
     The message was attempted and will be again, not before ``due_at``; ``attempt`` counts from 1.
 
-    A push that reached no peer is no attempt: ``delivery_failed`` tells of it.
+    A push that reached no peer is no attempt: ``delivery_failed`` tells of it. Nor is a call of
+    a handler that ends to wait for a reply, of which no event tells.
     """
 
     name: ClassVar[str] = "retry"

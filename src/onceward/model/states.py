@@ -73,6 +73,11 @@ class RetryAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits(RetryAt):
+    """Not now: its handler waits for a reply, and is called again at ``due_at`` at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dead:
     """Never: becomes a dead letter with ``reason``; ``error`` keeps the details."""
 

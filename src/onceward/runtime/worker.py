@@ -23,7 +23,7 @@ from onceward.hooks import Attempt
 from onceward.model.clock import Millis
 from onceward.model.events import Event
 from onceward.model.log import log
-from onceward.model.states import Done, RetryAt, Settlement
+from onceward.model.states import Done, RetryAt, Settlement, Waits
 from onceward.model.times import Span, millis
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent
@@ -497,7 +497,7 @@ class Worker:
         except OncewardError as error:
             self._batch.undo()
             return self._failed(error, ready, leased)
-        return RetryAt(due_at, str(waiting), counted=False)
+        return Waits(due_at, str(waiting), counted=False)
 
     def _failed(self, error: BaseException, ready: Prepared, leased: LeasedMessage) -> Settlement:
         now = self._db.now()
@@ -550,7 +550,7 @@ class Worker:
         )
 
     def _events(self, leased: LeasedMessage, settlement: Settlement) -> list[Event]:
-        if not self._hooks.wanted(kind_of(settlement)):
+        if isinstance(settlement, Waits) or not self._hooks.wanted(kind_of(settlement)):
             return []
         agent, at, took = self._db.agent, self._db.now(), self._took
         return [settlement_event(leased, settlement, agent=agent, at=at, took=took)]
