@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Final, Protocol, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import apsw
 
@@ -47,8 +47,8 @@ BLOCK_ENDED: Final = (
 _numbers = count(1)
 _begun: WeakKeyDictionary[Database, StoreTransaction] = WeakKeyDictionary()
 """The open transaction of each file that a connection of ours began, not a block or a handler."""
-_joined: WeakKeyDictionary[Database, list[Connection]] = WeakKeyDictionary()
-"""The connections that have joined a block or a handler of each file, in their order."""
+_joined: WeakKeyDictionary[Database, WeakSet[Connection]] = WeakKeyDictionary()
+"""The connections that have joined a block or a handler of each file."""
 
 
 class StatementRunner(Protocol):
@@ -77,6 +77,8 @@ class Connection:
         self._name = f"onceward_{next(_numbers)}"
         self._tx: StoreTransaction | None = None
         self._joined: SavepointMark | None = None
+        self._nth = 0
+        """The place of its savepoint among those of other connections."""
         self._thread = 0
         self._marks: dict[str, SavepointMark] = {}
         self._lent: list[Transaction] = []
@@ -117,8 +119,8 @@ class Connection:
         self._only_reads = _begun.get(self._db) is tx
         if not self._only_reads:
             self._joined = _open(tx, self._name)
-            self._tx = tx
-            _joined.setdefault(self._db, []).append(self)
+            self._tx, self._nth = tx, next(_numbers)
+            _joined.setdefault(self._db, WeakSet()).add(self)
 
     def commit(self) -> None:
         """Commit, or let the savepoint join the block or handler that commits later."""
@@ -161,7 +163,7 @@ class Connection:
         if _begun.get(self._db) is self._tx:
             del _begun[self._db]
         if self._joined is not None:
-            _joined[self._db].remove(self)
+            _joined[self._db].discard(self)
         self._tx = self._joined = None
         self._lent, self._marks = [], {}
 
@@ -254,8 +256,8 @@ class Connection:
             raise StoreFault(ENDED if self._joined is None else BLOCK_ENDED)
 
     def _check_innermost(self, tx: StoreTransaction) -> None:
-        open_there = [each for each in _joined.get(self._db, ()) if each._tx is tx]
-        if self in open_there[:-1]:
+        inside = _joined.get(self._db, ()) if self._joined is not None else ()
+        if any(each._tx is tx and each._nth > self._nth for each in inside):
             raise ProgrammingError(INSIDE)
 
     def _open_transaction(self) -> StoreTransaction:
