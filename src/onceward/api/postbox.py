@@ -165,12 +165,11 @@ class Postbox(Session, EventSource):
         )
         self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
         self._home = DirectoryHandle(self._db, self._settings)
-        self._receiver = Receiver(
-            self._db, settings=self._settings, hooks=self._hooks, home=self._home
+        receiver = partial(
+            Receiver, self._db, settings=self._settings, hooks=self._hooks, home=self._home
         )
-        self._door = Receiver(
-            self._db, settings=self._settings, hooks=self._hooks, home=self._home, network=True
-        )
+        self._receiver = receiver()
+        self._door = receiver(network=True, handled=start and self._handlers is not None)
         self._listeners: list[Listener] = []
         self._lock, self._closed, self._loop, self._loop_is_ours = Lock(), False, loop, False
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 from math import isinf
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     AwareDatetime,
@@ -42,6 +42,10 @@ TAGS: Final = "tags"
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
 """Extension attributes of CloudEvents' distributed tracing, and W3C baggage."""
+KEPT_PARCELS: Final = 4
+"""Parcels whose frames are kept until they are handled; those of older ones are read again."""
+KEPT_LONGEST: Final = 4096
+"""Longest text in characters of a frame that is kept."""
 Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 """Text of an attribute; SQL would end it at a NUL."""
 INT32: Final = 2**31
@@ -115,10 +119,15 @@ class Frame(BaseModel):
         """
         Return the frame of an intact row of the inbox: accepting it has checked names and keys.
 
+        One that was kept is given away: its handler may change the body.
+
         Raises:
             InvalidMessage: the text is no frame; trying again cannot help.
 
         """
+        for kept in _kept:
+            if (known := kept.pop(text, None)) is not None:
+                return cast("Self", known)
         try:
             return cls._read(text)
         except (ValueError, RecursionError) as error:
@@ -197,6 +206,17 @@ class Frame(BaseModel):
     def is_late(self, received_at: Millis) -> bool:
         """Return whether an answer came after the end of the query that it answers."""
         return self.answerby is not None and received_at >= self.answerby.timestamp() * 1000
+
+
+_kept: tuple[dict[str, Frame], ...] = ()
+"""Frames of the last parcels by their texts, for each parcel."""
+
+
+def keep_until_handled(frames: dict[str, Frame]) -> None:
+    """Keep a parcel's frames, by their texts, for workers of this process; forget the oldest's."""
+    global _kept  # noqa: PLW0603 - a tuple that is replaced needs no lock: readers see either
+    short = {text: frame for text, frame in frames.items() if len(text) <= KEPT_LONGEST}
+    _kept = (*_kept[1 - KEPT_PARCELS :], short)
 
 
 def split_tags(header: object) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.model.events import Duplicate, Received, Rejected
-from onceward.model.frame import session_and_type
+from onceward.model.frame import keep_until_handled, session_and_type
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.reasons import reason_text
 from onceward.model.settings import Settings
@@ -22,7 +22,11 @@ NO_MAILBOX: Final = reason_text("no_mailbox", "the recipient has no such mailbox
 
 
 class Receiver:
-    """Accepts parcels for one agent, from this machine or, with *network*, from others."""
+    """
+    Accepts parcels for one agent, from this machine or, with *network*, from others.
+
+    *handled* says that workers of this process handle what comes: they read no frame again.
+    """
 
     def __init__(
         self,
@@ -32,9 +36,10 @@ class Receiver:
         hooks: Hooks | None = None,
         home: DirectoryHandle | None = None,
         network: bool = False,
+        handled: bool = False,
     ) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
-        self._home, self._network = home, network
+        self._home, self._network, self._handled = home, network, handled
         self._emitter = EventEmitter(self._hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
         self._notify_out = partial(db.notifier.notify, "out")
@@ -92,6 +97,10 @@ class Receiver:
         self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]
     ) -> AcceptResult:
         result = accept(tx, parcel, policy, frames)
+        if self._handled and result.received:
+            keep_until_handled(
+                {each.carried.text: each.frame for each in frames if each.frame is not None}
+            )
         if self._hooks._hooks:
             self._emitter.moved(tx, parcel.sender, result.moved)
             self._emit(tx, parcel.sender, result)
