@@ -205,6 +205,30 @@ def test_a_session_is_not_committed_over_one_that_began_inside_it(
     assert ([] if undone else [1, 2], []) == stored(box)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_session_is_not_committed_inside_a_block_that_began_in_it(
+    box: Postbox, db: sa.Engine, *, joined: bool
+) -> None:
+    """The block's error would say that nothing was kept, although the commit kept a part of it."""
+
+    def work() -> None:
+        with Session(db) as session:
+            session.add(Invoice(cents=1))
+            session.flush()
+            with box.begin() as tx:
+                tx.send("billing", 1, type="invoice")
+                session.commit()
+
+    with pytest.raises(ProgrammingError, match="inside this one"):
+        if joined:
+            with box.begin():
+                work()
+        else:
+            work()
+
+    assert ([], []) == stored(box)
+
+
 def test_a_savepoint_that_is_gone_is_not_rolled_back_in_silence(
     box: Postbox, db: sa.Engine
 ) -> None:

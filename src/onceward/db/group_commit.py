@@ -540,8 +540,12 @@ class Writer:
         self.thread_transactions.join()
         if self.held:
             tx = self.open_transaction()
-            with tx.nested():
-                yield tx
+            tx.blocks += 1
+            try:
+                with tx.nested():
+                    yield tx
+            finally:
+                tx.blocks -= 1
             return
         request: WriteRequest[Any] = WriteRequest(None)
         try:

@@ -98,6 +98,7 @@ class StoreTransaction:
         "_refused",
         "batched_inserts",
         "batching",
+        "blocks",
         "durable",
         "effects",
         "handle",
@@ -129,6 +130,8 @@ class StoreTransaction:
         """True once it was committed to the file that other processes see."""
         self.batching = False
         """Whether rows are gathered instead of written one by one."""
+        self.blocks = 0
+        """How many blocks of the user are open inside it."""
         self.batched_inserts: list[tuple[str, tuple[Any, ...]]] = []
         """The gathered rows, each with its statement; written before any other statement."""
         self._refused: BaseException | None = None

@@ -36,8 +36,7 @@ OTHER_THREAD: Final = (
 )
 NO_TRANSACTION: Final = "no transaction is open: AUTOCOMMIT has neither savepoints nor messages"
 INSIDE: Final = (
-    "another SQLAlchemy session of this block or handler began inside this one, and would be"
-    " committed with it: end that one first"
+    "a block, or another SQLAlchemy session, began inside this one and is still open: end it first"
 )
 BLOCK_ENDED: Final = (
     "the block or handler that it joined ended before this session, with all that it had written:"
@@ -79,6 +78,8 @@ class Connection:
         self._joined: SavepointMark | None = None
         self._nth = 0
         """The place of its savepoint among those of other connections."""
+        self._blocks = 0
+        """How many blocks were open inside the transaction when this one began."""
         self._thread = 0
         self._marks: dict[str, SavepointMark] = {}
         self._lent: list[Transaction] = []
@@ -113,6 +114,7 @@ class Connection:
                 self._join(writer.open_transaction())
             else:
                 self._tx = _begun[self._db] = writer.begin()
+        self._blocks = 0 if self._tx is None else self._tx.blocks
         self._thread = get_ident()
 
     def _join(self, tx: StoreTransaction) -> None:
@@ -257,7 +259,8 @@ class Connection:
 
     def _check_innermost(self, tx: StoreTransaction) -> None:
         inside = _joined.get(self._db, ()) if self._joined is not None else ()
-        if any(each._tx is tx and each._nth > self._nth for each in inside):
+        later = any(each._tx is tx and each._nth > self._nth for each in inside)
+        if later or (tx.blocks > self._blocks and tx.alive):
             raise ProgrammingError(INSIDE)
 
     def _open_transaction(self) -> StoreTransaction:
