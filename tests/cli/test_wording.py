@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.syntax import parsed
 
 from onceward import Postbox
 from onceward.cli.wording import in_shell
@@ -84,7 +85,7 @@ def test_no_error_of_the_library_reaches_the_shell_in_python(layer: str) -> None
 
 def _raised(path: Path) -> Iterator[str]:
     """Yield the texts that are assigned to msg, with {} for what is put in."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Assign) and "msg" in [getattr(t, "id", "") for t in node.targets]:
             yield "".join(_parts(node.value))
 

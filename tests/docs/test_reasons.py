@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 import pytest
+from tests.syntax import parsed
 
 from onceward.model.reasons import reason_of
 from onceward.model.vocabulary import REASONS, Reason
@@ -72,7 +73,7 @@ def test_every_reason_is_written() -> None:
 )
 def test_a_new_reason_is_found(code: str, expected: list[str]) -> None:
     """The search finds a reason by position and keyword, in an f-string, and in SQL."""
-    assert expected == list(_written(ast.parse(code)))
+    assert expected == list(_written(parsed(code)))
 
 
 def _rows(text: str) -> list[tuple[str, ...]]:
@@ -88,7 +89,7 @@ def _rows(text: str) -> list[tuple[str, ...]]:
 def _trees() -> Iterator[tuple[Path, ast.Module]]:
     for part in PARTS:
         for path in sorted((PACKAGE / part).rglob("*.py")):
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+            yield path, parsed(path)
 
 
 def _written(tree: ast.AST) -> Iterator[str]:

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from tests.syntax import parsed
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "onceward"
@@ -24,10 +25,7 @@ def modules() -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def trees(modules: dict[str, Path]) -> dict[str, ast.Module]:
     """Return the syntax tree of each module."""
-    return {
-        module: ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        for module, path in modules.items()
-    }
+    return {module: parsed(path) for module, path in modules.items()}
 
 
 def _module(path: Path) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.syntax import parsed
 
 FOLDERS = ("tests", "src/onceward/testing")
 CANNOT_FAIL = (ast.IfExp, ast.Tuple, ast.List, ast.Constant)
@@ -17,7 +18,7 @@ def test_every_assertion_can_fail(root: Path) -> None:
         f"{path.relative_to(root)}:{line}"
         for folder in FOLDERS
         for path in sorted((root / folder).rglob("*.py"))
-        for line in _vain(ast.parse(path.read_text(encoding="utf-8")))
+        for line in _vain(parsed(path))
     ]
 
     assert [] == found
@@ -36,7 +37,7 @@ def test_every_assertion_can_fail(root: Path) -> None:
 )
 def test_vain_assertions_are_found(statement: str, expected: list[int]) -> None:
     """A conditional without brackets is found, one with brackets is not."""
-    assert expected == list(_vain(ast.parse(statement)))
+    assert expected == list(_vain(parsed(statement)))
 
 
 def _vain(tree: ast.Module) -> Iterator[int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.syntax import parsed
 
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)
 SUBJECT = re.compile(r"(?:^|(?<=[.:;] ))(?:Who|Whoever|What)\b")
@@ -114,7 +115,7 @@ def _vague(text: str, kind: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in TEXTS:
             yield from ((token.start[0], word) for word in VAGUE.findall(token.string))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield from _subjects(node.lineno, str(node.value.value))
 
@@ -124,7 +125,7 @@ def _vague_prose(text: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield from ((token.start[0], word) for word in VAGUE.findall(token.string))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             for number, line in enumerate(str(node.value.value).splitlines(), node.lineno):
                 yield from ((number, word) for word in VAGUE.findall(line))
