@@ -52,6 +52,7 @@ NEVER: Final = str(1 << 62)
 """A sequence that no subject has: a message that expects it is judged, and not stored."""
 WRONG_SEQUENCE: Final = "wrong last sequence"
 T = TypeVar("T")
+ENDED: Final = "the connection ended"
 DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) to "(?P<to>[^"]+)"')
 
 
@@ -108,7 +109,8 @@ class Link:
         """Set once the connection has ended, by close() or by an error."""
         self._asked: dict[str, set[asyncio.Future[str]]] = {}
         """Futures that fail requests under way, by subject in lower case, as refusals name it."""
-        self._why = "the connection ended"
+        self._why = ""
+        """The last error that the client told beside its calls."""
 
     @classmethod
     async def open(cls, servers: tuple[str, ...], agent: str, credentials: Credentials) -> Link:
@@ -346,12 +348,13 @@ class Link:
 
     async def _end(self) -> None:
         self.broken.set()
+        why = f"{ENDED}: {self._why}" if self._why else ENDED
         for each in list(self._asked.values()):
-            _fail(each, self._why)
+            _fail(each, why)
 
     def _told(self, error: BaseException) -> str:
         vague = not str(error) or "no servers" in str(error)
-        return self._why if vague else str(error)
+        return (self._why or ENDED) if vague else str(error)
 
     def _unreachable(self, error: BaseException) -> Unreachable:
         return Unreachable(self._prefixed(self._told(error)))
