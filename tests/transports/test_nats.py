@@ -185,6 +185,7 @@ def test_an_answer_is_for_one_content(ends: Ends) -> None:
     with pytest.raises(Unreachable):
         ends.transport(timeout=SOON).deliver(ends.server.url("far"), pushed())
     ends.listener(accept)
+    assert until(lambda: ends.streams()[names.ANSWERS] == (1, 1))  # it is stored for the sender
     fuller = pushed(receipts=[Receipt("m", "processed")])
     ends.transport().deliver(ends.server.url("far"), fuller)
 
