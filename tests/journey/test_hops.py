@@ -67,6 +67,7 @@ def by_run_reply(agent: Agent, other: str) -> None:
 WAYS = [by_return, by_reply, by_send, by_transaction, by_run, by_run_reply]
 
 
+@pytest.mark.timeout(60)  # a loop that does not end keeps the test going
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_a_loop_ends_in_a_dead_letter(world: World, way: Callable[[Agent, str], None]) -> None:
     """Two agents that answer each other for ever stop after ``max_hops`` messages."""
