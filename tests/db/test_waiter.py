@@ -109,6 +109,16 @@ def test_a_process_with_many_files_asks_each_less_often(db: Database) -> None:
     assert [True, True, True] == [few <= 0.1, 0.4 < many <= 0.6, 1.0 < slow <= DAY]
 
 
+def test_the_first_look_tells_of_what_was_committed_before_it(db: Database) -> None:
+    """A commit between a reading of the file and the first look at its version wakes readers."""
+    told: list[int] = []
+    db.notifier.listen("out", lambda: told.append(1))
+    for _ in range(2):
+        db.notifier.look(lambda: 7)
+
+    assert [1] == told
+
+
 def test_of_two_that_are_due_at_once_one_asks_the_file(db: Database) -> None:
     """Waits beyond those that can take turns cost no look of their own."""
     assert [True, False] == [db.notifier.is_due(DAY) for _ in range(2)]

@@ -69,7 +69,20 @@ class Notifier:
         for tell in local:
             tell()
         if side == "in" or not local:
-            self._send_wakeup(side)
+            self.notify_others(side)
+
+    def notify_others(self, side: Direction) -> None:
+        """Notify the listeners of *side* in all other processes; never blocks, never raises."""
+        if self._folder is None:
+            return
+        try:
+            changed = os.stat(self._where).st_mtime_ns
+        except OSError:
+            return
+        if changed != self._seen[0]:
+            self._list_others(changed)
+        if names := self._seen[1][side]:
+            _send(names)
 
     def notify_local(self, sides: Iterable[Direction] = ("out", "in")) -> None:
         """Notify the listeners of *sides* in this process."""
@@ -137,11 +150,16 @@ class Notifier:
             return due
 
     def look(self, version: Callable[[], int]) -> None:
-        """Notify this process's listeners if the file has changed since the last look."""
+        """
+        Notify this process's listeners if the file has changed since the last look.
+
+        The first look notifies them too: they may have read the file before a commit that the
+        version already counts.
+        """
         with suppress(Exception):  # the file's trouble is met by those that use it
             number = version()
             known, self._version = self._version, number
-            if known not in {None, number}:
+            if known != number:
                 self.notify_local()
 
     def close(self) -> None:
@@ -167,19 +185,6 @@ class Notifier:
             sock = _datagram()
             sock.bind(name)
             self._sockets[side] = sock
-
-    def _send_wakeup(self, side: Direction) -> None:
-        """Send a datagram to every other process that has the file open; unlink dead sockets."""
-        if self._folder is None:
-            return
-        try:
-            changed = os.stat(self._where).st_mtime_ns
-        except OSError:
-            return
-        if changed != self._seen[0]:
-            self._list_others(changed)
-        if names := self._seen[1][side]:
-            _send(names)
 
     def _list_others(self, changed: int) -> None:
         """Remember the sockets of the other processes, as the folder lists them now."""
