@@ -207,7 +207,7 @@ with Postbox(sys.argv[1], agent="bob") as box:
 def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -> None:
     """A message of a process that does not listen is delivered by the one that does, at once."""
     command = [*PYTHON, "-c", ELSEWHERE, homes.far / "bob.db"]
-    with homes.bob() as (box, url), homes.laptop(url) as laptop:
+    with homes.bob(poll_interval=3600) as (box, url), homes.laptop(url) as laptop:
         box.peers.register("laptop", "poll:")
         with Child(command, "stdin", "stdout") as other:
             message = laptop.receive(timeout=60)
@@ -219,6 +219,27 @@ def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -
 
     assert ("from another process", "0 None") == (message.body, told.rpartition(" ")[0])
     assert (0, None) == (peer.failures, peer.last_error)
+
+
+def test_a_transport_is_found_once_it_is_known_where_it_serves(homes: Homes) -> None:
+    """While one thread makes the transport, no other packs for a peer of another process."""
+    known = list[bool]()
+
+    class Watched(dict[str, Any]):
+        def setdefault(self, name: str, default: Any = None) -> Any:
+            known.append(name in box._routes.placed)
+            return super().setdefault(name, default)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            known.append(name in box._routes.placed)
+            super().__setitem__(name, value)
+
+    with Postbox(homes.far / "bob.db", agent="bob", start=False) as box:
+        box._routes._transports = Watched(box._routes._transports)
+        box._routes.make("poll")
+
+    assert known
+    assert all(known)
 
 
 def test_messages_wait_where_no_process_listens(homes: Homes) -> None:

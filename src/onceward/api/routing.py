@@ -104,10 +104,10 @@ class TransportRouter:
             self._add_schemes(given)
 
     def _add_schemes(self, made: Transport) -> None:
+        if isinstance(made, ServedHere):  # before another thread finds the transport
+            self.placed.update(dict.fromkeys(made.features.schemes, made))
         for scheme in made.features.schemes - self._factories.keys():
             self._transports.setdefault(scheme, made)
-        if isinstance(made, ServedHere):
-            self.placed.update(dict.fromkeys(made.features.schemes, made))
 
     def _heard(self, name: str) -> None:
         """End the backoff of a peer that shows again."""
@@ -211,8 +211,8 @@ class TransportRouter:
             made = self._transports.get(scheme)
             if made is None:
                 made = self._make(scheme)
-                self._transports[scheme] = made
                 self._add_schemes(made)
+                self._transports[scheme] = made
         finally:
             making.release()
         return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from onceward.db import file_checks
 from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
@@ -23,6 +25,7 @@ class ParcelPacker:
         self._db, self._settings, self._routes = deps.db, deps.settings, routes
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self.owner = file_checks.owner_name()
+        self._notify_others = partial(deps.db.notifier.notify_others, "out")
         self.growth = ParcelGrowth(deps.db.clock.monotonic, deps.settings.parcel_max_messages)
 
     def first(self, tx: StoreTransaction, name: str) -> InFlight | None:
@@ -52,6 +55,7 @@ class ParcelPacker:
                 limit = self.growth.limit(held.name)
         except Elsewhere:
             peers.release(tx, held)
+            tx.wake(self._notify_others)
             return InFlight(held, None)
         except Unreachable:
             max_bytes = self._settings.parcel_max_bytes
