@@ -52,8 +52,8 @@ ROOM = 4 << 30
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one worker more than there are cores: tests wait for processes and for each other."""
-    return 1 + (os.cpu_count() or 1)
+    """Run two workers for each core: tests wait for processes more than they compute."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
