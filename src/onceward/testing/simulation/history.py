@@ -203,11 +203,15 @@ class History:
                 f"answer to {push.parcel.sender} names frames that were not in its parcel"
             )
 
-    def deadly(self, agent: str, message_id: str, attempt: int) -> None:
-        """Note that a message is about to kill a process; one death of it may be uncounted."""
-        if agent not in self.restored and self.deaths[message_id] > attempt:
+    def deadly(self, agent: str, message_id: str, attempt: int, died: int) -> None:
+        """
+        Note that a message is about to kill a process; one death of it may be uncounted.
+
+        *died* is how many had died of it when this attempt began.
+        """
+        if agent not in self.restored and died > attempt:
             self.wrong.append(
-                f"{agent}: {message_id} has killed {self.deaths[message_id]} processes, and this"
+                f"{agent}: {message_id} has killed {died} processes, and this"
                 f" is its attempt {attempt}"
             )
         self.deaths[message_id] += 1

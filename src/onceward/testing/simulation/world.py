@@ -192,12 +192,13 @@ class Simulation:
         """Wrap a handler with the counted effect and the acts of others meanwhile."""
 
         def run(body: Any, context: Any) -> Any:
+            died = self.history.deaths[context.message.id]
             self.meanwhile()
             process.beat()
             try:
                 answer = call(body, context)
             except Fatal:
-                self._die_of(process, context)
+                self._die_of(process, context, died)
             context.tx.execute(EFFECT, (context.message.id, context.message.sender))
             self.note("handled", process.agent, context.message.id, context.message.attempt)
             self.meanwhile()
@@ -205,11 +206,11 @@ class Simulation:
 
         return run
 
-    def _die_of(self, process: Process, context: Any) -> NoReturn:
+    def _die_of(self, process: Process, context: Any, died: int) -> NoReturn:
         """Kill the process of a handler whose message does that, after its effect."""
         message = context.message
         if process not in self.clones:
-            self.history.deadly(process.agent, message.id, message.attempt)
+            self.history.deadly(process.agent, message.id, message.attempt, died)
         context.tx.execute(EFFECT, (message.id, message.sender))
         process.die()
         raise AssertionError(process.agent)
