@@ -160,7 +160,8 @@ class SteppedEngines:
         """
         moved = 0
         for carrier in self._carriers[:]:
-            if hurry or carrier.waits_for is None or carrier.waits_for.done:
+            request = carrier.waits_for
+            if hurry or request is None or request.done or request.is_leader:
                 self._go_on(carrier)
                 moved += 1
         self._end_dead_owners()

@@ -155,6 +155,8 @@ class Process:
 
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
+        if self.engines is not None:
+            self.engines.carry(hurry=True)  # one of its carriers may have the turn to write
         self.box.resume()
         if self.engines is not None:
             self.engines.run_until_idle()
