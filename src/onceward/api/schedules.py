@@ -140,8 +140,10 @@ def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) 
 
 def _keeps_date(known: ScheduledMessage, made: ScheduledMessage, first: Millis | None) -> bool:
     """Return whether the next date of a known schedule is one of *made*, from *first* on."""
-    if known.rule != made.rule or first is None:
-        return known.rule == made.rule
+    if known.rule != made.rule:
+        return False
+    if first is None:
+        return True
     date = known.next_at
     return first <= date <= made.next_at and date == made.rule.until(date, date=first)
 
