@@ -34,7 +34,7 @@ from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _
 from onceward.transports.nats_link import Link
 from onceward.transports.nats_listener import NatsBinding, NatsListener
 
-SOON = 1.5
+SOON = 4.0
 """Seconds that a push waits in vain."""
 
 
@@ -292,7 +292,7 @@ def test_a_stream_that_is_deleted_under_way(
 
     monkeypatch.setattr(nats, "HEARTBEAT", 0.3)
     ends.listener()
-    sender = ends.transport(timeout=2 * SOON)
+    sender = ends.transport(timeout=SOON)
     sender.deliver(ends.server.url("far"), pushed(1))
     ends.raw(delete)
     verdicts = list[str]()
@@ -442,7 +442,7 @@ def test_what_is_no_answer_ends_no_push(ends: Ends) -> None:
             subject = names.answer_subject("near", sender)
             await client.jetstream().publish(subject, body, headers=headers)
 
-    sender = ends.transport(timeout=3 * SOON)
+    sender = ends.transport(timeout=SOON)
     with ThreadPoolExecutor(1) as pool:
         push = pool.submit(sender.deliver, ends.server.url("far"), one)
         while not sender._answers:
@@ -557,7 +557,7 @@ def test_an_answer_that_the_server_did_not_store_is_stored_no_second_time(
 
 def test_a_server_that_hangs_holds_no_close(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push to a stopped server ends in its time, and the transport and listener close."""
-    monkeypatch.setattr(nats_link, "ASK_WITHIN", SOON)  # an answer may be on its way
+    monkeypatch.setattr(nats_link, "ASK_WITHIN", 2 * SOON)  # the push ends by its own time first
     listener, sender = ends.listener(), ends.transport(timeout=SOON)
     sender.deliver(ends.server.url("far"), pushed(1))
     ends.server.signal(signal.SIGSTOP)
