@@ -10,7 +10,8 @@ CREATE TRIGGER _onceward_transitions_outbox_update AFTER UPDATE OF state, due_at
 WHEN OLD.state <> NEW.state OR NEW.attempts > OLD.attempts
 BEGIN
     INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state, reason)
-    VALUES (coalesce(NEW.ended_at, NEW.sent_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+    VALUES (coalesce(NEW.ended_at, CASE NEW.state WHEN 'sent' THEN NEW.sent_at END,
+                     CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
             'outbox', NEW.id, NEW.recipient, OLD.state, NEW.state, NEW.reason);
 END;
 
