@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward import Agent, Postbox, Reject, Retry
+from onceward import Agent, Postbox, Reject, Retry, Run
 from onceward.db.transaction import StoreTransaction
 from onceward.events import DeadLettered, Event, Processed, Retried, Sent
 from onceward.testing import ManualClock
@@ -54,6 +54,27 @@ def test_events_say_how_long_the_handler_ran(
         box.run_until_idle()
 
     assert [0.25] == took(told)
+
+
+@pytest.mark.parametrize("raised", [None, Retry(after=1), Reject("no")])
+def test_events_say_how_long_a_run_took(
+    tmp_path: Path, raised: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its messages was handled by one call, however that ended."""
+    agent = Agent("b")
+    monkeypatch.setattr("onceward.runtime.runs.execution.time", _Ticking())
+
+    @agent.session(mode="collect", debounce=0)
+    def serve(_: Run) -> None:
+        if raised is not None:
+            raise raised
+
+    with Postbox(tmp_path / "b.db", agent=agent, start=False) as box:
+        told = heard(box)
+        box.send_many([("b", 1), ("b", 2)])
+        box.run_until_idle()
+
+    assert [0.25, 0.25] == took(told)
 
 
 def test_a_message_that_expired_ran_no_handler(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from onceward import Agent
 from onceward.model.events import DeliveryFailed, Event, MessageEvent, Retried
 
 if TYPE_CHECKING:
@@ -50,6 +51,35 @@ def test_a_message_whose_answer_was_lost_is_sent_once(world: World) -> None:
         world.clock.forward(61)
 
     assert [(message, "default", "job")] == facts(told)
+
+
+def test_a_message_that_is_handled_before_its_answer_comes_was_sent_too(world: World) -> None:
+    """Stored and processed are told together; what asks for the outcome later tells nothing."""
+    billing = Agent("billing")
+    billing.on("job")(lambda _: None)
+    shop, box = world.wired("shop", billing)
+    world.wire.script = ["lost"]
+    told = heard(shop, "sent", "acked")
+    message = shop.send("billing", 1, type="job")
+    shop.run_until_idle()
+    for _ in range(2):
+        box.run_until_idle()
+        world.clock.forward(61)
+        shop.run_until_idle()
+
+    assert ["sent", "acked"] == [event.name for event in told]
+    assert [(message, "default", "job")] * 2 == facts(told)
+
+
+def test_what_storing_settles_was_sent_and_acknowledged(world: World) -> None:
+    """Where no outcome is asked for, both events are told."""
+    shop, _ = world.wired("shop", "billing", ack="stored")
+    told = heard(shop, "sent", "acked")
+    message = shop.send("billing", 1, type="job")
+    shop.run_until_idle()
+
+    assert ["sent", "acked"] == [event.name for event in told]
+    assert [(message, "default", "job")] * 2 == facts(told)
 
 
 def test_a_push_that_raised_is_told_for_its_messages(world: World) -> None:

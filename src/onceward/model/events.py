@@ -50,7 +50,8 @@ class Sent(MessageEvent):
     """
     The peer stored the message durably.
 
-    Told once; again only where the peer's file was put back and stores it anew.
+    Told once, right before ``acked`` where the answer tells both; again only where the peer's
+    file was put back and stores it anew.
     """
 
     name: ClassVar[str] = "sent"

@@ -80,13 +80,18 @@ class EventEmitter:
             )
 
     def lease_ended(
-        self, tx: StoreTransaction, ended: Iterable[tuple[LeaseInfo, Settlement]]
+        self,
+        tx: StoreTransaction,
+        ended: Iterable[tuple[LeaseInfo, Settlement]],
+        took: float | None = None,
     ) -> None:
         """Emit how leases of messages ended; no frame is read where no hook takes the event."""
         if self.listening:
             agent, at, wanted = self.agent, tx.now, self._hooks.wanted
             told = [each for each in ended if wanted(kind_of(each[1]))]
-            self.emit(tx, *(settlement_event(*each, agent=agent, at=at) for each in told))
+            self.emit(
+                tx, *(settlement_event(*each, agent=agent, at=at, took=took) for each in told)
+            )
 
     def settled(self, tx: StoreTransaction, settled: Settled) -> None:
         """Emit what the answer to a parcel changed."""
@@ -104,7 +109,7 @@ class EventEmitter:
         """Emit which messages the peer stored, processed or gave up."""
         agent, at = self.agent, tx.now
         if self._hooks.wanted(Sent):
-            sent = [i for i in moved.sent if i not in moved.sent_again]
+            sent = [i for i in moved.sent if i not in moved.sent_again] + [*moved.at_once]
             self.emit(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in sent))
         if self._hooks.wanted(Acked):
             self.emit(

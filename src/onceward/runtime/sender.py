@@ -112,6 +112,10 @@ class Sender:
             return self._compose_observed(session, [(to, body)], options)[0]
         return self._compose(session, to, body, options, self._start())
 
+    def check(self, session: str, to: str, body: object, options: MessageOptions) -> None:
+        """Raise what ``compose`` would raise; nothing is sent, so no observer sees it."""
+        self._compose(session, to, body, options, self._start())
+
     def compose_many(
         self,
         session: str,

@@ -89,7 +89,7 @@ UPDATE _onceward_outbox
        held_by = NULL, pushed = 1, reason = NULL, attempts = attempts + (:parcel IS NOT NULL),
        parcel_ordinal = coalesce(:parcel, parcel_ordinal)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
-RETURNING id
+RETURNING id, sent_at = :now
 """
 FAILED: Final = """
 UPDATE _onceward_outbox
@@ -489,6 +489,8 @@ class Moved(NamedTuple):
     """(id, reason) of messages that a policy of the peer dropped."""
     sent_again: frozenset[str] = NONE_AGAIN
     """Those of ``sent`` that the peer was known to hold: it was asked for their outcome."""
+    at_once: tuple[str, ...] = ()
+    """Those of ``acked`` that the peer was not known to hold."""
 
 
 NOTHING_MOVED: Final = Moved()
@@ -519,7 +521,7 @@ def settle(
     held = list(map(ID, by_state.get("duplicate", ())))
     if stored_ends:
         done, stored, held = done + stored + held, [], []
-    acked = _ack(tx, peer, done, parcel) if done else []
+    acked, at_once = _ack(tx, peer, done, parcel) if done else ([], [])
     sent = _sent(tx, peer, stored, ask_at, parcel, held=False) if stored else []
     again = NONE_AGAIN
     if held:
@@ -536,6 +538,7 @@ def settle(
         _fail_requests(tx, peer, unanswered) if unanswered else (),
         _drop(tx, peer, by_state["dropped"], parcel) if "dropped" in by_state else (),
         again,
+        tuple(at_once),
     )
 
 
@@ -595,8 +598,12 @@ def _sent(
     return moved
 
 
-def _ack(tx: StoreTransaction, peer: str, ids: list[str], parcel: int | None) -> list[str]:
+def _ack(
+    tx: StoreTransaction, peer: str, ids: list[str], parcel: int | None
+) -> tuple[list[str], list[str]]:
+    """End messages that the peer processed; return their ids, and those stored until now."""
     moved: list[str] = []
+    at_once: list[str] = []
     named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
     for was, deltas in (
         ("sent", {"sent": -1}),
@@ -605,12 +612,14 @@ def _ack(tx: StoreTransaction, peer: str, ids: list[str], parcel: int | None) ->
     ):
         if len(moved) < len(ids):
             found = tx.rows(ACKED, named | {"was": was})
-            moved += [str(i) for (i,) in found]
+            moved += [str(i) for i, _ in found]
+            if was == "pending":
+                at_once = [str(i) for i, is_new in found if is_new]
             bump(tx, **{name: by * len(found) for name, by in deltas.items()})
     bump(tx, acked=len(moved))
     if len(moved) < len(ids):
         tx.run(LATE, {"ids": named["ids"], "peer": peer, "now": tx.now, "state": "processed"})
-    return moved
+    return moved, at_once
 
 
 def _fail(tx: StoreTransaction, peer: str, receipt: Receipt, parcel: int | None) -> bool:
