@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.model.clock import SystemClock
 from onceward.store import dead_letters, retention
 from onceward.testing.clock import ManualClock
 
@@ -297,6 +298,21 @@ def test_tickets_are_forgotten_too(pair: Pair) -> None:
     pair.later()
 
     assert [(waits.id,)] == pair.sender._db.read("SELECT id FROM _onceward_pending_replies")
+
+
+def test_the_trail_says_when_a_receipt_was_asked_for(opened: Open) -> None:
+    """Not when the message had been stored there: a trigger has the time of the system."""
+    clock = ManualClock(SystemClock().now() - 86_400_000)
+    box, _ = opened("a", clock=clock, transitions=True), opened("b", clock=clock)
+    box.send("b", 1)
+    for _ in range(40):
+        box.run_until_idle()
+        clock.advance(1)
+
+    [(asked_at,)] = box.query(
+        "SELECT at FROM onceward_transitions WHERE from_state = 'sent' AND to_state = 'pending'"
+    )
+    assert asked_at > clock.now()
 
 
 def test_the_trail_is_forgotten_too(opened: Open, clock: ManualClock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from onceward.db.transaction import StoreTransaction
+from onceward.store import retention
 
 NEWEST_TO_GO: Final = """
 SELECT seq FROM _onceward_{box} WHERE channel = ? ORDER BY seq DESC LIMIT 1 OFFSET ?
@@ -16,6 +17,7 @@ DELETE FROM _onceward_outbox
                  FROM _onceward_outbox
                 WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL AND key IS NULL
                 ORDER BY seq LIMIT ?)
+RETURNING ended_at
 """
 # The dedup record is what tells a duplicate once the row is gone.
 INBOX: Final = """
@@ -27,6 +29,7 @@ DELETE FROM _onceward_inbox
                                 FROM _onceward_processed_messages AS p
                                WHERE p.sender = b.sender AND p.message_id = b.id)
                 ORDER BY seq LIMIT ?)
+RETURNING ended_at
 """
 PRUNE: Final = {"outbox": OUTBOX, "inbox": INBOX}
 
@@ -40,5 +43,8 @@ def prune(tx: StoreTransaction, channel: str, *, count: int, limit: int) -> int:
     gone = 0
     for box, sql in PRUNE.items():
         found = tx.rows(NEWEST_TO_GO.format(box=box), (channel, count))
-        gone += tx.run(sql, (channel, found[0][0], limit)) if found else 0
+        ended = tx.rows(sql, (channel, found[0][0], limit)) if found else []
+        gone += len(ended)
+        if ended and box == "outbox":
+            retention.note_pruned(tx, max(ended)[0] + 1)
     return gone

@@ -12,7 +12,7 @@ from onceward.errors import Conflict, InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.states import ATTEMPT_NEVER_ENDED
 from onceward.model.vocabulary import Reason
-from onceward.store import lanes, mailbox_keys
+from onceward.store import lanes, mailbox_keys, retention
 from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
 from onceward.store.outbox import PUSHED, undelivered
@@ -116,6 +116,9 @@ DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND
 """
 DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
 PURGE: Final = "DELETE FROM _onceward_dead_letters WHERE dead_at < ?"
+SENT_UNTIL: Final = (
+    " RETURNING CASE origin WHEN 'outbox' THEN max(dead_at, coalesce(late_at, 0)) END"
+)
 TASKS_FAILED: Final = undelivered("""
 SELECT id, session, reason || ': ' || coalesce(last_error, '') AS error, frame AS head
   FROM _onceward_dead_letters
@@ -241,9 +244,17 @@ def _replay_to_inbox(
 
 def discard(tx: StoreTransaction, seq: int) -> bool:
     """Delete a dead letter; return whether it was still there."""
-    return tx.run(DROP, (seq,)) > 0
+    return _forget(tx, DROP, seq) > 0
 
 
 def purge(tx: StoreTransaction, *, before: Millis) -> int:
     """Delete the dead letters from before a moment; return how many."""
-    return tx.run(PURGE, (before,))
+    return _forget(tx, PURGE, before)
+
+
+def _forget(tx: StoreTransaction, sql: str, value: int) -> int:
+    """Delete dead letters; of those that we sent nothing is left, though they may have arrived."""
+    gone = tx.rows(sql + SENT_UNTIL, (value,))
+    if sent := [at for (at,) in gone if at is not None]:
+        retention.note_pruned(tx, max(sent) + 1)
+    return len(gone)

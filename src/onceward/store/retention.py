@@ -139,9 +139,14 @@ def slice_of(
     rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
     old = [(seq,) for seq, ended in rows if ended]
     tx.many(drop, old)
-    if old and box == "outbox":  # what is missing from now on need not be lost
-        tx.run(PRUNED, (before,))
+    if old and box == "outbox":
+        note_pruned(tx, before)
     return (rows[-1][0] if len(rows) == limit else -1), len(old)
+
+
+def note_pruned(tx: StoreTransaction, before: Millis) -> None:
+    """Record that messages that ended *before* may be missing: what arrived is no orphan."""
+    tx.run(PRUNED, (before,))
 
 
 def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
@@ -165,7 +170,7 @@ def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) 
     """
     gone = [ended for row in rows for (ended,) in tx.rows(ARCHIVED[box], row)]
     if gone and box == "outbox":
-        tx.run(PRUNED, (max(gone) + 1,))
+        note_pruned(tx, max(gone) + 1)
     return len(gone)
 
 
