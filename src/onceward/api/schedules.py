@@ -85,7 +85,7 @@ class Schedules:
             options=kept,
             next_at=rule.after(now if start_at is None else max(first - 1, now), date=first),
         )
-        self._scheduler.compose(made, now)  # what cannot be sent is refused now
+        self._scheduler.check(made, now)  # what cannot be sent is refused now
         return self._put(made, None if start_at is None else first)
 
     def list(self) -> list[Schedule]:

@@ -11,6 +11,7 @@ from onceward.errors import AnswerTimeout, Conflict, HandlerSignal, InvalidArgum
 from onceward.model.body import encode
 from onceward.model.clock import Millis
 from onceward.model.send_options import MessageOptions
+from onceward.model.states import AWAITS
 from onceward.model.ticket import Ticket
 from onceward.model.times import Span
 from onceward.runtime.replies import read_reply
@@ -31,7 +32,7 @@ class Suspended(BaseException):
     """Ends a call of a handler; ``except Exception`` does not catch it, as no failure happened."""
 
     def __init__(self, request: str) -> None:
-        super().__init__(f"waits for the reply to {request}")
+        super().__init__(f"{AWAITS}{request}")
         self.request = request
 
 

@@ -88,18 +88,23 @@ class Scheduler:
 
     def compose(self, schedule: ScheduledMessage, date: Millis) -> OutgoingMessage:
         """Return the message of one date; nothing is written, any SendError may be raised."""
-        options: dict[str, Any] = json.loads(schedule.options)
-        headers = {
-            **(options.get("headers") or {}),
-            "schedule": schedule.name,
-            "scheduledat": iso(date),
-        }
-        return self._sender.compose(
-            schedule.session,
-            schedule.recipient,
-            _body(schedule, date),
-            MessageOptions(**{**options, "headers": headers}),  # type: ignore[typeddict-item]
-        )
+        return self._sender.compose(*_parts(schedule, date))
+
+    def check(self, schedule: ScheduledMessage, date: Millis) -> None:
+        """Raise SendError where the message of a date could not be sent."""
+        self._sender.check(*_parts(schedule, date))
+
+
+def _parts(schedule: ScheduledMessage, date: Millis) -> tuple[str, str, Any, MessageOptions]:
+    """Return session, recipient, body and options of the message of one date."""
+    options: dict[str, Any] = json.loads(schedule.options)
+    headers = {
+        **(options.get("headers") or {}),
+        "schedule": schedule.name,
+        "scheduledat": iso(date),
+    }
+    named = MessageOptions(**{**options, "headers": headers})  # type: ignore[typeddict-item]
+    return schedule.session, schedule.recipient, _body(schedule, date), named
 
 
 def _body(schedule: ScheduledMessage, date: Millis) -> Any:

@@ -39,6 +39,8 @@ class RunOutcome(NamedTuple):
     result: str | None = None
     """Return value of the handler, as JSON."""
     cause: str | None = None
+    took: float | None = None
+    """Seconds that the handler ran."""
 
 
 class RunCompletion:
@@ -95,7 +97,7 @@ class RunCompletion:
             SettledMessage(message, settlement)
             for message, settlement in zip(messages, outcome.settlements, strict=True)
         ]
-        self.conclude(tx, ended, run=run, result=outcome.result)
+        self.conclude(tx, ended, run=run, result=outcome.result, took=outcome.took)
         runs.end(tx, run, state, consumed=again is None, cause=outcome.cause, result=outcome.result)
         self._free(tx, run.session, messages[0], None if again is None else again.due_at)
         self._emitter.emit(
@@ -178,6 +180,7 @@ class RunCompletion:
         *,
         run: OpenRun | None = None,
         result: str | None = None,
+        took: float | None = None,
     ) -> None:
         """Settle messages; tell the callers of those that are dispatched tasks and have ended."""
         inbox.apply_settlements(tx, ended)
@@ -185,7 +188,7 @@ class RunCompletion:
             if results.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
                 end = results.outcome_of(settlement, result)
                 results.tell(tx, self._sender, leased, end, run)
-        self._emitter.lease_ended(tx, ended)
+        self._emitter.lease_ended(tx, ended, took)
 
 
 def settlements(

@@ -58,6 +58,7 @@ class RunExecution:
         self._run = Run(started, sender=deps.sender, holder=self)
         self._settlements: Sequence[Settlement] = ()
         self._raised: BaseException | None = None
+        self._took: float | None = None
         self._stop: Callable[[], object] = lambda: None
         limit = started.handler.timeout or deps.settings.handler_timeout
         self._until = time.monotonic() + limit
@@ -212,7 +213,7 @@ class RunExecution:
         try:
             value = self._returned(loop)
             result, effects = self._answer(value)
-            done = RunOutcome([Done()] * len(self._leased), result)
+            done = RunOutcome([Done()] * len(self._leased), result, took=self._took)
             return self._end(done, effects, go_on=go_on)
         except LeaseLost:
             raise
@@ -233,9 +234,11 @@ class RunExecution:
             self._db.notifier.notify("in")
 
     def _returned(self, loop: Loop) -> Any:
+        began = time.monotonic()
         try:
             return self._call(loop)
         finally:
+            self._took = time.monotonic() - began
             self.returned = True
 
     def _call(self, loop: Loop) -> Any:
@@ -303,5 +306,6 @@ class RunExecution:
 
         own = isinstance(error, OncewardError | HandlerSignal)
         cause = str(error) if own else error_text(error)
-        outcome = RunOutcome(settlements(self._leased, settled), cause=cause[:500])
+        ended = settlements(self._leased, settled)
+        outcome = RunOutcome(ended, cause=cause[:500], took=self._took)
         return self._end(outcome, PendingEffects(), go_on=go_on)
