@@ -98,6 +98,16 @@ def test_a_file_that_cannot_be_read_is_told(shop: Postbox) -> None:
     assert {("shop",)} == found["onceward_outbox_pending"].keys()
 
 
+def test_a_file_whose_turn_has_not_come_is_not_called_unreadable(tmp_path: Path) -> None:
+    """A large home takes several scrapes to be read; each tells the files that it knows."""
+    for name in ("a", "b", "c"):
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    registry = of_files(tmp_path, within=0)
+    told = [list(scraped(registry)["onceward_file_readable"].values()) for _ in range(3)]
+
+    assert [[1.0], [1.0] * 2, [1.0] * 3] == told
+
+
 def test_two_files_of_one_agent_are_told_apart(shop: Postbox, tmp_path: Path) -> None:
     """A scrape with the same series twice would be refused whole."""
     other = tmp_path / "copy" / "shop.db"

@@ -64,7 +64,8 @@ class FileMetrics(Collector):
         yield self._by_peer(whole, now)
         family = _readable()
         for name, each in named:
-            family.add_metric([name], each.problem is None)
+            if each.taken_at:  # else its turn to be read has not come
+                family.add_metric([name], each.problem is None)
         yield family
 
     def _by_peer(self, named: Sequence[tuple[str, FileSnapshot]], now: Millis) -> Metric:
