@@ -21,6 +21,7 @@ from onceward import (
     AsyncContext,
     AsyncMessage,
     AsyncPostbox,
+    BatchContext,
     Context,
     Postbox,
     Reject,
@@ -283,6 +284,111 @@ def test_a_run_links_to_each_of_its_messages(tmp_path: Path, telemetry: Telemetr
     assert 2 == attributes["messaging.batch.message_count"]
     assert "processed" == attributes["messaging.onceward.outcome"]
     assert span_id(span) == parent_id(telemetry.one("send a"))
+
+
+def test_a_batch_says_of_each_message_what_it_is_and_how_it_ends(
+    tmp_path: Path, telemetry: Telemetry
+) -> None:
+    """A call for several messages has a link for each, also where one send made them all."""
+    agent = Agent("b")
+
+    @agent.on("json", batch=3, within=0)
+    def serve(bodies: list[dict[str, int]], ctx: BatchContext) -> None:
+        _, second, third = ctx.messages
+        ctx.retry(second, after=60)
+        ctx.reject(third, "no")
+
+    telemetry.observe(agent)
+    with Postbox(tmp_path / "b.db", agent=agent, start=False) as b:
+        ids = b.send_many([("b", PING)] * 3, correlation_id="order-7")
+        settle(b)
+
+    send, span = telemetry.one("send b"), telemetry.one("process b")
+    assert [span_id(send)] * 3 == linked(span)
+    assert [
+        {
+            "messaging.message.id": each,
+            "messaging.message.conversation_id": "order-7",
+            "messaging.onceward.message.type": "json",
+        }
+        for each in ids
+    ] == [dict(link.attributes or {}) for link in span.links]
+    assert [("retry", ids[1]), ("dead_letter", ids[2])] == [
+        (event.name, (event.attributes or {})["messaging.message.id"]) for event in span.events
+    ]
+    assert "messaging.message.id" not in (span.attributes or {})
+
+
+def test_a_batch_that_raises_is_a_failed_span(tmp_path: Path, telemetry: Telemetry) -> None:
+    """Its messages are tried alone after that, which costs none of them an attempt."""
+    agent = Agent("b")
+
+    @agent.on("json", batch=2, within=0)
+    def serve(bodies: list[dict[str, int]]) -> None:
+        if len(bodies) == 2:
+            raise KeyError(2)
+
+    telemetry.observe(agent)
+    with Postbox(tmp_path / "b.db", agent=agent, start=False) as b:
+        b.send_many([("b", PING)] * 2)
+        settle(b)
+
+    [failed, *_] = telemetry.named("process b")
+    assert StatusCode.ERROR == failed.status.status_code
+    assert ("KeyError", "retry") == (
+        (failed.attributes or {})["error.type"],
+        (failed.attributes or {})["messaging.onceward.outcome"],
+    )
+    assert ["exception", "retry", "retry"] == [event.name for event in failed.events]
+
+
+def test_a_handler_that_ends_to_wait_for_a_reply_is_no_retry(
+    tmp_path: Path, telemetry: Telemetry
+) -> None:
+    """Both calls are of the trace of its message, and so are question and answer."""
+    agent = Agent("b")
+
+    @agent.on("json")
+    def work(body: dict[str, int], ctx: Context) -> None:
+        ctx.ask("c", body, type="question", reply=int)
+
+    oracle = Agent("c")
+    oracle.on("question")(lambda body: body["number"])
+    telemetry.observe(agent)
+    telemetry.observe(oracle)
+    with (
+        Postbox(tmp_path / "b.db", agent=agent, start=False) as b,
+        Postbox(tmp_path / "c.db", agent=oracle, start=False) as c,
+    ):
+        b.send("b", PING)
+        settle(b, c)
+
+    waiting, ended = telemetry.named("process b")
+    assert ["waiting", "processed"] == [
+        (span.attributes or {})["messaging.onceward.outcome"] for span in (waiting, ended)
+    ]
+    assert ((), StatusCode.UNSET) == (waiting.events, waiting.status.status_code)
+    assert span_id(waiting) == parent_id(telemetry.one("send c"))
+    assert 1 == len({trace_id(span) for span in telemetry.spans.get_finished_spans()})
+
+
+def test_a_schedule_sends_when_it_is_due_and_not_when_it_is_added(
+    tmp_path: Path, telemetry: Telemetry
+) -> None:
+    """The check at its adding is no send; each date is a trace of its own."""
+    agent, clock = Agent("b"), Clock()
+    agent.on("json")(lambda _: None)
+    telemetry.observe(agent)
+    with Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b:
+        b.schedules.add("every", to="b", body=PING, every=60)
+        assert () == telemetry.spans.get_finished_spans()
+        for _ in range(2):
+            clock.forward(61)
+            settle(b)
+
+    sent, handled = telemetry.named("send b"), telemetry.named("process b")
+    assert list(map(span_id, sent)) == list(map(parent_id, handled))
+    assert 2 == len(set(map(trace_id, sent)))
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path, telemetry: Telemetry) -> None:

@@ -77,6 +77,10 @@ class Waits(RetryAt):
     """Not now: its handler waits for a reply, and is called again at ``due_at`` at the latest."""
 
 
+AWAITS: Final = "waits for the reply to "
+"""Begins the reason of a message whose handler waits for a reply."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dead:
     """Never: becomes a dead letter with ``reason``; ``error`` keeps the details."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
-from onceward.errors import Drop
+from onceward.errors import Drop, Paused
 from onceward.hooks import Attempt, Handling
 from onceward.integrations.otel import names, trace_context
 from onceward.integrations.otel.clock import Stopwatch
 from onceward.integrations.otel.meters import OperationMeters
 from onceward.integrations.otel.sending import class_name, operation
-from onceward.model.states import Dead, Done, RetryAt, Settlement
+from onceward.model.frame import Frame
+from onceward.model.states import Dead, Done, RetryAt, Settlement, Waits
 
 PROCESS = "process"
 
@@ -24,8 +25,9 @@ class TracedAttempt(Handling):
     """
     One attempt and its span, which is the current one while the handler runs.
 
-    It links to the context in which each message was created. The context of a single
-    message is its parent, too, unless it is told to begin a trace of its own.
+    It links to the context in which each message was created; where there are several, what
+    is said of one of them is on its link. The context of a single message is its parent, too,
+    unless it is told to begin a trace of its own.
     """
 
     def __init__(
@@ -38,13 +40,12 @@ class TracedAttempt(Handling):
         baggage: bool,
     ) -> None:
         self._meters, self._watch = meters, Stopwatch()
-        self._count = len(attempt.frames)
+        self._frames = attempt.frames
         self._attributes = operation(PROCESS, PROCESS, attempt.agent)
-        created = [trace_context.read(frame.headers) for frame in attempt.frames]
         within = contexts.get_current()
-        if baggage and self._count == 1:
-            within = trace_context.with_baggage(attempt.frames[0].headers, within)
-        parent, links = _placed(created, within, continue_traces=continue_traces)
+        if baggage and len(self._frames) == 1:
+            within = trace_context.with_baggage(self._frames[0].headers, within)
+        parent, links = _placed(self._frames, within, continue_traces=continue_traces)
         self._span = tracer.start_span(
             f"{PROCESS} {attempt.agent}",
             context=parent,
@@ -67,23 +68,30 @@ class TracedAttempt(Handling):
             self._span.set_status(Status(StatusCode.ERROR, _text(found, error)))
             if error is not None:
                 self._span.record_exception(error, timestamp=end)
-        _tell(self._span, found or next(iter(settlements), None), end)
-        self._meters.handled(self._count, seconds, self._attributes)
+        if settlements:
+            self._span.set_attribute(names.OUTCOME, _outcome(found or settlements[0]))
+        for frame, settlement in zip(self._frames, settlements, strict=False):
+            of_one = _message(frame) if len(self._frames) != 1 else {}
+            _tell(self._span, settlement, of_one, end)
+        self._meters.handled(len(self._frames), seconds, self._attributes)
         self._span.end(end)
 
 
 def _placed(
-    created: Sequence[SpanContext | None], within: Context, *, continue_traces: bool
+    frames: Sequence[Frame], within: Context, *, continue_traces: bool
 ) -> tuple[Context, list[Link]]:
     """Return the context that a span begins in, and its links."""
-    known = {(each.trace_id, each.span_id): each for each in created if each is not None}
-    links = [Link(each) for each in known.values()]
-    ambient = trace.get_current_span(within).get_span_context()
-    if not (continue_traces and len(created) == 1 and created[0] is not None):
+    created = [(frame, trace_context.read(frame.headers)) for frame in frames]
+    if len(frames) != 1:
+        return within, [Link(each, _message(frame)) for frame, each in created if each is not None]
+    [(_, only)] = created
+    links = [] if only is None else [Link(only)]
+    if only is None or not continue_traces:
         return within, links
+    ambient = trace.get_current_span(within).get_span_context()
     if ambient.is_valid:
         links.append(Link(ambient))
-    return trace_context.as_parent(created[0], within), links
+    return trace_context.as_parent(only, within), links
 
 
 def _described(attempt: Attempt) -> dict[str, str | int]:
@@ -97,8 +105,12 @@ def _described(attempt: Attempt) -> dict[str, str | int]:
         found[names.RUN_ID] = attempt.run_id
     if len(attempt.frames) != 1:
         return found | {names.MESSAGING_BATCH_MESSAGE_COUNT: len(attempt.frames)}
-    [frame] = attempt.frames
-    return found | {
+    return found | _message(attempt.frames[0])
+
+
+def _message(frame: Frame) -> dict[str, str]:
+    """Return what is said of one message."""
+    return {
         names.MESSAGING_MESSAGE_ID: frame.id,
         names.MESSAGING_MESSAGE_CONVERSATION_ID: frame.correlationid or frame.id,
         names.TYPE: frame.type,
@@ -107,29 +119,36 @@ def _described(attempt: Attempt) -> dict[str, str | int]:
 
 def _failure(found: Settlement | None, error: BaseException | None) -> str | None:
     """Return the kind of failure: the class of what was raised, or the reason; None for none."""
-    if isinstance(found, RetryAt) and not found.counted:
-        return None  # paused: it goes on later
-    if found is None and error is not None and isinstance(error, Drop):
+    if isinstance(error, Drop | Paused):
         return None
     if error is not None:
         return class_name(type(error))
     if isinstance(found, Dead):
         return found.reason
-    return None if found is None else "_OTHER"
+    return "_OTHER" if isinstance(found, RetryAt) and found.counted else None
 
 
 def _text(found: Settlement | None, error: BaseException | None) -> str:
     return found.error if isinstance(found, Dead | RetryAt) else str(error)
 
 
-def _tell(span: Span, found: Settlement | None, at: int) -> None:
-    """Say what becomes of the messages."""
+def _outcome(found: Settlement) -> str:
+    """Return how a message went on."""
     match found:
         case Done(outcome=outcome):
-            span.set_attribute(names.OUTCOME, outcome)
-        case RetryAt(due_at=due_at):
-            span.set_attribute(names.OUTCOME, "retry")
-            span.add_event("retry", {names.DUE_AT: due_at}, at)
+            return outcome
+        case Waits():
+            return "waiting"
+        case RetryAt():
+            return "retry"
+        case Dead():
+            return "dead"
+
+
+def _tell(span: Span, found: Settlement, of_one: Mapping[str, str], at: int) -> None:
+    """Say what becomes of a message that is not done and waits for no reply."""
+    match found:
+        case RetryAt(due_at=due_at) if not isinstance(found, Waits):
+            span.add_event("retry", {**of_one, names.DUE_AT: due_at}, at)
         case Dead(reason=reason):
-            span.set_attribute(names.OUTCOME, "dead")
-            span.add_event("dead_letter", {names.REASON: reason}, at)
+            span.add_event("dead_letter", {**of_one, names.REASON: reason}, at)
