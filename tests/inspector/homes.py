@@ -109,9 +109,27 @@ def lively(folder: Path, clock: ManualClock) -> dict[str, str]:
         found = _talk(shop, boxes, clock)
         found |= _trouble(shop, boxes, clock)
         _work(boxes, clock)
+        _hold_and_schedule(shop)
         _leave_alone(shop, clock)
-        _on_this_clock(billing)
+        _on_this_clock(shop, billing)
     return found
+
+
+def _hold_and_schedule(shop: Postbox) -> None:
+    """Send more than a session may, and at dates; the last schedule cannot send."""
+    shop.limits.set("session", "imports", messages=2, overflow="hold")
+    shop.session("imports").send_many([("warehouse", n) for n in range(3)])
+    shop.schedules.add(
+        "nightly", cron="30 2 * * *", timezone="Europe/Zurich", to="billing", body={"report": "day"}
+    )
+    shop.schedules.add("stocktaking", every="7d", to="warehouse")
+    shop.schedules.add("weekly", every="7d", to="billing")
+    shop.schedules.pause("weekly")
+    with shop.begin() as tx:
+        tx.execute(
+            "UPDATE _onceward_schedules SET last_error = 'QueueFull: 1000000 messages wait'"
+            " WHERE name = 'stocktaking'"
+        )
 
 
 def _leave_alone(shop: Postbox, clock: ManualClock) -> None:
@@ -124,9 +142,16 @@ def _leave_alone(shop: Postbox, clock: ManualClock) -> None:
         )
 
 
-def _on_this_clock(box: Postbox) -> None:
+def _on_this_clock(shop: Postbox, billing: Postbox) -> None:
     """Put the moments of attempts on the manual clock: triggers have the system's alone."""
-    with box.begin() as tx:
+    with shop.begin() as tx:
+        tx.execute(
+            "UPDATE _onceward_transitions AS t SET at = 30000 +"
+            " (SELECT max(e.at) FROM _onceward_transitions AS e"
+            "   WHERE e.id = t.id AND e.seq < t.seq AND e.to_state = 'sent')"
+            " WHERE from_state = 'sent' AND to_state = 'pending'"
+        )
+    with billing.begin() as tx:
         tx.execute(
             "UPDATE _onceward_transitions AS t SET at = 61240 * (SELECT count(*) - 2 FROM"
             " _onceward_transitions AS e WHERE e.id = t.id AND e.seq <= t.seq)"

@@ -166,6 +166,17 @@ def test_a_session_is_paused_and_its_run_aborted(writer: TestClient, home: Home)
         assert queue.paused_at is None
 
 
+def test_a_schedule_is_paused(writer: TestClient, home: Home) -> None:
+    """And resumed; one that is no schedule is said to be none."""
+    assert "paused: nothing is sent" in confirmed(
+        writer, "/agents/shop/act/pause-schedule?id=nightly"
+    )
+    with box(home, "shop") as shop:
+        assert shop.schedules.list()[0].paused_at is not None
+    assert "schedule: resumed" in confirmed(writer, "/agents/shop/act/resume-schedule?id=nightly")
+    assert "nothing changed" in confirmed(writer, "/agents/shop/act/pause-schedule?id=none")
+
+
 def test_an_action_that_fails_says_why(writer: TestClient, home: Home, audit: Path) -> None:
     """The error stands on the page and in the file."""
     page = confirmed(writer, "/agents/billing/act/replay?id=none")

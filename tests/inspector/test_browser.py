@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Postbox
+from onceward.fleet import Rules, reconcile
 from onceward.inspector import app, server
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ PAGES = {
     "failing": "/agents/shop/messages/{failing}",
     "conversation": "/agents/shop/conversations/{order}",
     "dead": "/dead",
-    "search": "/search?q=bil",
+    "search": "/search?q=sku",
+    "search-agents": "/search?q=bil",
     "report": "/report",
     "missing": "/agents/none",
     "question": "/agents/billing/act/purge?reason=rejected",
@@ -52,15 +54,19 @@ SHOTS = {
     "agents": (1120, "light"), "agent": (1120, "light"), "message": (1120, "light"),
     "failing": (1120, "dark"), "conversation": (1120, "light"), "messages": (1120, "light"),
     "dead": (1120, "light"), "dead-letters": (1120, "dark"), "agents-narrow": (400, "dark"),
+    "search": (1120, "light"), "report": (1120, "light"),
 }  # fmt: skip
 """Pictures of the documentation, with their width and colours."""
-PLACE = """folder => document.querySelectorAll(".facts code").forEach(
-    (each) => each.textContent = each.textContent.replace(folder, "/srv/agents"))"""
-"""Shows another folder than that of the test."""
+PLACE = """folder => document.querySelectorAll(".facts code, .head code").forEach((each) =>
+    each.textContent = each.textContent.replace(folder, "/srv/agents")
+        .replace(/^.*\\/still\\d*\\//, "/srv/"))"""
+"""Shows other folders than those of the test."""
 TALLEST = 860
 """Pixels of a picture."""
 MOST = 150_000
 """Bytes of a picture."""
+
+TOKEN = "a-token-of-twenty-two"  # noqa: S105 - of this test
 
 Open = Callable[..., "Page"]
 
@@ -75,9 +81,13 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def served(home: Home, audit: Path) -> Iterator[str]:
+def served(
+    home: Home, audit: Path, token: str | None = None, report: Path | None = None
+) -> Iterator[str]:
     """Serve a home with actions, and yield its address."""
-    made = app([home.path], clock=home.clock, write=True, audit=audit)
+    made = app(
+        [home.path], clock=home.clock, write=True, audit=audit, token=token, report_at=report
+    )
     made.state.site.refresher.refresh()
     listening = server.bound("127.0.0.1", 0)
     with server.serving(made, listening):
@@ -87,7 +97,10 @@ def served(home: Home, audit: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def still(made: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a home in which nothing happens."""
-    with served(made, tmp_path_factory.mktemp("audit") / "audit.jsonl") as address:
+    folder = tmp_path_factory.mktemp("still")
+    reconcile(made.path, out=folder / "report", rules=Rules(now=made.clock.now()))
+    report = folder / "report" / "report.html"
+    with served(made, folder / "audit.jsonl", report=report) as address:
         yield address
 
 
@@ -240,6 +253,20 @@ def test_a_dead_letter_is_replayed_by_hand(moving: str, open_page: Open, home: H
         assert 2 == len(billing.dead_letters.list())
 
 
+def test_an_address_opens_from_another_site(open_page: Open, made: Home, tmp_path: Path) -> None:
+    """Such as a chat: the one with the token, and then that of any page."""
+    with served(made, tmp_path / "audit.jsonl", TOKEN) as address:
+        page = open_page(f"data:text/html,<a href='{address}/?token={TOKEN}'>look</a>")
+        page.get_by_text("look").click()
+        playwright.expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+        assert f"{address}/" == page.url
+        page.goto(f"data:text/html,<a href='{address}/dead'>look</a>")
+        page.get_by_text("look").click()
+
+        playwright.expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
+        page.close()  # or it would complain of the end of the server
+
+
 def test_pages_answer_without_scripts(open_page: Open, still: str) -> None:
     """Filters, links and colours are plain forms and links."""
     page = open_page(f"{still}/", java_script_enabled=False)
@@ -269,7 +296,8 @@ def test_pictures_are_small(
     address = PAGES[name.removesuffix("-narrow")].format(**made.ids)
     page = open_page(still + address, width=width, color_scheme=scheme)
     settled(page)
-    playwright.expect(page.locator("#live")).to_have_text("live")
+    if name != "report":
+        playwright.expect(page.locator("#live")).to_have_text("live")
     page.evaluate(PLACE, str(made.path))
     picture = pictures / f"{name}.png"
     tall = min(TALLEST, page.evaluate("document.documentElement.scrollHeight"))

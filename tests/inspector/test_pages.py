@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from tests.inspector.homes import EVIL
 
 from onceward import Postbox
-from onceward.inspector.pages import search
+from onceward.inspector.pages import conversation, search
 from onceward.inspector.site import Site
 from onceward.model.clock import iso
 
@@ -34,7 +34,8 @@ PAGES = (
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a search look at all files, also on a busy machine."""
+    """Let pages look at all files, also on a busy machine."""
+    monkeypatch.setattr(conversation, "BUDGET", 60.0)
     monkeypatch.setattr(search, "BUDGET", 60.0)
     monkeypatch.setattr(search, "PER_BOX", 60.0)
 
@@ -88,9 +89,32 @@ def test_an_agent_shows_lanes_peers_runs_and_limits(web: TestClient) -> None:
     assert re.search(r"refunds shop waiting 4 ", billing)
     assert "warehouse open" in shop
     assert "Unreachable: connection refused" in shop
-    assert "session stock 30 % 9 of 30" in shop
+    assert "stock session 30 % 9 of 30" in shop
     assert "chat empty followup" in coder
     assert 2 == len(re.findall(r"chat done followup", coder))
+
+
+def test_an_agent_shows_schedules(web: TestClient) -> None:
+    """When each sends next, and why one cannot; that is trouble of the home, too."""
+    shop = text(web, "/agents/shop")
+
+    assert re.search(r"nightly 30 2 \* \* \* Europe/Zurich billing in \d+ (min|h) 0", shop)
+    assert "stocktaking every 7 d warehouse in 7 d 0 QueueFull: 1000000 messages wait" in shop
+    assert "weekly every 7 d billing paused 0" in shop
+    assert "shop breaker open dead letters schedule failing" in text(web, "/")
+
+
+def test_a_lane_says_why_it_waits_and_by_which_process_it_is_held(
+    web: TestClient, home: Home
+) -> None:
+    """The error of its first message; a process by its id."""
+    with Postbox(home.path / "mailer.db", start=False, clock=home.clock) as mailer:
+        taken = mailer.receive(timeout=0)
+        mailer_page, billing_page = text(web, "/agents/mailer"), text(web, "/agents/billing")
+
+    assert taken is not None
+    assert f"pid {os.getpid()}/" in mailer_page
+    assert "the bank answered 503" in billing_page
 
 
 def test_a_journey_goes_over_both_files(web: TestClient, home: Home) -> None:
@@ -226,6 +250,11 @@ def test_search_finds_a_message_by_the_beginning_of_its_id(web: TestClient, home
     assert {"shop", "billing"} == set(
         re.findall(rf'href="/agents/(\w+)/messages/{home.ids["order"]}"', page)
     )
+
+
+def test_a_held_message_says_so_in_the_list(web: TestClient) -> None:
+    """A message that waits for room says for which."""
+    assert "held by limit:session:imports" in text(web, "/agents/shop/messages?peer=warehouse")
 
 
 def test_what_is_not_there_is_said(web: TestClient) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from onceward import Agent, Context, Postbox
 from onceward.inspector import words
 from onceward.inspector.journey import phases, steps
 from onceward.inspector.pages.home import together
@@ -19,9 +24,13 @@ from onceward.inspector.reading import opened
 from onceward.inspector.redaction import HIDDEN, Redaction
 from onceward.inspector.sequence import diagram, exchanges
 from onceward.inspector.site import Site
+from onceward.model.clock import SystemClock
+from onceward.testing import ManualClock
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home
+
+Journey = Callable[[str, int], list[tuple[str, str]]]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +79,6 @@ def test_a_pattern_hides_text_numbers_names_and_errors() -> None:
 
 def test_a_message_to_oneself_has_one_file(home: Home) -> None:
     """Each step once."""
-    from onceward import Postbox  # noqa: PLC0415 - beside its use
-
     with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
         sent = shop.send("shop", 1, type="note")
         shop.run_until_idle()
@@ -82,6 +89,70 @@ def test_a_message_to_oneself_has_one_file(home: Home) -> None:
     assert ["committed", "accepted"] == [what for what in told if what in {"committed", "accepted"}]
     assert len(told) == len(set(told))
     assert ["outbox", "inbox"] == [phase.name for phase in phases(found, found)]
+
+
+@pytest.fixture
+def journeys(tmp_path: Path) -> Iterator[Journey]:
+    """Return a call that sends a message to an agent and tells its journey after some rounds."""
+    clock, worker = ManualClock(SystemClock().now()), Agent("worker")  # triggers have this one
+
+    @worker.on("fails")
+    def fail(body: object) -> None:
+        msg = "no connection"
+        raise RuntimeError(msg)
+
+    @worker.on("asks")
+    def ask(body: object, ctx: Context) -> str:
+        return ctx.ask("shop", "what", reply=str, type="question", timeout="1d")
+
+    with ExitStack() as stack:
+        opened_box = partial(Postbox, start=False, clock=clock, transitions=True, retry_cap=1)
+        shop = stack.enter_context(opened_box(tmp_path / "shop.db", agent="shop"))
+        box = stack.enter_context(
+            opened_box(tmp_path / "worker.db", agent=worker, handler_retries=2)
+        )
+
+        def journey(kind: str, rounds: int) -> list[tuple[str, str]]:
+            sent = shop.send("worker", 1, type=kind)
+            for _ in range(rounds):
+                shop.run_until_idle()
+                box.run_until_idle()
+                clock.advance(2)
+            shop.run_until_idle()
+            with opened(shop.path) as here, opened(box.path) as there:
+                both = message(here, sent), message(there, sent, senders=("shop",))
+            return [(step.what, step.detail) for step in steps(*both)]
+
+        yield journey
+
+
+def test_a_dead_letter_tells_its_attempts(journeys: Journey) -> None:
+    """Each attempt with its error, and that it was accepted; its dedup record is no step."""
+    told = journeys("fails", 6)
+    error = "RuntimeError: no connection"
+
+    assert [("accepted", "normal")] == [step for step in told if step[0] == "accepted"]
+    assert [f"tried, attempt {n}" for n in (1, 2)] == [w for w, _ in told if "attempt" in w]
+    assert {f"last error: {error}"} == {d for what, d in told if what.startswith("tried")}
+    assert [("dead letter", f"max_retries_exceeded after 3 attempts: {error}")] == [
+        step for step in told if "dead" in step[0]
+    ]
+
+
+def test_a_handler_that_waits_for_a_reply_has_not_failed(
+    journeys: Journey,
+) -> None:
+    """The journey names the request whose reply it waits for."""
+    [(_, detail)] = [step for step in journeys("asks", 1) if step[0] == "waits for a reply"]
+
+    assert detail.startswith("waits for the reply to ")
+
+
+def test_asking_again_is_one_step(journeys: Journey) -> None:
+    """However often, and at the moment of the last time."""
+    told = [step for step in journeys("asks", 60) if step[0] == "asked again"]
+
+    assert [("asked again", "no receipt had come, 3 times")] == told
 
 
 def test_a_message_that_no_file_knows_has_no_journey() -> None:
@@ -133,7 +204,6 @@ def test_rates_of_agents_are_added_span_by_span() -> None:
 
 def test_a_stream_tells_the_names_of_what_has_changed(site: Site, home: Home) -> None:
     """One event for a commit; the stream ends with the program."""
-    from onceward import Postbox  # noqa: PLC0415 - beside its use
 
     async def told() -> list[str]:
         streams = Streams()

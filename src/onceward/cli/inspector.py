@@ -64,7 +64,7 @@ def inspect(
         )
         raise Usage(msg) from error
     places = _existing(targets or (Path(env_or_project("home") or "."),))
-    token = _token() if write or not is_loopback(host) else os.environ.get(TOKEN)
+    token = _token() if write or not is_loopback(host) else os.environ.get(TOKEN) or None
     made = app(
         places,
         write=write,

@@ -11,6 +11,7 @@ from onceward.model.values import dataclass
 
 MOST: Final = 1000
 """Dead letters that one action replays or purges."""
+UNCHANGED: Final = "nothing changed: it is so already, or is gone"
 FILTERS: Final = ("reason", "peer", "type", "session", "topic")
 
 Given = Mapping[str, str]
@@ -80,6 +81,15 @@ def _resume_queue(box: Postbox, given: Given) -> str:
     return f"session {given['id']} is resumed"
 
 
+def _pause_schedule(box: Postbox, given: Given) -> str:
+    done = box.schedules.pause(given["id"])
+    return "paused: nothing is sent at its dates" if done else UNCHANGED
+
+
+def _resume_schedule(box: Postbox, given: Given) -> str:
+    return "resumed" if box.schedules.resume(given["id"]) else UNCHANGED
+
+
 def _abort(box: Postbox, given: Given) -> str:
     done = box.runs.abort(given["id"], "aborted in the inspector")
     return "aborted" if done else "not aborted: it was not open"
@@ -121,6 +131,13 @@ ACTIONS: Final = {
     ),
     "resume-queue": Action(
         "Resume a session", "Its next run may begin.", _resume_queue, needs_id=True
+    ),
+    "pause-schedule": Action(
+        "Pause a schedule", "Nothing is sent at its dates.", _pause_schedule, needs_id=True
+    ),
+    "resume-schedule": Action(
+        "Resume a schedule", "It goes on with its next date; those of the pause are passed over.",
+        _resume_schedule, needs_id=True,
     ),
     "abort": Action(
         "Abort a run", "What its call writes from now on is not kept.", _abort,

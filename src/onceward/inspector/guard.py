@@ -100,7 +100,8 @@ class Guard:
         rest = urlencode([pair for pair in query if pair[0] != "token"])
         path = "/" + scope["path"].lstrip("/")  # two slashes would be another host
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        answer.set_cookie(self._name, self._cookie, httponly=True, samesite="strict")
+        # Lax, so that an address in a chat or a mail opens; forms have a cookie of their own.
+        answer.set_cookie(self._name, self._cookie, httponly=True, samesite="lax")
         return answer
 
     def _is_token(self, given: str) -> bool:
@@ -127,11 +128,12 @@ def cookie(headers: Headers, name: str) -> str:
 
 
 def _host(header: str) -> str:
-    """Return the name in a Host header, without its port."""
+    """Return the name in a Host header, without its port; empty where more is in it."""
     try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
+        found = urlsplit(f"//{header}")
     except ValueError:
         return ""
+    return (found.hostname or "").lower() if found.netloc == header and "@" not in header else ""
 
 
 def form_mark(request: Request) -> str:

@@ -12,6 +12,7 @@ from onceward.inspector.queries.message import (
     Transition,
 )
 from onceward.model.clock import Millis
+from onceward.model.states import AWAITS
 from onceward.model.values import dataclass
 
 Tone = Literal["plain", "good", "bad", "wait"]
@@ -42,8 +43,6 @@ class Step:
     """The agent whose file says so."""
     detail: str = ""
     tone: Tone = "plain"
-    message_id: str | None = None
-    """The other message, of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +94,19 @@ def _of_sender(found: FoundMessage) -> Iterator[Step]:
 
 
 def _sending_again(transitions: tuple[Transition, ...], name: str) -> Iterator[Step]:
+    asked: list[Millis] = []
     for step in transitions:
         if step.box != "outbox" or step.from_state is None:
             continue
         if step.from_state == step.to_state:
             yield Step(step.at, "push tried", name, step.reason or "no answer", "bad")
+        elif step.to_state == "pending" and step.from_state == "sent":
+            asked.append(step.at)
         elif step.to_state == "pending":
-            asks = step.from_state == "sent"
-            told = "no receipt had come" if asks else f"was {step.from_state}"
-            yield Step(step.at, "asked again" if asks else "replayed", name, told, "wait")
+            yield Step(step.at, "replayed", name, f"was {step.from_state}", "wait")
+    if asked:
+        times = f", {len(asked)} times" if len(asked) > 1 else ""
+        yield Step(asked[-1], "asked again", name, f"no receipt had come{times}", "wait")
 
 
 def _waiting_to_leave(row: StoredMessage) -> Iterator[Step]:
@@ -124,24 +127,48 @@ def _waiting_to_leave(row: StoredMessage) -> Iterator[Step]:
 
 def _of_recipient(found: FoundMessage) -> Iterator[Step]:
     for row in found.received:
-        name = row.recipient
-        lane = f"lane {row.lane}" if row.lane else "mailbox or channel"
-        yield Step(row.at, "accepted", name, f"{lane}, {row.priority}")
-        claims = [
-            each for each in found.transitions if each.box == "inbox" and each.peer == row.sender
-        ]
-        attempt = 0
-        for each in claims:
-            if each.from_state == "pending" and each.to_state == "pending":
-                attempt += 1
-                error = f"last error: {each.reason}" if each.reason else ""
-                yield Step(each.at, f"tried, attempt {attempt}", name, error)
-        yield _handling(row, recorded=bool(claims))
-    if not found.received:
-        for record in found.processed:
-            told = "of its dedup record; the row was pruned"
-            owner = found.any.recipient if found.any else ""
-            yield Step(record.processed_at, record.outcome, owner, told, "good")
+        yield Step(row.at, "accepted", row.recipient, f"{_place_in_inbox(row)}{row.priority}")
+        tries = [*_tries(found, row.sender, row.recipient)]
+        yield from tries
+        yield _handling(row, recorded=bool(tries))
+    if found.received:
+        return
+    died = next((each for each in found.dead if each.origin != "outbox"), None)
+    if died is not None:
+        yield from _before_death(found, died)
+        return
+    for record in found.processed:
+        told = "of its dedup record; the row was pruned"
+        owner = found.any.recipient if found.any else ""
+        good: Tone = "good" if record.outcome == "processed" else "bad"
+        yield Step(record.processed_at, record.outcome, owner, told, good)
+
+
+def _place_in_inbox(row: StoredMessage) -> str:
+    """Return where the recipient keeps a message; the lane of one that was handled is gone."""
+    places = {"mailbox": row.mailbox, "channel": row.channel, "lane": row.lane}
+    return next((f"{word} {name}, " for word, name in places.items() if name), "")
+
+
+def _tries(found: FoundMessage, sender: str, owner: str) -> Iterator[Step]:
+    """Yield the attempts of handlers that were recorded, each with the error that was known."""
+    tried = [
+        each for each in found.transitions
+        if (each.box, each.peer) == ("inbox", sender)
+        and (each.from_state, each.to_state) == ("pending", "pending")
+    ]  # fmt: skip
+    for number, each in enumerate(tried, 1):
+        error = f"last error: {each.reason}" if each.reason else ""
+        yield Step(each.at, f"tried, attempt {number}", owner, error)
+
+
+def _before_death(found: FoundMessage, died: StoredDeath) -> Iterator[Step]:
+    """Yield what was recorded of a message whose row became a dead letter."""
+    came = ("inbox", died.sender, None, "pending")
+    for each in found.transitions:
+        if (each.box, each.peer, each.from_state, each.to_state) == came:
+            yield Step(each.at, "accepted", died.recipient, died.priority)
+    yield from _tries(found, died.sender, died.recipient)
 
 
 def _handling(row: StoredMessage, *, recorded: bool) -> Step:
@@ -152,10 +179,14 @@ def _handling(row: StoredMessage, *, recorded: bool) -> Step:
         told = row.reason or (tried if recorded or row.attempts > 1 else "")
         return Step(row.ended_at, what, row.recipient, told, tone)
     if row.state == "processing":
-        return Step(None, "being handled", row.recipient, tried, "wait")
-    reason = f"{tried} failed: {row.reason}" if row.reason else "in the inbox"
+        told = ", ".join(filter(None, ("being handled", tried)))
+        return Step(None, "claimed", row.recipient, told, "wait")
+    if row.reason and row.reason.startswith(AWAITS):
+        return Step(None, "waits for a reply", row.recipient, row.reason, "wait")
     failing: Tone = "bad" if row.attempts > 1 else "wait"
-    return Step(None, "waits to be handled", row.recipient, reason, failing)
+    why = row.reason or "in the inbox"
+    told = f"{tried} failed: {why}" if tried and row.reason else why
+    return Step(None, "waits to be handled", row.recipient, told, failing)
 
 
 def _of_death(dead: StoredDeath) -> Iterator[Step]:
@@ -171,6 +202,7 @@ def phases(sender: FoundMessage, recipient: FoundMessage) -> list[Phase]:
     """Return where the message was, one place after the other."""
     row = sender.sent
     arrived = recipient.received[0] if recipient.received else None
+    died = next((each for each in recipient.dead if each.origin != "outbox"), None)
     found: list[Phase] = []
     if row is not None:
         left_at = arrived.at if arrived else row.sent_at or row.ended_at
@@ -179,4 +211,8 @@ def phases(sender: FoundMessage, recipient: FoundMessage) -> list[Phase]:
         found.append(Phase("inbox", arrived.at, arrived.ended_at))
         if row is not None and arrived.ended_at is not None:
             found.append(Phase("receipt", arrived.ended_at, row.ended_at))
+    elif died is not None and row is not None and row.sent_at is not None:
+        found += [
+            Phase("inbox", row.sent_at, died.dead_at), Phase("receipt", died.dead_at, row.ended_at)
+        ]  # fmt: skip
     return [each for each in found if each.end_at is None or each.end_at >= each.begin_at]

@@ -69,6 +69,8 @@ class Refresher:
         """Grows with every change of a snapshot."""
         self.pause = INTERVAL
         """Seconds until the next look; longer where many files change all the time."""
+        self.looked_at: Millis | None = None
+        """When the last look at all files began: no snapshot is older than its file was then."""
         self._changed: list[tuple[int, frozenset[str]]] = []
         self._lock, self._stop = Lock(), Event()
         self._pool = ThreadPoolExecutor(THREADS, "onceward-inspector")
@@ -98,8 +100,9 @@ class Refresher:
 
     def refresh(self) -> None:
         """Take the snapshots whose files have changed, and drop those of files that are gone."""
-        files = self.targets.files()
+        files, began_at = self.targets.files(), self.clock.now()
         self._renew(files)
+        self.looked_at = began_at
         if gone := [key for key in self.snapshots if key not in files]:
             self._keep(dict.fromkeys(gone))
 

@@ -170,6 +170,7 @@ def _environment(redaction: Redaction) -> Environment:
             "size",
             "short",
             "percent",
+            "holder",
         )
     }
     made.filters["hidden"] = redaction.error

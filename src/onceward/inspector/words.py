@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from onceward.db.file_checks import PROCESS_ID_PARTS
 from onceward.inspector.queries.overview import MANY
 from onceward.model.clock import Millis
 
@@ -77,3 +78,10 @@ def short(message_id: str | None) -> str:
 def percent(part: float) -> str:
     """Return a part of one as ``42 %``."""
     return f"{100 * part:.0f} %"
+
+
+def holder(owner: str | None) -> str:
+    """Return the holder of a lease as ``pid 4711/8c2f1e``, other names as they are."""
+    process, _, token = (owner or "").partition("/")
+    parts = process.split(".")
+    return f"pid {parts[2]}/{token[:6]}" if len(parts) == PROCESS_ID_PARTS else owner or ""

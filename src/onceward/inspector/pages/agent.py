@@ -17,7 +17,8 @@ def agent(request: Request) -> Response:
     with site.reading(request) as (key, reader):
         asked = request.query_params
         run = number(asked.get("run", "")) or NEVER
-        after = After(peer=asked.get("peer", ""), queue=asked.get("queue", ""), run=run)
+        names = {name: asked.get(name, "") for name in ("peer", "queue", "schedule")}
+        after = After(run=run, **names)
         facts = agent_facts(reader, site.now(), after)
     return site.html(
         request,

@@ -31,7 +31,7 @@ def dead(request: Request) -> Response:
         request,
         "dead.html",
         groups=found[:ROWS],
-        more=len(found) > ROWS,
+        found=len(found),
         letters=sum(group.count for _, group in found),
         reasons=sorted({group.reason for _, group in found} | ({reason} - {""})),
         reason=reason,

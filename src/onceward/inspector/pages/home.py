@@ -52,6 +52,7 @@ def trouble(each: Snapshot) -> list[str]:
         "failing": bool(found.failing),
         "breaker open": bool(found.open_breakers),
         "dead letters": bool(found.dead),
+        "schedule failing": bool(found.unsent),
     }
     return [word for word, holds in words.items() if holds]
 
@@ -80,7 +81,7 @@ def home(request: Request) -> Response:
         q=asked.get("q", ""),
         show=asked.get("show", ""),
         trouble=trouble,
-        taken_at=min((each.taken_at for each in found), default=None),
+        looked_at=site.refresher.looked_at,
         files=len(site.targets.files()),
         rates=together([each.overview.rates for each in found if each.overview]),
     )

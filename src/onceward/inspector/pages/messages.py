@@ -91,7 +91,7 @@ def body(request: Request) -> Response:
     site = site_of(request)
     box, seq = request.path_params["box"], request.path_params["seq"]
     with site.reading(request) as (_, reader):
-        frame = whole_frame(reader, box, seq) if box in VIEWS else None
+        frame = whole_frame(reader, box, seq) if box in VIEWS and seq < NEVER else None
     if frame is None:
         raise HTTPException(NOT_FOUND, "this message is not stored here any more")
     text = frame.decode("utf-8", "replace") if isinstance(frame, bytes) else frame

@@ -26,9 +26,12 @@ SELECT pending, sending, sent, acked, failed, cancelled, outbox_dropped, total_r
   FROM onceward_stats
 """
 LANES: Final = f"""
-SELECT sender, lane, session, priority, state, head_id, attempts, due_at, leased, owner
-  FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT 10000)
- ORDER BY attempts DESC, due_at LIMIT {ROWS + 1}
+SELECT w.sender, w.lane, w.session, w.priority, w.state, w.head_id, w.attempts, w.due_at, w.leased,
+       w.owner,
+       (SELECT b.reason FROM onceward_inbox AS b WHERE b.sender = w.sender AND b.id = w.head_id)
+  FROM (SELECT *
+          FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT 10000)
+         ORDER BY attempts DESC, due_at LIMIT {ROWS + 1}) AS w
 """
 PEERS: Final = f"""
 SELECT name, url, breaker, failures, in_flight, number, due_at, seen_at, last_error, owner
@@ -48,6 +51,13 @@ SELECT session, state, mode, waiting, bound, dropped, run, due_at, paused_at
   FROM onceward_session_queues
  WHERE session > ?
  ORDER BY session LIMIT {ROWS + 1}
+"""
+SCHEDULES: Final = f"""
+SELECT name, every, cron, timezone, missed, recipient, session, next_at, paused_at, sent, last_at,
+       last_id, last_error
+  FROM onceward_schedules
+ WHERE name > ?
+ ORDER BY name LIMIT {ROWS + 1}
 """
 LIMITS: Final = f"""
 SELECT scope, name, used_by, messages, max_messages, bytes, max_bytes, overflow
@@ -106,6 +116,8 @@ class LaneRow:
     due_at: Millis | None
     leased: int
     owner: str | None
+    reason: str | None
+    """Why its first message was not handled when it was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,25 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A message that is sent again and again, at dates."""
+
+    name: str
+    every: Millis | None
+    cron: str | None
+    timezone: str | None
+    missed: str
+    recipient: str
+    session: str
+    next_at: Millis
+    paused_at: Millis | None
+    sent: int
+    last_at: Millis | None
+    last_id: str | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LimitRow:
     """A limit, and how full it is."""
 
@@ -188,6 +219,7 @@ class AgentFacts:
     oldest_by_peer: dict[str, Millis]
     runs: tuple[RunRow, ...]
     queues: tuple[QueueRow, ...]
+    schedules: tuple[ScheduleRow, ...]
     limits: tuple[LimitRow, ...]
 
     @property
@@ -205,6 +237,7 @@ class After:
 
     peer: str = ""
     queue: str = ""
+    schedule: str = ""
     run: int = NEVER
 
 
@@ -219,6 +252,7 @@ def agent_facts(reader: Reader, now: Millis, after: After) -> AgentFacts:
         oldest_by_peer=dict(reader.rows(BACKLOG)),
         runs=tuple(RunRow(*row) for row in reader.rows(RUNS, (after.run,))),
         queues=tuple(QueueRow(*row) for row in reader.rows(QUEUES, (after.queue,))),
+        schedules=tuple(ScheduleRow(*row) for row in reader.rows(SCHEDULES, (after.schedule,))),
         limits=tuple(LimitRow(*row) for row in reader.rows(LIMITS)),
     )
 

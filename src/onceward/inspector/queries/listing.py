@@ -40,8 +40,9 @@ FITS: Final = """
        (:state IS NULL OR {state} = :state) AND (:peer IS NULL OR {peer} = :peer)
    AND (:type IS NULL OR type = :type) AND (:session IS NULL OR session = :session)
    AND (:topic IS NULL OR topic = :topic)
-   AND (:text IS NULL OR instr(coalesce(body, ''), :text) > 0)
+   AND CASE WHEN :text IS NULL THEN 1 ELSE instr(coalesce(body, ''), :text) > 0 END
 """
+"""CASE, as OR computes the body also where it is not asked for."""
 SCAN: Final = {
     box: f"""
 SELECT seq, {FITS.format(peer=peer, state=state)}
@@ -49,13 +50,18 @@ SELECT seq, {FITS.format(peer=peer, state=state)}
 """
     for box, (view, _, peer, state) in VIEWS.items()
 }
+WHY: Final = {
+    "outbox": "coalesce(reason, 'held by ' || held_by)",
+    "inbox": "reason",
+    "dead": "last_error",
+}
 ROW: Final = {
     box: f"""
 SELECT m.seq, m.id, m.sender, m.recipient, m.session, m.type, m.topic, m.priority, m.state,
        m.attempts, m.at, m.reason, m.extra
   FROM json_each(:seqs) AS j
  CROSS JOIN (SELECT seq, id, sender, recipient, session, type, topic, priority, {state} AS state,
-                    attempts, {at} AS at, {"last_error" if box == "dead" else "reason"} AS reason,
+                    attempts, {at} AS at, {WHY[box]} AS reason,
                     {"origin" if box == "dead" else "NULL"} AS extra FROM {view}) AS m
     ON m.seq = j.value
  ORDER BY j.key

@@ -30,13 +30,13 @@ WITH RECURSIVE senders (name) AS (
 SENT: Final = f"""
 SELECT seq, id, sender, recipient, session, lane, type, topic, priority, state, attempts,
        created_at, due_at, expires_at, sent_at, ended_at, reason, key, held_by, channel, kind,
-       correlation_id, {FRAME}
+       correlation_id, NULL, {FRAME}
   FROM onceward_outbox WHERE id = ?
 """
 RECEIVED: Final = f"""{SENDERS}
 SELECT b.seq, b.id, b.sender, b.recipient, b.session, b.lane, b.type, b.topic, b.priority, b.state,
        b.attempts, b.received_at, NULL, b.expires_at, NULL, b.ended_at, b.reason, NULL, NULL,
-       b.channel, b.kind, b.correlation_id, {FRAME.replace("(frame", "(b.frame")}
+       b.channel, b.kind, b.correlation_id, b.mailbox, {FRAME.replace("(frame", "(b.frame")}
   FROM senders AS s CROSS JOIN onceward_inbox AS b ON b.sender = s.name AND b.id = ?
 """
 DEAD: Final = f"""
@@ -109,6 +109,7 @@ class StoredMessage:
     channel: str | None
     kind: str | None
     correlation_id: str | None
+    mailbox: str | None
     size: int | None
     frame: bytes | None
     """None where it is larger than LARGE bytes."""

@@ -49,6 +49,12 @@ SELECT sender, lane, priority, head_id, attempts, due_at
  WHERE attempts > 1
  ORDER BY attempts DESC LIMIT {FEW}
 """
+# What a schedule could not send is no message yet, so nothing else tells of it.
+UNSENT: Final = f"""
+SELECT count(*)
+  FROM (SELECT last_error FROM onceward_schedules WHERE name > '' ORDER BY name LIMIT {MANY})
+ WHERE last_error IS NOT NULL
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,8 @@ class Overview:
     dead: tuple[DeadGroup, ...]
     breakers: tuple[Breaker, ...]
     failing: tuple[FailingLane, ...]
+    unsent: int
+    """Schedules whose last message could not be sent."""
     rates: Rates
 
     @property
@@ -140,5 +148,6 @@ def overview(reader: Reader, now: Millis) -> Overview:
         dead=tuple(DeadGroup(*row) for row in reader.rows(DEAD, (NEVER,))),
         breakers=tuple(Breaker(*row) for row in reader.rows(BREAKERS)),
         failing=tuple(FailingLane(*row) for row in reader.rows(FAILING)),
+        unsent=reader.rows(UNSENT)[0][0],
         rates=rates(reader, now, span=SPAN, count=SPANS),
     )

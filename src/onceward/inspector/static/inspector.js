@@ -88,7 +88,7 @@
     }));
     return {
       width: box.clientWidth, height: 110, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-      legend: { show: false }, cursor: { show: false }, padding: [6, 4, 0, 0],
+      legend: { show: false }, cursor: { show: false }, padding: [6, 18, 0, 0],
       scales: { y: { range: (_, low, high) => [0, Math.max(4, high * 1.1)] } },
       axes: [{ ...axis, size: 22, values: "{HH}:{mm}" }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000], space: 26 }],
       series: [{}, ...series],
