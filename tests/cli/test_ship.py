@@ -19,6 +19,7 @@ from tests.waiting import until
 
 from onceward import Postbox
 from onceward.fleet.ship import ShippedLog
+from onceward.fleet.ship.changes import Limit
 from onceward.fleet.ship.log import NoLog
 
 WITHOUT = (
@@ -117,6 +118,18 @@ def test_a_timer_ships_until_it_is_interrupted(home: Path) -> None:
     assert 130 == child.returncode, err
 
 
+def test_a_signal_ends_a_slow_shipper_between_two_commits(home: Path, shop: Postbox) -> None:
+    """A shipper whose rate leaves it hours to go does not wait for them."""
+    first = Limit().rows
+    shop.send_many(("shop", number) for number in range(first + 1))
+    tokens = ("--every", "1h", "--rate", "0.5")
+    with start("ship", "shop.db", "--to", "log", *tokens, cwd=home) as slow:
+        until(lambda: _rows(home / "log"))
+        _, err = slow.stop()
+
+    assert (143, first) == (slow.returncode, _rows(home / "log")), err
+
+
 @pytest.mark.usefixtures("shop")
 def test_serve_ships_while_it_runs(home: Path) -> None:
     """With --ship-to the files of the home are shipped at intervals, and once at the end."""
@@ -135,6 +148,11 @@ def test_mistakes_are_told(cli: Cli, home: Path, shop: Postbox) -> None:
     assert 2 == cli("ship", "--to", home / "log").code
     assert 3 == cli("ship", home / "no.db", "--to", home / "log").code
     assert 2 == cli("ship", shop.path, "--to", "gopher://hole/log").code
+    assert 2 == cli("ship", shop.path, "--to", "").code
+    assert 2 == cli("ship", shop.path, "--to", home / "log", "--rate", 0).code
+    assert 2 == cli("ship", shop.path, "--to", home / "log", "--every", "0s").code
+    assert 2 == cli("serve", home, "--ship-to", home / "log", "--ship-every", 0).code
+    assert not (home / "log").exists()
 
 
 def test_without_the_extra_it_says_what_to_install(home: Path, shop: Postbox) -> None:

@@ -62,6 +62,9 @@ def ship(
     if not paths:
         msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
         raise Usage(msg)
+    if every is not None and not every:
+        msg = "--every must be more than 0"
+        raise Usage(msg)
     if not every and not finding.find(paths):
         msg = f"no file is named by {' '.join(paths)}"
         raise NothingThere(msg)
@@ -69,29 +72,45 @@ def ship(
     from onceward.fleet.ship import prune as pruning  # noqa: PLC0415 - as above
     from onceward.fleet.ship.shipper import Shipper  # noqa: PLC0415 - as above
 
-    shipper = Shipper(paths, to, pace=shipping.Pace(rows_per_second=rate))
     prunes = partial(pruning.files, paths, to, keep=keep) if prune else None
     if every:
-        return _repeatedly(shipper, prunes, every)
-    done = shipper.once()
+        told: SimpleQueue[int] = SimpleQueue()
+        pace = shipping.Pace(rows_per_second=rate, sleep=partial(_pause, told))
+        return _repeatedly(Shipper(paths, to, pace=pace), prunes, every, told)
+    done = shipping.files(paths, to, pace=shipping.Pace(rows_per_second=rate))
     tell(done)
     pruned = prunes() if prunes else []
     _print([asdict(each) for each in done], [asdict(each) for each in pruned], answer)
     return _code([bool(each.error) for each in done] + [bool(each.error) for each in pruned])
 
 
-def _repeatedly(shipper: Shipper, prunes: Any, every: float) -> int:
-    told: SimpleQueue[int] = SimpleQueue()
+class _Stopped(Exception):
+    """A signal came: nothing is half done between two commits."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _pause(told: SimpleQueue[int], seconds: float) -> None:
+    number = awaited(told, seconds)
+    if number is not None:
+        raise _Stopped(number)
+
+
+def _repeatedly(shipper: Shipper, prunes: Any, every: float, told: SimpleQueue[int]) -> int:
     with stops(told):
         note(f"shipping every {every:g} s; interrupt to stop")
-        while True:
-            attempt(shipper)
-            for each in prunes() if prunes else ():
-                if each.error:
-                    note(each.error)
-            if (number := awaited(told, every)) is not None:
-                note(f"{signal.Signals(number).name}, stopping")
-                return SIGNAL + number
+        try:
+            while True:
+                attempt(shipper)
+                for each in prunes() if prunes else ():
+                    if each.error:
+                        note(each.error)
+                _pause(told, every)
+        except _Stopped as stopped:
+            note(f"{signal.Signals(stopped.number).name}, stopping")
+            return SIGNAL + stopped.number
 
 
 def attempt(shipper: Shipper) -> None:

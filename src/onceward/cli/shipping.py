@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cyclopts import Parameter
 
 from onceward.cli.durations import Span, SpanOption
+from onceward.cli.exit_codes import Usage
 from onceward.cli.ship import attempt
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Shipping:
         if self.ship_to is None:
             yield
             return
+        if not self.ship_every:
+            msg = "--ship-every must be more than 0"
+            raise Usage(msg)
         from onceward.fleet.ship.shipper import Shipper  # noqa: PLC0415 - an extra
 
         shipper = Shipper([str(Path(glob.escape(str(folder)), "*.db"))], self.ship_to)

@@ -57,6 +57,10 @@ class Unreadable(OncewardError):
         return Unreadable, (self.path, self.reason, self.detail)
 
 
+class LogTrouble(OncewardError):
+    """A shipped log is in trouble, and no file of an agent: each class says what to do."""
+
+
 class EachTime(BusyHandler):
     """Waits for as long as it may at each statement anew: a file is read by many."""
 
@@ -154,7 +158,7 @@ def translated(path: str) -> Iterator[None]:
     """Tell what goes wrong with a file by its reason."""
     try:
         yield
-    except Unreadable:
+    except (Unreadable, LogTrouble):
         raise
     except (apsw.Error, OncewardError, OSError, UnicodeDecodeError) as error:
         raise Unreadable(path, _reason(path, error), str(error)) from error

@@ -7,15 +7,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 from tests.fleet.ship.comparing import level
 
 from onceward import Postbox
+from onceward.errors import InvalidArgument
 from onceward.fleet import ship
 from onceward.fleet.ship import ShippedLog
 from onceward.fleet.ship.log import NoLog
 from onceward.fleet.ship.manifest import LogDamaged, LogTooNew, decoded
-from onceward.fleet.ship.objects import LogUnwritable
+from onceward.fleet.ship.objects import LogUnwritable, _limited
 from onceward.fleet.ship.shipper import Shipper
 from onceward.testing.world import World
 
@@ -102,6 +104,79 @@ def test_a_missing_segment_is_told_by_its_name(path: Path, log: str) -> None:
 
     with pytest.raises(LogDamaged, match=segment.name):
         list(ShippedLog(log).batches("outbox"))
+
+
+def test_a_changed_digit_of_a_manifest_is_told(path: Path, log: str) -> None:
+    """A manifest that says another number is not believed: rows would be missed or be twice."""
+    ship.files([str(path)], log)
+    [manifest] = Path(log).glob("files/*/manifests/*.json")
+    whole = manifest.read_text(encoding="utf-8")
+    assert '"high": 3' in whole
+    manifest.write_text(whole.replace('"high": 3', '"high": 2'), encoding="utf-8")
+
+    [broken] = ship.files([str(path)], log)
+
+    assert ("is not what was written" in broken.error, broken.commits) == (True, 0)
+
+
+@pytest.mark.broken("the sender's file was restored")
+def test_a_damaged_log_is_not_told_as_trouble_of_a_restored_file(
+    path: Path, log: str, world: World
+) -> None:
+    """A new epoch looks into the log: what is wrong there is told as it is."""
+    world.rest()
+    backup = world.keep("alice")
+    world.open("alice").send("bob", {"wish": "fine"}, type="do")
+    world.rest()
+    ship.files([str(path)], log)
+    world.restore("alice", backup)
+    for segment in Path(log).glob("data/outbox/*/*/*.parquet"):
+        segment.unlink()
+
+    [broken] = ship.files([str(path)], log)
+
+    assert broken.error.startswith("data/outbox/")
+    assert "is missing" in broken.error
+
+
+@pytest.mark.broken("a view was changed by hand")
+def test_a_column_of_an_unknown_type_stops_its_own_file(path: Path, log: str, world: World) -> None:
+    """A newer version may have columns that this one cannot type; other files are shipped."""
+    world.rest()
+    con = apsw.Connection(str(path))
+    [(sql,)] = con.execute(
+        "SELECT sql FROM sqlite_schema WHERE name = 'onceward_outbox'"
+    ).fetchall()
+    con.execute("DROP VIEW onceward_outbox")
+    con.execute(str(sql).replace("o.held_by", "o.held_by, o.seq + 1 AS later"))
+    con.close()
+
+    done = {Path(each.path).name: each for each in ship.files([str(world.folder)], log)}
+
+    assert "newer" in done["alice.db"].error
+    assert ("", []) == (done["bob.db"].error, level(log, [world.path("bob")]))
+
+
+@pytest.mark.parametrize("place", ["", "s3://", "s3:/logs/fleet", "gopher://logs"])
+def test_a_place_that_is_none_is_refused(path: Path, place: str) -> None:
+    """A slip in a URI is no name of a folder here."""
+    with pytest.raises(InvalidArgument, match="is no place for a log"):
+        ship.files([str(path)], place)
+
+
+def test_gcs_gives_up_after_a_minute_unless_told_otherwise() -> None:
+    """By itself it tries for a quarter of an hour, without a word."""
+    assert _limited("gs://logs/fleet") == "gs://logs/fleet?retry_limit_seconds=60"
+    assert _limited("gs://logs?scheme=http") == "gs://logs?scheme=http&retry_limit_seconds=60"
+    assert _limited("gs://logs?retry_limit_seconds=5") == "gs://logs?retry_limit_seconds=5"
+    assert _limited("s3://logs") == "s3://logs"
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan")])
+def test_a_rate_at_which_nothing_is_shipped_is_refused(rate: float) -> None:
+    """It is not taken for no limit."""
+    with pytest.raises(InvalidArgument, match="more than 0"):
+        ship.Pace(rows_per_second=rate)
 
 
 @pytest.mark.broken("a page is overwritten")

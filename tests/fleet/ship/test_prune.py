@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -12,8 +13,10 @@ from tests.fleet.ship.agents import handler
 from tests.fleet.ship.comparing import id_of, level, rows_of_file, rows_of_log
 
 from onceward import Postbox
+from onceward.errors import ReadOnlyStore
 from onceward.fleet import ship
 from onceward.fleet.ship import prune
+from onceward.fleet.ship.objects import LocalObjects
 from onceward.testing.clock import ManualClock
 from onceward.testing.world import World
 
@@ -221,3 +224,41 @@ def test_pruning_tells_a_comparison_of_files_how_far_it_went(
     read = ship.ShippedLog(log)
     assert {"alice": max(ids)} == read.file(id_of(bob)).horizons[1]
     assert max(ended) + 1 == read.file(id_of(alice)).outbox_pruned_at[1]
+
+
+def test_each_object_of_the_log_is_read_once(
+    world: World, pair: Pair, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pieces a file is pruned in, none of them reads the same object again."""
+    alice, _ = _mail(world, pair, count=12)
+    ship.files([str(world.folder)], log)
+    monkeypatch.setattr(prune, "SLICE", 2)
+    read, get = list[str](), LocalObjects.get
+
+    def counted(objects: LocalObjects, path: str) -> bytes:
+        read.append(path)
+        return get(objects, path)
+
+    monkeypatch.setattr(LocalObjects, "get", counted)
+
+    assert (12, 0) == ((done := _pruned(world, alice, log)).rows, done.kept)
+    assert sorted(set(read)) == sorted(read)
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_others_are_pruned(
+    world: World, pair: Pair, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of the file says why nothing was deleted."""
+    alice, bob = _mail(world, pair)
+    ship.files([str(world.folder)], log)
+
+    def refusing(path: str, **options: Any) -> Postbox:
+        if path == str(alice):
+            msg = f"{path} is read-only"
+            raise ReadOnlyStore(msg)
+        return Postbox(path, **options)
+
+    monkeypatch.setattr("onceward.fleet.ship.prune.Postbox", refusing)
+    done = prune.files([str(alice), str(bob)], log, keep=0, clock=world.clock)
+
+    assert [("read-only" in each.error, each.rows) for each in done] == [(True, 0), (False, 8)]

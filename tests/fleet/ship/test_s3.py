@@ -17,11 +17,12 @@ from pyarrow import fs
 from tests.fleet.ship.comparing import level
 from tests.fleet.ship.dying import Killed, Stepping, kill
 from tests.fleet.ship.test_killed import PACE, _shipper
+from tests.ports import free_port
 
 from onceward import Postbox
 from onceward.fleet import ship
 from onceward.fleet.ship import ShippedLog
-from onceward.fleet.ship.objects import LogUnwritable, objects_at
+from onceward.fleet.ship.objects import LogUnreadable, LogUnwritable, objects_at
 from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
@@ -52,6 +53,7 @@ def bucket(server: str, request: pytest.FixtureRequest, monkeypatch: pytest.Monk
         scheme="http",
         endpoint_override=server,
         allow_bucket_creation=True,
+        request_timeout=60,  # the first request finds a server that still loads its modules
     )
     made.create_dir(name)
     return f"s3://{name}/fleet/log{where}"
@@ -185,3 +187,21 @@ def test_a_server_that_is_gone_is_told(changed: Path, bucket: str, server: str) 
 
     with pytest.raises(LogUnwritable, match="ship again"):
         ship.files([str(changed)], nowhere)
+
+
+def test_a_network_that_is_down_is_no_trouble_of_a_file(changed: Path) -> None:
+    """What cannot be listed is told as the log's, with what to look at, and no file is blamed."""
+    down = fs.S3FileSystem(
+        access_key="testing",
+        secret_key="testing",  # noqa: S106 - no server reads it
+        region="us-east-1",
+        scheme="http",
+        endpoint_override=f"127.0.0.1:{free_port()}",
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
+    )
+
+    with pytest.raises(LogUnreadable, match="check its URI and credentials") as told:
+        ship.files([str(changed)], "bucket/log", filesystem=down)
+
+    assert told.value.retryable
+    assert changed.name not in str(told.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -11,7 +12,8 @@ from tests.fleet.ship.comparing import id_of, level, rows_of_log
 
 from onceward import Postbox
 from onceward.fleet import ship
-from onceward.fleet.ship import Pace
+from onceward.fleet.ship import Pace, compaction
+from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.changes import Limit
 from onceward.fleet.ship.shipper import Shipper
 from onceward.store import retention
@@ -108,6 +110,14 @@ def test_a_change_of_an_ended_row_is_shipped_although_it_was_not_watched(
     assert {} == rows_of_log(log, id_of(bob.path))["dead_letters"]
 
 
+def _forget_late_changes(box: Postbox) -> None:
+    """Let the maintenance of a file keep the last of its late changes only."""
+    with pytest.MonkeyPatch.context() as patch:
+        few = retention.LATE_CHANGES.replace(f"{retention.LATE_KEPT}", "1")
+        patch.setattr(retention, "LATE_CHANGES", few)
+        box.run_maintenance()
+
+
 def test_a_file_that_has_forgotten_its_late_changes_is_compared_whole(
     world: World, pair: Pair, log: str
 ) -> None:
@@ -118,10 +128,7 @@ def test_a_file_that_has_forgotten_its_late_changes_is_compared_whole(
     world.run(alice, bob)
     ship.files([str(world.folder)], log)
     bob.dead_letters.discard_all()
-    with pytest.MonkeyPatch.context() as patch:
-        few = retention.LATE_CHANGES.replace(f"{retention.LATE_KEPT}", "1")
-        patch.setattr(retention, "LATE_CHANGES", few)
-        bob.run_maintenance()
+    _forget_late_changes(bob)
 
     ship.files([str(world.folder)], log)
 
@@ -180,6 +187,57 @@ def test_many_small_segments_are_folded(world: World, pair: Pair, log: str) -> N
     file = ship.ShippedLog(log).file(id_of(alice.path))
     assert len([each for each in file.segments if each.table == "outbox"]) <= 17
     assert [] == level(log, _paths(world))
+
+
+def test_folding_brings_nothing_back_that_was_removed(world: World, pair: Pair, log: str) -> None:
+    """Dead letters that were discarded while no shipper came stay gone when their day is folded."""
+    alice, bob = pair()
+    for _ in range(4):
+        alice.send("bob", {"wish": "reject"}, type="do")
+    world.run(alice, bob)
+    ship.files([str(world.folder)], log)
+    bob.dead_letters.discard_all()
+    _forget_late_changes(bob)
+    ship.files([str(world.folder)], log)
+    alice.send("bob", {"wish": "reject"}, type="do")
+    world.run(alice, bob)
+    ship.files([str(world.folder)], log)
+
+    objects = ship.ShippedLog(log).objects
+    compaction.compacted(objects, manifests.newest(objects, id_of(bob.path)), few=1)
+
+    assert [] == level(log, _paths(world))
+
+
+@pytest.mark.parametrize("most", [1, 5, 12, 1000])
+def test_a_day_with_many_rows_is_folded_in_parts(
+    world: World, pair: Pair, log: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest segments are folded, and their rows are later than those they replace."""
+    monkeypatch.setattr(compaction, "ROWS", most)
+    compacted = partial(compaction.compacted, few=2)
+    monkeypatch.setattr("onceward.fleet.ship.shipper.compacted", compacted)
+    for step in _story(world, pair):
+        step()
+        ship.files([str(world.folder)], log)
+        assert [] == level(log, _paths(world)), step
+
+
+def test_a_busy_day_does_not_stay_in_small_pieces(
+    world: World, pair: Pair, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a day has more than is folded at once, what comes then is folded all the same."""
+    monkeypatch.setattr(compaction, "ROWS", 30)
+    alice, _ = pair()
+    for _ in range(80):
+        alice.send("bob", {"wish": "fine"}, type="do")
+        ship.files([str(alice.path)], log)
+
+    file = ship.ShippedLog(log).file(id_of(alice.path))
+    outbox = [each for each in file.segments if each.table == "outbox"]
+    assert 80 == sum(each.rows for each in outbox)
+    assert len(outbox) <= 16 + 80 / 15
+    assert [] == level(log, [alice.path])
 
 
 def test_a_column_that_came_later_is_null_in_older_rows(world: World, pair: Pair, log: str) -> None:

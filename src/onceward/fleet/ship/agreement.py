@@ -14,21 +14,27 @@ import json
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Protocol
 from uuid import uuid4
 
-from onceward.errors import OncewardError
+from onceward.fleet.opening import LogTrouble
 
 ROUNDS: Final = 64
 LONGEST: Final = 2.0
 """Seconds of the longest pause between two rounds."""
 ENDING: Final = ".vote"
+LENGTH: Final = 256
+"""
+Bytes of every vote: a store is asked for the length of an object before its bytes, and the first
+bytes of a longer one that was written in between would be half a vote.
+"""
 Ballot = tuple[int, str]
 NONE: Final[Ballot] = (0, "")
 
 
-class LogContended(OncewardError):
+class LogContended(LogTrouble):
     """Other processes kept committing to the same file's log: ship again later."""
 
     retryable = True
@@ -103,14 +109,17 @@ def _round(register: Register, slot: str, own: Vote, value: str) -> tuple[Vote, 
 
 def _told(register: Register, slot: str, own: Vote) -> list[Vote]:
     """Write the own vote, then read all others: of two processes one sees the other."""
-    register.put(f"{slot}/{own.ballot[1]}{ENDING}", json.dumps(asdict(own)).encode())
+    said = json.dumps(asdict(own)).ljust(LENGTH)
+    register.put(f"{slot}/{own.ballot[1]}{ENDING}", said.encode())
     return _others(register, slot, own.ballot[1])
 
 
 def _others(register: Register, slot: str, voter: str) -> list[Vote]:
     found = []
     for name in register.names(slot):
-        if name.endswith(ENDING) and name != f"{voter}{ENDING}":
+        if not name.endswith(ENDING) or name == f"{voter}{ENDING}":
+            continue
+        with suppress(FileNotFoundError):  # removed: the number is long past, and is not asked for
             said = json.loads(register.get(f"{slot}/{name}"))
             found.append(Vote(tuple(said["ballot"]), tuple(said["cast"]), said["value"]))
     return found

@@ -16,7 +16,7 @@ import apsw
 
 from onceward.fleet.opening import Source, lacking
 from onceward.fleet.ship.manifest import Epoch, Place
-from onceward.fleet.ship.tables import TABLES, Row, Shape, day_of
+from onceward.fleet.ship.tables import TABLES, Known, Row, Shape, day_of
 
 INFO: Final = "SELECT opened, opened_at, clock_at, outbox_pruned_at FROM _onceward_file_info"
 COUNTED: Final = "SELECT name, seq FROM sqlite_sequence WHERE name GLOB '_onceward_*'"
@@ -97,16 +97,20 @@ class Changes:
 
 
 @dataclass(slots=True)
-class _Budget:
+class Budget:
+    """The rest of a limit."""
+
     rows: int
     bytes: int
 
     def spend(self, row: Row) -> None:
+        """Take a row, which may be larger than what is left."""
         self.rows -= 1
         self.bytes -= sum(len(value) for value in row.values if isinstance(value, str))
 
     @property
     def left(self) -> bool:
+        """Whether another row may be read."""
         return self.rows > 0 and self.bytes > 0
 
 
@@ -124,11 +128,11 @@ def changes(
     present: Present,
     epoch: Epoch,
     limit: Limit,
-    shipped: Callable[[Epoch, str], Mapping[int, str]],
+    shipped: Callable[[Epoch, str], Mapping[int, Known]],
 ) -> Changes:
     """Return what changed in a file since *epoch*, within the limit; in the caller's snapshot."""
     reading = _Reading(source, present, epoch, shipped)
-    budget = _Budget(limit.rows, limit.bytes)
+    budget = Budget(limit.rows, limit.bytes)
     fresh = {name: reading.fresh(name, budget) for name in present.shapes}
     late = {name: reading.late(name) for name in present.shapes}
     complete = all(high == present.high[name] for name, (_, high) in fresh.items())
@@ -165,12 +169,12 @@ class _Reading:
     source: Source
     present: Present
     epoch: Epoch
-    shipped: Callable[[Epoch, str], Mapping[int, str]]
+    shipped: Callable[[Epoch, str], Mapping[int, Known]]
 
     def place(self, name: str) -> Place:
         return self.epoch.places.get(name, Place())
 
-    def fresh(self, name: str, budget: _Budget) -> tuple[list[Row], int]:
+    def fresh(self, name: str, budget: Budget) -> tuple[list[Row], int]:
         """Return new rows as far as the budget goes, and the sequence up to which they are all."""
         found, before, high = [], self.place(name).high, self.present.high[name]
         if not budget.left:
@@ -204,8 +208,9 @@ class _Reading:
         if name != "dead_letters":
             return rows
         there = {row.seq for row in rows}
-        lacking = self.shipped(self.epoch, name).keys() - there
-        return [*rows, *(Row(seq, 0, again=True) for seq in sorted(lacking))]
+        known = self.shipped(self.epoch, name)
+        gone = (Row(seq, known[seq].day, again=True) for seq in sorted(known.keys() - there))
+        return [*rows, *gone]
 
     def open(self, name: str, seen: set[int]) -> list[Row]:
         """Return those of the rows that could still change that did."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from onceward.fleet.ship import manifest as manifests
-from onceward.fleet.ship.log import last_versions
+from onceward.fleet.ship.log import last_versions, newest_first
 from onceward.fleet.ship.manifest import RETIRED_FOR, Manifest, Segment
 from onceward.fleet.ship.objects import Objects
 from onceward.fleet.ship.segments import Writer
@@ -17,25 +18,36 @@ from onceward.fleet.ship.segments import Writer
 FEW: Final = 16
 """Segments of one day's table that are left alone."""
 LARGE: Final = 64 * 1024 * 1024
-"""Bytes of a day's segments above which they are left as they are."""
+"""Bytes that are folded at most: of a day with more the newest segments are."""
+ROWS: Final = 200_000
+"""Rows that are folded at most."""
 Group = tuple[str, int, int]
 """Table, epoch and day: all versions of a row lie in one."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Day:
+    """The newest segments of one group that are small enough to be folded."""
+
+    segments: tuple[Segment, ...]
+    whole: bool
+    """Whether the group has no others, in which earlier versions of rows may lie."""
+
+
 def compacted(objects: Objects, manifest: Manifest, *, few: int = FEW) -> Manifest:
     """
-    Return the manifest after each day with more than *few* small segments was folded into one.
+    Return the manifest after the small segments of each day with more than *few* became one.
 
     Rows and their last versions stay as they are. If another process commits meanwhile, nothing is
     done; the folded segments are removed some commits later, when no reader should need them.
     """
-    folds = [group for group in _groups(manifest) if len(group) > few]
+    folds = [day for day in _days(manifest) if len(day.segments) > few]
     expired = [path for path, number in manifest.retired if number < manifest.number - RETIRED_FOR]
     if not folds and not expired:
         return manifest
     after = manifest.next()
-    made = [_fold(objects, manifest, group, after.number) for group in folds]
-    gone = {segment.path for group in folds for segment in group}
+    made = [_fold(objects, manifest, day, after.number) for day in folds]
+    gone = {segment.path for day in folds for segment in day.segments}
     kept = tuple(each for each in manifest.segments if each.path not in gone)
     retired = [each for each in manifest.retired if each[0] not in expired]
     after = manifests.replaced(
@@ -53,26 +65,34 @@ def compacted(objects: Objects, manifest: Manifest, *, few: int = FEW) -> Manife
     return after
 
 
-def _groups(manifest: Manifest) -> Iterator[list[Segment]]:
+def _days(manifest: Manifest) -> Iterator[_Day]:
     groups: defaultdict[Group, list[Segment]] = defaultdict(list)
     for segment in manifest.segments:
         groups[segment.table, segment.epoch, segment.day].append(segment)
     for found in groups.values():
-        if sum(segment.bytes for segment in found) <= LARGE:
-            yield found
+        small = tuple(_newest(found))
+        yield _Day(small, len(small) == len(found))
 
 
-def _fold(objects: Objects, manifest: Manifest, group: Iterable[Segment], number: int) -> Segment:
-    found = list(group)
-    rows = pa.concat_tables(last_versions(objects, found, None), promote_options="default")
+def _newest(group: Iterable[Segment]) -> Iterator[Segment]:
+    """Yield the newest segments as far as they are small together."""
+    size, rows = 0, 0
+    for segment in newest_first(group):
+        size, rows = size + segment.bytes, rows + segment.rows
+        if size > LARGE or rows > ROWS:
+            return
+        yield segment
+
+
+def _fold(objects: Objects, manifest: Manifest, day: _Day, number: int) -> Segment:
+    rows = pa.concat_tables(last_versions(objects, day.segments, None), promote_options="default")
+    first = day.segments[0]
     writer = Writer(
         objects,
         file_id=manifest.file_id,
         agent=manifest.agent,
-        epoch=found[0].epoch,
+        epoch=first.epoch,
         number=number,
     )
-    day = found[0].day
-    # Only a row that is gone, and whose day is not known any more, has its versions in two days.
-    again = day == 0 and any(segment.again for segment in found)
-    return writer.table(found[0].table, rows.sort_by("seq"), day=day, again=again)
+    again = not day.whole and any(segment.again for segment in day.segments)
+    return writer.table(first.table, rows.sort_by("seq"), day=first.day, again=again)

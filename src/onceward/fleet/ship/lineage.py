@@ -15,7 +15,7 @@ from typing import Final, Literal
 from onceward.fleet.opening import Source
 from onceward.fleet.ship.changes import LATE, Present, late_changes
 from onceward.fleet.ship.manifest import Epoch, Manifest, Place
-from onceward.fleet.ship.tables import Shape
+from onceward.fleet.ship.tables import Known, Shape
 
 History = Literal["same", "new", "restored", "copied"]
 """How a file stands to its log: ``restored``: it continues no epoch that was seen, as it is older
@@ -36,12 +36,12 @@ def recognised(
     source: Source,
     present: Present,
     manifest: Manifest,
-    shipped: Callable[[Epoch, str], Mapping[int, str]],
+    shipped: Callable[[Epoch, str], Mapping[int, Known]],
 ) -> Found:
     """
     Return the epoch that the file continues, or a new one.
 
-    *shipped* returns the ids of the log's rows of an epoch's table by sequence: a new epoch asks
+    *shipped* returns the log's rows of an epoch's table by sequence: a new epoch asks
     for them, to find how far the two histories are the same.
     """
     if not manifest.epochs:
@@ -107,7 +107,7 @@ def _same_rows(source: Source, shape: Shape, place: Place, changed: set[int]) ->
     return all(row.digest == place.ended[row.seq] for row in rows)
 
 
-def _common(source: Source, shape: Shape, place: Place, shipped: Mapping[int, str]) -> int:
+def _common(source: Source, shape: Shape, place: Place, shipped: Mapping[int, Known]) -> int:
     """Return the last sequence up to which the rows of file and log have the same ids."""
     present: Iterable[tuple[object, ...]] = source.con.execute(
         IDS.format(view=shape.table.view), (place.high,)
@@ -117,7 +117,7 @@ def _common(source: Source, shape: Shape, place: Place, shipped: Mapping[int, st
     for seq, id_ in both:
         if seq not in shipped:
             continue
-        if shipped[seq] != id_:
+        if shipped[seq].id != id_:
             break
         common = seq
     return common

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -11,12 +11,12 @@ import apsw
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.errors import OncewardError
+from onceward.fleet.opening import LogTrouble
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship import segments
 from onceward.fleet.ship.manifest import Epoch, Manifest, Segment
 from onceward.fleet.ship.objects import Objects, objects_at
-from onceward.fleet.ship.tables import TABLES, standard
+from onceward.fleet.ship.tables import TABLES, Known, day_of, standard
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -32,7 +32,7 @@ CREATE TABLE files (_file_id TEXT, _agent TEXT, _epoch INTEGER, latest INTEGER, 
 SQL_TYPES: Final = {"string": "TEXT", "bool": "INTEGER", "int64": "INTEGER"}
 
 
-class NoLog(OncewardError):
+class NoLog(LogTrouble):
     """There is no shipped log at that place: give the URI that ``onceward ship --to`` was given."""
 
 
@@ -191,15 +191,18 @@ class ShippedLog:
                 )
                 yield found.append_column(BRANCH, past)
 
-    def ids(self, file: LoggedFile, epoch: Epoch, table: str) -> dict[int, str]:
-        """Return the ids of the rows of a table that are there in one epoch, by sequence."""
+    def known(self, file: LoggedFile, epoch: Epoch, table: str) -> dict[int, Known]:
+        """Return the rows of a table that are there in one epoch, by sequence."""
         of_epoch = [
             each for each in file.segments if (each.table, each.epoch) == (table, epoch.number)
         ]
-        found: dict[int, str] = {}
-        for rows in last_versions(self._objects, of_epoch, ["seq", "id", "_gone"]):
+        began = TABLES[table].began
+        found: dict[int, Known] = {}
+        for rows in last_versions(self._objects, of_epoch, ["seq", "id", began, "_gone"]):
             there = rows.filter(pc.invert(rows["_gone"]))
-            found.update(zip(there["seq"].to_pylist(), there["id"].to_pylist(), strict=True))
+            days = [day_of(at) for at in there[began].cast(pa.int64()).to_pylist()]
+            values = map(Known, there["id"].to_pylist(), days)
+            found.update(zip(there["seq"].to_pylist(), values, strict=True))
         return found
 
     def into_sqlite(self, con: apsw.Connection, **options: Any) -> None:
@@ -240,15 +243,25 @@ def last_versions(
     objects: Objects, found: Iterable[Segment], columns: list[str] | None
 ) -> Iterator[pa.Table]:
     """Yield the rows of one table in one epoch, each in its last version, newest segments first."""
+    return latest(found, lambda segment: segments.read(objects, segment, columns))
+
+
+def latest(found: Iterable[Segment], read: Callable[[Segment], pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows that *read* returns of each segment; of each row the last version."""
     later: set[int] = set()
-    for segment in sorted(found, key=lambda each: (each.number, each.again), reverse=True):
-        rows = segments.read(objects, segment, columns)
+    for segment in newest_first(found):
+        rows = read(segment)
         if later:
             seqs = rows["seq"].to_pylist()
             rows = rows.filter(pa.array([seq not in later for seq in seqs], pa.bool_()))
         if segment.again:
             later.update(rows["seq"].to_pylist())
         yield rows
+
+
+def newest_first(found: Iterable[Segment]) -> list[Segment]:
+    """Return segments in such an order that the first one with a row has its last version."""
+    return sorted(found, key=lambda each: (each.number, each.again), reverse=True)
 
 
 def _filled(con: apsw.Connection, name: str, batch: pa.RecordBatch, made: dict[str, str]) -> None:

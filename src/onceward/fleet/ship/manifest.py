@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from uuid import uuid4
 
-from onceward.errors import OncewardError
+from onceward.fleet.opening import LogTrouble
 from onceward.fleet.ship.objects import Objects
 
 FORMAT: Final = 1
@@ -29,11 +29,11 @@ REMEMBERED: Final = 64
 PLAIN_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-class LogDamaged(OncewardError):
+class LogDamaged(LogTrouble):
     """An object of the log is missing, or not what was written: restore it from a copy."""
 
 
-class LogTooNew(OncewardError):
+class LogTooNew(LogTrouble):
     """The log was written by a newer version: upgrade onceward."""
 
 
@@ -210,17 +210,22 @@ def checked(segments: Iterable[Segment], objects: Objects) -> None:
 
 
 def encoded(manifest: Manifest) -> bytes:
-    """Return a manifest as JSON."""
-    return json.dumps({"format": FORMAT, **asdict(manifest)}, ensure_ascii=True).encode()
+    """Return a manifest as JSON, with the digest of all else in it."""
+    said = {"format": FORMAT, **asdict(manifest)}
+    return json.dumps({"sha256": _digest(said), **said}).encode()
 
 
 def decoded(data: bytes) -> Manifest:
     """Return the manifest that JSON says."""
     try:
         said = json.loads(data)
-        if said.pop("format") > FORMAT:
+        if said["format"] > FORMAT:
             msg = "the log was written by a newer version: upgrade onceward"
             raise LogTooNew(msg)
+        if said.pop("sha256") != _digest(said):
+            msg = "a manifest of the log is not what was written: restore it from a copy"
+            raise LogDamaged(msg)
+        del said["format"]
         return Manifest(
             **said
             | {
@@ -257,6 +262,10 @@ def _numbered(names: Iterable[str]) -> list[str]:
 def _number(name: str) -> int:
     digits = name.partition(".")[0]
     return int(digits) if digits.isdigit() else 0
+
+
+def _digest(said: Mapping[str, Any]) -> str:
+    return _sha256(json.dumps(said).encode())
 
 
 def _sha256(data: bytes) -> str:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
@@ -24,14 +25,22 @@ import pyarrow as pa
 from pyarrow import fs
 
 from onceward.db.file_checks import sync
-from onceward.errors import InvalidArgument, OncewardError
+from onceward.errors import InvalidArgument
+from onceward.fleet.opening import LogTrouble
 from onceward.fleet.ship.agreement import agree
 
+GCS_LIMIT: Final = "retry_limit_seconds"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class LogUnwritable(OncewardError):
+class LogUnwritable(LogTrouble):
     """The log cannot be written: the rows stay in the files; mend what is named, ship again."""
+
+    retryable = True
+
+
+class LogUnreadable(LogTrouble):
+    """The place of the log cannot be read: check its URI, the network and the credentials."""
 
     retryable = True
 
@@ -72,13 +81,13 @@ class LocalObjects:
 
     def put(self, path: str, data: bytes) -> None:
         """Write, sync and rename: a reader sees the old object or the new one."""
-        with _told(path):
+        with _writing(path):
             self._written(path, data).replace(self._base / path)
             sync((self._base / path).parent)
 
     def create(self, path: str, data: bytes) -> bool:
         """Write and link: the link fails where the name is taken."""
-        with _told(path):
+        with _writing(path):
             fresh = self._written(path, data)
             try:
                 (self._base / path).hardlink_to(fresh)
@@ -105,26 +114,26 @@ class LocalObjects:
 
     def get(self, path: str) -> bytes:
         """Return the object's bytes."""
-        return (self._base / path).read_bytes()
+        with _reading(path):
+            return (self._base / path).read_bytes()
 
     def size(self, path: str) -> int | None:
         """Return the object's size."""
-        try:
+        with _reading(path), suppress(FileNotFoundError, NotADirectoryError):
             return (self._base / path).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return None
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder without those of unfinished writes."""
-        try:
+        found: list[str] = []
+        with _reading(folder), suppress(FileNotFoundError, NotADirectoryError):
             found = [path.name for path in (self._base / folder).iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
         return sorted(name for name in found if not name.startswith("."))
 
     def remove(self, path: str) -> None:
         """Unlink the object."""
-        (self._base / path).unlink(missing_ok=True)
+        with _writing(path):
+            (self._base / path).unlink(missing_ok=True)
 
 
 class RemoteObjects:
@@ -135,7 +144,7 @@ class RemoteObjects:
 
     def put(self, path: str, data: bytes) -> None:
         """Upload: the object appears when the upload is complete."""
-        with _told(path):
+        with _writing(path):
             stream = self._fs.open_output_stream(f"{self._base}/{path}")
             stream.write(data)
             stream.close()
@@ -149,28 +158,31 @@ class RemoteObjects:
         slot = f"{folder}.votes/{name}"
         self.put(f"{slot}/{digest}.draft", data)
         chosen = agree(self, slot, digest)
-        self.put(path, data if chosen == digest else self.get(f"{slot}/{chosen}.draft"))
+        with suppress(FileNotFoundError):  # the draft was removed: the number is long past
+            self.put(path, data if chosen == digest else self.get(f"{slot}/{chosen}.draft"))
         return chosen == digest
 
     def get(self, path: str) -> bytes:
         """Return the object's bytes."""
-        with self._fs.open_input_stream(f"{self._base}/{path}") as stream:
+        with _reading(path), self._fs.open_input_stream(f"{self._base}/{path}") as stream:
             data: bytes = stream.read()
         return data
 
     def size(self, path: str) -> int | None:
         """Return the object's size."""
-        info = self._fs.get_file_info(f"{self._base}/{path}")
+        with _reading(path):
+            info = self._fs.get_file_info(f"{self._base}/{path}")
         return info.size if info.type == fs.FileType.File else None
 
     def names(self, folder: str) -> list[str]:
         """Return the names that a listing shows."""
         chosen = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
-        return sorted(info.base_name for info in self._fs.get_file_info(chosen))
+        with _reading(folder):
+            return sorted(info.base_name for info in self._fs.get_file_info(chosen))
 
     def remove(self, path: str) -> None:
         """Delete the object."""
-        with suppress(FileNotFoundError):
+        with _writing(path), suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._base}/{path}")
 
 
@@ -179,33 +191,49 @@ def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
     Return the objects of a log at a URI (``s3://``, ``gs://``, ``abfs://``) or in a local folder.
 
     Raises:
-        InvalidArgument: pyarrow cannot read the URI.
+        InvalidArgument: pyarrow cannot read the URI, or it names no folder and no bucket.
 
     """
-    if filesystem is None and "://" not in uri:
+    if filesystem is None and uri and ":/" not in uri:
         return LocalObjects(Path(uri).absolute())
     try:
-        found, base = (filesystem, uri) if filesystem else fs.FileSystem.from_uri(uri)
+        found, base = (filesystem, uri) if filesystem else fs.FileSystem.from_uri(_limited(uri))
     except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"{uri!r} is no place for a log: {error}"
         raise InvalidArgument(msg) from error
+    if not base:
+        msg = f"{uri!r} is no place for a log: name a folder, or a bucket as in s3://logs/fleet"
+        raise InvalidArgument(msg)
     if isinstance(found, fs.LocalFileSystem):
         return LocalObjects(Path(base).absolute())
     return RemoteObjects(found, base)
 
 
-class _told:  # noqa: N801 - used as a function
+def _limited(uri: str) -> str:
+    """Return a URI by which GCS gives up after a minute: it tries for 15 where none is said."""
+    if not uri.startswith(("gs://", "gcs://")) or GCS_LIMIT in uri:
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}{GCS_LIMIT}=60"
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
     """Raise LogUnwritable for what the filesystem says while an object is written."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        why = "the disk is full" if getattr(error, "errno", 0) in FULL else str(error)
+        msg = f"{path} was not written: {why}; nothing of it counts, mend that and ship again"
+        raise LogUnwritable(msg) from error
 
-    def __init__(self, path: str) -> None:
-        self._path = path
 
-    def __enter__(self) -> None:
-        """Begin to write."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Translate the error of the filesystem."""
-        if isinstance(error, OSError | pa.ArrowException):
-            why = "the disk is full" if getattr(error, "errno", 0) in FULL else str(error)
-            msg = f"{self._path} was not written: {why}; nothing of it counts, ship again"
-            raise LogUnwritable(msg) from error
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Raise LogUnreadable for what the filesystem says of an object, but that there is none."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        msg = f"{path} of the log cannot be read: {error}; check its URI and credentials, try again"
+        raise LogUnreadable(msg) from error

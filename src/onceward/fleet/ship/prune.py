@@ -8,21 +8,24 @@ from the values that were read back, and from those in the file. All other rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onceward import Postbox
 from onceward.errors import OncewardError
 from onceward.fleet import files as finding
-from onceward.fleet.opening import Source, Unreadable, opened, translated
-from onceward.fleet.ship.changes import Present
-from onceward.fleet.ship.lineage import recognised
-from onceward.fleet.ship.log import LoggedFile, ShippedLog, last_versions
-from onceward.fleet.ship.manifest import Epoch
+from onceward.fleet.opening import Source, opened
+from onceward.fleet.rows import snapshot
+from onceward.fleet.ship import segments
+from onceward.fleet.ship.changes import Budget, Limit, Present
+from onceward.fleet.ship.lineage import Found, recognised
+from onceward.fleet.ship.log import LoggedFile, ShippedLog, latest
+from onceward.fleet.ship.manifest import Segment
 from onceward.fleet.ship.tables import Row, Shape, digest_of
 from onceward.model.settings import DAY
 
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
 KEEP: Final = 7 * DAY
 """Seconds before a file's latest moment that stay in the file."""
 SLICE: Final = 5000
-"""Rows that are compared, and deleted, at once."""
+"""Rows that are compared, and deleted, at once, if they are not large."""
+LAST: Final = 2**63 - 1
+"""The highest sequence that there can be."""
 LATEST: Final = """
 SELECT max(clock_at,
            coalesce((SELECT max(coalesce(ended_at, created_at)) FROM onceward_outbox), 0),
@@ -68,11 +73,17 @@ class FilePruned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Proved:
-    """Rows of one table that the log has as they are."""
+class _Piece:
+    """Rows of one table of a file that are old enough, compared with the log."""
 
+    file_id: str
+    agent: str
     table: str
-    rows: tuple[tuple[int, str, str, int], ...]
+    before: int
+    """The moment before which a row is old enough."""
+    proved: tuple[tuple[int, str, str, int], ...]
+    """Sequence, id, state and end of the rows that the log has as they are."""
+    kept: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,61 +122,67 @@ def files(
 
 
 def _one(path: str, log: ShippedLog, keep: float, clock: Clock | None) -> FilePruned:
+    done, box = FilePruned(path), None
     try:
-        done, proved, before = _read(path, log, keep)
+        with ExitStack() as ending, closing(_pieces(path, log, keep)) as pieces:
+            for piece in pieces:
+                rows = 0
+                if piece.proved:
+                    box = box or ending.enter_context(Postbox(path, start=False, clock=clock))
+                    rows = _deleted(box, piece)
+                done = replace(
+                    done,
+                    file_id=piece.file_id,
+                    agent=piece.agent,
+                    rows=done.rows + rows,
+                    kept=done.kept + piece.kept,
+                )
     except OncewardError as error:
-        return FilePruned(path, error=str(error))
-    if not any(each.rows for each in proved):
-        return done
-    with Postbox(path, start=False, clock=clock) as box:
-        return replace(done, rows=sum(_deleted(box, each, before) for each in proved))
+        return replace(done, error=str(error))
+    return done
 
 
-def _read(path: str, log: ShippedLog, keep: float) -> tuple[FilePruned, list[_Proved], int]:
-    """Compare a file with the log in one snapshot."""
-    trouble: OncewardError
+def _deleted(box: Postbox, piece: _Piece) -> int:
+    if piece.table == "processed":
+        return box._prune_archived_marks([row[:2] for row in piece.proved], piece.before)
+    return box._prune_archived(piece.table, piece.proved)
+
+
+def _pieces(path: str, log: ShippedLog, keep: float) -> Generator[_Piece, None, None]:
+    """Compare a file with the log piece by piece; no snapshot is held between two pieces."""
     with opened(path) as source:
-        try:
-            with translated(path):
-                source.con.execute("BEGIN")
-                present = Present.of(source)
-                [(latest,)] = source.con.execute(LATEST).fetchall()
-            before = int(latest) + 1 - round(1000 * keep)  # type: ignore[arg-type]  # a moment
-            file = log.file(source.file_id)
-            proved = list(_compared(source, present, log, file, before))
-            kept = sum(kept for _, kept in proved)
-            done = FilePruned(path, source.file_id, source.agent, kept=kept)
-            return done, [found for found, _ in proved], before
-        except Unreadable:
-            raise
-        except OncewardError as error:  # of the log: it is no trouble of the file
-            trouble = error
-    raise trouble
+        file = log.file(source.file_id)
+        with snapshot(source):
+            present = Present.of(source)
+            found = recognised(source, present, file.manifest, lambda *_: {})
+            [(now,)] = source.con.execute(LATEST).fetchall()
+        before = int(now) + 1 - round(1000 * keep)  # type: ignore[arg-type]  # a moment
+        yield _Piece(source.file_id, source.agent, "", before, (), 0)
+        for table, (state, end) in STATES.items():
+            shape, after = present.shapes[table], 0
+            archive = _Archive(log, file, found, table)
+            while rows := _old(source, shape, after, end, before):
+                same = archive.same(shape, rows)
+                proved = tuple(
+                    (row.seq, *(shape.value(row, name) for name in ("id", state, end)))
+                    for row in same
+                )
+                after, kept = rows[-1].seq, len(rows) - len(same)
+                yield _Piece(source.file_id, source.agent, table, before, proved, kept)
 
 
-def _deleted(box: Postbox, proved: _Proved, before: int) -> int:
-    if proved.table == "processed":
-        return box._prune_archived_marks([row[:2] for row in proved.rows], before)
-    return box._prune_archived(proved.table, proved.rows)
-
-
-def _compared(
-    source: Source, present: Present, log: ShippedLog, file: LoggedFile, before: int
-) -> Iterator[tuple[_Proved, int]]:
-    """Yield by slices the rows that the log has as they are, and how many it has not."""
-    found = recognised(source, present, file.manifest, lambda *_: {})
-    known = found.history in {"same", "copied"}
-    for table, (state, end) in STATES.items():
-        shape = present.shapes[table]
-        rows = _old(shape, shape.rows(source.con, 0, present.high[table]), end, before)
-        while part := list(islice(rows, SLICE)):
-            there = _archived(log, file, found.epoch, table, part) if known else {}
-            same = [row for row in part if _same(shape, row, there.get(row.seq))]
-            told = tuple(
-                (row.seq, shape.value(row, "id"), shape.value(row, state), shape.value(row, end))
-                for row in same
-            )
-            yield _Proved(table, told), len(part) - len(same)
+def _old(source: Source, shape: Shape, after: int, end: str, before: int) -> list[Row]:
+    """Return the next rows that ended before a moment, as many as one piece has."""
+    found, budget = [], Budget(SLICE, Limit().bytes)
+    with snapshot(source):
+        for row in shape.rows(source.con, after, LAST):
+            ended = shape.value(row, end)
+            if ended is not None and ended < before:
+                found.append(row)
+                budget.spend(row)
+            if not budget.left:
+                break
+    return found
 
 
 def _same(shape: Shape, row: Row, archived: _Archived | None) -> bool:
@@ -181,36 +198,44 @@ def _same(shape: Shape, row: Row, archived: _Archived | None) -> bool:
     return digest_of(names, values) == archived.digest
 
 
-def _old(shape: Shape, rows: Iterable[Row], end: str, before: int) -> Iterator[Row]:
-    for row in rows:
-        ended = shape.value(row, end)
-        if ended is not None and ended < before:
-            yield row
+class _Archive:
+    """The rows of one table that the log has of the history that a file continues."""
 
+    def __init__(self, log: ShippedLog, file: LoggedFile, found: Found, table: str) -> None:
+        known = found.history in {"same", "copied"}
+        wanted = (table, found.epoch.number)
+        self._segments = [s for s in file.segments if known and (s.table, s.epoch) == wanted]
+        self._objects = log.objects
+        self._read: dict[str, pa.Table] = {}
 
-def _archived(
-    log: ShippedLog, file: LoggedFile, epoch: Epoch, table: str, rows: Sequence[Row]
-) -> dict[int, _Archived]:
-    """Return the digests of the rows in the log that have these sequences, from their values."""
-    first, last = rows[0].seq, rows[-1].seq
-    near = [
-        each
-        for each in file.segments
-        if (each.table, each.epoch) == (table, epoch.number)
-        and each.first_seq <= last
-        and each.last_seq >= first
-    ]
-    wanted = {row.seq for row in rows}
-    found: dict[int, _Archived] = {}
-    for table_ in last_versions(log.objects, near, None):
-        names = tuple(name for name in table_.column_names if not name.startswith("_"))
-        columns = [_plain(table_[name]) for name in names]
-        gone = table_["_gone"].to_pylist()
-        for values, is_gone in zip(zip(*columns, strict=True), gone, strict=True):
-            seq = values[names.index("seq")]
-            if seq in wanted and not is_gone:
-                found[seq] = _Archived(names, digest_of(names, values))
-    return found
+    def same(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
+        """Return those of the rows that the log has as they are."""
+        there = self._digests(rows)
+        return [row for row in rows if _same(shape, row, there.get(row.seq))]
+
+    def _digests(self, rows: Sequence[Row]) -> dict[int, _Archived]:
+        """Return the digests of the rows that have these sequences, from their values."""
+        first, last = rows[0].seq, rows[-1].seq
+        near = [s for s in self._segments if s.first_seq <= last and s.last_seq >= first]
+        self._read = {s.path: self._table(s) for s in near}
+        wanted = pa.array([row.seq for row in rows], pa.int64())
+        found: dict[int, _Archived] = {}
+        for table in latest(near, lambda s: self._chosen(s, wanted)):
+            names = tuple(name for name in table.column_names if not name.startswith("_"))
+            columns = [_plain(table[name]) for name in ("_gone", *names)]
+            for gone, *values in zip(*columns, strict=True):
+                if not gone:
+                    seq = values[names.index("seq")]
+                    found[seq] = _Archived(names, digest_of(names, values))
+        return found
+
+    def _table(self, segment: Segment) -> pa.Table:
+        known = self._read.get(segment.path)
+        return segments.read(self._objects, segment) if known is None else known
+
+    def _chosen(self, segment: Segment, seqs: pa.Array) -> pa.Table:
+        table = self._read[segment.path]
+        return table.filter(pc.is_in(table["seq"], value_set=seqs))
 
 
 def _plain(column: pa.ChunkedArray) -> list[object]:

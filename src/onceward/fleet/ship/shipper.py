@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from onceward.errors import OncewardError
+import pyarrow as pa
+
+from onceward.errors import InvalidArgument, OncewardError
 from onceward.fleet import files as finding
 from onceward.fleet.files import Found
 from onceward.fleet.opening import Source, Unreadable, opened, translated
@@ -19,8 +22,9 @@ from onceward.fleet.ship.lineage import Found as Recognised
 from onceward.fleet.ship.lineage import History, recognised
 from onceward.fleet.ship.log import LoggedFile, ShippedLog
 from onceward.fleet.ship.manifest import Epoch, Manifest, Segment
-from onceward.fleet.ship.objects import LogUnwritable, Objects
+from onceward.fleet.ship.objects import LogUnreadable, LogUnwritable, Objects
 from onceward.fleet.ship.segments import Writer
+from onceward.fleet.ship.tables import Known
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -38,12 +42,18 @@ class Pace:
     limit: Limit = field(default_factory=Limit)
     rows_per_second: float | None = None
     sleep: Callable[[float], object] = time.sleep
-    """Called between commits, while no snapshot of a file is held."""
+    """Called between commits, while no snapshot of a file is held; what it raises ends the work."""
+
+    def __post_init__(self) -> None:
+        """Refuse a rate at which nothing could be shipped."""
+        if self.rows_per_second is not None and not self.rows_per_second > 0:
+            msg = f"a rate is more than 0 rows a second, not {self.rows_per_second:g}"
+            raise InvalidArgument(msg)
 
     def wait(self, rows: int, began: float) -> None:
         """Wait until so many rows may have been shipped since *began*."""
-        if self.rows_per_second:
-            self.sleep(max(0.0, rows / self.rows_per_second - (time.monotonic() - began)))
+        spent = time.monotonic() - began
+        self.sleep(max(0.0, rows / (self.rows_per_second or math.inf) - spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,9 @@ def files(
         filesystem: A filesystem of pyarrow in which *to* is a path.
 
     Raises:
-        LogUnwritable: the log's place refused an object; what was committed before stays.
+        LogUnwritable, LogUnreadable: the log's place refused an object, or cannot be reached; what
+            was committed before stays.
+        InvalidArgument: *to* is no place for a log.
 
     """
     return Shipper(paths, to, pace=pace, filesystem=filesystem).once()
@@ -115,25 +127,15 @@ class Shipper:
             return replace(known[1], rows=0, commits=0)
         before = time.time_ns()
         try:
-            done = self._opened(found.path)
-        except LogUnwritable:
+            with opened(found.path) as source:
+                done = _shipped(source, self._log, self._pace)
+        except (LogUnreadable, LogUnwritable):
             raise
         except OncewardError as error:
             return FileShipped(found.path, error=str(error))
         if before - max(found.mark[2], found.mark[4]) > SETTLED_NS:
             self._level[found.path] = (found.mark, done)
         return done
-
-    def _opened(self, path: str) -> FileShipped:
-        """Ship a file; what goes wrong with the log is not told as trouble of the file."""
-        with opened(path) as source:
-            try:
-                return _shipped(source, self._log, self._pace)
-            except Unreadable:
-                raise
-            except OncewardError as error:
-                trouble = error
-        raise trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,8 @@ def _read(source: Source, log: ShippedLog, limit: Limit) -> _Reading:
     """Read what changed since the newest manifest, in a snapshot that is younger than it."""
     base = manifests.newest(log.objects, source.file_id)
 
-    def shipped(epoch: Epoch, table: str) -> dict[int, str]:
-        return log.ids(LoggedFile(base), epoch, table)
+    def shipped(epoch: Epoch, table: str) -> dict[int, Known]:
+        return log.known(LoggedFile(base), epoch, table)
 
     with translated(source.path):
         source.con.execute("BEGIN")
@@ -213,7 +215,10 @@ def _commit(source: Source, objects: Objects, reading: _Reading) -> Manifest | N
     )
     added: list[Segment] = []
     for name, rows in changed.rows.items():
-        added += writer.rows(reading.present.shapes[name], rows)
+        try:
+            added += writer.rows(reading.present.shapes[name], rows)
+        except pa.ArrowException as error:  # a column of a newer version has another type
+            raise Unreadable(source.path, "newer", f"{name}: {error}") from error
     manifests.checked(added, objects)
     others = (each for each in base.epochs if each.number != epoch.number)
     manifest = base.next(

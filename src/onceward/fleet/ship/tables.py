@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import apsw
 
@@ -76,6 +76,13 @@ class Row:
     def gone(self) -> bool:
         """Whether the row was removed, by other means than pruning."""
         return not self.values
+
+
+class Known(NamedTuple):
+    """A row that the log has: its id, and the day on which it began."""
+
+    id: str
+    day: int
 
 
 @dataclass(frozen=True, slots=True)
