@@ -84,7 +84,8 @@ NOTES = """
 - `query.lastProgress` has the rows that wait, in all and of the hundred agents with most of them,
   as `lag` and `lag_by_agent` in the latest offset of the source.
 - A stream fails, and continues at the next start, if a file is locked for longer than
-  `busyTimeout`; a file that is damaged or gone is left out and logged.
+  `busyTimeout`, or damaged or gone after its rows were planned for a micro-batch. One that is
+  damaged or gone before is left out and logged, and read once it can be.
 - Filters are applied by Spark behind the source; `where` and `columns` are what the source itself
   leaves out.
 - `frame=variant` parses frames in Python, some 20,000 a second and core. Where there are many,

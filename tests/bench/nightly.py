@@ -49,6 +49,7 @@ SELECT :peer, {ID}, 's' || (i % 50), 'processed', :at + i + 7 FROM n
 """Statements that add the messages of a day to the files of a pair."""
 APART: Final = 10_000_000
 """Numbers between the ids of two days."""
+DAY: Final = 24 * AGE
 
 
 def main(history: int, day: int, pairs: int) -> None:
@@ -57,16 +58,16 @@ def main(history: int, day: int, pairs: int) -> None:
         agents = Path(folder, "agents")
         agents.mkdir()
         fill(agents, pairs, history // pairs)
-        _night(Path(folder), "first run")
+        _night(Path(folder), "first run", 0)
         for number in (1, 2):
             for pair in range(pairs):
-                _grow(agents, pair, day // pairs, number * APART)
-            _night(Path(folder), f"night {number}")
-        _night(Path(folder), "no message")
+                _grow(agents, pair, day // pairs, number)
+            _night(Path(folder), f"night {number}", number)
+        _night(Path(folder), "no message", 3)
 
 
-def _night(folder: Path, name: str) -> None:
-    began, rules = time.process_time(), Rules(now=BEGAN + 24 * AGE)
+def _night(folder: Path, name: str, number: int) -> None:
+    began, rules = time.process_time(), Rules(now=BEGAN + (number + 1) * DAY)
     report = reconcile(
         folder / "agents", out=folder / "out", rules=rules, state=folder / "state.db"
     )
@@ -74,9 +75,10 @@ def _night(folder: Path, name: str) -> None:
     print(f"{name}: {report.messages:,} messages, {spent:.2f} CPU s")  # noqa: T201 - its result
 
 
-def _grow(agents: Path, pair: int, count: int, base: int) -> None:
+def _grow(agents: Path, pair: int, count: int, number: int) -> None:
     frame = HEADER % note().model_dump_json()
-    known = {"count": count, "base": base, "at": BEGAN, "frame": frame, "digest": digest(frame)}
+    known = {"count": count, "base": number * APART, "at": BEGAN + number * DAY, "frame": frame}
+    known |= {"digest": digest(frame)}
     for side, other in (("near", "far"), ("far", "near")):
         con = apsw.Connection(str(agents / f"{side}-{pair}.db"))
         for sql in GROWN[side]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceward import Postbox
 from onceward.fleet.files import Found, NoSuchPath, check, find
 from onceward.fleet.plan import FILE_COST, LAST, SMALLEST, Slice, tasks
 
@@ -105,6 +106,23 @@ def test_a_link_and_its_file_are_one(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(real)
 
     assert [str(real)] == [found.path for found in find([f"{tmp_path}/**/*.db"])]
+
+
+def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
+    """Folders that contain each other have as many files as they have, at any depth."""
+    touch(tmp_path / "one" / "a.db")
+    for name in ("back", "again", "one/up"):
+        (tmp_path / name).symlink_to(tmp_path)
+    (tmp_path / "itself").symlink_to(tmp_path / "itself")
+
+    for pattern in ("", "**/*.db", "**/one/**/*.db", "one/**"):
+        assert ["a.db"] == named(find([str(tmp_path / pattern)]))
+
+
+def test_files_of_an_open_postbox_are_no_agents(tmp_path: Path) -> None:
+    """A glob for all names finds the agent's file, and none of those that are kept beside it."""
+    with Postbox(tmp_path / "alice.db", agent="alice", start=False):
+        assert ["alice.db"] == named(find([f"{tmp_path}/*"])) == named(find([f"{tmp_path}/**"]))
 
 
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:

@@ -156,6 +156,47 @@ def test_a_second_effect_is_found_days_after_the_first(nights: Nights) -> None:
     assert 3 == second.verdicts["double_processed"] == nights.whole().verdicts["double_processed"]
 
 
+@pytest.mark.broken("a copy of a file went on by itself")
+def test_a_second_effect_in_a_new_copy_is_found(nights: Nights) -> None:
+    """A clone of an agent that writes to itself has both sides of each message: all are asked."""
+    me = nights.world.open("far")
+    post(me, "far", 2)
+    nights.world.run(me)
+    clone = nights.world.keep("far", "clones")
+    hidden = clone.rename(clone.with_suffix(".away"))
+    me = nights.world.open(handling("far"))
+    nights.world.run(me)
+    nights.world.clock.advance(DAY)
+    first = nights.night()
+    hidden.rename(clone)
+    nights.world.run(nights.world.open(handling("far"), where="clones"))
+    nights.world.clock.advance(DAY)
+    second = nights.night()
+
+    assert ({"delivered_once": 2}, {"double_processed": 2}, {}) == (
+        dict(first.verdicts),
+        dict(second.verdicts),
+        dict(second.before),
+    )
+
+
+def test_a_file_that_was_moved_is_read_on_where_it_lies_now(nights: Nights) -> None:
+    """A file is known by its own mark, not by its path."""
+    nights.work(2)
+    first = nights.night()
+    (nights.world.folder / "moved").mkdir()
+    for name in ("near", "far"):
+        nights.world.path(name).rename(nights.world.path(name, "moved"))
+    second = nights.night()
+
+    assert ({"delivered_once": 2}, {}, {"delivered_once": 2}) == (
+        dict(first.verdicts),
+        dict(second.verdicts),
+        dict(second.before),
+    )
+    assert second.complete
+
+
 def test_a_run_that_dies_before_its_last_commit_is_done_again(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

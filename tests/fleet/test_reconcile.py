@@ -66,7 +66,7 @@ def test_a_larger_fleet_is_judged_as_exactly(
 ) -> None:
     """Counts are exact at any size, and no message is counted twice."""
     made, out = case
-    rows = _query(out / "messages.db", "SELECT DISTINCT sender, recipient, id FROM messages")
+    rows = _query(out / "messages.db", "SELECT DISTINCT sender, recipient, id, file FROM messages")
 
     assert dict(made.verdicts) == dict(report.verdicts)
     assert made.frames == report.messages == len(rows)
@@ -151,6 +151,24 @@ def test_messages_to_oneself_that_were_pruned_are_no_loss(tmp_path: Path) -> Non
     found = reconcile(tmp_path / "agents", out=tmp_path / "out", rules=Rules(now=now))
 
     assert {"forgotten": 3} == dict(found.verdicts)
+
+
+def test_what_a_channel_no_longer_keeps_is_no_orphan(tmp_path: Path) -> None:
+    """A bounded history is pruned by number, not by age; the sender's file says so."""
+    with World(tmp_path / "agents") as world:
+        near, far = world.open("near"), world.open(handling("far"))
+        channel = near.channels.create("talk", "group", retain_count=1, bound_history=True)
+        far.channels.get("talk").join()
+        for number in range(4):
+            channel.send({"number": number}, type="step")
+            world.run(near, far)
+            world.clock.advance(1)
+        near.run_maintenance()
+        world.clock.advance(3600)
+        now = world.clock.now()
+    found = reconcile(tmp_path / "agents", out=tmp_path / "out", rules=Rules(now=now))
+
+    assert {"delivered_once": 1, "forgotten": 3} == dict(found.verdicts)
 
 
 def test_the_command_needs_no_java_and_fails_for_what_it_could_not_read(

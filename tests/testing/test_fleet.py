@@ -23,15 +23,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     return build(tmp_path_factory.mktemp("fleet"))
 
 
-def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
+def _messages(folder: Path) -> tuple[set[tuple[str, ...]], list[str]]:
     """Return every message that any file knows, and the unreadable files."""
-    found: set[tuple[str, str, str]] = set()
+    found: set[tuple[str, ...]] = set()
     unread = []
     for path in sorted(path for path in folder.rglob("*.db") if path.name != DIRECTORY):
         try:
             with Postbox(path, start=False) as box:
                 assert [] == box.check(), path
-                found |= {(str(s), str(r), str(i)) for s, r, i in box._db.read(IDS)}
+                tenant = path.parent.name if path.stem.startswith("same-") else ""
+                found |= {(tenant, str(s), str(r), str(i)) for s, r, i in box._db.read(IDS)}
         except OncewardError:
             unread.append(path.name)
     return found, unread

@@ -13,6 +13,7 @@ from onceward.fleet.verdict_sql import (
     FACTS,
     FRAME,
     KEY,
+    MINTED,
     QUESTIONS,
     RECIPIENT_SAYS,
     SENDER_SAYS,
@@ -25,13 +26,26 @@ MESSAGES: Final = f"CREATE TABLE messages ({', '.join(FRAME)}, file)"
 GROUPED: Final = (
     f"SELECT {', '.join(KEY)}, max(lane) AS lane,"
     f" {', '.join(f'{sql} AS {name}' for name, sql in FACTS.items())}"
-    " FROM temp.evidence GROUP BY id, sender, recipient"
+    " FROM temp.evidence {group}"
 )
+WHOLE: Final = "GROUP BY id, sender, recipient"
 STATE: Final = f"""
 INSERT INTO messages
 SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, created_at, sent_at,
        ended_at, received_at, marked_at, effect_at, lane, out_seq, in_seq, mark_seq, {ASKING}
   FROM (SELECT *, {STATED} AS verdict FROM ({GROUPED}))
+"""
+CHOSEN: Final = f"SELECT DISTINCT sender, recipient FROM messages WHERE NOT {MINTED}"
+OWNERS: Final = """
+CREATE TEMP TABLE owner (sender, recipient, file, owner, PRIMARY KEY (sender, recipient, file))
+"""
+OWNER: Final = "INSERT INTO temp.owner VALUES (?, ?, ?, ?)"
+SHARED: Final = f"""
+ WHERE NOT {MINTED} AND (sender, recipient) IN (SELECT sender, recipient FROM temp.owner)"""
+BY_OWNER: Final = f"""{SHARED}
+ GROUP BY id, sender, recipient,
+          (SELECT o.owner FROM temp.owner AS o WHERE o.sender = evidence.sender
+              AND o.recipient = evidence.recipient AND o.file = evidence.file)
 """
 ASKED: Final = f"""
 SELECT DISTINCT verdict, sender, recipient, file FROM messages WHERE verdict IN {QUESTIONS}
@@ -53,8 +67,10 @@ UPDATE messages SET verdict = {ANSWERED}
 def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rules) -> None:
     """Fill the table ``messages`` of a workspace: every message of its evidence, with a verdict."""
     con.execute(MESSAGES)
-    con.execute(STATE.format(cutoff=rules.cutoff, late=rules.late_ms))
+    con.execute(_state(rules, WHOLE))
     known = Witnesses(readings)
+    if known.twins:
+        _split(con, known, rules)
     con.execute(WITNESSES)
     asked = con.execute(ASKED).fetchall()
     for question, sender, recipient, file in asked:
@@ -63,3 +79,17 @@ def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rule
         )
         con.execute(WITNESS, (question, sender, recipient, file, *one.told))
     con.execute(ANSWER.format(cutoff=rules.cutoff, grace=rules.grace_ms))
+
+
+def _state(rules: Rules, group: str) -> str:
+    return STATE.format(cutoff=rules.cutoff, late=rules.late_ms, group=group)
+
+
+def _split(con: apsw.Connection, known: Witnesses, rules: Rules) -> None:
+    """Tell messages of two tenants apart that have the same chosen id and the same names."""
+    con.execute(OWNERS)
+    for sender, recipient in con.execute(CHOSEN).fetchall():
+        owners = known.owners(str(sender), str(recipient))
+        con.executemany(OWNER, ((sender, recipient, *one) for one in owners.items()))
+    con.execute(f"DELETE FROM messages {SHARED}")
+    con.execute(_state(rules, BY_OWNER))

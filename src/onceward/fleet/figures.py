@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import compress, groupby, islice
 from operator import itemgetter
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ from onceward.fleet.summary import (
 from onceward.fleet.verdicts import NAMES, SETTLED
 
 HOUR: Final = 3_600_000
+MANY: Final = 4096
+"""Rows that are counted at once: a third of the work of one by one."""
 WALK: Final = """
 SELECT sender, recipient, lane, verdict, created_at, received_at, processed_at, out_seq, in_seq,
        mark_seq, id
@@ -86,24 +88,25 @@ def measure(con: apsw.Connection) -> Sums:
 def _counted(
     rows: Iterator[tuple[Any, ...]], pair: _Pair, sent: Counter[int], processed: Counter[int]
 ) -> Iterator[tuple[Any, ...]]:
-    """Pass rows on, counting verdict, hours and times of each."""
-    verdicts, spans = pair.verdicts, pair.spans
-    store, handle, effect = spans["store"], spans["handle"], spans["effect"]
-    for row in rows:
-        _, _, _, verdict, created, received, done, *_ = row
-        verdicts[verdict] += 1
-        if created is not None:
-            sent[created // HOUR] += 1
-        if done is not None:
-            processed[done // HOUR] += 1
-        if verdict in SETTLED:
-            if received is not None and created is not None:
-                store[bucket_of(received - created)] += 1
-            if done is not None and received is not None:
-                handle[bucket_of(done - received)] += 1
-            if done is not None and created is not None:
-                effect[bucket_of(done - created)] += 1
-        yield row
+    """Pass rows on, counting verdicts, hours and times of many at once."""
+    while some := list(islice(rows, MANY)):
+        _, _, _, verdicts, created, received, done, *_ = zip(*some, strict=True)
+        pair.verdicts.update(verdicts)
+        sent.update([at // HOUR for at in created if at is not None])
+        processed.update([at // HOUR for at in done if at is not None])
+        settled = [verdict in SETTLED for verdict in verdicts]
+        for kind, begins, ends in (
+            ("store", created, received),
+            ("handle", received, done),
+            ("effect", created, done),
+        ):
+            pair.spans[kind].update(_spans(compress(zip(begins, ends, strict=True), settled)))
+        yield from some
+
+
+def _spans(moments: Iterable[tuple[Any, Any]]) -> list[int]:
+    """Return the buckets of the times between two moments, where both are known."""
+    return [bucket_of(to - at) for at, to in moments if at is not None and to is not None]
 
 
 def _lane(rows: Iterator[tuple[Any, ...]]) -> dict[str, Any] | None:
@@ -115,16 +118,16 @@ def _lane(rows: Iterator[tuple[Any, ...]]) -> dict[str, Any] | None:
     for _, _, _, verdict, _, _, _, out_seq, in_seq, mark_seq, message_id in rows:
         messages += 1
         example = max(example, message_id)
-        if mark_seq is not None:
-            overtook += mark_seq < handled
-            if out_seq is not None:
-                last = max(last, out_seq)
-        if verdict in GAPS and out_seq is not None:
-            waiting.append(out_seq)
+        out, mark = -1 if out_seq is None else out_seq, -1 if mark_seq is None else mark_seq
+        if mark >= 0:
+            overtook += mark < handled
+            last = out if out > last else last  # noqa: FURB136 - a call less for each message
+        if out >= 0 and verdict in GAPS:
+            waiting.append(out)
         if in_seq is not None:
-            late += out_seq is not None and out_seq < sent
-            handled = max(handled, mark_seq or -1)
-            sent = max(sent, out_seq or -1)
+            late += 0 <= out < sent
+            handled = mark if mark > handled else handled  # noqa: FURB136 - as above
+            sent = out if out > sent else sent  # noqa: FURB136 - as above
     gap = sum(seq < last for seq in waiting)
     if not overtook and not late and not gap:
         return None

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape, has_magic, iglob
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -17,8 +18,8 @@ from onceward.model.names import DIRECTORY
 
 BRACES: Final = re.compile(r"\{([^{}]*)\}")
 """Innermost alternatives of a pattern: ``{a,b}``."""
-SIDES: Final = ("-wal", "-shm", "-journal")
-"""Ends of the names that SQLite gives to its own files beside a database."""
+SIDES: Final = ("-wal", "-shm", "-journal", "-run")
+"""Ends of the names of the files that SQLite and an open postbox keep beside a database."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -130,15 +131,47 @@ def _named(path: str, names: str) -> Iterator[str]:
     elif os.path.exists(path):
         yield path
     elif has_magic(path):
-        found = list(iglob(path, recursive=True, include_hidden=False))
+        found = list(_globbed(path))
         files = [one for one in found if _may_be_agents(one, names)]
         yield from files or (file for folder in found for file in _inside(folder, names))
 
 
 def _inside(folder: str, names: str) -> Iterator[str]:
     every = os.path.join(escape(folder), "**", "*" if names else "*.db")
-    found = iglob(every, recursive=True, include_hidden=False)
-    return (path for path in found if _may_be_agents(path, names))
+    return (path for path in _globbed(every) if _may_be_agents(path, names))
+
+
+def _globbed(pattern: str) -> Iterator[str]:
+    """Yield what a glob matches; below ``**`` each folder is entered once, in spite of links."""
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        yield from iglob(pattern)
+        return
+    at = parts.index("**")
+    rest = parts[at + 1 :] or ("*",)
+    for root in _globbed(os.path.join(".", *parts[:at])):
+        for folder in _folders(root):
+            yield from _globbed(os.path.join(escape(folder), *rest))
+
+
+def _folders(root: str) -> Iterator[str]:
+    seen: set[tuple[int, int]] = set()
+    left = [root]
+    while left:
+        folder = left.pop()
+        with suppress(OSError):
+            found = os.stat(folder)
+            with os.scandir(folder) as entries:
+                if (found.st_dev, found.st_ino) in seen:
+                    continue
+                seen.add((found.st_dev, found.st_ino))
+                left += [one.path for one in entries if _is_open_folder(one)]
+            yield folder
+
+
+def _is_open_folder(entry: os.DirEntry[str]) -> bool:
+    hidden = entry.name.startswith(".")
+    return not (hidden or entry.is_file(follow_symlinks=False)) and os.path.isdir(entry.path)
 
 
 def _may_be_agents(path: str, names: str) -> bool:

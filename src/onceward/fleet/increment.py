@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from onceward.fleet.loading import add, attached, reading_of
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.unsettled import KnownFile, Places, State, continues, places_of
 from onceward.fleet.witnesses import READ, Reading
+from onceward.model.clock import Millis
 
 AGAIN: Final = (
     "CREATE TEMP TABLE again (id, sender, recipient, PRIMARY KEY (id, sender, recipient))"
@@ -22,12 +23,16 @@ AGAIN: Final = (
 BY_SENDER: Final = "CREATE INDEX temp.again_sender ON again (sender)"
 BY_RECIPIENT: Final = "CREATE INDEX temp.again_recipient ON again (recipient)"
 ADD: Final = "INSERT INTO temp.again VALUES (?, ?, ?)"
-HALVES: Final = """
+DOUBTFUL: Final = """
 SELECT id, sender, recipient FROM temp.evidence
- GROUP BY id, sender, recipient HAVING min(side) >= 3 OR max(side) <= 2
+ GROUP BY id, sender, recipient
+HAVING min(side) >= 3 OR max(side) <= 2 OR min(CASE WHEN side <= 2 THEN at END) < :since
 EXCEPT SELECT id, sender, recipient FROM temp.again
 """
-"""Messages of which only one side is new: the other side may have been read before."""
+"""Messages that an earlier run may have known: one side is new, or both of an older message."""
+EARLIER: Final = "CREATE TEMP TABLE earlier AS SELECT * FROM temp.evidence WHERE 0"
+MERGE: Final = "INSERT INTO temp.evidence SELECT * FROM temp.earlier"
+JUDGED: Final = "SELECT DISTINCT id, sender, recipient FROM temp.earlier"
 CLEAR: Final = "DELETE FROM temp.again"
 EMPTY: Final = "DELETE FROM temp.evidence"
 CONCERNS: Final = "SELECT 1 FROM temp.again WHERE sender = ?1 OR recipient = ?1 LIMIT 1"
@@ -55,6 +60,8 @@ class Progress:
     found: Found
     reading: Reading
     places: Places
+    known: KnownFile | None = None
+    """The file as an earlier run has left it, here or at another path."""
 
 
 def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Progress]:
@@ -67,6 +74,7 @@ def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> 
     con.execute(AGAIN)
     con.execute(BY_SENDER)
     con.execute(BY_RECIPIENT)
+    con.execute(EARLIER)
     try:
         return _load(con, files, state)
     except WentBackError:
@@ -78,49 +86,55 @@ def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> 
 
 def _load(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Progress]:
     con.executemany(ADD, state.unsettled())
-    done = [_file(con, found, state.files.get(found.path)) for found in files]
+    moved = state.moved(found.path for found in files)
+    done = [_file(con, found, state.files.get(found.path), moved) for found in files]
     if state.files:
-        halves = con.execute(HALVES).fetchall()
+        doubtful = con.execute(DOUBTFUL, {"since": state.now}).fetchall()
         con.execute(CLEAR)
-        con.executemany(ADD, halves)
-        done = [_read_earlier(con, one, state.files.get(one.found.path)) for one in done]
+        con.executemany(ADD, doubtful)
+        done = [_read_earlier(con, one) for one in done]
+        con.execute(MERGE)
+        state.take_back(doubtful, con.execute(JUDGED))
     return done
 
 
-def _file(con: apsw.Connection, found: Found, known: KnownFile | None) -> Progress:
+def _file(
+    con: apsw.Connection, found: Found, known: KnownFile | None, moved: Mapping[int, KnownFile]
+) -> Progress:
     """Add the new rows of one file, and the earlier ones of messages in question."""
     same = known is not None and known.mark == json.dumps(found.mark)
     if known is not None and same and not _concerned(con, known.reading):
-        return Progress(found, known.reading, known.places)
+        return Progress(found, known.reading, known.places, known)
     try:
         with attached(con, found.path):
             reading, places = reading_of(con, found.path), places_of(con)
+            known = known or moved.get(reading.file)
             if known is not None and not continues(con, known, places, reading.file):
                 raise WentBackError
             for box in VIEWS:
                 after = known.places[box][0] if known is not None else 0
-                named = [("after", after)]
-                add(con, box, NEW, reading.file, named)
+                add(con, box, NEW, reading.file, [("after", after)])
                 if after:
-                    _earlier(con, box, after, reading)
-            return Progress(found, reading, places)
+                    _earlier(con, box, after, reading, "evidence")
+            return Progress(found, reading, places, known)
     except Unreadable as error:
         return Progress(found, Reading(found.path, error.reason, error.detail), {})
 
 
-def _earlier(con: apsw.Connection, box: str, after: int, reading: Reading) -> None:
+def _earlier(con: apsw.Connection, box: str, after: int, reading: Reading, table: str) -> None:
     condition = f"+seq <= :after AND {BEFORE[box]}"
-    add(con, box, condition, reading.file, [("after", after), ("agent", reading.agent)])
+    named = [("after", after), ("agent", reading.agent)]
+    add(con, box, condition, reading.file, named, table=table)
 
 
-def _read_earlier(con: apsw.Connection, one: Progress, known: KnownFile | None) -> Progress:
-    """Add what an earlier run has read of messages whose other side is new."""
-    if known is None or one.reading.state != READ or not _concerned(con, one.reading):
+def _read_earlier(con: apsw.Connection, one: Progress) -> Progress:
+    """Add what an earlier run has read of messages that it may have known."""
+    if one.known is None or one.reading.state != READ or not _concerned(con, one.reading):
         return one
     try:
         with attached(con, one.found.path):
-            for box, (after, _) in known.places.items():
-                _earlier(con, box, after, one.reading)
+            for box, (after, _) in one.known.places.items():
+                _earlier(con, box, after, one.reading, "earlier")
     except Unreadable as error:
         return Progress(one.found, Reading(one.found.path, error.reason, error.detail), {})
     return one
@@ -131,8 +145,9 @@ def _concerned(con: apsw.Connection, reading: Reading) -> bool:
     return bool(con.execute(CONCERNS, (reading.agent,)).fetchall())
 
 
-def remember(state: State, done: Iterable[Progress]) -> None:
+def remember(state: State, done: Iterable[Progress], now: Millis) -> None:
     """Note how far each file was read; one that could not be is read from the same place on."""
     for one in done:
         if one.reading.state == READ:
-            state.keep_file(one.found, one.reading, one.places)
+            state.keep_file(one.found, one.reading, one.places, one.known)
+    state.keep_now(now)

@@ -27,7 +27,7 @@ EVIDENCE: Final = f"CREATE TEMP TABLE evidence ({', '.join(COLUMNS)})"
 ATTACH: Final = "ATTACH DATABASE ? AS agent"
 DETACH: Final = "DETACH DATABASE agent"
 ROWS: Final = """
-INSERT INTO temp.evidence ({names}, file)
+INSERT INTO temp.{table} ({names}, file)
 SELECT {columns}, :file FROM agent.{view} WHERE {condition}
 """
 ALL: Final = "seq > 0"
@@ -108,11 +108,19 @@ def add(
     condition: str,
     file: int,
     named: Named = (),
+    *,
+    table: str = "evidence",
 ) -> None:
     """Add the rows of one view of the attached file that meet a condition on its columns."""
     names = [name for name in COLUMNS if name != "file"]
     columns = ", ".join(expression(box, name) for name in names)
     if own := where(box):
         condition = f"{condition} AND {own}"
-    sql = ROWS.format(names=", ".join(names), columns=columns, view=VIEWS[box], condition=condition)
+    sql = ROWS.format(
+        table=table,
+        names=", ".join(names),
+        columns=columns,
+        view=VIEWS[box],
+        condition=condition,
+    )
     con.execute(sql, {"file": file, **dict(named)})

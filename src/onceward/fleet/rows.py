@@ -256,30 +256,40 @@ def _statement(
     heavy = [place for place, name in enumerate(query.given(expected).read, 2) if name in LARGE]
     cursor = con.execute(sql, (*values, piece.after, piece.to))
     began = time.monotonic()
-    while rows := _take(cursor, wanted.rows, heavy):
-        if time.monotonic() - began > HOLD:
-            cursor.close()
+    while True:
+        rows, broke = _taken(cursor, wanted.rows, heavy)
+        if not rows:
+            return
+        if not broke and time.monotonic() - began <= HOLD:
             yield rows
-            cursor = con.execute(sql, (*values, rows[-1][0], piece.to))
-            began = time.monotonic()
-        else:
-            yield rows
+            continue
+        cursor.close(force=True)
+        yield rows
+        cursor = con.execute(sql, (*values, rows[-1][0], piece.to))
+        began = time.monotonic()
 
 
-def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> Rows:
-    if not heavy:
-        return list(islice(cursor, limit))
+def _taken(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> tuple[Rows, bool]:
+    """Return the next rows, and whether an error came behind them: read on to raise it."""
     rows: Rows = []
+    try:
+        _take(rows, cursor, limit, heavy)
+    except apsw.Error:
+        if not rows:
+            raise
+        return rows, True
+    return rows, False
+
+
+def _take(rows: Rows, cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> None:
     weight = 0
-    while (
-        len(rows) < limit
-        and weight < HEAVY
-        and (more := list(islice(cursor, min(CHUNK, limit - len(rows)))))
-    ):
-        rows += more
+    while len(rows) < limit and weight < HEAVY:
+        before = len(rows)
+        rows.extend(islice(cursor, min(CHUNK if heavy else limit, limit - before)))
+        if len(rows) == before:
+            return
         for place in heavy:
-            weight += sum(map(len, filter(None, map(itemgetter(place), more))))
-    return rows
+            weight += sum(map(len, filter(None, map(itemgetter(place), rows[before:]))))
 
 
 def _stream(

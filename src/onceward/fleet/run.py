@@ -106,7 +106,7 @@ class _Run:
             there = {one.found.path for one in done}
             complete = report.complete and there >= state.files.keys()
             state.keep(con, complete=complete)
-        remember(state, done)
+        remember(state, done, report.rules.now)
         self._finished(report)
         state.commit()
         return report

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
@@ -17,8 +17,10 @@ from onceward.errors import OncewardError, StoreCorrupt
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
 from onceward.fleet.manifest import OutputBusy
+from onceward.fleet.verdict_sql import MINTED
 from onceward.fleet.verdicts import VERDICTS
 from onceward.fleet.witnesses import Reading
+from onceward.model.clock import Millis
 
 CREATE: Final = """
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, mark TEXT NOT NULL, reading TEXT NOT NULL,
@@ -26,12 +28,19 @@ CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, mark TEXT NOT NULL, rea
 CREATE TABLE IF NOT EXISTS unsettled (id TEXT, sender TEXT, recipient TEXT,
                                       PRIMARY KEY (id, sender, recipient)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS settled (verdict TEXT PRIMARY KEY, messages INTEGER NOT NULL) STRICT;
-PRAGMA user_version = 1
+CREATE TABLE IF NOT EXISTS settled_as (id TEXT, sender TEXT, recipient TEXT, verdict TEXT NOT NULL,
+                                       PRIMARY KEY (id, sender, recipient)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run (one INTEGER PRIMARY KEY CHECK (one = 1), now INTEGER) STRICT;
+PRAGMA user_version = 2
 """
 VERSION: Final = "PRAGMA user_version"
-OURS: Final = 1
+OURS: Final = 2
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"
-FORGET: Final = "DELETE FROM files; DELETE FROM unsettled; DELETE FROM settled"
+FORGET: Final = "".join(
+    f"DELETE FROM {table};" for table in ("files", "unsettled", "settled", "settled_as", "run")
+)
+NOW: Final = "SELECT coalesce(max(now), 0) FROM run"
+KEEP_NOW: Final = "INSERT OR REPLACE INTO run VALUES (1, ?)"
 FILES: Final = "SELECT path, mark, reading, places FROM files"
 UNSETTLED: Final = "SELECT id, sender, recipient FROM unsettled"
 SETTLED: Final = "SELECT verdict, messages FROM settled"
@@ -39,8 +48,13 @@ KEEP_FILE: Final = """
 INSERT INTO files VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET mark = excluded.mark, reading = excluded.reading, places = excluded.places
 """
+DROP_FILE: Final = "DELETE FROM files WHERE path = ?"
 KEEP: Final = "INSERT OR IGNORE INTO unsettled VALUES (?, ?, ?)"
 SETTLE: Final = "DELETE FROM unsettled WHERE id = ? AND sender = ? AND recipient = ?"
+KEEP_VERDICT: Final = "INSERT OR REPLACE INTO settled_as VALUES (?, ?, ?, ?)"
+TAKE_BACK: Final = """
+DELETE FROM settled_as WHERE id = ? AND sender = ? AND recipient = ? RETURNING verdict
+"""
 COUNT: Final = """
 INSERT INTO settled VALUES (?, ?) ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
 """
@@ -52,9 +66,19 @@ FINAL: Final = (
 )
 """Verdicts that stay as they are once the sender has ended the message."""
 IS_SETTLED: Final = f"verdict IN {FINAL} AND sender_says NOT IN ('pending', 'sending', 'sent')"
+NOT_SETTLED: Final = f"SELECT id, sender, recipient FROM messages WHERE NOT ({IS_SETTLED})"
+NEWLY: Final = f"""
+  FROM messages
+ WHERE {IS_SETTLED} AND ({MINTED} OR (id, sender, recipient) NOT IN ({NOT_SETTLED}))
+"""
+"""Of two tenants' messages with one chosen id neither is settled while the other is not."""
+COMMON: Final = "delivered_once"
+"""The verdict of nearly all messages; which ones have it is not written down."""
 QUIET_NS: Final = 2_000_000_000
 """A file that changed less than this ago is read again: its times may not show a change."""
 UNKNOWN_MARK: Final = "[]"
+Key = tuple[Any, ...]
+"""Id, sender and recipient of a message."""
 Places = Mapping[str, tuple[int, str]]
 """By table: the highest sequence that was read, and the id in its row."""
 
@@ -70,6 +94,7 @@ class KnownFile:
     mark: str
     reading: Reading
     places: Places
+    path: str
 
 
 class State:
@@ -78,14 +103,21 @@ class State:
     def __init__(self, con: apsw.Connection) -> None:
         self._con = con
         self.files = {
-            str(path): KnownFile(str(mark), _reading(str(told)), _places(str(places)))
+            str(path): KnownFile(str(mark), _reading(str(told)), _places(str(places)), str(path))
             for path, mark, told, places in con.execute(FILES).fetchall()
         }
+        self.now = int(str(con.execute(NOW).fetchall()[0][0]))
+        """The moment of the last run's reading."""
 
     def forget(self) -> None:
         """Begin anew: a file went back, or is another one, so what was settled is in doubt."""
         self._con.execute(FORGET)
-        self.files = {}
+        self.files, self.now = {}, 0
+
+    def moved(self, paths: Iterable[str]) -> dict[int, KnownFile]:
+        """Return the files, by number, that lay at none of *paths*: they may lie there now."""
+        there = set(paths)
+        return {one.reading.file: one for one in self.files.values() if one.path not in there}
 
     def unsettled(self) -> Iterator[tuple[str, str, str]]:
         """Yield id, sender and recipient of each message that was not settled."""
@@ -95,10 +127,32 @@ class State:
     def settled(self) -> dict[str, int]:
         """Return how many messages earlier runs have settled, by verdict."""
         rows = self._con.execute(SETTLED).fetchall()
-        return {str(verdict): int(str(count)) for verdict, count in rows}
+        return {str(verdict): int(str(count)) for verdict, count in rows if count}
 
-    def keep_file(self, found: Found, reading: Reading, places: Places) -> None:
-        """Remember how far a file was read."""
+    def take_back(self, doubtful: Iterable[Key], judged: Iterable[Key]) -> None:
+        """
+        Count messages no longer that are judged again.
+
+        Of the *doubtful* ones those were settled that have a verdict here, or, if it was the
+        common one, whose evidence an earlier run had *judged*.
+        """
+        common = set(judged)
+        for key in doubtful:
+            found = self._con.execute(TAKE_BACK, key).fetchall()
+            if found or key in common:
+                verdict = found[0][0] if found else COMMON
+                self._con.execute(COUNT, (verdict, -1))
+
+    def keep_now(self, now: Millis) -> None:
+        """Remember the moment of this run's reading."""
+        self._con.execute(KEEP_NOW, (now,))
+
+    def keep_file(
+        self, found: Found, reading: Reading, places: Places, known: KnownFile | None
+    ) -> None:
+        """Remember how far a file was read, and no longer where it was *known* to be."""
+        if known is not None and known.path != found.path:
+            self._con.execute(DROP_FILE, (known.path,))
         changed = max(found.mark[2], found.mark[4])
         quiet = time.time_ns() - changed > QUIET_NS
         mark = json.dumps(found.mark) if quiet else UNKNOWN_MARK
@@ -117,9 +171,10 @@ class State:
         else:
             judged = messages.execute("SELECT id, sender, recipient FROM messages")
             self._con.executemany(SETTLE, judged)
-        where = f"FROM messages WHERE NOT ({IS_SETTLED})"
-        self._con.executemany(KEEP, messages.execute(f"SELECT id, sender, recipient {where}"))
-        counts = f"SELECT verdict, count(*) FROM messages WHERE {IS_SETTLED} GROUP BY verdict"
+        self._con.executemany(KEEP, messages.execute(NOT_SETTLED))
+        told = f"SELECT id, sender, recipient, verdict {NEWLY} AND verdict <> '{COMMON}'"
+        self._con.executemany(KEEP_VERDICT, messages.execute(told))
+        counts = f"SELECT verdict, count(*) {NEWLY} GROUP BY verdict"
         self._con.executemany(COUNT, messages.execute(counts))
 
     def commit(self) -> None:

@@ -39,6 +39,14 @@ acceptance is told from another by its moment, an effect by moment and sequence 
 """
 QUESTIONS: Final = ("unsent", "unseen")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
+MINTED: Final = (
+    "(length(id) = 36 AND substr(id, 9, 1) = '-' AND substr(id, 15, 1) = '7'"
+    " AND substr(id, 20, 1) IN ('8', '9', 'a', 'b'))"
+)
+"""
+Ids that sort by time, and whose dedup records are therefore pruned. All others were chosen by a
+sender: two tenants may have chosen the same.
+"""
 PROCESSED: Final = "(in_state = 5 OR mark = 4)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
 STATED: Final = f"""CASE
@@ -61,11 +69,6 @@ WHEN out_state = 4                                          THEN 'cancelled'
 WHEN out_dead = 2                                           THEN 'expired'
 WHEN out_dead = 1                                           THEN 'dead_lettered'
 ELSE 'in_flight' END"""
-MINTED: Final = (
-    "(length(id) = 36 AND substr(id, 9, 1) = '-' AND substr(id, 15, 1) = '7'"
-    " AND substr(id, 20, 1) IN ('8', '9', 'a', 'b'))"
-)
-"""Ids that sort by time, and whose dedup records are therefore pruned."""
 SEEN_AT: Final = "coalesce(marked_at, received_at)"
 ENDED_THERE: Final = "(mark_seq IS NOT NULL OR recipient_says NOT IN ('pending', 'processing'))"
 PRUNED: Final = f"(CASE WHEN {MINTED} THEN id < pruned_id ELSE {SEEN_AT} < pruned_at END)"

@@ -110,6 +110,30 @@ class Witnesses:
         known, upto = int(bool(asked)), self._upto(asked)
         return Witness(question, sender, recipient, file, known, "", prefix, pruned, upto)
 
+    @property
+    def twins(self) -> bool:
+        """Whether a name belongs to several files."""
+        return any(len(files) > 1 for files in self._files.values())
+
+    def owners(self, sender: str, recipient: str) -> dict[int, int]:
+        """
+        Return by file of two agents the file of the sender whose messages it knows.
+
+        Empty unless both names belong to several files, and their streams tell for certain which
+        belong together.
+        """
+        senders, takers = self._files[sender], self._files[recipient]
+        if len(senders) < 2 or len(takers) < 2:  # noqa: PLR2004 - one file each: no doubt
+            return {}
+        owners = {one: one for one in senders}
+        if sender == recipient:
+            return owners
+        partners = {one: self._partners(one, sender, recipient) for one in takers}
+        met = set[int]().union(*partners.values())
+        if max(map(len, partners.values())) > 1 or (senders - met and not all(partners.values())):
+            return {}
+        return owners | {one: next(iter(found), one) for one, found in partners.items()}
+
     def _upto(self, files: Iterable[int]) -> Millis:
         """Return the moment up to which all of the files are known."""
         reached = (max(copy.upto_at for copy in self._copies[one]) for one in files)
@@ -122,6 +146,8 @@ class Witnesses:
         """Return those of *others* that share a stream with *file*, else those that share none."""
         if not file:
             return others
+        if sender == recipient:
+            return others & {file}
         if len(others) < 2 and len(self._files[sender]) < 2 and len(self._files[recipient]) < 2:  # noqa: PLR2004 - one file each: no doubt
             return others
         partners = {one: self._partners(one, sender, recipient) for one in others}

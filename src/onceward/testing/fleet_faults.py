@@ -286,17 +286,17 @@ def pruned_sender(world: World, n: int) -> Outcome:
 
 def tenants(world: World, n: int) -> Outcome:
     """Give two tenants agents of the same names: one prunes its records, the other loses mail."""
-    near, far = _tenant(world, "west")
+    near, far = _tenant(world, "room", "west")
     post(near, "room-far", n)
     world.run(near, far)
     world.clock.advance(8 * DAY)
     far.run_maintenance()
-    near, far = _tenant(world, "east")
+    near, far = _tenant(world, "room", "east")
     post(near, "room-far", HEALTHY)
     world.run(near, far)
     world.rest()
     backup = shutil.copyfile(far.path, world.folder / "room-far.kept")
-    near, far = _tenant(world, "east")
+    near, far = _tenant(world, "room", "east")
     post(near, "room-far", 1)
     world.run(near, far)
     world.rest()
@@ -304,14 +304,40 @@ def tenants(world: World, n: int) -> Outcome:
     return Counter(forgotten=n, delivered_once=HEALTHY, lost=1)
 
 
-def _tenant(world: World, where: str) -> tuple[Postbox, Postbox]:
+def _tenant(world: World, name: str, where: str) -> tuple[Postbox, Postbox]:
     """Return two agents of one tenant, which know no one but each other."""
     world.rest()
-    near = world.open("room-near", where=where)
-    far = world.open(handling("room-far"), where=where)
+    near = world.open(f"{name}-near", where=where)
+    far = world.open(handling(f"{name}-far"), where=where)
     near.peers.register(far.agent, f"file:{far.path}")
     far.peers.register(near.agent, f"file:{near.path}")
     return near, far
+
+
+def same_ids(world: World, n: int) -> Outcome:
+    """Let two tenants choose the same ids: one prunes its outbox, the other loses its mail."""
+    near, far = _tenant(world, "same", "west")
+    _number(near, "same-far", n)
+    world.run(near, far)
+    world.clock.advance(8 * DAY)
+    near.run_maintenance()
+    near, far = _tenant(world, "same", "east")
+    _number(near, "same-far", HEALTHY)
+    world.run(near, far)
+    world.rest()
+    backup = shutil.copyfile(far.path, world.folder / "same-far.kept")
+    near, far = _tenant(world, "same", "east")
+    _number(near, "same-far", HEALTHY + n)
+    world.run(near, far)
+    world.rest()
+    shutil.move(backup, far.path)
+    return Counter(forgotten=n, delivered_once=HEALTHY, lost=n)
+
+
+def _number(near: Postbox, to: str, count: int) -> None:
+    """Send messages by numbers as ids, each number once."""
+    for number in range(count):
+        near.send(to, {"number": number}, type="step", message_id=f"step-{number}")
 
 
 def deleted(world: World, n: int) -> Outcome:
@@ -334,6 +360,18 @@ def _aged(world: World, name: str, n: int) -> tuple[Postbox, Postbox]:
         world.run(near, far)
         world.clock.advance(60)
     return near, far
+
+
+def discarded(world: World, n: int) -> Outcome:
+    """Discard the dead letters of a sender that did not hear of their arrival."""
+    far = world.open(handling("discard-far"))
+    near = world.open("discard-near", faults=[Fault.LOSE_RECEIPT, Fault.REFUSE])
+    near.peers.register(far.agent, world.url(far.agent))
+    post(near, far.agent, n)
+    world.turns(near, times=2)
+    world.turns(far, near)
+    near.dead_letters.discard_all()
+    return Counter(forgotten=n)
 
 
 def overdue(world: World, n: int) -> Outcome:
@@ -382,6 +420,8 @@ BEFORE: Final[dict[str, tuple[Mishap, int]]] = {
     "pruned_sender": (pruned_sender, 18),
     "tenants": (tenants, 19),
     "deleted": (deleted, 2),
+    "same_ids": (same_ids, 21),
+    "discarded": (discarded, 22),
     "overdue": (overdue, 20),
 }
 """Earlier faults and their messages at size one; the numbers differ, to tell them apart."""
