@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
@@ -22,6 +23,7 @@ from onceward.fleet import ship
 from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.manifest import OutputBusy, alone
 from onceward.fleet.ship import prune
+from onceward.fleet.ship.compaction import compacted
 from onceward.fleet.verdicts import Rules
 from onceward.spark import archive
 from onceward.spark import reconcile as reconciling
@@ -41,7 +43,7 @@ def _rows(rows: Any) -> list[tuple[Any, ...]]:
 def test_a_log_reads_back_as_the_files_were(
     spark: SparkSession, tmp_path: Path, box: Callable[..., Path]
 ) -> None:
-    """Each row is there once, in its last version, and a log of all files is plain Parquet."""
+    """Each row is there once, in its last version, before and after executors fold the log."""
     path, log = box("alice", 3), str(tmp_path / "log")
     ship.files([str(path)], log)
     with (
@@ -58,8 +60,52 @@ def test_a_log_reads_back_as_the_files_were(
     assert _rows(live) == _rows(archive.read(spark, log, "outbox").collect())
     assert 3 == archive.read(spark, log, "processed").count()
     assert 0 == archive.read(spark, log, "transitions").count()
-    archive.compact(spark, log, "inbox", str(tmp_path / "inbox"))
-    assert 3 == spark.read.parquet(str(tmp_path / "inbox")).count()
+    shipped = {each.agent: each for each in ship.ShippedLog(log).files()}
+    alike = {(part.table, part.epoch, part.day) for part in shipped["alice"].segments}
+    folded = {row.file_id: row for row in archive.compact(spark, log).collect()}
+    alice = folded[shipped["alice"].file_id]
+    assert {each.file_id for each in shipped.values()} == folded.keys()
+    assert len(alike) < alice.objects_before
+    assert len(alike) == alice.objects_after
+    assert _rows(live) == _rows(archive.read(spark, log, "outbox").collect())
+    assert [] == [each.error for each in ship.files([str(path)], log) if each.error]
+
+
+def test_a_column_that_came_later_is_null_in_older_rows(
+    spark: SparkSession, tmp_path: Path, box: Callable[..., Path]
+) -> None:
+    """Objects with and without the column are read together, before and after they are folded."""
+    path, log = box("alice", 0), str(tmp_path / "log")
+    with Postbox(path, start=False) as alice:
+        alice.send("alice", 0)
+        alice.run_until_idle()
+        for message in alice.messages(timeout=0):
+            message.ack()
+    ship.files([str(path)], log)
+    con = apsw.Connection(str(path))
+    [(sql,)] = con.execute("SELECT sql FROM sqlite_schema WHERE name = 'onceward_inbox'").fetchall()
+    con.execute("DROP VIEW onceward_inbox")
+    con.execute(str(sql).replace("SELECT ", "SELECT 'fresh' AS colour, ", 1))
+    con.close()
+    with Postbox(path, start=False) as alice:
+        for number in range(2):
+            alice.send("alice", number)
+        alice.run_until_idle()
+    ship.files([str(path)], log)
+    shipped = ship.ShippedLog(log)
+    colours = [
+        value
+        for batch in shipped.batches("inbox", columns=["colour"])
+        for value in batch["colour"].to_pylist()
+    ]
+
+    read = archive.read(spark, log, "inbox")
+    compacted(shipped.objects, shipped.files()[0].manifest, few=1)
+    folded = archive.read(spark, log, "inbox")
+
+    assert [None, "fresh", "fresh"] == sorted(colours, key=str)
+    for rows in (read, folded):
+        assert [None, "fresh", "fresh"] == sorted((r["colour"] for r in rows.collect()), key=str)
 
 
 def test_files_that_were_pruned_are_judged_beside_their_log(case: Case, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_demo_finds_all_it_made_and_reconciling_says_that_it_is_broken(tmp_p
         "0s",
     )
     assert 1 == code
-    assert {"lost": 25, "duplicated": 6, "double_processed": 7}.items() <= dict(
+    assert {"lost": 46, "duplicated": 6, "double_processed": 7}.items() <= dict(
         said["verdicts"]
     ).items()  # type: ignore[call-overload]
     assert Path(str(said["report"])).is_file()

@@ -48,3 +48,14 @@ def test_who_sent_nothing_is_not_there() -> None:
         assert [] == list(spool)
         with pytest.raises(KeyError):
             spool["", "nobody"]
+
+
+def test_a_map_is_an_object() -> None:
+    """Its keys are names, as ``to_json`` writes it; also within a struct."""
+    inner = pa.map_(pa.string(), pa.int64())
+    kind = pa.struct({"counts": inner})
+    body = pa.array([{"counts": [("a", 1), ("b", 2)]}], kind)
+    with Spool() as spool:
+        spool.add(pa.record_batch({"agent": ["alice"], "body": body}))
+
+        assert [{"agent": "alice", "body": {"counts": {"a": 1, "b": 2}}}] == spool["", "alice"]

@@ -20,6 +20,9 @@ from onceward.fleet.opening import opened
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 from pyspark.sql.functions import udf
+from pyspark.sql.types import StructType
+
+from onceward.spark.writer import Sending, StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,6 +134,37 @@ def test_a_stream_is_sent_by_the_executors(spark: SparkSession, tmp_path: Path) 
         assert query.awaitTermination(120)
 
     assert sorted([*range(10), *range(10)]) == bodies(target / "alice.db")
+
+
+@pytest.mark.parametrize("commits", ["driver", "executors"])
+def test_writings_of_one_micro_batch_and_equal_ones_of_several_are_all_sent(
+    commits: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A batch has the number that it is given, and without one that of its micro-batch."""
+    target, source = agents(tmp_path / "target", "alice"), agents(tmp_path / "source", "dave")
+
+    def forward(frame: DataFrame, batch: int) -> None:
+        rows = frame.selectExpr("'alice' AS agent", "'bob' AS recipient", "body")
+        two = ({"query": "two", "batch": 2 * batch + half} for half in range(2))
+        for more in (*two, {}):
+            writer = rows.coalesce(1).write.format("onceward").mode("append")
+            writer.options(commits=commits, holdUnknown=True, **more).save(str(target))
+
+    came = spark.readStream.format("onceward").options(table="outbox", columns="body")
+    writer = came.load(str(source)).writeStream.foreachBatch(forward)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for _ in range(2):
+        with Postbox(source / "dave.db", start=False, hold_unknown=True) as dave:
+            dave.send("bob", 7, type="note")
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+    assert [7] * 6 == bodies(target / "alice.db")
+
+
+def test_a_stream_numbers_its_batches_itself() -> None:
+    """One number for all would send the first micro-batch alone."""
+    with pytest.raises(InvalidOption, match="leave the option batch out"):
+        StreamWriter(Sending.of({"path": "/fleet", "batch": "1"}), StructType())
 
 
 @pytest.mark.parametrize("fatal", [0, 19])

@@ -11,6 +11,7 @@ from pyspark.sql.functions import col, row_number
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.ship import ShippedLog
 from onceward.fleet.ship.tables import Kind, standard
+from onceward.spark.compaction import Compaction
 from onceward.spark.facts import archived
 
 ROW: Final = ("_file_id", "_epoch", "seq")
@@ -64,9 +65,25 @@ def evidence(spark: SparkSession, uri: str) -> DataFrame:
     return archived(ended)
 
 
-def compact(spark: SparkSession, uri: str, table: str, out: str) -> None:
-    """Write a table of the log, of all files together, as Parquet by day into a new folder."""
-    read(spark, uri, table).repartition("day").write.partitionBy("day").parquet(out)
+def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
+    """
+    Fold each file's objects of a day until *few* small ones are left; return a row for each file.
+
+    Columns: ``file_id``, ``objects_before``, ``objects_after``. Executors fold, with pyarrow, in
+    the log itself: it stays what ``onceward ship`` fills, and rows stay as they are. Shippers and
+    readers may go on meanwhile: what a shipper commits first ends the folding of its file.
+
+    Raises:
+        NoLog: there is no log at that place.
+
+    """
+    files = len(ShippedLog(uri).files())
+    spark.dataSource.register(Compaction)
+    tasks = min(files, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    place = uri if "://" in uri else str(Path(uri).absolute())
+    options = {"uri": place, "few": str(few), "tasks": str(tasks)}
+    done = spark.read.format(Compaction.name()).options(**options).load()
+    return spark.createDataFrame(done.collect(), done.schema)
 
 
 def _hadoop(uri: str) -> str:

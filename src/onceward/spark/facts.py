@@ -19,6 +19,7 @@ from onceward.fleet.verdict_sql import (
     FACTS,
     FRAME,
     KEY,
+    MINTED,
     MOMENTS,
     QUESTIONS,
     RECIPIENT_SAYS,
@@ -49,11 +50,17 @@ WITNESS: Final = (
     "question string, of_sender string, of_recipient string, of_file bigint, known int,"
     " horizon_id string, pruned_id string, pruned_at bigint, upto_at bigint"
 )
+CHOSEN: Final = f"sender is not null and not {MINTED}"
+Owner = tuple[str, str, int, int]
+"""Sender, recipient, a file of either, and the sender's file whose messages that file knows."""
+OWNER: Final = "sender string, recipient string, file bigint, owner bigint"
 
 
-def gather(said: DataFrame) -> DataFrame:
+def gather(said: DataFrame, *more: str) -> DataFrame:
     """
     Return one row per message with what each side says of it, from the columns of evidence.
+
+    *more* columns tell messages with the same id apart.
 
     A file that was read, or could not be, is a row without a sender: what it says of
     itself, or what went wrong, stands as recipient.
@@ -65,7 +72,9 @@ def gather(said: DataFrame) -> DataFrame:
     # Not grouped by file first: a file has two or three rows of a message, and grouping these
     # made rows wider than it made them fewer.
     return (
-        rows.repartition(*KEY).groupBy(*KEY).agg(*(expr(sql).alias(n) for n, sql in sums.items()))
+        rows.repartition(*KEY)
+        .groupBy(*KEY, *more)
+        .agg(*(expr(sql).alias(n) for n, sql in sums.items()))
     )
 
 
@@ -96,6 +105,27 @@ def readings(rows: Iterable[Mapping[str, Any]]) -> list[Reading]:
         else:
             found.setdefault(path, one)
     return list(found.values())
+
+
+def owners(stated: DataFrame, read: Iterable[Reading]) -> list[Owner]:
+    """Return whose messages each file knows, of two tenants that may have chosen the same ids."""
+    known = Witnesses(read)
+    if not known.twins:
+        return []
+    pairs = stated.where(CHOSEN).select("sender", "recipient").distinct().collect()
+    return [(*pair, *one) for pair in pairs for one in known.owners(*pair).items()]
+
+
+def split(stated: DataFrame, said: DataFrame, found: list[Owner], rules: Rules) -> DataFrame:
+    """Tell messages of two tenants apart that have the same chosen id and the same names."""
+    if not found or not said.where(f"{CHOSEN} and file is null").isEmpty():  # archived ones
+        return stated
+    known = broadcast(stated.sparkSession.createDataFrame(found, OWNER))
+    evidence = said.where(CHOSEN).join(known, ["sender", "recipient", "file"])
+    pairs = known.select("sender", "recipient").distinct()
+    shared = stated.where(CHOSEN).join(pairs, ["sender", "recipient"], "left_semi")
+    alone = stated.join(shared.select(*KEY), [*KEY], "left_anti")
+    return alone.select(*stated.columns).unionByName(state(gather(evidence, "owner"), rules))
 
 
 def answer(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFrame:

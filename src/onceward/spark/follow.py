@@ -40,7 +40,8 @@ COUNTED: Final = {
         "_onceward_processed_messages", "message_id", "processed_at"
     ),
     "onceward_dead_letters": Rows("_onceward_dead_letters", "id", "dead_at"),
-    "onceward_transitions": Rows("_onceward_transitions", "id", "at"),
+    # A message has many of them, and may have others after a restore.
+    "onceward_transitions": Rows("_onceward_transitions", "id || to_state || at", "at"),
     "onceward_runs": Rows("_onceward_runs", "id", "started_at"),
 }
 SETTLED_NS: Final = 2_000_000_000

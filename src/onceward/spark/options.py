@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
 import apsw
@@ -52,10 +52,12 @@ class Options:
     delivered. `PERMISSIVE`: the rows before the damage are. `FAILFAST`: it fails the job, whatever
     the next three options say. `quarantine` lists the file in each mode.
     """
-    ignore_corrupt_files: bool = True
-    """Leave out a file that is damaged, or no agent's, or of another schema; `false`: fail."""
-    ignore_missing_files: bool = True
-    """Leave out a file that vanished after the files were listed; `false`: fail."""
+    ignore_corrupt_files: bool | None = None
+    """Leave out a file that is damaged, or no agent's, or of another schema; `false`: fail. A
+    stream passes over the rows of a micro-batch for ever, and by default fails in it."""
+    ignore_missing_files: bool | None = None
+    """Leave out a file that vanished after the files were listed, or was replaced; `false`: fail.
+    A stream by default fails where rows of a micro-batch went with it."""
     ignore_locked_files: bool = True
     """Leave out a file that may be readable at the next try (`locked`, `changing`, `unreadable`);
     `false`: fail. A stream always fails and tries again, as it would pass over the file's rows."""
@@ -154,7 +156,18 @@ class Options:
             return False
         if reason in PASSING:
             return self.ignore_locked_files
-        return self.ignore_missing_files if reason == "vanished" else self.ignore_corrupt_files
+        said = self.ignore_missing_files if reason == "vanished" else self.ignore_corrupt_files
+        return said is not False
+
+    @property
+    def insisting(self) -> Options:
+        """These options for rows that a stream has planned: it does not come back to them."""
+        return replace(
+            self,
+            ignore_locked_files=False,
+            ignore_corrupt_files=bool(self.ignore_corrupt_files),
+            ignore_missing_files=bool(self.ignore_missing_files),
+        )
 
     @property
     def whole(self) -> bool:
@@ -252,7 +265,8 @@ def _try(where: str, chosen: Table) -> None:
     con = apsw.Connection(":memory:")
     try:
         con.execute(f"CREATE TABLE t ({columns or 'none'})")
-        con.execute(f"SELECT 1 FROM t WHERE ({where}\n)")  # noqa: S608 - it is the user's condition, on an empty table
+        for condition in (where, f"({where}\n)"):  # one that closes our brackets is none by itself
+            con.execute(f"SELECT 1 FROM t WHERE {condition}")  # noqa: S608 - it is the user's condition, on an empty table
     except apsw.Error as error:
         msg = f"where {quoted(where, 200)} is no condition on {chosen.name}: {error}"
         raise InvalidOption(msg) from error

@@ -66,12 +66,12 @@ class Position:
         """
         Return whether the newest row up to ``seq`` shows that the file was restored meanwhile.
 
-        Where the anchor itself was pruned, rows that were written after it tell: they have
-        numbers that were read before. Where none of them is left either, nothing is lost that
-        pruning has not taken.
+        Where the anchor itself was pruned, or came back under its number, rows that were written
+        after it tell: they have numbers that were read before. Where none of them is left either,
+        nothing is lost that pruning has not taken.
         """
-        if now.seq == self.anchor_seq:
-            return now.id != self.anchor_id
+        if now.seq == self.anchor_seq and now.id != self.anchor_id:
+            return True
         return now.seq > self.anchor_seq or now.at > self.anchor_at
 
 

@@ -15,10 +15,10 @@ from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.report import Report
 from onceward.fleet.run import JOB, OnStep, finish
 from onceward.fleet.summary import report_of
-from onceward.fleet.verdict_sql import MOMENTS, QUESTIONS, SEQUENCES
+from onceward.fleet.verdict_sql import MINTED, MOMENTS, QUESTIONS, SEQUENCES
 from onceward.fleet.verdicts import Rules
 from onceward.fleet.witnesses import Reading
-from onceward.spark.facts import DDL, answer, gather, readings, state
+from onceward.spark.facts import DDL, answer, gather, owners, readings, split, state
 from onceward.spark.fleet import Fleet
 from onceward.spark.measure import sums, write
 
@@ -28,7 +28,7 @@ PLAIN: Final = {
 """Columns whose values hardly repeat: looking for repetitions in them was half of all writing."""
 WHOLE: Final = {"partitionOverwriteMode": "static"}
 """Also in a session that is set otherwise: rows of an interrupted run must not stay."""
-OPEN: Final = f"sender is null or verdict in {QUESTIONS}"
+OPEN: Final = f"sender is null or verdict in {QUESTIONS} or not {MINTED}"
 
 
 def reconcile(evidence: DataFrame, rules: Rules) -> DataFrame:
@@ -40,7 +40,8 @@ def reconcile(evidence: DataFrame, rules: Rules) -> DataFrame:
     """
     stated = state(gather(evidence), rules)
     files = stated.where("sender is null").select("id", "recipient", "verdict").collect()
-    return answer(stated, readings(row.asDict() for row in files), rules)
+    read = readings(row.asDict() for row in files)
+    return answer(split(stated, evidence, owners(stated, read), rules), read, rules)
 
 
 def run(
@@ -100,19 +101,20 @@ def _judged(
     """Return all messages with verdicts; those settled when gathered are not written again."""
     spark, settled = fleet.spark, work / "facts" / "open=false"
 
-    def facts() -> DataFrame:
+    def evidence() -> DataFrame:
         live = fleet.table("evidence", *EVIDENCE)
-        every = live if archived is None else live.unionByName(archived)
-        return state(gather(every), rules).selectExpr("*", f"{OPEN} as open")
+        return live if archived is None else live.unionByName(archived)
+
+    def facts() -> DataFrame:
+        return state(gather(evidence()), rules).selectExpr("*", f"{OPEN} as open")
 
     stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
+    opened, read = stated.where("open").drop("open"), _files(work / "facts" / "open=true")
+    if found := owners(opened, read):
+        both = opened
+        opened = stored(spark, work / "split", DDL, lambda: split(both, evidence(), found, rules))
     on_step("judging")
-    stored(
-        spark,
-        work / "judged",
-        DDL,
-        lambda: answer(stated.where("open"), _files(work / "facts" / "open=true"), rules),
-    )
+    stored(spark, work / "judged", DDL, lambda: answer(opened, read, rules))
     settled.mkdir(exist_ok=True)
     for part in (work / "judged").glob("part-*"):
         part.rename(settled / part.name)

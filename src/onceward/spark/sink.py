@@ -80,8 +80,10 @@ COLUMNS: Final = ("agent", "_db", "recipient", "body", "session", *OPTIONS)
 WRITING: Final = {
     "path": "where agents' files are looked for by name: a glob or a folder; `save(...)` sets it",
     "query": "name of this writing: with it the same batch is never sent twice, however often the "
-    "job runs; streams bring their own",
-    "batch": "number of the batch within the query, such as the day; 0",
+    "job runs; streams bring their own, also within `foreachBatch`, where two writings need a name "
+    "each",
+    "batch": "number of the batch within the query, such as the day; within `foreachBatch` by "
+    "default the micro-batch's, else 0",
     "holdUnknown": "`true`: accept messages for recipients that are not known yet; `false`",
     "badRecordsPath": "a folder: a row that can never be sent goes there with its reason, as a "
     "line of JSON, and the others are sent; without it such a row fails the batch",

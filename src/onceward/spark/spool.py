@@ -68,7 +68,9 @@ class Spool(Mapping[Sender, list[Row]]):
         return [
             row
             for (piece,) in pieces
-            for row in pa.ipc.read_record_batch(pa.py_buffer(piece), self._schema).to_pylist()
+            for row in pa.ipc.read_record_batch(pa.py_buffer(piece), self._schema).to_pylist(
+                maps_as_pydicts="strict"
+            )
         ]
 
     def __iter__(self) -> Iterator[Sender]:

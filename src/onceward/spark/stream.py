@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 
 from onceward.fleet import plan
 from onceward.fleet.columns import InvalidOption
+from onceward.fleet.opening import PASSING, Unreadable
 from onceward.fleet.rows import Wanted
 from onceward.spark import follow
 from onceward.spark.options import Options
@@ -105,14 +105,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         Yield the rows of one task.
 
-        A file that may be readable at the next try fails the micro-batch, so that it is tried
-        again: the offset would pass over it
-        for ever. A file that is gone or damaged is left out, reported, and read again once it is
-        restored.
+        A file that cannot be read fails the micro-batch, so that it is tried again: the offset
+        would pass over its rows for ever. One that is gone or damaged is left out if the options
+        say so.
         """
         settle()
-        insisting = replace(self._options, ignore_locked_files=False)
-        return read(insisting, self._wanted, partition.value or [])
+        try:
+            yield from read(self._options.insisting, self._wanted, partition.value or [])
+        except Unreadable as error:
+            if error.reason in PASSING:
+                raise
+            option = "ignoreMissingFiles" if error.reason == "vanished" else "ignoreCorruptFiles"
+            cure = f"put the file back, or pass over its rows of this batch by {option}=true"
+            raise Unreadable(error.path, error.reason, f"{error.detail}; {cure}") from error
 
     def commit(self, end: Offset) -> None:
         """Forget manifests that no restart will ask for."""

@@ -34,6 +34,7 @@ class Collected(WriterCommitMessage):
     """The rows of one partition on their way to the driver."""
 
     query: str
+    number: int
     partition: int
     rows: bytes
 
@@ -42,6 +43,7 @@ class Collected(WriterCommitMessage):
 class Committed(WriterCommitMessage):
     """Messages that one task has sent, by file."""
 
+    number: int
     sent: tuple[sink.Sent, ...]
 
 
@@ -51,7 +53,7 @@ class Sending:
 
     paths: tuple[str, ...] = ()
     query: str = ""
-    number: int = 0
+    number: int | None = None
     hold_unknown: bool = False
     busy_timeout: float = 30.0
     bad_records_path: str = ""
@@ -107,26 +109,26 @@ class Sending:
         context = TaskContext.get()
         told = (context.getLocalProperty(name) for name in (QUERY, BATCH)) if context else ("", "")
         query, number = told
-        batch = self._batch(self.query or query or self.run, int(number or self.number))
+        given = int(number or 0) if self.number is None else self.number
+        batch = self._batch(self.query or query or self.run, given)
         if self.by_executors:
             with Spool() as rows:
                 for piece in batches:
                     rows.add(piece)
-                return Committed(tuple(sink.hand_over(rows, batch)))
-        return Collected(
-            batch.query, context.partitionId() if context is not None else 0, packed(batches)
-        )
+                return Committed(batch.number, tuple(sink.hand_over(rows, batch)))
+        partition = context.partitionId() if context is not None else 0
+        return Collected(batch.query, batch.number, partition, packed(batches))
 
-    def commit(self, messages: Iterable[WriterCommitMessage | None], number: int) -> None:
+    def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         """Send the rows of all tasks, in the order of partitions and of rows in them."""
-        told = list(messages)
+        told = [one for one in messages if isinstance(one, Collected | Committed)]
         collected = sorted(
             (one for one in told if isinstance(one, Collected) and one.rows),
             key=lambda one: one.partition,
         )
         sent = [file for one in told if isinstance(one, Committed) for file in one.sent]
         if collected:
-            batch = self._batch(collected[0].query, number)
+            batch = self._batch(collected[0].query, collected[0].number)
             with Spool() as rows:
                 for one in collected:
                     for piece in pa.ipc.open_stream(one.rows):
@@ -134,7 +136,7 @@ class Sending:
                 sent = sink.hand_over(rows, batch)
         log.info(
             "batch sent",
-            batch=number,
+            batch=told[0].number if told else None,
             messages=sum(one.messages for one in sent),
             bad_records=sum(one.bad_records for one in sent),
             files=len(sent),
@@ -166,7 +168,7 @@ class Writer(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Send all rows, unless the named query and batch were sent before."""
-        self._sending.commit(messages, self._sending.number)
+        self._sending.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: what a file has committed it recognises, and nothing else was written."""
@@ -176,6 +178,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Sends the rows of each micro-batch."""
 
     def __init__(self, sending: Sending, schema: StructType) -> None:
+        if sending.number is not None:
+            msg = "a stream numbers its batches itself: leave the option batch out"
+            raise InvalidOption(msg)
         sink.check_columns(schema.fieldNames())
         self._sending = sending
 
@@ -183,9 +188,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Collect one task's rows, or send them."""
         return self._sending.write(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
         """Send the micro-batch; Spark repeats it after a crash, and each file recognizes it."""
-        self._sending.commit(messages, batchId)
+        self._sending.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Do nothing: what a file has committed it recognises, and nothing else was written."""
