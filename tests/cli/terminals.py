@@ -64,11 +64,13 @@ class Terminal:
 
 
 @contextmanager
-def terminal(folder: Path, *words: str, columns: int = 120, lines: int = 24) -> Iterator[Terminal]:
+def terminal(
+    folder: Path, *words: str, columns: int = 120, lines: int = 24, term: str = "xterm-256color"
+) -> Iterator[Terminal]:
     """Run ``onceward`` with *words* on a terminal until the block ends."""
     leader, follower = pty.openpty()
     size(leader, columns, lines)
-    env = {**os.environ, "TERM": "xterm-256color"}
+    env = {**os.environ, "TERM": term}
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         env.pop(name, None)
     command = [sys.executable, "-m", "onceward.cli", *words]

@@ -1,9 +1,11 @@
 """``tail --follow`` and ``--watch``: what happens, as it happens, until an interrupt."""
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +60,20 @@ def test_tail_follows_what_comes(cli: Cli, shop: Postbox, billing: Postbox, betw
     assert [1, 2, 3, *range(6, 31)] == bodies(ran.out)
     assert 130 == ran.code
     assert 31 == shop.stats()["inbox_pending"]
+
+
+@pytest.mark.parametrize("words", [[], ["--transitions"]])
+def test_tail_ends_with_its_file(
+    cli: Cli, home: Path, between: Steps, tmp_path: Path, words: list[str]
+) -> None:
+    """A file in its place has other commits: silence would look like quiet."""
+    with Postbox(home / "shop.db", agent="shop", start=False, transitions=True):
+        pass
+    shutil.copy(home / "shop.db", tmp_path / "copy.db")
+    between(lambda: (tmp_path / "copy.db").replace(home / "shop.db"))
+    ran = cli("tail", "--follow", *words)
+
+    assert (7, True) == (ran.code, "was replaced or deleted" in ran.err)
 
 
 @pytest.mark.usefixtures("shop")
@@ -137,3 +153,13 @@ def test_watch_replaces_the_last_look_on_a_terminal(shop: Postbox) -> None:
         )
         screen.process.send_signal(signal.SIGINT)
         assert 130 == screen.end()
+
+
+def test_watch_clears_no_dumb_terminal(shop: Postbox) -> None:
+    """Its looks are parted as in a pipe."""
+    with terminal(shop.path.parent, "stats", "shop.db", "--watch", "0.1", term="dumb") as screen:
+        screen.until(lambda text: text.count("enqueued") > 1)
+        screen.process.send_signal(signal.SIGINT)
+        assert 130 == screen.end()
+
+    assert "\x1b" not in screen.seen

@@ -19,7 +19,7 @@ from onceward import Agent, Postbox, Reject
 from onceward.cli.keyboard import keys_of
 from onceward.cli.top import Looks, frame
 from onceward.cli.top_state import COLUMNS, AgentRow, TopState, row_of
-from onceward.cli.top_view import columns_for
+from onceward.cli.top_view import Size, columns_for, screen
 from onceward.observe.rates import Rates
 from onceward.observe.snapshots import read_snapshot
 
@@ -135,11 +135,24 @@ def test_keys_are_told_apart(data: bytes, expected: list[str]) -> None:
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_a_narrow_terminal_has_fewer_columns(width: int) -> None:
     """The order's own column stays; what fits is shown in the same sequence."""
+    rows = [AgentRow(path=Path("a.db"), agent="a" * 20, state="ok")]
     for sort in COLUMNS:
-        found = columns_for(width, sort)
+        found = columns_for(width, sort, rows)
         assert {"agent", "pending", sort} <= set(found)
         assert found == [name for name in COLUMNS if name in found]
-    assert (list(COLUMNS) == columns_for(width, "agent")) == (width == 200)
+    assert (list(COLUMNS) == columns_for(width, "agent", rows)) == (width == 200)
+
+
+@pytest.mark.parametrize(("name", "shown"), [("shop", "inbox"), ("s" * 60, "ssss\u2026  ok")])
+def test_a_column_is_as_wide_as_the_names_need(name: str, shown: str) -> None:
+    """Short names leave room for more columns; long ones give way to the state."""
+    row = AgentRow(path=Path("a.db"), agent=name, state="ok", pending=12345)
+    console = Console(file=io.StringIO(), width=40)
+    console.print(screen("top", [row], 1, TopState(), Size(40, 10)))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+
+    assert shown in printed
+    assert {"state", "pending", "12345"} <= set(printed.split())
 
 
 def test_a_row_is_made_of_a_snapshot(shop: Postbox, home: Path) -> None:
@@ -236,6 +249,15 @@ def test_a_terminal_shows_agents_until_q(shop: Postbox, billing: Postbox) -> Non
     assert billing.agent
 
 
+def test_a_dumb_terminal_gets_one_look(shop: Postbox) -> None:
+    """It could show nothing live."""
+    with terminal(shop.path.parent, "top", ".", term="dumb") as shown:
+        assert 0 == shown.end()
+
+    assert "\x1b" not in shown.seen
+    assert ["shop", "ok", "0"] in [line.split()[:3] for line in shown.seen.splitlines()]
+
+
 def test_a_resized_terminal_is_filled_anew(shop: Postbox) -> None:
     """A narrower one has fewer columns at once, not at the next look."""
     with terminal(shop.path.parent, "top", ".", "--every", "1h", columns=200) as screen:
@@ -276,15 +298,20 @@ def test_many_agents_are_read_once(tmp_path: Path) -> None:
 
 
 def test_a_large_home_is_read_without_waiting(tmp_path: Path) -> None:
-    """While files were never read the next look is due at once, not after the interval."""
+    """While files were never read the next look is due at once; they are not called trouble."""
     for name in ("a", "b"):
         Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
     looks, due = Looks([tmp_path]), []
+    console = Console(file=io.StringIO(), width=200)
     for _ in range(2):
         looks.look(within=0.0)
         due.append(looks.unread)
+        console.print(frame(looks, TopState(), (200, 10)))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is a StringIO
+    told = [line.partition("2 agents, ")[2] for line in lines if "2 agents, " in line]
 
     assert [True, False] == due
+    assert ["all ok, 1 not read", "all ok"] == told
 
 
 def test_a_pipe_loads_no_terminal_library(shop: Postbox) -> None:

@@ -100,3 +100,10 @@ def test_a_url_is_not_reworded() -> None:
     text = "'https://bob.example/?y=1&type=x&hold_unknown=True' cannot be: delay=3 is"
 
     assert text.replace("delay=3", "--delay 3") == in_shell(text)
+
+
+def test_a_folder_of_a_log_is_not_reworded() -> None:
+    """Partitions of a shipped log have names that look like options."""
+    text = "data/outbox/day=2026-01-01/agents=03/it.parquet was not written"
+
+    assert text == in_shell(text)

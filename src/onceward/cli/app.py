@@ -98,7 +98,7 @@ NOUNS: Final = {
     "queue": "Queues of sessions with runs.",
     "limits": "Limits of a file.",
     "schedules": "Messages that are sent again and again, at dates.",
-    "fleet": "Many agents' files at once, on Spark.",
+    "fleet": "Many agents' files at once: find lost messages, count, export, replay.",
 }
 """Commands that have verbs of their own."""
 

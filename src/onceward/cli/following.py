@@ -15,6 +15,8 @@ from onceward.cli.exit_codes import DONE, Usage
 from onceward.cli.output import dated
 from onceward.cli.poll import print_records
 from onceward.cli.readonly import Look, views
+from onceward.db.file_checks import file_key
+from onceward.errors import StoreUnusable
 
 EVERY: Final = 0.1
 """Seconds between two questions whether the file was written."""
@@ -74,12 +76,22 @@ def print_transitions(found: Look, count: int, *, follow: bool) -> int:
 
 
 def commits(found: Look) -> Iterator[None]:
-    """Yield at once, and then after each commit of another connection, without end."""
+    """
+    Yield at once, and then after each commit of another connection, without end.
+
+    Raises:
+        StoreUnusable: another file took its place, or it was deleted; no commit is seen any more.
+
+    """
     before: Any = None
+    key = file_key(found.path)
     while True:
         now = found.rows(queries.WRITTEN)
         if now != before:
             before = now
             yield
+        elif file_key(found.path) != key:
+            msg = f"{found.path} was replaced or deleted: follow the file that is there now"
+            raise StoreUnusable(msg)
         else:
             time.sleep(EVERY)

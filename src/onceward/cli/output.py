@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,11 @@ def style(wanted: Style | None = None) -> Style:
     if wanted is not None:
         return wanted
     return "table" if sys.stdout.isatty() else "lines"
+
+
+def has_screen() -> bool:
+    """Return whether stdout is a terminal whose screen can be cleared and drawn anew."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
 
 
 def show(rows: Sequence[Row], columns: Sequence[str], form: Style) -> None:

@@ -30,7 +30,7 @@ class Look:
     """A read-only connection; every answer is a list of rows by column name."""
 
     def __init__(self, con: Any, path: Path) -> None:
-        self._con, self._path = con, path
+        self._con, self.path = con, path
         self._has_run = False
 
     def ask(self, sql: str, **named: Any) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ class Look:
                 names = names or _distinct([column[0] for column in cursor.get_description()])
                 found.append(dict(zip(names, row, strict=True)))
         except Exception as error:
-            raise translate_error(error, self._path) from error
+            raise translate_error(error, self.path) from error
         return found
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:

@@ -13,9 +13,9 @@ from onceward.cli.durations import Span, SpanOption
 from onceward.cli.exit_codes import DONE, Usage
 from onceward.cli.metrics import homes
 from onceward.cli.options import Quiet, said
-from onceward.cli.output import show
+from onceward.cli.output import has_screen, show
 from onceward.cli.target import Answer
-from onceward.cli.top_state import COLUMNS, AgentRow, Sort, TopState, row_of
+from onceward.cli.top_state import COLUMNS, UNREAD, AgentRow, Sort, TopState, row_of
 from onceward.model.clock import SystemClock
 from onceward.observe.detail import FileDetail, read_detail
 from onceward.observe.rates import Rates
@@ -42,7 +42,7 @@ def top(
 
     Files are read on read-only connections, and again only when they changed. Keys: arrows select
     and sort, enter shows one agent, / filters, r reverses, p pauses, q quits. Where stdout or stdin
-    is no terminal one look is printed.
+    is no terminal, or a dumb one, one look is printed.
 
     Columns: agent, state, pending, oldest, inbox, waits, sent_rate, handled_rate, leased, failing,
     queue, dead, breakers, wal. Ages (oldest: outbox, waits: inbox) are in seconds, rates in
@@ -59,7 +59,7 @@ def top(
         raise Usage(msg)
     looks = Looks(homes(places))
     state = TopState(sort=sort, filter=filter)
-    if answer.json or once or not (sys.stdout.isatty() and sys.stdin.isatty()):
+    if answer.json or once or not (has_screen() and sys.stdin.isatty()):
         looks.look(within=None)
         show([_plain(row) for row in state.arranged(looks.rows)], COLUMNS, answer.style)
         return DONE
@@ -91,7 +91,7 @@ class Looks:
     @property
     def unread(self) -> bool:
         """Whether files were never read yet: then the next look is due at once."""
-        return any(row.state == "not read" for row in self.rows)
+        return any(row.state == UNREAD for row in self.rows)
 
     def look_closer(self, path: Path) -> None:
         """Read the rows behind the numbers of one agent."""

@@ -11,6 +11,8 @@ from onceward.model.clock import Millis
 from onceward.observe.rates import Rates
 from onceward.observe.snapshots import FileSnapshot
 
+UNREAD: Final = "not read"
+"""State of an agent whose file's turn has not come."""
 PAGE: Final = 10
 """Rows that a page key moves by."""
 
@@ -46,7 +48,7 @@ COLUMNS: Final[tuple[Sort, ...]] = get_args(Sort)
 def row_of(found: FileSnapshot, rates: Rates, now: Millis) -> AgentRow:
     """Return an agent's row from its snapshot."""
     if found.problem is not None:
-        state = "unreadable" if found.taken_at else "not read"
+        state = "unreadable" if found.taken_at else UNREAD
         return AgentRow(path=found.path, agent=found.agent, state=state)
     stats = found.stats
     return AgentRow(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from onceward.cli.durations import ago
 from onceward.cli.output import MOMENT, safe
-from onceward.cli.top_state import COLUMNS, AgentRow, Sort, TopState
+from onceward.cli.top_state import COLUMNS, UNREAD, AgentRow, Sort, TopState
 from onceward.model.clock import Millis, SystemClock
 from onceward.observe.detail import FileDetail, Row
 
@@ -35,7 +35,11 @@ LEAST_FIRST: Final[tuple[Sort, ...]] = (
     "waits", "oldest", "inbox", "state",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, in this order."""
-WIDTHS: Final = {"agent": 22, "state": 12}
+STATE: Final = len("unreadable") + 2
+NAME: Final = 16
+"""Characters of an agent's name that columns give way to."""
+LONGEST_NAME: Final = 32
+"""Characters of an agent's name that are shown."""
 ID: Final = 36
 """Characters of an id, the longest that is always shown whole."""
 FREE: Final = frozenset({"last_error", "reason"})
@@ -62,8 +66,8 @@ def screen(
     """Return the table of agents, as many rows of it as fit around the selected one."""
     at, room = state.at(shown), max(1, size.height - LINES_AROUND)
     first = min(max(0, at - room // 2), max(0, len(shown) - room))
-    columns = columns_for(size.width, state.sort)
-    table = _table(columns, state)
+    columns = columns_for(size.width, state.sort, shown)
+    table = _table(columns, size.width, state)
     for index, row in enumerate(shown[first : first + room], first):
         cells = [_cell(name, getattr(row, name)) for name in columns]
         table.add_row(*cells, style="reverse" if index == at else "")
@@ -76,21 +80,29 @@ def screen(
     )
 
 
-def columns_for(width: int, sort: str) -> list[Sort]:
+def columns_for(width: int, sort: str, rows: Sequence[AgentRow]) -> list[Sort]:
     """Return the columns that a terminal has room for; that of the order is one of them."""
+    longest = max((len(row.agent) for row in rows), default=0)
+    room = width - min(NAME, max(len("agent v"), longest)) - 2
     left = [name for name in LEAST_FIRST if name != sort]
     columns = list(COLUMNS)
-    while left and sum(WIDTHS.get(name, len(_header(name)) + 3) for name in columns) > width:
+    while left and _width(columns) > room:
         columns.remove(left.pop(0))
     return columns
+
+
+def _width(columns: Sequence[Sort]) -> int:
+    """Return how wide columns are, but for that of the names."""
+    widths = {"agent": 0, "state": STATE}
+    return sum(widths.get(name, len(_header(name)) + 3) for name in columns)
 
 
 def detail_screen(
     title: str, row: AgentRow, detail: FileDetail, state: TopState, size: Size
 ) -> RenderableType:
     """Return one agent with the rows that stand behind its numbers."""
-    now, columns = SystemClock().now(), columns_for(size.width, "state")
-    numbers = _table(columns)
+    now, columns = SystemClock().now(), columns_for(size.width, "state", [row])
+    numbers = _table(columns, size.width)
     numbers.add_row(*(_cell(name, getattr(row, name)) for name in columns))
     parts: list[RenderableType] = [_headline(f"{title}  {safe(row.agent)}", str(row.path), state)]
     if detail.problem is not None:
@@ -139,13 +151,16 @@ def _headline(title: str, told: str, state: TopState) -> Text:
 
 
 def _trouble(rows: Sequence[AgentRow]) -> str:
-    bad = sum(row.state != "ok" for row in rows)
-    return f"{bad} not ok" if bad else "all ok"
+    unread = sum(row.state == UNREAD for row in rows)
+    bad = sum(row.state not in {"ok", UNREAD} for row in rows)
+    told = f"{bad} not ok" if bad else "all ok"
+    return f"{told}, {unread} {UNREAD}" if unread else told
 
 
-def _table(columns: Sequence[Sort], state: TopState | None = None) -> Table:
+def _table(columns: Sequence[Sort], width: int, state: TopState | None = None) -> Table:
     """Return a table without rows; the column of the order is marked."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    room = min(LONGEST_NAME, max(1, width - _width(columns) - 2))
     for name in columns:
         sorts = state is not None and name == state.sort
         mark = (" ^" if state.reverse else " v") if state is not None and sorts else ""
@@ -156,7 +171,7 @@ def _table(columns: Sequence[Sort], state: TopState | None = None) -> Table:
             no_wrap=True,
             overflow="ellipsis",
             header_style="underline" if sorts else "",
-            max_width=32 if name == "agent" else None,
+            max_width=room if name == "agent" else None,
         )
     return table
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 from onceward.cli.durations import Span, converted
 from onceward.cli.exit_codes import DONE, Usage
 from onceward.cli.options import said
+from onceward.cli.output import has_screen
 
 CLEAR: Final = "\x1b[H\x1b[2J"
 Watch = Annotated[
@@ -42,13 +43,13 @@ def watched(run: Callable[..., int]) -> Callable[..., int]:
 
 def repeat(look: Callable[[], int], every: float) -> int:
     """
-    Look again and again; on a terminal each look replaces the last, else an empty line parts them.
+    Look again and again; on a screen each look replaces the last, else an empty line parts them.
 
     A look that fails ends it with its exit code.
     """
     first = True
     while True:
-        if sys.stdout.isatty():
+        if has_screen():
             sys.stdout.write(CLEAR)
         elif not first:
             sys.stdout.write("\n")

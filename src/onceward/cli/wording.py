@@ -35,7 +35,7 @@ PHRASES: Final = {
 """Whole phrases of the library, as the shell's user acts on them."""
 SWITCH: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=True\b")
 OPTION: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=(?=[\s,;.)]|$)")
-VALUE: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=(?=['\d{])")
+VALUE: Final = re.compile(r"(?<![-\w.?&/])([a-z_]+)=(?=['\d{])")
 MAPPING: Final = re.compile(r"pass transports=\{.*?\} or ")
 CODE: Final = re.compile(r"``([^`]*)``")
 
