@@ -151,7 +151,7 @@ def test_the_unit_runs_a_command_that_exists() -> None:
 
 
 def test_the_image_runs_a_command_that_exists() -> None:
-    """As process 1, without a shell, as a user of its own, with a probe of its own port."""
+    """As process 1, without a shell, as a user of its own; a pause is no reason to restart it."""
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = dict(line.split(maxsplit=1) for line in text.splitlines() if line[:1].isupper())
     entry, words = json.loads(lines["ENTRYPOINT"]), json.loads(lines["CMD"])
@@ -160,8 +160,10 @@ def test_the_image_runs_a_command_that_exists() -> None:
     assert ["onceward"] == entry
     build(words).parse_args(words, exit_on_error=False, print_error=False)
     compile(probe[-1], "probe", "exec")
-    assert f"http://{words[-1]}/ready" in probe[-1]
+    assert f"http://{words[-1]}/live" in probe[-1]
     assert ("SIGTERM", "onceward") == (lines["STOPSIGNAL"], lines["USER"])
+    made = f"install -d -o {lines['USER']} -g {lines['USER']} -m 0700 {lines['VOLUME']}"
+    assert made in " ".join(lines["RUN"].split())
 
 
 def test_the_web_application_of_the_page_works(
