@@ -558,8 +558,9 @@ def test_an_answer_that_the_server_did_not_store_is_stored_no_second_time(
 def test_a_server_that_hangs_holds_no_close(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push to a stopped server ends in its time, and the transport and listener close."""
     monkeypatch.setattr(nats_link, "ASK_WITHIN", 2 * SOON)  # the push ends by its own time first
-    listener, sender = ends.listener(), ends.transport(timeout=SOON)
+    listener, sender = ends.listener(), ends.transport()
     sender.deliver(ends.server.url("far"), pushed(1))
+    sender._limit = SOON
     ends.server.signal(signal.SIGSTOP)
     try:
         with pytest.raises(Unreachable, match="no answer from far"):
