@@ -289,7 +289,7 @@ def test_a_run_links_to_each_of_its_messages(tmp_path: Path, telemetry: Telemetr
 def test_a_batch_says_of_each_message_what_it_is_and_how_it_ends(
     tmp_path: Path, telemetry: Telemetry
 ) -> None:
-    """A call for several messages has a link for each, also where one send made them all."""
+    """A link for each, also where one send made them all; the span itself tells the worst end."""
     agent = Agent("b")
 
     @agent.on("json", batch=3, within=0)
@@ -317,6 +317,10 @@ def test_a_batch_says_of_each_message_what_it_is_and_how_it_ends(
         (event.name, (event.attributes or {})["messaging.message.id"]) for event in span.events
     ]
     assert "messaging.message.id" not in (span.attributes or {})
+    assert ("rejected", "dead") == (
+        (span.attributes or {})["error.type"],
+        (span.attributes or {})["messaging.onceward.outcome"],
+    )
 
 
 def test_a_batch_that_raises_is_a_failed_span(tmp_path: Path, telemetry: Telemetry) -> None:

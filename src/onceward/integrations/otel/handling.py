@@ -60,7 +60,7 @@ class TracedAttempt(Handling):
         """End the span; say how the attempt ended and what becomes of the messages."""
         contexts.detach(self._token)
         end, seconds = self._watch.now()
-        found = next((each for each in settlements if not isinstance(each, Done)), None)
+        found = max(settlements, key=_weight, default=None)
         failed = _failure(found, error)
         if failed is not None:
             self._attributes[names.ERROR_TYPE] = failed
@@ -68,8 +68,8 @@ class TracedAttempt(Handling):
             self._span.set_status(Status(StatusCode.ERROR, _text(found, error)))
             if error is not None:
                 self._span.record_exception(error, timestamp=end)
-        if settlements:
-            self._span.set_attribute(names.OUTCOME, _outcome(found or settlements[0]))
+        if found is not None:
+            self._span.set_attribute(names.OUTCOME, _outcome(found))
         for frame, settlement in zip(self._frames, settlements, strict=False):
             of_one = _message(frame) if len(self._frames) != 1 else {}
             _tell(self._span, settlement, of_one, end)
@@ -126,6 +126,17 @@ def _failure(found: Settlement | None, error: BaseException | None) -> str | Non
     if isinstance(found, Dead):
         return found.reason
     return "_OTHER" if isinstance(found, RetryAt) and found.counted else None
+
+
+def _weight(found: Settlement) -> int:
+    """Return how bad the end of a message is: a span that has several tells the worst."""
+    match found:
+        case Dead():
+            return 3
+        case RetryAt(counted=counted):
+            return 1 + counted
+        case Done():
+            return 0
 
 
 def _text(found: Settlement | None, error: BaseException | None) -> str:
