@@ -14,6 +14,8 @@ from tests.inspector.homes import EVIL
 
 from onceward import Postbox
 from onceward.inspector.pages import conversation, search
+from onceward.inspector.queries.listing import Conditions, listing
+from onceward.inspector.reading import NEVER, opened
 from onceward.inspector.site import Site
 from onceward.model.clock import iso
 
@@ -30,6 +32,10 @@ PAGES = (
     "/agents/shop/messages?until=2026-01-01T00:10",
     "/agents/shop?peer=a&queue=a&run=5", "/report",
 )  # fmt: skip
+CUT_OFF = """
+UPDATE _onceward_outbox SET frame = substr(frame, 1, length(frame) - 9), body_id = NULL
+ WHERE id = ?
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +200,47 @@ def test_bodies_are_text_and_secrets_are_hidden(web: TestClient, home: Home) -> 
     assert "4111 1111" in page
 
 
+@pytest.mark.broken("a frame was cut off")
+def test_a_damaged_frame_is_not_shown(web: TestClient, home: Home) -> None:
+    """Which fields it has cannot be told, nor what is secret; the page names what prints it."""
+    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+        sent = shop.send("billing", {"token": "tok_dead", "rest": "x" * 50}, type="cut")
+        with shop.begin() as tx:
+            tx.execute("DROP TRIGGER _onceward_outbox_frame_guard")
+            tx.execute(CUT_OFF, (sent,))
+            [(seq, frame)] = tx.execute(
+                "SELECT seq, frame FROM onceward_outbox WHERE id = ?", (sent,)
+            )
+    assert "tok_dead" in frame
+    page = web.get(f"/agents/shop/messages/{sent}").text
+    whole = web.get(f"/agents/shop/frames/outbox/{seq}")
+
+    assert "tok_dead" not in page + whole.text
+    assert "the stored frame is damaged" in page
+    assert f"SELECT frame FROM onceward_outbox WHERE seq = {seq}" in page
+    assert 404 == whole.status_code
+
+
+def test_what_is_hidden_is_looked_through_within_the_time_of_a_list(home: Home) -> None:
+    """Bodies with a text in a hidden field cost their redaction: a page ends there, and goes on."""
+    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+        for n in range(3):
+            shop.send("mailer", {"token": "tok_many", "n": n}, type="many")
+    asked: list[str] = []
+
+    def visible(body: str) -> bool:
+        asked.append(body)
+        return '"n":1' in body
+
+    with opened(home.path / "shop.db") as reader:
+        wanted, before = Conditions(text="tok_many"), NEVER
+        first = listing(reader, "outbox", wanted, before=before, budget=-1, visible=visible)
+        later = listing(reader, "outbox", wanted, before=first.next or 0, visible=visible)
+
+    assert ((), 1) == (first.messages, first.looked)
+    assert (["many"], 3) == ([each.type for each in later.messages], len(asked))
+
+
 def test_a_pattern_hides_more(home: Home) -> None:
     """Also in the whole frame, and a search for hidden text finds nothing."""
     from onceward.inspector import app  # noqa: PLC0415 - beside its use
@@ -234,13 +281,13 @@ def test_dead_letters_of_all_agents_are_grouped(web: TestClient) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "found"),
-    [("bill", "/agents/billing"), ("mail.wanted", "/agents/mailer/messages/"), ("ada@", "mailer")],
+    [("bill", ["/agents/billing"]), ("ada@", ["/agents/mailer/messages/"]), ("mail.wanted", [])],
 )
-def test_search_finds_agents_and_bodies(web: TestClient, asked: str, found: str) -> None:
-    """Agents by a part of their name, messages by the text of their bodies."""
+def test_search_finds_agents_and_bodies(web: TestClient, asked: str, found: list[str]) -> None:
+    """Agents by a part of their name, messages by the text of their bodies, not by their type."""
     page = web.get("/search", params={"q": asked}).text
 
-    assert found in page or asked == "mail.wanted"
+    assert found == re.findall(r'class="row" href="(/agents/[^/"]*(?:/messages/)?)', page)[:1]
 
 
 def test_search_finds_a_message_by_the_beginning_of_its_id(web: TestClient, home: Home) -> None:
@@ -323,8 +370,11 @@ def test_a_large_body_is_a_page_of_its_own(web: TestClient, home: Home, site: Si
     page = web.get(f"/agents/shop/messages/{sent}").text
     [frame] = re.findall(r'href="(/agents/shop/frames/[^"]*)"', page)
 
+    sought = text(web, "/agents/shop/messages?text=xxx")
+
     assert len(page) < 20_000
     assert "4.8 MB: too large" in page
+    assert "No message fits. Messages of more than 256.0 kB are not looked through." in sought
     assert 5_000_000 < len(web.get(frame).text)
 
 

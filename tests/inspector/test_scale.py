@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from tests.inspector.homes import crowd, swollen
 from tests.inspector.test_pages import PAGES
 
 from onceward import Postbox
-from onceward.inspector import app
+from onceward.db.connection import connect
+from onceward.inspector import app, reading
 from onceward.inspector.queries.listing import VIEWS, Conditions, listing
 from onceward.inspector.queries.overview import DEAD, overview
 from onceward.inspector.queries.rates import rates
@@ -154,6 +156,50 @@ def test_a_page_works_no_longer_on_a_large_file(big: Path, page: str) -> None:
     con.close()
 
     assert steps(big, page.format(id=message_id)) < 60
+
+
+class CountingVfs(apsw.VFS):
+    """Counts the bytes that are read from files."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+        self.vfs_name = f"counting-{id(self)}"
+        super().__init__(self.vfs_name, "")
+
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
+        """Open a file that counts for this one."""
+        return CountingFile(self, name, flags)
+
+
+class CountingFile(apsw.VFSFile):
+    """A file of a counting VFS."""
+
+    def __init__(self, vfs: CountingVfs, name: Any, flags: list[int]) -> None:
+        self._vfs = vfs
+        super().__init__("", name, flags)
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802 - SQLite's name
+        """Read, and count."""
+        self._vfs.bytes_read += amount
+        return super().xRead(amount, offset)
+
+
+@pytest.mark.parametrize("page", ["messages", "conversations"])
+def test_a_page_reads_a_large_body_once_at_most(
+    tmp_path: Path, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size is told without reading it twice; nothing else of it is asked for."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False, max_body=9_000_000) as box:
+        sent = box.send("a", {"blob": "x" * 8_000_000})
+        box.run_until_idle()
+    made, counting = app([tmp_path]), CountingVfs()
+    made.state.site.refresher.refresh()
+    monkeypatch.setattr(reading, "connect", partial(connect, vfs=counting.vfs_name))
+    answer = TestClient(made, base_url="http://localhost").get(f"/agents/a/{page}/{sent}")
+    made.state.site.refresher.stop()
+
+    assert 200 == answer.status_code
+    assert 0 < counting.bytes_read < 12_000_000
 
 
 def test_a_filter_that_fits_nothing_ends_and_goes_on(big: Path) -> None:

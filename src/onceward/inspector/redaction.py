@@ -60,10 +60,11 @@ class Redaction:
     def json(self, text: str) -> str:
         """Return JSON text, laid out, with what is secret hidden; other text as text."""
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
+            return pretty(self.value(json.loads(text)))
+        except ValueError:
             return self.text(text)
-        return pretty(self.value(value))
+        except RecursionError:
+            return HIDDEN
 
     def _is_secret(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self._names)

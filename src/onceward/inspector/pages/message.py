@@ -13,7 +13,14 @@ from onceward.errors import OncewardError
 from onceward.inspector import journey
 from onceward.inspector.pages.conversation import gather
 from onceward.inspector.queries.conversation import Part
-from onceward.inspector.queries.message import FoundMessage, StoredDeath, StoredMessage, message
+from onceward.inspector.queries.listing import VIEWS
+from onceward.inspector.queries.message import (
+    LARGE,
+    FoundMessage,
+    StoredDeath,
+    message,
+    whole_frame,
+)
 from onceward.inspector.reading import opened
 from onceward.inspector.redaction import Redaction, pretty
 from onceward.inspector.sequence import Exchange, exchanges
@@ -33,12 +40,9 @@ class Shown:
     """The stored frame as the page shows it."""
 
     body: str | None
-    """None where the frame is too large to be shown."""
+    """None where the frame is too large to be shown, or damaged."""
     attributes: dict[str, str]
     problem: str | None
-    box: str
-    seq: int
-    size: int | None
 
 
 def journey_page(request: Request) -> Response:
@@ -47,13 +51,15 @@ def journey_page(request: Request) -> Response:
     key, message_id = request.path_params["key"], request.path_params["id"]
     with opened(site.path(key)) as reader:
         found = message(reader, message_id)
-    one = found.any
-    if one is None:
-        raise HTTPException(NOT_FOUND, f"message {message_id} is not stored in this file")
+        one = found.any
+        if one is None:
+            raise HTTPException(NOT_FOUND, f"message {message_id} is not stored in this file")
+        box = "dead" if isinstance(one, StoredDeath) else "outbox" if found.sent else "inbox"
+        frame = whole_frame(reader, box, one.seq) if one.size <= LARGE else None
     sender, recipient, missing = _both(site, key, found, message_id)
     root = one.correlation_id or message_id
     parts, _ = gather(site, root, [one.sender, one.recipient])
-    shown = show(site.redaction, one, "outbox" if found.sent else "inbox")
+    shown = show(site.redaction, frame)
     return site.html(
         request,
         "message.html",
@@ -66,6 +72,9 @@ def journey_page(request: Request) -> Response:
         missing=missing,
         steps=journey.steps(sender, recipient),
         bar=_bar(journey.phases(sender, recipient), site.now()),
+        box=box,
+        view=VIEWS[box][0],
+        file=site.path(key),
         shown=shown,
         root=root,
         causes=_causes(parts, message_id, shown),
@@ -100,38 +109,31 @@ def _both(
     return here["sender"], here["recipient"], missing
 
 
-def show(redaction: Redaction, one: StoredMessage | StoredDeath, box: str) -> Shown:
-    """Return a stored frame laid out, with what is secret hidden."""
-    box = "dead" if isinstance(one, StoredDeath) else box
-    frame = one.frame
+def show(redaction: Redaction, frame: bytes | None) -> Shown:
+    """
+    Return a stored frame laid out, with what is secret hidden; None is one that is too large.
+
+    Nothing is shown of a damaged one: which fields it has cannot be told, nor what is secret.
+    """
     if frame is None:
-        return Shown(body=None, attributes={}, problem=None, box=box, seq=one.seq, size=one.size)
-    text = frame.decode("utf-8", "replace") if isinstance(frame, bytes) else str(frame)
+        return Shown(body=None, attributes={}, problem=None)
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        parsed, problem = None, f"the stored frame is damaged: {error}"
-    else:
+        parsed = json.loads(frame.decode("utf-8", "replace"))
+        if isinstance(parsed, dict):
+            return _laid_out(redaction, parsed)
         problem = "the stored frame is no object"
-    if not isinstance(parsed, dict):
-        return Shown(
-            body=redaction.text(text), attributes={}, problem=problem, box=box, seq=one.seq,
-            size=one.size,
-        )  # fmt: skip
-    return _laid_out(redaction, parsed, box, one)
+    except (ValueError, RecursionError) as error:
+        problem = f"the stored frame is damaged: {error}"
+    return Shown(body=None, attributes={}, problem=problem)
 
 
-def _laid_out(
-    redaction: Redaction, parsed: dict[str, Any], box: str, one: StoredMessage | StoredDeath
-) -> Shown:
+def _laid_out(redaction: Redaction, parsed: dict[str, Any]) -> Shown:
     body = next((parsed[name] for name in BODIES if name in parsed), None)
     attributes = redaction.value({name: parsed[name] for name in parsed if name not in BODIES})
     told = {
         name: each if isinstance(each, str) else pretty(each) for name, each in attributes.items()
     }
-    problem = told.get("bodyerror")
-    laid = pretty(redaction.value(body))
-    return Shown(body=laid, attributes=told, problem=problem, box=box, seq=one.seq, size=one.size)
+    return Shown(body=pretty(redaction.value(body)), attributes=told, problem=told.get("bodyerror"))
 
 
 def _bar(phases: list[journey.Phase], now: int) -> list[dict[str, Any]]:

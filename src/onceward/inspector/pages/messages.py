@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,9 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onceward.inspector.queries.listing import VIEWS, Conditions, Listing, before, bodies, listing
-from onceward.inspector.queries.message import whole_frame
-from onceward.inspector.reading import NEVER, Reader
+from onceward.inspector.queries.listing import VIEWS, Conditions, Visible, before, listing
+from onceward.inspector.queries.message import LARGE, whole_frame
+from onceward.inspector.reading import NEVER
+from onceward.inspector.redaction import pretty
 from onceward.inspector.site import NOT_FOUND, Site, site_of
 from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES, REASONS
 
@@ -38,8 +40,7 @@ def messages(request: Request) -> Response:
         start = _before(asked.get("before", ""))
         if until is not None and "before" not in asked:
             start = before(reader, box, until)
-        found = listing(reader, box, wanted, before=start)
-        shown = _without_secrets(site, reader, box, wanted, found)
+        found = listing(reader, box, wanted, before=start, visible=shows(site, wanted.text))
     return site.html(
         request,
         "messages.html",
@@ -50,7 +51,7 @@ def messages(request: Request) -> Response:
         states=STATES[box],
         wanted=named | {"until": asked.get("until") or None},
         found=found,
-        shown=shown,
+        large=LARGE,
         first="before" not in asked,
     )
 
@@ -70,29 +71,26 @@ def _before(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS else NEVER
 
 
-def _without_secrets(
-    site: Site, reader: Reader, box: str, wanted: Conditions, found: Listing
-) -> list[object]:
-    """Return the messages found; a text that occurs in what is hidden only finds none."""
-    if wanted.text is None:
-        return [*found.messages]
-    texts = bodies(reader, box, [each.seq for each in found.messages])
-    return [each for each in found.messages if visible(site, texts.get(each.seq, ""), wanted.text)]
+def shows(site: Site, text: str | None) -> Visible:
+    """Return a call that tells whether a text occurs in what is shown of a body, not hidden."""
 
+    def visible(body: str) -> bool:
+        shown, sought = site.redaction.json(body), text or ""
+        return sought in shown or sought in shown.replace("\n", "").replace('": ', '":')
 
-def visible(site: Site, body: str, text: str) -> bool:
-    """Return whether a text occurs in what is shown of a body."""
-    shown = site.redaction.json(body)
-    return text in shown or text in shown.replace("\n", "").replace('": ', '":')
+    return visible
 
 
 def body(request: Request) -> Response:
-    """Answer with a stored frame as text, however large."""
+    """Answer with a stored frame as text, however large; a damaged one could show secrets."""
     site = site_of(request)
     box, seq = request.path_params["box"], request.path_params["seq"]
     with site.reading(request) as (_, reader):
         frame = whole_frame(reader, box, seq) if box in VIEWS and seq < NEVER else None
     if frame is None:
         raise HTTPException(NOT_FOUND, "this message is not stored here any more")
-    text = frame.decode("utf-8", "replace") if isinstance(frame, bytes) else frame
-    return Response(site.redaction.json(text), media_type="text/plain; charset=utf-8")
+    try:
+        text = pretty(site.redaction.value(json.loads(frame.decode("utf-8", "replace"))))
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(NOT_FOUND, f"the stored frame is damaged: {error}") from error
+    return Response(text, media_type="text/plain; charset=utf-8")

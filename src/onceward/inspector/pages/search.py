@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from onceward.errors import OncewardError
 from onceward.inspector.pages.home import number
-from onceward.inspector.pages.messages import visible
-from onceward.inspector.queries.listing import Conditions, ListedMessage, bodies, listing
-from onceward.inspector.queries.message import ids
+from onceward.inspector.pages.messages import shows
+from onceward.inspector.queries.listing import Conditions, ListedMessage, listing
+from onceward.inspector.queries.message import LARGE, ids
 from onceward.inspector.reading import Reader, opened
 from onceward.inspector.refresher import Snapshot
 from onceward.inspector.site import Site, site_of
@@ -58,6 +58,7 @@ def search(request: Request) -> Response:
         first=bool(first),
         next=position if position < len(files) else None,
         files=len(files),
+        large=LARGE,
     )
 
 
@@ -83,12 +84,8 @@ def _in_file(site: Site, reader: Reader, each: Snapshot, text: str) -> list[Hit]
     hits = [Hit(each.key, each.name, box, message_id, None) for message_id, box in by_id]
     if hits:
         return hits
+    wanted, visible = Conditions(text=text), shows(site, text)
     for box in ("outbox", "inbox", "dead"):
-        rows = listing(reader, box, Conditions(text=text), rows=PER_FILE, budget=PER_BOX).messages
-        texts = bodies(reader, box, [row.seq for row in rows])
-        hits += [
-            Hit(each.key, each.name, box, row.id, row)
-            for row in rows
-            if visible(site, texts.get(row.seq, ""), text)
-        ]
+        found = listing(reader, box, wanted, rows=PER_FILE, budget=PER_BOX, visible=visible)
+        hits += [Hit(each.key, each.name, box, row.id, row) for row in found.messages]
     return hits

@@ -18,9 +18,11 @@ CAUSE: Final = """
 CASE WHEN octet_length(frame) <= 65536 AND json_valid(frame)
      THEN coalesce(json_extract(frame, '$.inreplyto'), json_extract(frame, '$.causationid')) END
 """
+# What begins a conversation has no cause, and its frame may be large: it is not looked at.
+FIRST_CAUSE: Final = f"CASE WHEN correlation_id IS NOT NULL THEN {CAUSE} END"
 COLUMNS: Final = "id, sender, recipient, session, type, state"
 OWN: Final = f"""
-SELECT {COLUMNS}, created_at, ended_at, {CAUSE}, correlation_id, reason
+SELECT {COLUMNS}, created_at, ended_at, {FIRST_CAUSE}, correlation_id, reason
   FROM onceward_outbox
  WHERE id = :root
 """

@@ -3,17 +3,19 @@ Find messages of one file that meet conditions, newest first, in a bounded time.
 
 No index answers most conditions, so rows are looked at one by one, from the newest
 on. A page ends when it is full, or when its time is used up; the next one goes on
-from the last row that was looked at.
+from the last row that was looked at. Bodies are looked through up to LARGE bytes of
+their frame.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from typing import Any, Final
 
+from onceward.inspector.queries.message import LARGE
 from onceward.inspector.reading import NEVER, Reader
 from onceward.model.clock import Millis
 from onceward.model.values import dataclass
@@ -36,11 +38,12 @@ VIEWS: Final = {
     ),
 }
 """View, time, peer and state by box; the state of a dead letter is its reason."""
-FITS: Final = """
-       (:state IS NULL OR {state} = :state) AND (:peer IS NULL OR {peer} = :peer)
+FITS: Final = f"""
+       (:state IS NULL OR {{state}} = :state) AND (:peer IS NULL OR {{peer}} = :peer)
    AND (:type IS NULL OR type = :type) AND (:session IS NULL OR session = :session)
    AND (:topic IS NULL OR topic = :topic)
-   AND CASE WHEN :text IS NULL THEN 1 ELSE instr(coalesce(body, ''), :text) > 0 END
+   AND CASE WHEN :text IS NULL THEN 1 WHEN octet_length(frame) > {LARGE} THEN 0
+            ELSE instr(coalesce(body, ''), :text) > 0 END
 """
 """CASE, as OR computes the body also where it is not asked for."""
 SCAN: Final = {
@@ -79,6 +82,10 @@ NEWEST: Final = {
 BODY: Final = {
     box: f"SELECT body FROM {view} WHERE seq = ?" for box, (view, _, _, _) in VIEWS.items()
 }
+
+
+Visible = Callable[[str], bool]
+"""Returns whether a page shows the text that is sought in a body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +141,16 @@ def listing(
     before: int = NEVER,
     rows: int = ROWS,
     budget: float = BUDGET,
+    visible: Visible = lambda _: True,
 ) -> Listing:
-    """Return a page of messages of one box, newest first, after at most *budget* seconds."""
+    """
+    Return a page of messages of one box, newest first, after at most *budget* seconds.
+
+    Where a text is sought, a message fits only if the text is *visible* in its body.
+    """
     until = time.monotonic() + budget
-    seqs, looked, last = _found(
-        reader.walk(SCAN[box], _named(wanted) | {"before": before}), rows, until
-    )
+    with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
+        seqs, looked, last = _found(looking, rows, until)
     full = len(seqs) == rows
     over = looked < LOOK and not full and last is None
     found = reader.rows(ROW[box], {"seqs": json.dumps(seqs)})
@@ -147,20 +158,29 @@ def listing(
     return Listing(tuple(ListedMessage(*row) for row in found), last, looked, ended)
 
 
+def _looked_at(
+    reader: Reader, box: str, wanted: Conditions, before: int, visible: Visible
+) -> Generator[tuple[int, bool], None, None]:
+    """Yield each message, and whether it fits."""
+    with closing(reader.walk(SCAN[box], _named(wanted) | {"before": before})) as walked:
+        for seq, fits in walked:
+            hidden = fits and wanted.text is not None and not visible(_body(reader, box, seq))
+            yield seq, bool(fits) and not hidden
+
+
 def _found(
-    walked: Generator[tuple[Any, ...], None, None], rows: int, until: float
+    looking: Iterable[tuple[int, bool]], rows: int, until: float
 ) -> tuple[list[int], int, int | None]:
     """Return the rows that fit, how many were looked at, and the last of them if more are left."""
     seqs: list[int] = []
     looked = 0
-    with closing(walked):
-        for seq, fits in walked:
-            looked += 1
-            if fits:
-                seqs.append(seq)
-            over = time.monotonic() > until
-            if over or len(seqs) == rows or looked == LOOK:
-                return seqs, looked, seq
+    for seq, fits in looking:
+        looked += 1
+        if fits:
+            seqs.append(seq)
+        over = time.monotonic() > until
+        if over or len(seqs) == rows or looked == LOOK:
+            return seqs, looked, seq
     return seqs, looked, None
 
 
@@ -180,6 +200,6 @@ def before(reader: Reader, box: str, until: Millis) -> int:
     return low
 
 
-def bodies(reader: Reader, box: str, seqs: list[int]) -> dict[int, str]:
-    """Return the bodies of some messages of a box by their numbers."""
-    return {seq: row[0] or "" for seq in seqs for row in reader.rows(BODY[box], (seq,))}
+def _body(reader: Reader, box: str, seq: int) -> str:
+    """Return the body of a message, empty where it has none or is gone."""
+    return next((str(text) for (text,) in reader.rows(BODY[box], (seq,)) if text is not None), "")

@@ -14,10 +14,8 @@ WINDOW: Final = 20_000
 """Transitions that are read at each end of a long time."""
 HIGHEST: Final = "\U0010ffff"
 
-FRAME: Final = f"""
-octet_length(frame) AS size,
-       CASE WHEN octet_length(frame) <= {LARGE} THEN CAST(frame AS BLOB) END AS frame
-"""
+SIZE: Final = "octet_length(frame)"
+"""The view of the outbox makes the whole frame for it: it is asked for once."""
 # An id is unique for each sender: the index on both is asked once for each sender there is.
 SENDERS: Final = """
 WITH RECURSIVE senders (name) AS (
@@ -30,18 +28,18 @@ WITH RECURSIVE senders (name) AS (
 SENT: Final = f"""
 SELECT seq, id, sender, recipient, session, lane, type, topic, priority, state, attempts,
        created_at, due_at, expires_at, sent_at, ended_at, reason, key, held_by, channel, kind,
-       correlation_id, NULL, {FRAME}
+       correlation_id, NULL, {SIZE}
   FROM onceward_outbox WHERE id = ?
 """
 RECEIVED: Final = f"""{SENDERS}
 SELECT b.seq, b.id, b.sender, b.recipient, b.session, b.lane, b.type, b.topic, b.priority, b.state,
        b.attempts, b.received_at, NULL, b.expires_at, NULL, b.ended_at, b.reason, NULL, NULL,
-       b.channel, b.kind, b.correlation_id, b.mailbox, {FRAME.replace("(frame", "(b.frame")}
+       b.channel, b.kind, b.correlation_id, b.mailbox, {SIZE}
   FROM senders AS s CROSS JOIN onceward_inbox AS b ON b.sender = s.name AND b.id = ?
 """
 DEAD: Final = f"""
 SELECT seq, origin, sender, recipient, session, lane, type, topic, priority, reason, last_error,
-       attempts, created_at, dead_at, late_outcome, late_at, replays, correlation_id, {FRAME}
+       attempts, created_at, dead_at, late_outcome, late_at, replays, correlation_id, {SIZE}
   FROM onceward_dead_letters WHERE id = ?
 """
 PROCESSED: Final = """
@@ -110,9 +108,7 @@ class StoredMessage:
     kind: str | None
     correlation_id: str | None
     mailbox: str | None
-    size: int | None
-    frame: bytes | None
-    """None where it is larger than LARGE bytes."""
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +133,7 @@ class StoredDeath:
     late_at: Millis | None
     replays: int
     correlation_id: str | None
-    size: int | None
-    frame: bytes | None
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
