@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("pyarrow", reason="pip install 'onceward[ship]' brings it")
 from onceward.cli import main
 from onceward.errors import InvalidArgument
 from onceward.fleet import Rules, reconcile, ship
+from onceward.model.settings import DAY
 from onceward.testing import fleet as generator
 from onceward.testing.fleet_faults import BEFORE, NOW, handling, post
 from onceward.testing.world import World
@@ -21,6 +23,13 @@ UNTOLD = {"double_processed", "duplicated", "same_ids"}
 Copies of a file that both go on: a log tells their rows from those of a restored file later.
 Two tenants' equal ids: a log does not keep to which of them a stream belongs.
 """
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a world in a folder of its own."""
+    with World(tmp_path / "agents") as made:
+        yield made
 
 
 @pytest.mark.broken("nearly everything went wrong in these files")
@@ -77,6 +86,92 @@ def test_a_log_that_is_behind_proves_no_loss(tmp_path: Path) -> None:
     report = reconcile(out=tmp_path / "out", log=log, rules=Rules(now=now))
 
     assert {"delivered_once": 1, "unwitnessed": 2} == dict(report.verdicts)
+
+
+def _handled(world: World, count: int) -> None:
+    """Let messages from near take effect at far, and end."""
+    near, far = world.open("near"), world.open(handling("far"))
+    post(near, "far", count)
+    world.run(near, far)
+    world.clock.advance(1)
+    world.rest()
+
+
+def _verdicts(world: World, folder: Path, files: str = "*.db") -> dict[str, int]:
+    """Ship the agents' files and judge the log alone, all of it before the grace."""
+    world.rest()
+    log, out = str(folder / "log"), folder / f"out-{len(list(folder.iterdir()))}"
+    ship.files([str(world.folder / files)], log)
+    report = reconcile(out=out, log=log, rules=Rules(now=world.clock.now() + 3_600_000))
+    return dict(report.verdicts)
+
+
+@pytest.mark.broken("the recipient's file was restored")
+def test_what_a_file_lost_by_its_first_restore_stays_lost_after_a_second(
+    world: World, tmp_path: Path
+) -> None:
+    """A past that was overwritten twice proves nothing that the last file does not have."""
+    _handled(world, 2)
+    first = world.keep("far")
+    _handled(world, 3)
+    second = world.keep("far", "later")
+    _handled(world, 4)
+    _verdicts(world, tmp_path)
+    world.restore("far", second)
+    assert {"delivered_once": 5, "lost": 4} == _verdicts(world, tmp_path)
+    world.restore("far", first)
+
+    assert {"delivered_once": 2, "lost": 7} == _verdicts(world, tmp_path)
+
+
+@pytest.mark.broken("the recipient's file was restored")
+def test_what_was_pruned_in_an_overwritten_past_does_not_excuse_loss(
+    world: World, tmp_path: Path
+) -> None:
+    """The horizons of a restored file count, not those that the lost one had reached."""
+    world.open("near"), world.open("far")
+    backup = world.keep("far")
+    near = world.open("near", retention=30 * DAY)
+    far = world.open(handling("far"))
+    post(near, "far", 3)
+    world.run(near, far)
+    world.clock.advance(8 * DAY)
+    far.run_maintenance()
+    world.rest()
+    assert {"forgotten": 3} == _verdicts(world, tmp_path)
+    world.restore("far", backup)
+
+    assert {"lost": 3} == _verdicts(world, tmp_path)
+
+
+@pytest.mark.broken("the recipient's file was restored")
+def test_an_effect_in_an_overwritten_past_is_none(world: World, tmp_path: Path) -> None:
+    """A message that the restored file still keeps, unhandled, is not handled by the lost one."""
+    near, far = world.open("near"), world.open("far")
+    post(near, "far", 3)
+    world.run(near, far)
+    backup = world.keep("far")
+    _handled(world, 0)
+    assert {"delivered_once": 3} == _verdicts(world, tmp_path)
+    world.restore("far", backup)
+
+    assert {"unprocessed": 3} == _verdicts(world, tmp_path)
+
+
+@pytest.mark.broken("a backup lies beside the file")
+@pytest.mark.parametrize(("where", "commits"), [("before", 4), ("within", 3)])
+def test_a_backup_beside_an_idle_file_overwrites_nothing(
+    world: World, tmp_path: Path, where: str, commits: int
+) -> None:
+    """Whichever is shipped first, the file goes on: no message is lost, and no commit repeated."""
+    _handled(world, 2)
+    world.keep("far", "a" if where == "before" else "z")
+    _handled(world, 3)
+    nights = [_verdicts(world, tmp_path, "**/*.db") for _ in range(3)]
+
+    assert [{"delivered_once": 5}] * 3 == nights
+    files = ship.ShippedLog(str(tmp_path / "log")).files()
+    assert {"near": 1, "far": commits} == {each.agent: each.manifest.number for each in files}
 
 
 def test_a_log_and_a_state_are_not_taken_together(tmp_path: Path) -> None:

@@ -46,20 +46,19 @@ def load_log(con: apsw.Connection, uri: str) -> list[Reading]:
             for batch in log.batches(box, columns=_names(box), files=[file], abandoned=False):
                 _keep(con, box, batch)
             _add(con, box, number)
-        horizons = {
-            sender: ("", horizon)
-            for _, by_sender in sorted(file.horizons.items())
-            for sender, horizon in by_sender.items()
-        }
-        pruned = max((at for at in file.outbox_pruned_at.values() if at is not None), default=None)
+        horizons: dict[str, str] = {}
+        for epoch in file.living:
+            for sender, horizon in epoch.horizons.items():
+                horizons[sender] = max(horizon, horizons.get(sender, ""))
+        pruned = (epoch.outbox_pruned_at for epoch in file.living)
         readings.append(
             Reading(
                 path,
                 READ,
                 agent=file.agent,
                 file=number,
-                pruned_at=pruned,
-                streams=horizons,
+                pruned_at=max(filter(None, pruned), default=None),
+                streams={sender: ("", horizon) for sender, horizon in horizons.items()},
                 upto_at=max(file.clock, file.manifest.shipped_at),
             )
         )

@@ -50,16 +50,22 @@ def recognised(
         if continues(source, present, epoch):
             latest = epoch.number == manifest.epoch
             return Found(epoch, "same" if latest else "copied")
-    parent = manifest.of(manifest.epoch) or manifest.epochs[-1]
-    inherited = {
-        name: _common(source, shape, parent.places.get(name, Place()), shipped(parent, name))
-        for name, shape in present.shapes.items()
-    }
     number = max(epoch.number for epoch in manifest.epochs) + 1
-    return Found(
-        Epoch(number, parent=parent.number, inherited=inherited, first=manifest.number + 1),
-        "restored",
-    )
+    branches = [
+        Epoch(
+            number,
+            parent=parent.number,
+            inherited={
+                name: _common(
+                    source, shape, parent.places.get(name, Place()), shipped(parent, name)
+                )
+                for name, shape in present.shapes.items()
+            },
+            first=manifest.number + 1,
+        )
+        for parent in filter(manifest.lives, manifest.epochs)
+    ]
+    return Found(max(branches, key=lambda each: sum(each.inherited.values())), "restored")
 
 
 def continues(source: Source, present: Present, epoch: Epoch) -> bool:

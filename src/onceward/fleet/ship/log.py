@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BRANCH: Final = pa.field("_abandoned", pa.bool_())
 NEEDED: Final = ("seq", "_gone")
 """Columns that are always read."""
+MARKED: Final = pa.schema([("seq", pa.int64()), ("_digest", pa.string())])
+LAST: Final = 2**63 - 1
+"""The highest sequence that there can be."""
 FILES: Final = """
 CREATE TABLE horizons (_file_id TEXT, _epoch INTEGER, sender TEXT, horizon_id TEXT);
 CREATE TABLE files (_file_id TEXT, _agent TEXT, _epoch INTEGER, latest INTEGER, complete INTEGER,
@@ -77,19 +80,24 @@ class LoggedFile:
         """The Parquet objects that count, by their paths below the log's URI."""
         return self.manifest.segments
 
-    def reach(self, epoch: Epoch, table: str) -> int | None:
-        """
-        Return the sequence above which rows of an epoch are of a past that was overwritten.
+    @property
+    def living(self) -> tuple[Epoch, ...]:
+        """The epochs that files go on with; more than one if copies of the file go on."""
+        return tuple(filter(self.manifest.lives, self.manifest.epochs))
 
-        None if the epoch goes on: it is the latest one, or was added to after others had branched
-        from it, as by a second copy of the file.
-        """
-        if epoch.number == self.manifest.epoch:
-            return None
-        branches = [each for each in self.manifest.epochs if each.parent == epoch.number]
-        if not branches or epoch.latest > min(each.first for each in branches):
-            return None
-        return max(each.inherited.get(table, 0) for each in branches)
+    def reach(self, epoch: Epoch, table: str) -> int:
+        """Return the sequence up to which the living epochs certainly have rows of another one."""
+        return max((self._shared(epoch, each, table) for each in self.living), default=0)
+
+    def _shared(self, one: Epoch, other: Epoch, table: str) -> int:
+        """Return the sequence up to which two epochs certainly have the same rows."""
+        shared = LAST
+        while one.number != other.number:
+            if one.number < other.number:
+                one, other = other, one
+            shared = min(shared, one.inherited.get(table, 0))
+            one = next(each for each in self.manifest.epochs if each.number == one.parent)
+        return shared
 
 
 class ShippedLog:
@@ -177,28 +185,42 @@ class ShippedLog:
     def _tables(
         self, file: LoggedFile, table: str, columns: list[str] | None
     ) -> Iterator[pa.Table]:
-        for epoch in file.manifest.epochs:
-            of_epoch = [
-                each for each in file.segments if (each.table, each.epoch) == (table, epoch.number)
-            ]
-            reach = file.reach(epoch, table)
-            for found in last_versions(self._objects, of_epoch, columns):
-                seqs = found["seq"]
-                past = (
-                    pc.greater(seqs, reach)
-                    if reach is not None
-                    else pa.repeat(pa.scalar(value=False), found.num_rows)
-                )
+        for epoch in file.living:
+            for found in self._rows(file, epoch, table, columns):
+                past = pa.repeat(pa.scalar(value=False), found.num_rows)
                 yield found.append_column(BRANCH, past)
+        past = [each for each in file.manifest.epochs if each not in file.living]
+        if past:
+            yield from self._past(file, past, table, columns)
+
+    def _past(
+        self, file: LoggedFile, past: Iterable[Epoch], table: str, columns: list[str] | None
+    ) -> Iterator[pa.Table]:
+        """Yield rows of overwritten epochs; one that a living epoch has counts as it is there."""
+        names = list(MARKED.names)
+        marks = [rows for each in file.living for rows in self._rows(file, each, table, names)]
+        present = pa.concat_tables([MARKED.empty_table(), *marks])
+        named = None if columns is None else list(dict.fromkeys([*columns, *names]))
+        for epoch in past:
+            reach = file.reach(epoch, table)
+            for found in self._rows(file, epoch, table, named):
+                there = pc.is_in(found["seq"], value_set=present["seq"])
+                same = pc.is_in(found["_digest"], value_set=present["_digest"])
+                other = pc.or_(pc.greater(found["seq"], reach), pc.and_not(there, same))
+                yield found.append_column(BRANCH, other)
+
+    def _rows(
+        self, file: LoggedFile, epoch: Epoch, table: str, columns: list[str] | None
+    ) -> Iterator[pa.Table]:
+        wanted = (table, epoch.number)
+        of_epoch = [each for each in file.segments if (each.table, each.epoch) == wanted]
+        return last_versions(self._objects, of_epoch, columns)
 
     def known(self, file: LoggedFile, epoch: Epoch, table: str) -> dict[int, Known]:
         """Return the rows of a table that are there in one epoch, by sequence."""
-        of_epoch = [
-            each for each in file.segments if (each.table, each.epoch) == (table, epoch.number)
-        ]
         began = TABLES[table].began
         found: dict[int, Known] = {}
-        for rows in last_versions(self._objects, of_epoch, ["seq", "id", began, "_gone"]):
+        for rows in self._rows(file, epoch, table, ["seq", "id", began, "_gone"]):
             there = rows.filter(pc.invert(rows["_gone"]))
             days = [day_of(at) for at in there[began].cast(pa.int64()).to_pylist()]
             values = map(Known, there["id"].to_pylist(), days)

@@ -126,6 +126,11 @@ class Manifest:
         """Return an epoch by its number."""
         return next((each for each in self.epochs if each.number == number), None)
 
+    def lives(self, epoch: Epoch) -> bool:
+        """Return whether a file was seen to go on with an epoch since the last one began."""
+        later = [each.first for each in self.epochs if each.number > epoch.number]
+        return epoch.number == self.epoch or epoch.latest > max(later, default=0)
+
     def next(self, **changed: Any) -> Manifest:
         """Return the manifest that follows, with a mark of its own."""
         recent = ((self.number, self.commit), *self.recent)[:REMEMBERED] if self.number else ()

@@ -119,7 +119,24 @@ class Shipper:
 
     def once(self) -> list[FileShipped]:
         """Ship what changed since the last time; see ``files``."""
-        return [self._one(found) for found in finding.find(self._paths)]
+        found = finding.find(self._paths)
+        done = [self._one(each) for each in found]
+        begun = {each.file_id for each in done if each.history == "restored" and each.commits}
+        return [
+            self._confirmed(one, each) if each.file_id in begun else each
+            for one, each in zip(found, done, strict=True)
+        ]
+
+    def _confirmed(self, found: Found, done: FileShipped) -> FileShipped:
+        """Let the log know whether a file goes on beside another one that began an epoch."""
+        self._level.pop(found.path, None)
+        again = self._one(found)
+        return replace(
+            again,
+            rows=done.rows + again.rows,
+            commits=done.commits + again.commits,
+            history=done.history if done.commits else again.history,
+        )
 
     def _one(self, found: Found) -> FileShipped:
         known = self._level.get(found.path)
@@ -151,8 +168,8 @@ class _Reading:
     def worth(self) -> bool:
         """Whether there is anything to commit; a clock that went on is nothing."""
         same = replace(self.changed.epoch, clock=self.found.epoch.clock) == self.found.epoch
-        new = not self.base.number or not self.base.complete
-        return bool(self.changed.count) or not same or new
+        level = self.base.complete and self.base.lives(self.found.epoch)
+        return bool(self.changed.count) or not same or not level
 
 
 def _shipped(source: Source, log: ShippedLog, pace: Pace) -> FileShipped:
