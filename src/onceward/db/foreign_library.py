@@ -6,6 +6,10 @@ POSIX locks belong to the process, so when it closes the file the locks of our
 connections are gone, another process may recover the WAL under them, and
 commits that returned are lost. Other libraries, and ``ATTACH``, raise no event
 and pass unseen.
+
+Python 3.11 allows one thread at a time to set its trace function, and a hook lets another
+thread run meanwhile, which then ends with a RuntimeError as it starts. So there a
+process that is traced, by coverage or a debugger, gets no hook.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -29,14 +34,21 @@ _installed = False
 
 def install_hook() -> None:
     """
-    Install the audit hook, once per process; it cannot be removed.
+    Install the audit hook, once per process, unless ``ends_threads``; it cannot be removed.
 
     Every other event of the interpreter (an import, an open file) costs one comparison, 0.2 µs.
     """
     global _installed  # noqa: PLW0603 - one hook per process, installed on first use
-    if not _installed:
+    if not (_installed or ends_threads()):
         _installed = True
         sys.addaudithook(_refuse_open_file)
+
+
+def ends_threads() -> bool:
+    """Return whether an audit hook in Python would end threads of this process at random."""
+    if sys.version_info >= (3, 12):
+        return False
+    return sys.gettrace() is not None or threading.gettrace() is not None
 
 
 def _refuse_open_file(event: str, args: tuple[Any, ...]) -> None:
