@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from onceward import Postbox
+from onceward import Agent, Postbox, Run
 from onceward.errors import InvalidArgument
 from onceward.inspector import app
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home
 
+PATIENCE = 60
 FIELD = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
 
 
@@ -164,6 +167,39 @@ def test_a_session_is_paused_and_its_run_aborted(writer: TestClient, home: Home)
     with box(home, "coder") as coder:
         [queue] = coder.queues.list()
         assert queue.paused_at is None
+
+
+def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
+    """Its call goes on and is not heard any more; its message waits for the next run."""
+    coder, began, go = Agent("coder"), Event(), Event()
+
+    @coder.session(mode="followup")
+    def turn(run: Run) -> str:
+        began.set()
+        assert go.wait(PATIENCE)
+        return "too late"
+
+    with (
+        Postbox(home.path / "coder.db", agent=coder, start=False, clock=home.clock) as worker,
+        ThreadPoolExecutor() as pool,
+    ):
+        message_id = worker.session("chat").send("coder", "build it again")
+        call = pool.submit(worker.run_until_idle)
+        assert began.wait(PATIENCE)
+        [run] = [each.id for each in worker.runs.list() if each.state == "open"]
+        page = writer.get("/agents/coder").text
+        confirmed(writer, "/agents/coder/act/pause-queue?id=chat")
+        told = confirmed(writer, f"/agents/coder/act/abort?id={run}")
+        go.set()
+        call.result(PATIENCE)
+
+        assert f"/agents/coder/act/abort?id={run}" in page
+        assert "Abort a run: aborted" in told
+        assert [("aborted", "aborted in the inspector")] == [
+            (each.state, each.cause) for each in worker.runs.list() if each.id == run
+        ]
+        assert [message_id] == [each.id for each in worker.queues.waiting("chat")]
+        assert [] == worker.query("SELECT id FROM onceward_outbox WHERE body = 'too late'")
 
 
 def test_a_schedule_is_paused(writer: TestClient, home: Home) -> None:
