@@ -158,6 +158,27 @@ def test_an_effect_in_an_overwritten_past_is_none(world: World, tmp_path: Path) 
     assert {"unprocessed": 3} == _verdicts(world, tmp_path)
 
 
+@pytest.mark.broken("the recipient's file was restored")
+def test_a_log_proves_nothing_for_a_file_that_was_restored_since(
+    world: World, tmp_path: Path
+) -> None:
+    """What the file has lost is lost beside its log, too, and the run is told to be incomplete."""
+    _handled(world, 2)
+    backup = world.keep("far")
+    _handled(world, 3)
+    _verdicts(world, tmp_path)
+    world.restore("far", backup)
+    rules, log = Rules(now=world.clock.now() + 3_600_000), str(tmp_path / "log")
+
+    first = reconcile(world.folder, out=tmp_path / "first", rules=rules, log=log)
+    ship.files([str(world.folder)], log)
+    second = reconcile(world.folder, out=tmp_path / "second", rules=rules, log=log)
+
+    assert [{"delivered_once": 2, "lost": 3}] * 2 == [dict(first.verdicts), dict(second.verdicts)]
+    assert ["changing"] == [str(each["reason"]) for each in first.quarantine]
+    assert (False, True) == (first.complete, second.complete)
+
+
 @pytest.mark.broken("a backup lies beside the file")
 @pytest.mark.parametrize(("where", "commits"), [("before", 4), ("within", 3)])
 def test_a_backup_beside_an_idle_file_overwrites_nothing(

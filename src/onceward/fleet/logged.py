@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
@@ -19,18 +20,20 @@ INSERT INTO temp.evidence ({names}, file) SELECT {columns}, ? FROM temp.raw_{box
 """
 
 
-def load_log(con: apsw.Connection, uri: str) -> list[Reading]:
+def load_log(con: apsw.Connection, uri: str, beside: Sequence[Reading] = ()) -> list[Reading]:
     """
     Add the evidence of all files that were shipped to the log at *uri*; return its files.
 
     Rows that a file has pruned since it was shipped count; those of a past that a restored file
-    has overwritten do not. A file whose log is not level with it yet counts as unread.
+    has overwritten do not. A file whose log is not level with it yet counts as unread, and so does
+    the log of a file that was read *beside* it and was restored since.
 
     Raises:
         MissingExtra, NoLog, LogDamaged: see each; nothing is judged by a damaged log.
 
     """
     from onceward.fleet import ship  # noqa: PLC0415 - an extra
+    from onceward.fleet.ship.lineage import goes_on  # noqa: PLC0415 - as above
 
     log = ship.ShippedLog(uri)
     for box in VIEWS:
@@ -38,10 +41,14 @@ def load_log(con: apsw.Connection, uri: str) -> list[Reading]:
     readings = []
     for file in log.files():
         path = f"{uri}#{file.file_id}"
+        number = number_of(file.file_id)
+        copies = [one.path for one in beside if one.state == READ and one.file == number]
         if not file.complete:
             readings.append(Reading(path, "changing", "its log is not level with the file yet"))
             continue
-        number = number_of(file.file_id)
+        if copies and not any(goes_on(each, file.living) for each in copies):
+            readings.append(Reading(path, "changing", "its file was restored since: ship it first"))
+            continue
         for box in VIEWS:
             for batch in log.batches(box, columns=_names(box), files=[file], abandoned=False):
                 _keep(con, box, batch)

@@ -92,7 +92,7 @@ class _Run:
             readings = [load(con, file["path"]) for file in self._planned["files"]]
             if log is not None:
                 self._on_step("reading the log")
-                readings += load_log(con, log)
+                readings += load_log(con, log, readings)
             report = self._judged(con, readings)
         return self._finished(report)
 

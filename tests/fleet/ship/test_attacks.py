@@ -35,11 +35,24 @@ def path(world: World, pair: Pair) -> Path:
     return alice.path
 
 
-@pytest.mark.parametrize("write", [1, 2])
+def test_a_power_cut_takes_no_folder_of_an_object(
+    path: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of each new folder is synced in its parent: what pruning trusts is on the disk."""
+    synced = list[Path]()
+    monkeypatch.setattr("onceward.fleet.ship.objects.sync", synced.append)
+
+    ship.files([str(path)], log)
+
+    folders = {Path(log), *(each for each in Path(log).rglob("*") if each.is_dir())}
+    assert {folder.parent for folder in folders} <= set(synced)
+
+
+@pytest.mark.parametrize("write", [1, 6, 7, 11], ids=["folder", "segment", "name", "manifest"])
 def test_a_full_disk_is_told_and_leaves_no_half(
     path: Path, log: str, write: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a segment or the manifest did not fit: nothing counts, and nothing half is left."""
+    """Whatever it is that did not fit: nothing counts, and nothing half is left."""
     synced, sync = [0], os.fsync
 
     def full(number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from onceward.fleet import ship
 from onceward.fleet.ship import Pace, compaction
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.changes import Limit
+from onceward.fleet.ship.objects import LocalObjects
 from onceward.fleet.ship.shipper import Shipper
 from onceward.store import retention
 from onceward.testing.world import World
@@ -285,6 +287,30 @@ def test_a_pace_holds_between_commits(world: World, pair: Pair, log: str) -> Non
 
     assert 2 == len(waits)
     assert 1900 < waits[0] < 2000 < waits[1]
+
+
+def test_a_log_is_as_old_as_its_reading(
+    world: World, pair: Pair, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long an upload takes: what the file heard meanwhile is later than its log."""
+    alice, _ = pair()
+    alice.send("bob", {"wish": "fine"}, type="do")
+    uploads, put = list[int](), LocalObjects.put
+
+    def slow(objects: LocalObjects, path: str, data: bytes) -> None:
+        uploads.append(_now())
+        while _now() == uploads[-1]:
+            pass
+        put(objects, path, data)
+
+    monkeypatch.setattr(LocalObjects, "put", slow)
+    ship.files([str(alice.path)], log)
+
+    assert ship.ShippedLog(log).file(id_of(alice.path)).manifest.shipped_at <= uploads[0]
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def test_a_file_that_did_not_change_is_not_opened_again(

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from onceward.fleet.opening import Source
+from onceward.fleet.opening import Source, Unreadable, opened
+from onceward.fleet.rows import snapshot
 from onceward.fleet.ship.changes import LATE, Present, late_changes
 from onceward.fleet.ship.manifest import Epoch, Manifest, Place
 from onceward.fleet.ship.tables import Known, Shape
@@ -81,6 +82,16 @@ def continues(source: Source, present: Present, epoch: Epoch) -> bool:
         if changed is not None and not _same_rows(source, shape, place, changed):
             return False
     return True
+
+
+def goes_on(path: str, epochs: Iterable[Epoch]) -> bool:
+    """Return whether the file at a path continues one of the epochs; an unreadable one does not."""
+    try:
+        with opened(path) as source, snapshot(source):
+            present = Present.of(source)
+            return any(continues(source, present, epoch) for epoch in epochs)
+    except Unreadable:
+        return False
 
 
 def _progress(epoch: Epoch) -> tuple[int, ...]:

@@ -115,7 +115,7 @@ class Manifest:
     """Paths of segments that were replaced, and the manifest that replaced them."""
     recent: tuple[tuple[int, str], ...] = ()
     shipped_at: int = 0
-    """The clock of the machine that shipped; told, and used for nothing."""
+    """When the file was read, by the clock of the machine that shipped."""
 
     @property
     def folder(self) -> str:

@@ -100,7 +100,7 @@ class LocalObjects:
 
     def _written(self, path: str, data: bytes) -> Path:
         target = self._base / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _made(target.parent)
         fresh = target.parent / f".{uuid4().hex}.new"
         try:
             with fresh.open("xb") as file:
@@ -134,6 +134,15 @@ class LocalObjects:
         """Unlink the object."""
         with _writing(path):
             (self._base / path).unlink(missing_ok=True)
+
+
+def _made(folder: Path) -> None:
+    """Make a folder that outlives a power cut: the name of each new one is synced in its parent."""
+    if folder.is_dir():
+        return
+    _made(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync(folder.parent)
 
 
 class RemoteObjects:

@@ -159,6 +159,8 @@ class Shipper:
 class _Reading:
     """The changes in a file since one manifest of its log."""
 
+    at: int
+    """When the reading began, by the clock of this machine."""
     base: Manifest
     present: Present
     found: Recognised
@@ -202,7 +204,7 @@ def _shipped(source: Source, log: ShippedLog, pace: Pace) -> FileShipped:
 
 def _read(source: Source, log: ShippedLog, limit: Limit) -> _Reading:
     """Read what changed since the newest manifest, in a snapshot that is younger than it."""
-    base = manifests.newest(log.objects, source.file_id)
+    at, base = time.time_ns() // 1_000_000, manifests.newest(log.objects, source.file_id)
 
     def shipped(epoch: Epoch, table: str) -> dict[int, Known]:
         return log.known(LoggedFile(base), epoch, table)
@@ -213,7 +215,7 @@ def _read(source: Source, log: ShippedLog, limit: Limit) -> _Reading:
             present = Present.of(source)
             found = recognised(source, present, base, shipped)
             changed = changes(source, present, found.epoch, limit, shipped)
-            return _Reading(base, present, found, changed)
+            return _Reading(at, base, present, found, changed)
         finally:
             if source.con.in_transaction:
                 source.con.execute("ROLLBACK")
@@ -244,7 +246,7 @@ def _commit(source: Source, objects: Objects, reading: _Reading) -> Manifest | N
         epoch=epoch.number,
         epochs=tuple(sorted((*others, epoch), key=lambda each: each.number)),
         segments=(*base.segments, *added),
-        shipped_at=time.time_ns() // 1_000_000,
+        shipped_at=reading.at,
     )
     if manifests.commit(objects, manifest):
         return manifest
