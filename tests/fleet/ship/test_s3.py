@@ -136,7 +136,7 @@ def test_two_processes_ship_to_one_bucket(changed: Path, bucket: str) -> None:
 def test_two_hosts_with_copies_of_one_file_keep_both_histories(
     world: World, pair: Pair, bucket: str, tmp_path: Path
 ) -> None:
-    """A clone on another host that went on is another epoch; neither overwrites the other."""
+    """Each is an epoch: the file that is seen again after its clone says so once, in a commit."""
     alice, bob = pair()
     alice.send("bob", {"wish": "fine"}, type="do")
     world.run(alice, bob)
@@ -152,11 +152,18 @@ def test_two_hosts_with_copies_of_one_file_keep_both_histories(
         world.clock.advance(1)
 
     told = [ship.files([str(path)], bucket)[0].history for path in (world.path("alice"), other)]
-    again = [ship.files([str(path)], bucket)[0] for path in (world.path("alice"), other)]
+    confirmed, *again = [
+        ship.files([str(path)], bucket)[0] for path in (world.path("alice"), other) * 2
+    ]
 
     assert ["same", "restored"] == told
-    assert [0, 0] == [done.commits for done in again]
-    assert [1, 2] == [done.epoch for done in again]
+    assert ("copied", 1, 0, 1) == (
+        confirmed.history,
+        confirmed.epoch,
+        confirmed.rows,
+        confirmed.commits,
+    )
+    assert [(2, 0), (1, 0), (2, 0)] == [(done.epoch, done.commits) for done in again]
 
 
 def test_an_upload_that_breaks_off_counts_for_nothing(
