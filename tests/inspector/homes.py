@@ -210,6 +210,12 @@ def _work(boxes: list[Postbox], clock: ManualClock) -> None:
     chat.send_many([("coder", "build it"), ("coder", "test it")])
     shop.run_until_idle()
     coder.run_until_idle()
+    tickets = coder.mailboxes.ensure("tickets", public=True)
+    tickets.send({"ticket": 1})
+    tickets.send({"ticket": 2})
+    coder.run_until_idle()
+    tickets.cursor("board", limit=1)
+    tickets.receive("team")
     clock.advance(1.5)
     for n in range(25):
         shop.session(f"order-{n % 5}").send(

@@ -110,6 +110,14 @@ def test_an_agent_shows_schedules(web: TestClient) -> None:
     assert "shop breaker open dead letters schedule failing" in text(web, "/")
 
 
+def test_an_agent_shows_the_readers_of_its_mailboxes(web: TestClient) -> None:
+    """How far each has come: the number in the inbox of the message that it passed last."""
+    coder = text(web, "/agents/coder")
+
+    assert re.search(r"board tickets cursor 3 of 4 \d+ min", coder)
+    assert re.search(r"team tickets lease 3 of 4 \d+ min", coder)
+
+
 def test_a_lane_says_why_it_waits_and_by_which_process_it_is_held(
     web: TestClient, home: Home
 ) -> None:

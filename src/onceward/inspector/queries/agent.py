@@ -22,7 +22,8 @@ SELECT durability, max_pending, max_inbox, max_body, max_file_bytes, opened_at, 
 """
 STATES: Final = """
 SELECT pending, sending, sent, acked, failed, cancelled, outbox_dropped, total_retries,
-       inbox_pending, inbox_processing, processed, dropped, expired, duplicates, refused, forks
+       inbox_pending, inbox_processing, processed, dropped, expired, duplicates, refused, forks,
+       received
   FROM onceward_stats
 """
 LANES: Final = f"""
@@ -58,6 +59,12 @@ SELECT name, every, cron, timezone, missed, recipient, session, next_at, paused_
   FROM onceward_schedules
  WHERE name > ?
  ORDER BY name LIMIT {ROWS + 1}
+"""
+READERS: Final = f"""
+SELECT mailbox, mode, name, max(critical, urgent, normal, low, background), read_at, expires_at
+  FROM onceward_mailbox_readers
+ WHERE mailbox > ?
+ ORDER BY mailbox, mode, name LIMIT {ROWS + 1}
 """
 LIMITS: Final = f"""
 SELECT scope, name, used_by, messages, max_messages, bytes, max_bytes, overflow
@@ -100,6 +107,7 @@ class States:
     duplicates: int
     refused: int
     forks: int
+    received: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +196,19 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ReaderRow:
+    """A named reader of a mailbox, or a group of readers."""
+
+    mailbox: str
+    mode: str
+    name: str
+    position: int
+    """Number in the inbox of the last message that it passed."""
+    read_at: Millis
+    expires_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
 class LimitRow:
     """A limit, and how full it is."""
 
@@ -220,6 +241,7 @@ class AgentFacts:
     runs: tuple[RunRow, ...]
     queues: tuple[QueueRow, ...]
     schedules: tuple[ScheduleRow, ...]
+    readers: tuple[ReaderRow, ...]
     limits: tuple[LimitRow, ...]
 
     @property
@@ -253,6 +275,7 @@ def agent_facts(reader: Reader, now: Millis, after: After) -> AgentFacts:
         runs=tuple(RunRow(*row) for row in reader.rows(RUNS, (after.run,))),
         queues=tuple(QueueRow(*row) for row in reader.rows(QUEUES, (after.queue,))),
         schedules=tuple(ScheduleRow(*row) for row in reader.rows(SCHEDULES, (after.schedule,))),
+        readers=tuple(ReaderRow(*row) for row in reader.rows(READERS, ("",))),
         limits=tuple(LimitRow(*row) for row in reader.rows(LIMITS)),
     )
 
