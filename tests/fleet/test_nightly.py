@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from onceward import Postbox
 from onceward.fleet import run as job
 from onceward.fleet import unsettled
 from onceward.fleet.manifest import OutputBusy
@@ -20,7 +22,7 @@ from onceward.fleet.report import Report
 from onceward.fleet.run import reconcile
 from onceward.fleet.unsettled import NoState, State
 from onceward.fleet.verdicts import Rules
-from onceward.testing.fleet_faults import handling, post
+from onceward.testing.fleet_faults import handling, numbered, post, tenant
 from onceward.testing.world import World
 
 DAY = 86_400.0
@@ -178,6 +180,47 @@ def test_a_second_effect_in_a_new_copy_is_found(nights: Nights) -> None:
         dict(second.verdicts),
         dict(second.before),
     )
+
+
+def _numbered(near: Postbox, far: Postbox, nights: Nights) -> None:
+    """Send messages with the numbers as ids that each tenant chooses, and let a day pass."""
+    numbered(near, far.agent, 4)
+    nights.world.run(near, far)
+    nights.world.clock.advance(DAY)
+
+
+@pytest.mark.broken("two tenants choose the same ids")
+def test_equal_ids_of_two_tenants_are_taken_back_as_often_as_they_were_counted(
+    nights: Nights,
+) -> None:
+    """A backup beside a file makes both tenants' messages be judged again, once each."""
+    for where in ("west", "east"):
+        _numbered(*tenant(nights.world, "room", where), nights)
+        nights.night()
+    backup = nights.folder / "agents" / "kept" / "room-far.db"
+    backup.parent.mkdir()
+    shutil.copyfile(nights.world.path("room-far", "west"), backup)
+
+    assert {"delivered_once": 8} == _all(nights.night()) == nights.whole().verdicts
+    assert {"delivered_once": 8} == _all(nights.night())
+
+
+@pytest.mark.broken("two tenants choose the same ids")
+def test_an_id_that_another_tenant_settled_is_not_counted_twice(nights: Nights) -> None:
+    """While one tenant's message waits, the other's is judged with it every night."""
+    _numbered(*tenant(nights.world, "room", "west"), nights)
+    assert {"delivered_once": 4} == _all(nights.night())
+    near, far = tenant(nights.world, "room", "east")
+    nights.world.shut(far)
+    idle = nights.world.open("room-far", where="east")
+    _numbered(near, idle, nights)
+    waiting = [_all(nights.night()) for _ in range(3)]
+    nights.world.shut(idle)
+    _numbered(*tenant(nights.world, "room", "east"), nights)
+
+    assert [{"delivered_once": 4, "unprocessed": 4}] * 3 == waiting
+    settled = [_all(nights.night()) for _ in range(2)]
+    assert [nights.whole().verdicts] * 2 == settled
 
 
 def test_a_file_that_was_moved_is_read_on_where_it_lies_now(nights: Nights) -> None:

@@ -14,6 +14,7 @@ from onceward.fleet.files import Found
 from onceward.fleet.loading import add, attached, reading_of
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.unsettled import KnownFile, Places, State, continues, places_of
+from onceward.fleet.verdict_sql import MINTED
 from onceward.fleet.witnesses import READ, Reading
 from onceward.model.clock import Millis
 
@@ -32,7 +33,7 @@ EXCEPT SELECT id, sender, recipient FROM temp.again
 """Messages that an earlier run may have known: one side is new, or both of an older message."""
 EARLIER: Final = "CREATE TEMP TABLE earlier AS SELECT * FROM temp.evidence WHERE 0"
 MERGE: Final = "INSERT INTO temp.evidence SELECT * FROM temp.earlier"
-JUDGED: Final = "SELECT DISTINCT id, sender, recipient FROM temp.earlier"
+JUDGED: Final = f"SELECT DISTINCT id, sender, recipient FROM temp.earlier WHERE {MINTED}"
 CLEAR: Final = "DELETE FROM temp.again"
 EMPTY: Final = "DELETE FROM temp.evidence"
 CONCERNS: Final = "SELECT 1 FROM temp.again WHERE sender = ?1 OR recipient = ?1 LIMIT 1"

@@ -28,13 +28,15 @@ CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, mark TEXT NOT NULL, rea
 CREATE TABLE IF NOT EXISTS unsettled (id TEXT, sender TEXT, recipient TEXT,
                                       PRIMARY KEY (id, sender, recipient)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS settled (verdict TEXT PRIMARY KEY, messages INTEGER NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS settled_as (id TEXT, sender TEXT, recipient TEXT, verdict TEXT NOT NULL,
-                                       PRIMARY KEY (id, sender, recipient)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS settled_as (id TEXT, sender TEXT, recipient TEXT, verdict TEXT,
+                                       messages INTEGER NOT NULL,
+                                       PRIMARY KEY (id, sender, recipient, verdict))
+                                       STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS run (one INTEGER PRIMARY KEY CHECK (one = 1), now INTEGER) STRICT;
-PRAGMA user_version = 2
+PRAGMA user_version = 3
 """
 VERSION: Final = "PRAGMA user_version"
-OURS: Final = 2
+OURS: Final = 3
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"
 FORGET: Final = "".join(
     f"DELETE FROM {table};" for table in ("files", "unsettled", "settled", "settled_as", "run")
@@ -51,9 +53,12 @@ ON CONFLICT DO UPDATE SET mark = excluded.mark, reading = excluded.reading, plac
 DROP_FILE: Final = "DELETE FROM files WHERE path = ?"
 KEEP: Final = "INSERT OR IGNORE INTO unsettled VALUES (?, ?, ?)"
 SETTLE: Final = "DELETE FROM unsettled WHERE id = ? AND sender = ? AND recipient = ?"
-KEEP_VERDICT: Final = "INSERT OR REPLACE INTO settled_as VALUES (?, ?, ?, ?)"
+KEEP_VERDICT: Final = """
+INSERT INTO settled_as VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
+"""
 TAKE_BACK: Final = """
-DELETE FROM settled_as WHERE id = ? AND sender = ? AND recipient = ? RETURNING verdict
+DELETE FROM settled_as WHERE id = ? AND sender = ? AND recipient = ? RETURNING verdict, messages
 """
 COUNT: Final = """
 INSERT INTO settled VALUES (?, ?) ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
@@ -73,7 +78,13 @@ NEWLY: Final = f"""
 """
 """Of two tenants' messages with one chosen id neither is settled while the other is not."""
 COMMON: Final = "delivered_once"
-"""The verdict of nearly all messages; which ones have it is not written down."""
+"""The verdict of nearly all messages; which minted ids have it is not written down."""
+TOLD: Final = f"""
+SELECT id, sender, recipient, verdict, count(*) {NEWLY} AND (verdict <> '{COMMON}' OR NOT {MINTED})
+ GROUP BY id, sender, recipient, verdict
+"""
+REOPENED: Final = f"{NOT_SETTLED} AND NOT {MINTED}"
+"""Chosen ids that are judged again: also for another tenant, for whom they had been settled."""
 QUIET_NS: Final = 2_000_000_000
 """A file that changed less than this ago is read again: its times may not show a change."""
 UNKNOWN_MARK: Final = "[]"
@@ -133,15 +144,14 @@ class State:
         """
         Count messages no longer that are judged again.
 
-        Of the *doubtful* ones those were settled that have a verdict here, or, if it was the
+        Of the *doubtful* ones those were settled that have verdicts here, or, if it was the
         common one, whose evidence an earlier run had *judged*.
         """
         common = set(judged)
         for key in doubtful:
             found = self._con.execute(TAKE_BACK, key).fetchall()
-            if found or key in common:
-                verdict = found[0][0] if found else COMMON
-                self._con.execute(COUNT, (verdict, -1))
+            for verdict, count in found or ([(COMMON, 1)] if key in common else []):
+                self._con.execute(COUNT, (verdict, -int(str(count))))
 
     def keep_now(self, now: Millis) -> None:
         """Remember the moment of this run's reading."""
@@ -172,8 +182,8 @@ class State:
             judged = messages.execute("SELECT id, sender, recipient FROM messages")
             self._con.executemany(SETTLE, judged)
         self._con.executemany(KEEP, messages.execute(NOT_SETTLED))
-        told = f"SELECT id, sender, recipient, verdict {NEWLY} AND verdict <> '{COMMON}'"
-        self._con.executemany(KEEP_VERDICT, messages.execute(told))
+        self.take_back(messages.execute(REOPENED), ())
+        self._con.executemany(KEEP_VERDICT, messages.execute(TOLD))
         counts = f"SELECT verdict, count(*) {NEWLY} GROUP BY verdict"
         self._con.executemany(COUNT, messages.execute(counts))
 

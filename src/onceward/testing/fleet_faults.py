@@ -286,25 +286,19 @@ def pruned_sender(world: World, n: int) -> Outcome:
 
 def tenants(world: World, n: int) -> Outcome:
     """Give two tenants agents of the same names: one prunes its records, the other loses mail."""
-    near, far = _tenant(world, "room", "west")
+    near, far = tenant(world, "room", "west")
     post(near, "room-far", n)
     world.run(near, far)
     world.clock.advance(8 * DAY)
     far.run_maintenance()
-    near, far = _tenant(world, "room", "east")
+    near, far = tenant(world, "room", "east")
     post(near, "room-far", HEALTHY)
     world.run(near, far)
-    world.rest()
-    backup = shutil.copyfile(far.path, world.folder / "room-far.kept")
-    near, far = _tenant(world, "room", "east")
-    post(near, "room-far", 1)
-    world.run(near, far)
-    world.rest()
-    shutil.move(backup, far.path)
+    _lose(world, "room", "east", lambda near: post(near, "room-far", 1))
     return Counter(forgotten=n, delivered_once=HEALTHY, lost=1)
 
 
-def _tenant(world: World, name: str, where: str) -> tuple[Postbox, Postbox]:
+def tenant(world: World, name: str, where: str) -> tuple[Postbox, Postbox]:
     """Return two agents of one tenant, which know no one but each other."""
     world.rest()
     near = world.open(f"{name}-near", where=where)
@@ -314,27 +308,33 @@ def _tenant(world: World, name: str, where: str) -> tuple[Postbox, Postbox]:
     return near, far
 
 
+def _lose(world: World, name: str, where: str, send: Callable[[Postbox], object]) -> None:
+    """Let a tenant's messages arrive, then replace the recipient's file by its backup."""
+    world.rest()
+    path = world.path(f"{name}-far", where)
+    backup = shutil.copyfile(path, world.folder / f"{path.name}.kept")
+    near, far = tenant(world, name, where)
+    send(near)
+    world.run(near, far)
+    world.rest()
+    shutil.move(backup, path)
+
+
 def same_ids(world: World, n: int) -> Outcome:
     """Let two tenants choose the same ids: one prunes its outbox, the other loses its mail."""
-    near, far = _tenant(world, "same", "west")
-    _number(near, "same-far", n)
+    near, far = tenant(world, "same", "west")
+    numbered(near, "same-far", n)
     world.run(near, far)
     world.clock.advance(8 * DAY)
     near.run_maintenance()
-    near, far = _tenant(world, "same", "east")
-    _number(near, "same-far", HEALTHY)
+    near, far = tenant(world, "same", "east")
+    numbered(near, "same-far", HEALTHY)
     world.run(near, far)
-    world.rest()
-    backup = shutil.copyfile(far.path, world.folder / "same-far.kept")
-    near, far = _tenant(world, "same", "east")
-    _number(near, "same-far", HEALTHY + n)
-    world.run(near, far)
-    world.rest()
-    shutil.move(backup, far.path)
+    _lose(world, "same", "east", lambda near: numbered(near, "same-far", HEALTHY + n))
     return Counter(forgotten=n, delivered_once=HEALTHY, lost=n)
 
 
-def _number(near: Postbox, to: str, count: int) -> None:
+def numbered(near: Postbox, to: str, count: int) -> None:
     """Send messages by numbers as ids, each number once."""
     for number in range(count):
         near.send(to, {"number": number}, type="step", message_id=f"step-{number}")
