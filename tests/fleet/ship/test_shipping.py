@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import apsw
 import pytest
 from tests.fleet.ship.comparing import id_of, level, rows_of_log
+from tests.fleet.ship.views import outbox_with
 
 from onceward import Postbox
 from onceward.fleet import ship
@@ -248,18 +248,11 @@ def test_a_column_that_came_later_is_null_in_older_rows(world: World, pair: Pair
     alice.send("bob", {"wish": "fine"}, type="do")
     world.run(alice, bob)
     ship.files([str(world.folder)], log)
-    path = world.shut(alice)
-    con = apsw.Connection(str(path))
-    [(sql,)] = con.execute(
-        "SELECT sql FROM sqlite_schema WHERE name = 'onceward_outbox'"
-    ).fetchall()
-    con.execute("DROP VIEW onceward_outbox")
-    con.execute(str(sql).replace("o.held_by", "o.held_by, 'fresh' AS colour"))
-    con.close()
-    alice, _ = pair()
-    alice.send("bob", {"wish": "fine"}, type="do")
-
-    [done, _] = ship.files([str(world.folder)], log)
+    with outbox_with(world.shut(alice), "'fresh' AS colour"):
+        alice, _ = pair()
+        alice.send("bob", {"wish": "fine"}, type="do")
+        [done, _] = ship.files([str(world.folder)], log)
+        world.rest()
 
     assert ("same", "") == (done.history, done.error)
     colours = [
@@ -268,11 +261,6 @@ def test_a_column_that_came_later_is_null_in_older_rows(world: World, pair: Pair
         for value in batch["colour"].to_pylist()
     ]
     assert [None, "fresh"] == sorted(colours, key=str)
-    world.rest()
-    con = apsw.Connection(str(path))
-    con.execute("DROP VIEW onceward_outbox")
-    con.execute(str(sql))
-    con.close()
 
 
 def test_a_pace_holds_between_commits(world: World, pair: Pair, log: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import apsw
 
 from onceward.db.migrations import migrations
+from onceward.errors import StoreCorrupt
 from onceward.fleet.opening import Source, lacking
 
 Kind = Literal["text", "integer", "moment"]
@@ -113,14 +114,36 @@ class Shape:
     def _read(self, con: apsw.Connection, sql: str, bindings: Sequence[Any]) -> Iterator[Row]:
         names = tuple(self.columns)
         listed = ", ".join(f'"{name}"' for name in names)
-        seq, began = names.index("seq"), names.index(self.table.began)
-        for values in con.execute(sql.format(columns=listed, view=self.table.view), bindings):
-            yield Row(
-                int(values[seq]),
-                day_of(values[began]),
-                values,
-                digest_of(names, values),
-            )
+        seq, began, done = names.index("seq"), names.index(self.table.began), 0
+        try:
+            for values in con.execute(sql.format(columns=listed, view=self.table.view), bindings):
+                yield Row(
+                    int(values[seq]),
+                    day_of(values[began]),
+                    values,
+                    digest_of(names, values),
+                )
+                done += 1
+        except UnicodeDecodeError as error:
+            rows = con.execute(sql.format(columns="seq", view=self.table.view), bindings).fetchall()
+            raise self._no_text(con, rows[done][0]) from error
+
+    def _no_text(self, con: apsw.Connection, seq: Any) -> StoreCorrupt:
+        """Return the error of a row in which some text is not UTF-8, as only raw SQL writes it."""
+        wrong = [name for name in self.columns if not self._is_text(con, name, seq)]
+        return StoreCorrupt(
+            f"{self.table.counter}, seq {seq}: {' and '.join(wrong)} is text that is not UTF-8:"
+            " overwrite it there (UPDATE in a SQLite shell), and ship again"
+        )
+
+    def _is_text(self, con: apsw.Connection, column: str, seq: Any) -> bool:
+        try:
+            con.execute(
+                f'SELECT "{column}" FROM {self.table.view} WHERE seq = ?', (seq,)
+            ).fetchall()
+        except UnicodeDecodeError:
+            return False
+        return True
 
     def value(self, row: Row, column: str) -> Any:
         """Return one value of a row, None where the file has no such column."""
