@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from onceward.fleet.ship.objects import Objects
 
-STEPS: Final = ("put", "create", "get", "size", "names", "remove")
+STEPS: Final = ("put", "create", "get", "size", "names", "remove", "remove_folder")
 
 
 class Killed(BaseException):

@@ -133,6 +133,24 @@ def test_two_processes_ship_to_one_bucket(changed: Path, bucket: str) -> None:
     assert [] == level(bucket, [changed])
 
 
+def test_votes_of_old_numbers_leave_nothing(
+    changed: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many commits there were, a commit finds no more votes than manifests."""
+    monkeypatch.setattr("onceward.fleet.ship.manifest.KEPT", 2)
+    for _ in range(6):
+        with Postbox(changed, start=False) as box:
+            box.send("bob", {"wish": "fine"}, type="do")
+        ship.files([str(changed)], bucket)
+
+    log = ShippedLog(bucket)
+    [file] = log.files()
+    kept = [f"{number:020d}.json" for number in (4, 5, 6)]
+    folder = file.manifest.folder
+    assert kept == log.objects.names(f"{folder}/manifests")
+    assert kept == log.objects.names(f"{folder}/manifests.votes")
+
+
 def test_two_hosts_with_copies_of_one_file_keep_both_histories(
     world: World, pair: Pair, bucket: str, tmp_path: Path
 ) -> None:

@@ -190,15 +190,11 @@ def commit(objects: Objects, manifest: Manifest) -> bool:
 
 def remove_old(objects: Objects, manifest: Manifest) -> None:
     """Remove manifests and votes that no process can need any more."""
-    for kind in ("manifests", "manifests.votes"):
+    for kind, remove in (("manifests", objects.remove), ("manifests.votes", objects.remove_folder)):
         folder = f"{manifest.folder}/{kind}"
         for name in objects.names(folder):
-            if _number(name) >= manifest.number - KEPT:
-                continue
-            if kind == "manifests":
-                objects.remove(f"{folder}/{name}")
-            for vote in objects.names(f"{folder}/{name}") if kind != "manifests" else ():
-                objects.remove(f"{folder}/{name}/{vote}")
+            if _number(name) < manifest.number - KEPT:
+                remove(f"{folder}/{name}")
 
 
 def replaced(manifest: Manifest, **changed: Any) -> Manifest:

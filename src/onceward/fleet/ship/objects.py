@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,6 +71,10 @@ class Objects(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove an object, if it is there."""
+        ...
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with all in it, if it is there."""
         ...
 
 
@@ -135,6 +140,11 @@ class LocalObjects:
         with _writing(path):
             (self._base / path).unlink(missing_ok=True)
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove the folder and what is in it."""
+        with _writing(folder), suppress(FileNotFoundError):
+            shutil.rmtree(self._base / folder)
+
 
 def _made(folder: Path) -> None:
     """Make a folder that outlives a power cut: the name of each new one is synced in its parent."""
@@ -193,6 +203,11 @@ class RemoteObjects:
         """Delete the object."""
         with _writing(path), suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._base}/{path}")
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete what a listing shows, and the mark that pyarrow leaves in the folder's place."""
+        with _writing(folder), suppress(FileNotFoundError):
+            self._fs.delete_dir(f"{self._base}/{folder}")
 
 
 def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
