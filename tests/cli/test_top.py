@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.cli.terminals import terminal
 
 from onceward import Agent, Postbox, Reject
 from onceward.cli.keyboard import keys_of
-from onceward.cli.top import Looks, frame
+from onceward.cli.top import Looks, frame, live
 from onceward.cli.top_state import COLUMNS, AgentRow, TopState, row_of
 from onceward.cli.top_view import Size, columns_for, screen
 from onceward.observe.rates import Rates
@@ -312,6 +313,26 @@ def test_a_large_home_is_read_without_waiting(tmp_path: Path) -> None:
 
     assert [True, False] == due
     assert ["all ok, 1 not read", "all ok"] == told
+
+
+def test_a_paused_screen_waits_though_files_are_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read while it is paused, so the next look is not due at once."""
+    for name in ("a", "b"):
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    waits: list[float] = []
+
+    class Keys:
+        def read(self, timeout: float) -> str | None:
+            waits.append(timeout)
+            return "pq"[len(waits) - 1]
+
+    monkeypatch.setattr("onceward.cli.keyboard.keyboard", lambda: nullcontext(Keys()))
+    monkeypatch.setattr("onceward.cli.top.LOOK_FOR", 0.0)
+    live(Looks([tmp_path]), TopState(), 3600.0)
+
+    assert [True, False] == [wait == 0.0 for wait in waits]
 
 
 def test_a_pipe_loads_no_terminal_library(shop: Postbox) -> None:

@@ -111,7 +111,8 @@ def live(looks: Looks, state: TopState, every: float) -> None:
         due = time.monotonic() + every
         while not state.ended:
             shown.update(frame(looks, state, console.size), refresh=True)
-            key = keys.read(0.0 if looks.unread else max(0.0, due - time.monotonic()))
+            at_once = looks.unread and not state.paused
+            key = keys.read(0.0 if at_once else max(0.0, due - time.monotonic()))
             if key is None:
                 due = time.monotonic() + every
                 if not state.paused:
