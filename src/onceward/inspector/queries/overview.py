@@ -52,8 +52,9 @@ SELECT sender, lane, priority, head_id, attempts, due_at
 # What a schedule could not send is no message yet, so nothing else tells of it.
 UNSENT: Final = f"""
 SELECT count(*)
-  FROM (SELECT last_error FROM onceward_schedules WHERE name > '' ORDER BY name LIMIT {MANY})
- WHERE last_error IS NOT NULL
+  FROM (SELECT last_error, paused_at
+          FROM onceward_schedules WHERE name > '' ORDER BY name LIMIT {MANY})
+ WHERE last_error IS NOT NULL AND paused_at IS NULL
 """
 
 
