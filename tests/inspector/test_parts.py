@@ -28,6 +28,7 @@ from onceward.model.clock import SystemClock
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:
+    from starlette.testclient import TestClient
     from tests.inspector.conftest import Home
 
 Journey = Callable[[str, int], list[tuple[str, str]]]
@@ -75,6 +76,16 @@ def test_a_pattern_hides_text_numbers_names_and_errors() -> None:
     assert f"not json {HIDDEN}" == hide.json("not json 999999")
     assert (f"bad {HIDDEN}", None) == (hide.error("bad 123456"), hide.error(None))
     assert HIDDEN in hide.json("[" * 100_000 + "123456")
+
+
+def test_agents_of_other_places_cost_a_page_no_look_at_the_folder(
+    web: TestClient, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page asks for the file of each agent that it names, and there may be thousands of files."""
+    monkeypatch.setattr(site.targets, "files", lambda: pytest.fail("the folder was listed"))
+
+    assert (None, "shop") == (site.key_of("elsewhere"), site.key_of("shop"))
+    assert "warehouse" in web.get("/agents/shop/messages?peer=warehouse").text
 
 
 def test_a_message_to_oneself_has_one_file(home: Home) -> None:

@@ -84,12 +84,11 @@ class Site:
         """Return the key of an agent's file, None where its file is not shown here."""
         version, known = self._keys
         if version != self.refresher.version:
-            found = self.refresher.snapshots.values()
-            known = {each.name: each.key for each in reversed([*found]) if each.overview}
+            found = [*self.refresher.snapshots.values()]
+            known = {each.key: each.key for each in found}  # of files that cannot be read, too
+            known |= {each.name: each.key for each in reversed(found) if each.overview}
             self._keys = (self.refresher.version, known)
-        if agent in known:
-            return known[agent]
-        return agent if agent in self.targets.files() else None
+        return known.get(agent)
 
     # -- pages ------------------------------------------------------------------------------
 
