@@ -19,11 +19,13 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 from pyspark.sql import SparkSession
 
 from onceward import Postbox
+from onceward.errors import InvalidArgument
 from onceward.fleet import ship
 from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.manifest import OutputBusy, alone
 from onceward.fleet.ship import prune
 from onceward.fleet.ship.compaction import compacted
+from onceward.fleet.ship.log import NoLog
 from onceward.fleet.verdicts import Rules
 from onceward.spark import archive
 from onceward.spark import reconcile as reconciling
@@ -69,6 +71,26 @@ def test_a_log_reads_back_as_the_files_were(
     assert len(alike) == alice.objects_after
     assert _rows(live) == _rows(archive.read(spark, log, "outbox").collect())
     assert [] == [each.error for each in ship.files([str(path)], log) if each.error]
+
+
+@pytest.mark.parametrize(("few", "error"), [(0, InvalidArgument), (1, NoLog)])
+def test_folding_to_no_objects_or_where_no_log_is_fails(
+    few: int, error: type[Exception], spark: SparkSession, tmp_path: Path
+) -> None:
+    """A last object would be folded for ever, and a wrong place is not taken for an empty log."""
+    with pytest.raises(error):
+        archive.compact(spark, str(tmp_path), few=few)
+
+
+def test_a_log_is_read_and_folded_by_its_uri(
+    spark: SparkSession, tmp_path: Path, box: Callable[..., Path]
+) -> None:
+    """A folder has a URI of one slash or of three, as Spark and pyarrow spell it."""
+    ship.files([str(box("alice", 3))], str(tmp_path / "log"))
+
+    for uri in (f"file:{tmp_path}/log", f"file://{tmp_path}/log/"):
+        assert 3 == archive.read(spark, uri, "outbox").count()
+        assert [1] == [row.objects_after for row in archive.compact(spark, uri).collect()]
 
 
 def test_a_column_that_came_later_is_null_in_older_rows(

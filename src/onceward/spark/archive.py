@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql.functions import col, row_number
+from pyspark.sql.functions import col, row_number, udf
 
+from onceward.errors import InvalidArgument
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.ship import ShippedLog
+from onceward.fleet.ship import manifest as manifests
+from onceward.fleet.ship.log import NoLog
 from onceward.fleet.ship.tables import Kind, standard
-from onceward.spark.compaction import Compaction
+from onceward.spark.compaction import FOLDED, folded
 from onceward.spark.facts import archived
+from onceward.spark.start import absolute
 
 ROW: Final = ("_file_id", "_epoch", "seq")
 """Columns that name one row of one history of a file."""
@@ -74,19 +77,28 @@ def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
     readers may go on meanwhile: what a shipper commits first ends the folding of its file.
 
     Raises:
+        InvalidArgument: *few* is less than 1.
         NoLog: there is no log at that place.
 
     """
-    files = len(ShippedLog(uri).files())
-    spark.dataSource.register(Compaction)
-    tasks = min(files, int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
-    place = uri if "://" in uri else str(Path(uri).absolute())
-    options = {"uri": place, "few": str(few), "tasks": str(tasks)}
-    done = spark.read.format(Compaction.name()).options(**options).load()
-    return spark.createDataFrame(done.collect(), done.schema)
+    if few < 1:
+        msg = f"few is {few}: at least one object is left of a day"
+        raise InvalidArgument(msg)
+    place = absolute(uri)
+    folders = manifests.folders(ShippedLog(place).objects)
+    if not folders:
+        msg = f"there is no shipped log at {uri}: give the URI of onceward ship --to"
+        raise NoLog(msg)
+    tasks = min(len(folders), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    fold = udf(lambda folder: folded(place, folder, few), FOLDED, useArrow=False)
+    found = spark.createDataFrame([(each,) for each in folders], "folder string")
+    done = found.repartition(tasks).select(fold("folder").alias("file")).collect()
+    return spark.createDataFrame([row.file for row in done if row.file is not None], FOLDED)
 
 
 def _hadoop(uri: str) -> str:
     """Return a place of the log as Hadoop names it: without parameters of pyarrow."""
-    scheme, mark, rest = uri.partition("?")[0].rstrip("/").partition("://")
-    return f"{SCHEMES.get(scheme, scheme)}{mark}{rest}" if mark else str(Path(scheme).absolute())
+    scheme, mark, rest = absolute(uri).partition("://")
+    if not mark:
+        return scheme.rstrip("/")
+    return f"{SCHEMES.get(scheme, scheme)}://{rest.partition('?')[0].rstrip('/')}"

@@ -95,7 +95,7 @@ def stop() -> None:
 
 def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: Any) -> DataFrame:
     """Return one table of all files that *path* names."""
-    paths = [_absolute(one) for one in ([path] if isinstance(path, str) else path)]
+    paths = [absolute(one) for one in ([path] if isinstance(path, str) else path)]
     try:
         files.check(paths)
     except files.NoSuchPath as error:
@@ -116,11 +116,11 @@ def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
     writer = rows.write.format("onceward").mode("append").option("commits", "executors")
     for name, value in options.items():
         writer = writer.option(spelt(name), _text(value))
-    paths = [_absolute(one) for one in ([path] if isinstance(path, str) else path)]
+    paths = [absolute(one) for one in ([path] if isinstance(path, str) else path)]
     writer.save(paths[0] if len(paths) == 1 else json.dumps(paths))
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """Return a path that Spark's own process, which may run in another folder, understands."""
     return path if path.startswith("file:") or "://" in path else os.path.abspath(path)  # noqa: PTH100 - a glob's links are not followed
 
