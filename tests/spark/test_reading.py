@@ -575,6 +575,9 @@ def test_a_stream_passes_over_no_planned_rows_unasked(
 
     with pytest.raises(Unreadable, match=f"{option}=true"):
         list(reader.read(task))
+    with pytest.raises(Unreadable) as failed:
+        list(stream(mode="FAILFAST", **{option: "true"}).read(task))
+    assert "=true" not in str(failed.value)  # the option is set, and does not help
     assert [] == list(stream(**{option: "true"}).read(task))
     kept.rename(path)
     assert 2 == sum(batch.num_rows for batch in reader.read(task))

@@ -167,6 +167,20 @@ def test_a_stream_numbers_its_batches_itself() -> None:
         StreamWriter(Sending.of({"path": "/fleet", "batch": "1"}), StructType())
 
 
+@pytest.mark.parametrize("body", ["map(1, 2)", "struct(array(map(current_date(), 1)) AS days)"])
+def test_a_map_whose_keys_are_no_text_is_refused(
+    body: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It is no object of JSON, in no row: no record is bad by it, the frame is."""
+    folder, bad = agents(tmp_path / "agents", "alice"), tmp_path / "bad"
+    frame = spark.sql(f"SELECT 'alice' AS agent, 'alice' AS recipient, {body} AS body")
+    writer = frame.write.format("onceward").mode("append").options(badRecordsPath=str(bad))
+
+    with pytest.raises(Exception, match="JSON has text keys only: cast them to STRING"):
+        writer.save(str(folder))
+    assert ([], False) == (bodies(folder / "alice.db"), bad.exists())
+
+
 @pytest.mark.parametrize("fatal", [0, 19])
 def test_a_killed_worker_sends_nothing_twice(
     fatal: int, spark: SparkSession, tmp_path: Path

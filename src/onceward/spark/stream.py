@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             yield from read(self._options.insisting, self._wanted, partition.value or [])
         except Unreadable as error:
-            if error.reason in PASSING:
+            if error.reason in PASSING or self._options.mode == "FAILFAST":
                 raise
             option = "ignoreMissingFiles" if error.reason == "vanished" else "ignoreCorruptFiles"
             cure = f"put the file back, or pass over its rows of this batch by {option}=true"

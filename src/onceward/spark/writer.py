@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -14,15 +14,13 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from onceward.fleet.columns import InvalidOption
 from onceward.model.log import log
 from onceward.spark import sink
 from onceward.spark.options import flag, paths
 from onceward.spark.spool import Spool
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
@@ -159,7 +157,7 @@ class Writer(DataSourceArrowWriter):
     """Sends the rows of a frame."""
 
     def __init__(self, sending: Sending, schema: StructType) -> None:
-        sink.check_columns(schema.fieldNames())
+        _check(schema)
         self._sending = sending
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -181,7 +179,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if sending.number is not None:
             msg = "a stream numbers its batches itself: leave the option batch out"
             raise InvalidOption(msg)
-        sink.check_columns(schema.fieldNames())
+        _check(schema)
         self._sending = sending
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -194,6 +192,29 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Do nothing: what a file has committed it recognises, and nothing else was written."""
+
+
+def _check(schema: StructType) -> None:
+    """Raise InvalidOption unless rows of this schema can be messages."""
+    sink.check_columns(schema.fieldNames())
+    for kind in _keys(schema):
+        if not isinstance(kind, StringType):
+            keys = f"a map has keys of type {kind.simpleString()}, and JSON has text keys only"
+            msg = f"{keys}: cast them to STRING, or make the body by to_json"
+            raise InvalidOption(msg)
+
+
+def _keys(kind: DataType) -> Iterator[DataType]:
+    """Yield the types of the keys of all maps within a type."""
+    match kind:
+        case MapType():
+            yield kind.keyType
+            yield from _keys(kind.valueType)
+        case ArrayType():
+            yield from _keys(kind.elementType)
+        case StructType():
+            for one in kind.fields:
+                yield from _keys(one.dataType)
 
 
 def packed(batches: Iterator[pa.RecordBatch]) -> bytes:
