@@ -25,9 +25,10 @@ from onceward.fleet.run import reconcile as in_process
 from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import FATAL, Rules
 from onceward.model.names import DIRECTORY
-from onceward.spark import reconcile
+from onceward.spark import facts, reconcile
 from onceward.spark.fleet import Fleet
 from onceward.testing import fleet as generator
+from onceward.testing.fleet_faults import HEALTHY
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,44 @@ def test_a_larger_fleet_is_judged_as_exactly(
         row["verdict"]: row["count"]
         for row in frames.groupBy("verdict").count().orderBy("verdict").collect()
     }
+
+
+def test_verdicts_stay_as_they_were_judged(spark: SparkSession, tmp_path: Path) -> None:
+    """A file that goes while its messages are looked at makes none of them lost."""
+    made = generator.build(tmp_path, mishaps=())
+    fleet = Fleet(spark, (str(tmp_path),))
+    frames = reconcile.reconcile(fleet.table("evidence", *EVIDENCE), Rules(now=made.now))
+    (tmp_path / "clerk-0.db").unlink()
+
+    assert dict(made.verdicts) == {
+        row["verdict"]: row["count"] for row in frames.groupBy("verdict").count().collect()
+    }
+
+
+@pytest.mark.broken("two tenants chose the same ids")
+def test_a_file_that_goes_before_tenants_are_told_apart_makes_no_message_lost(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read once more is judged by what its files say then."""
+    made = generator.build(tmp_path / "agents", mishaps=("same_ids",))
+    [path] = (path for path in made.folder.rglob("same-far.db") if "east" in str(path))
+
+    def found(*given: Any) -> Any:
+        path.unlink()
+        return facts.owners(*given)
+
+    monkeypatch.setattr(reconcile, "owners", found)
+    fleet = Fleet(spark, (str(made.folder),))
+    report = reconcile.run(fleet, tmp_path / "out", Rules(now=made.now))
+
+    east = made.verdicts["lost"] + HEALTHY
+    assert {"unwitnessed": east, "forgotten": made.verdicts["forgotten"]} == {
+        name: report.verdicts.get(name, 0) for name in ("unwitnessed", "forgotten")
+    }
+    assert (0, sum(made.verdicts.values())) == (
+        report.verdicts.get("lost", 0),
+        sum(report.verdicts.values()),
+    )
 
 
 class _Cut(Exception):

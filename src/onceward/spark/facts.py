@@ -107,25 +107,33 @@ def readings(rows: Iterable[Mapping[str, Any]]) -> list[Reading]:
     return list(found.values())
 
 
-def owners(stated: DataFrame, read: Iterable[Reading]) -> list[Owner]:
-    """Return whose messages each file knows, of two tenants that may have chosen the same ids."""
+def owners(stated: DataFrame, read: Iterable[Reading], archived: DataFrame | None) -> list[Owner]:
+    """
+    Return whose messages each file knows, of two tenants that may have chosen the same ids.
+
+    None if *archived* evidence has such messages: it does not say of which tenant they are.
+    """
     known = Witnesses(read)
     if not known.twins:
         return []
     pairs = stated.where(CHOSEN).select("sender", "recipient").distinct().collect()
-    return [(*pair, *one) for pair in pairs for one in known.owners(*pair).items()]
+    found = [(*pair, *one) for pair in pairs for one in known.owners(*pair).items()]
+    return found if archived is None or archived.where(CHOSEN).isEmpty() else []
 
 
-def split(stated: DataFrame, said: DataFrame, found: list[Owner], rules: Rules) -> DataFrame:
-    """Tell messages of two tenants apart that have the same chosen id and the same names."""
-    if not found or not said.where(f"{CHOSEN} and file is null").isEmpty():  # archived ones
-        return stated
-    known = broadcast(stated.sparkSession.createDataFrame(found, OWNER))
-    evidence = said.where(CHOSEN).join(known, ["sender", "recipient", "file"])
-    pairs = known.select("sender", "recipient").distinct()
-    shared = stated.where(CHOSEN).join(pairs, ["sender", "recipient"], "left_semi")
-    alone = stated.join(shared.select(*KEY), [*KEY], "left_anti")
-    return alone.select(*stated.columns).unionByName(state(gather(evidence, "owner"), rules))
+def alone(stated: DataFrame, found: list[Owner]) -> DataFrame:
+    """Return the messages whose ids no other tenant can have chosen."""
+    known = stated.sparkSession.createDataFrame(found, OWNER).select("sender", "recipient")
+    rest = stated.where(CHOSEN).join(broadcast(known), ["sender", "recipient"], "left_anti")
+    return stated.where(f"not ({CHOSEN})").unionByName(rest)
+
+
+def apart(said: DataFrame, found: list[Owner], rules: Rules) -> DataFrame:
+    """Return ``state`` of messages whose chosen ids two tenants may share, and of all files."""
+    known = broadcast(said.sparkSession.createDataFrame(found, OWNER))
+    files = said.where("sender is null").withColumn("owner", expr("cast(null as bigint)"))
+    chosen = said.where(CHOSEN).join(known, ["sender", "recipient", "file"])
+    return state(gather(files.unionByName(chosen), "owner"), rules)
 
 
 def answer(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFrame:

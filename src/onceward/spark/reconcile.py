@@ -18,7 +18,7 @@ from onceward.fleet.summary import report_of
 from onceward.fleet.verdict_sql import MINTED, MOMENTS, QUESTIONS, SEQUENCES
 from onceward.fleet.verdicts import Rules
 from onceward.fleet.witnesses import Reading
-from onceward.spark.facts import DDL, answer, gather, owners, readings, split, state
+from onceward.spark.facts import DDL, alone, answer, apart, gather, owners, readings, state
 from onceward.spark.fleet import Fleet
 from onceward.spark.measure import sums, write
 
@@ -36,12 +36,22 @@ def reconcile(evidence: DataFrame, rules: Rules) -> DataFrame:
     Return one row per message of the fleet with its verdict.
 
     *evidence* is the table ``evidence`` of live files, also with that of archived tables, see
-    ``facts.archived``.
+    ``facts.archived``. It is read at once: what files say of themselves and of their messages must
+    be of one moment.
     """
-    stated = state(gather(evidence), rules)
+    stated = state(gather(evidence), rules).localCheckpoint()
+    read = _told(stated)
+    found = owners(stated, read, evidence.where("file is null"))
+    if not found:
+        return answer(stated, read, rules)
+    both = apart(evidence, found, rules).localCheckpoint()
+    rest = answer(alone(stated, found), read, rules)
+    return rest.unionByName(answer(both, _told(both), rules))
+
+
+def _told(stated: DataFrame) -> list[Reading]:
     files = stated.where("sender is null").select("id", "recipient", "verdict").collect()
-    read = readings(row.asDict() for row in files)
-    return answer(split(stated, evidence, owners(stated, read), rules), read, rules)
+    return readings(row.asDict() for row in files)
 
 
 def run(
@@ -110,11 +120,18 @@ def _judged(
 
     stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
     opened, read = stated.where("open").drop("open"), _files(work / "facts" / "open=true")
-    if found := owners(opened, read):
-        both = opened
-        opened = stored(spark, work / "split", DDL, lambda: split(both, evidence(), found, rules))
+    found = owners(opened, read, archived)
+    if found:
+        both = stored(spark, work / "apart", DDL, lambda: apart(evidence(), found, rules))
+
+    def judged() -> DataFrame:
+        if not found:
+            return answer(opened, read, rules)
+        rest = answer(alone(opened, found), read, rules)
+        return rest.unionByName(answer(both, _files(work / "apart"), rules))
+
     on_step("judging")
-    stored(spark, work / "judged", DDL, lambda: answer(opened, read, rules))
+    stored(spark, work / "judged", DDL, judged)
     settled.mkdir(exist_ok=True)
     for part in (work / "judged").glob("part-*"):
         part.rename(settled / part.name)
