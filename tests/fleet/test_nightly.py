@@ -113,8 +113,8 @@ def test_a_dead_letter_that_was_settled_is_judged_again_when_it_is_replayed(
     assert ("acked", "processed") not in [
         (row["sender_says"], row["verdict"]) for row in second.examples
     ]
-    assert {"orphan": 0, "unseen": 0} == {
-        name: second.verdicts.get(name, 0) for name in ("orphan", "unseen")
+    assert {"orphan": 0, "no_recipient_row": 0} == {
+        name: second.verdicts.get(name, 0) for name in ("orphan", "no_recipient_row")
     }
 
 

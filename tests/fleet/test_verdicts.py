@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.fleet.cases import CASES, ELSEWHERE, FILES, RULES, evidence, expected
 
+from onceward.fleet.coverage import Reading
 from onceward.fleet.engine import give_verdicts
 from onceward.fleet.evidence import COLUMNS
 from onceward.fleet.loading import workspace
 from onceward.fleet.verdicts import NAMES
-from onceward.fleet.witnesses import Reading
 
 Key = tuple[str, str, str]
 

@@ -7,20 +7,20 @@ from typing import Final, cast
 
 import apsw
 
+from onceward.fleet.coverage import CoverageIndex, OpenVerdict, Reading
 from onceward.fleet.verdict_sql import (
-    ANSWERED,
-    ASKING,
+    ASKING_FILE,
     FACTS,
+    FINAL_VERDICT,
     FRAME,
     KEY,
     MINTED,
-    QUESTIONS,
+    OPEN_VERDICTS,
+    PROVISIONAL_VERDICT,
     RECIPIENT_SAYS,
     SENDER_SAYS,
-    STATED,
 )
 from onceward.fleet.verdicts import Rules
-from onceward.fleet.witnesses import Question, Reading, Witnesses
 
 MESSAGES: Final = f"CREATE TABLE messages ({', '.join(FRAME)}, file)"
 GROUPED: Final = (
@@ -32,8 +32,8 @@ WHOLE: Final = "GROUP BY id, sender, recipient"
 STATE: Final = f"""
 INSERT INTO messages
 SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, created_at, sent_at,
-       ended_at, received_at, marked_at, effect_at, lane, out_seq, in_seq, mark_seq, {ASKING}
-  FROM (SELECT *, {STATED} AS verdict FROM ({GROUPED}))
+       ended_at, received_at, marked_at, effect_at, lane, out_seq, in_seq, mark_seq, {ASKING_FILE}
+  FROM (SELECT *, {PROVISIONAL_VERDICT} AS verdict FROM ({GROUPED}))
 """
 CHOSEN: Final = f"SELECT DISTINCT sender, recipient FROM messages WHERE NOT {MINTED}"
 OWNERS: Final = """
@@ -47,20 +47,21 @@ BY_OWNER: Final = f"""{SHARED}
           (SELECT o.owner FROM temp.owner AS o WHERE o.sender = evidence.sender
               AND o.recipient = evidence.recipient AND o.file = evidence.file)
 """
-ASKED: Final = f"""
-SELECT DISTINCT verdict, sender, recipient, file FROM messages WHERE verdict IN {QUESTIONS}
+OPEN: Final = f"""
+SELECT DISTINCT verdict, sender, recipient, file FROM messages WHERE verdict IN {OPEN_VERDICTS}
 """
-WITNESSES: Final = """
-CREATE TEMP TABLE witness (question, of_sender, of_recipient, of_file, known, horizon_id,
-                           pruned_id, pruned_at, upto_at,
-                           PRIMARY KEY (question, of_sender, of_recipient, of_file)) WITHOUT ROWID
+COVERAGE: Final = """
+CREATE TEMP TABLE coverage (
+    of_verdict, of_sender, of_recipient, of_file, known, horizon_id, pruned_id, pruned_at, upto_at,
+    PRIMARY KEY (of_verdict, of_sender, of_recipient, of_file)
+) WITHOUT ROWID
 """
-WITNESS: Final = "INSERT INTO temp.witness VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-ANSWER: Final = f"""
-UPDATE messages SET verdict = {ANSWERED}
-  FROM temp.witness AS w
- WHERE verdict IN {QUESTIONS} AND w.question = verdict AND w.of_sender = sender
-   AND w.of_recipient = recipient AND w.of_file = file
+COVER: Final = "INSERT INTO temp.coverage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+COMPLETE: Final = f"""
+UPDATE messages SET verdict = {FINAL_VERDICT}
+  FROM temp.coverage AS c
+ WHERE verdict IN {OPEN_VERDICTS} AND c.of_verdict = verdict AND c.of_sender = sender
+   AND c.of_recipient = recipient AND c.of_file = file
 """
 
 
@@ -68,24 +69,23 @@ def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rule
     """Fill the table ``messages`` of a workspace: every message of its evidence, with a verdict."""
     con.execute(MESSAGES)
     con.execute(_state(rules, WHOLE))
-    known = Witnesses(readings)
+    known = CoverageIndex(readings)
     if known.twins:
         _split(con, known, rules)
-    con.execute(WITNESSES)
-    asked = con.execute(ASKED).fetchall()
-    for question, sender, recipient, file in asked:
-        one = known.answer(
-            cast("Question", question), str(sender), str(recipient), cast("int", file)
+    con.execute(COVERAGE)
+    for verdict, sender, recipient, file in con.execute(OPEN).fetchall():
+        one = known.coverage(
+            cast("OpenVerdict", verdict), str(sender), str(recipient), cast("int", file)
         )
-        con.execute(WITNESS, (question, sender, recipient, file, *one.told))
-    con.execute(ANSWER.format(cutoff=rules.cutoff, grace=rules.grace_ms))
+        con.execute(COVER, (verdict, sender, recipient, file, *one.columns))
+    con.execute(COMPLETE.format(cutoff=rules.cutoff, grace=rules.grace_ms))
 
 
 def _state(rules: Rules, group: str) -> str:
     return STATE.format(cutoff=rules.cutoff, late=rules.late_ms, group=group)
 
 
-def _split(con: apsw.Connection, known: Witnesses, rules: Rules) -> None:
+def _split(con: apsw.Connection, known: CoverageIndex, rules: Rules) -> None:
     """Tell messages of two tenants apart that have the same chosen id and the same names."""
     con.execute(OWNERS)
     for sender, recipient in con.execute(CHOSEN).fetchall():

@@ -65,7 +65,7 @@ OWN: Final = frozenset({"sender", "recipient", "id", "seq"})
 """Columns of evidence that every view has."""
 OWN_CONSUMER: Final = "+\"consumer\" = ''"
 """Marks of the agent itself; the plus keeps SQLite from building an index for it."""
-WITNESS: Final = """
+FILE_FACTS: Final = """
 SELECT json_object(
        'agent', i.agent, 'file_id', i.file_id, 'pruned_at', i.outbox_pruned_at,
        'streams', json((SELECT json_group_object(s.sender, json_array(s.epoch, s.horizon_id))
@@ -73,7 +73,7 @@ SELECT json_object(
        'peers', json((SELECT json_group_object(p.name, p.epoch) FROM onceward_peers AS p)))
   FROM onceward_file AS i
 """
-"""A file's own words: its agent, and up to where its records are complete."""
+"""The agent of a file, its streams, and up to where its records are complete, as JSON."""
 
 
 def expression(box: str, column: str) -> str:

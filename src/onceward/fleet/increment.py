@@ -9,13 +9,13 @@ from typing import Final
 
 import apsw
 
+from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
 from onceward.fleet.loading import add, attached, reading_of
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.unsettled import KnownFile, Places, State, continues, places_of
 from onceward.fleet.verdict_sql import MINTED
-from onceward.fleet.witnesses import READ, Reading
 from onceward.model.clock import Millis
 
 AGAIN: Final = (

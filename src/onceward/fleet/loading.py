@@ -11,9 +11,9 @@ from urllib.parse import quote
 import apsw
 
 from onceward.db.connection import connect
-from onceward.fleet.evidence import COLUMNS, VIEWS, WITNESS, expression, where
+from onceward.fleet.coverage import Reading
+from onceward.fleet.evidence import COLUMNS, FILE_FACTS, VIEWS, expression, where
 from onceward.fleet.opening import Source, Unreadable, lacking, opened, translated
-from onceward.fleet.witnesses import Reading
 
 WORK: Final = (
     "PRAGMA page_size = 32768",  # rows are written and read in bulk: a sixth less work
@@ -95,7 +95,7 @@ def reading_of(con: apsw.Connection, path: str) -> Reading:
         Unreadable: it says what no agent's file does.
 
     """
-    [(told,)] = con.execute(WITNESS).fetchall()
+    [(told,)] = con.execute(FILE_FACTS).fetchall()
     try:
         return Reading.of(path, str(told))
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import apsw
 
+from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import COLUMNS, VIEWS, expression, number_of, where
-from onceward.fleet.witnesses import READ, Reading
 
 NAME: Final = re.compile(r'"(\w+)"')
 RAW: Final = "CREATE TEMP TABLE raw_{box} ({names})"

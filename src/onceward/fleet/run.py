@@ -12,6 +12,7 @@ import apsw
 
 from onceward.errors import InvalidArgument
 from onceward.fleet import manifest
+from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.engine import give_verdicts
 from onceward.fleet.figures import measure
 from onceward.fleet.files import find
@@ -23,7 +24,6 @@ from onceward.fleet.report import Report, html
 from onceward.fleet.summary import report_of
 from onceward.fleet.unsettled import State, kept
 from onceward.fleet.verdicts import Rules
-from onceward.fleet.witnesses import READ, Reading
 
 JOB: Final = "reconcile"
 MESSAGES: Final = "messages.db"

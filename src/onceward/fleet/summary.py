@@ -10,9 +10,9 @@ from heapq import nsmallest
 from math import ceil, log
 from typing import Any, Final
 
+from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.report import Report
 from onceward.fleet.verdicts import VERDICTS, Rules
-from onceward.fleet.witnesses import READ, Reading
 
 LISTED: Final = 200
 """Rows of each kind that a report lists at most; the tables beside it have all."""

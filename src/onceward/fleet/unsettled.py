@@ -14,12 +14,12 @@ import apsw
 
 from onceward.db.connection import connect, translate_error
 from onceward.errors import OncewardError, StoreCorrupt
+from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
 from onceward.fleet.manifest import OutputBusy
 from onceward.fleet.verdict_sql import MINTED
 from onceward.fleet.verdicts import VERDICTS
-from onceward.fleet.witnesses import Reading
 from onceward.model.clock import Millis
 
 CREATE: Final = """

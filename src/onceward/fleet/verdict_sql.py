@@ -37,7 +37,7 @@ Aggregates over the evidence of one message, beside ``max(lane)``.
 A copy of a file, such as a backup in the same folder, says the same twice and adds nothing: an
 acceptance is told from another by its moment, an effect by moment and sequence of its mark.
 """
-QUESTIONS: Final = ("unsent", "unseen")
+OPEN_VERDICTS: Final = ("no_sender_row", "no_recipient_row")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
 MINTED: Final = (
     "(length(id) = 36 AND substr(id, 9, 1) = '-' AND substr(id, 15, 1) = '7'"
@@ -49,10 +49,10 @@ sender: two tenants may have chosen the same.
 """
 PROCESSED: Final = "(in_state = 5 OR mark = 4)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
-STATED: Final = f"""CASE
+PROVISIONAL_VERDICT: Final = f"""CASE
 WHEN effect_at < effect_last_at OR effect_seq < effect_last_seq THEN 'double_processed'
 WHEN received_at < received_last_at                         THEN 'duplicated'
-WHEN out_state = 0 AND out_dead = 0                         THEN 'unsent'
+WHEN out_state = 0 AND out_dead = 0                         THEN 'no_sender_row'
 WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
 WHEN {PROCESSED} AND out_dead > 0                           THEN 'late'
 WHEN {PROCESSED} AND effect_at - created_at > {{late}}      THEN 'late'
@@ -62,7 +62,7 @@ WHEN in_state = 4 OR mark = 2                               THEN 'dropped'
 WHEN in_state = 3 OR mark = 1                               THEN 'expired'
 WHEN in_state > 0 AND received_at > {{cutoff}}              THEN 'in_flight'
 WHEN in_state > 0                                           THEN 'unprocessed'
-WHEN out_state = 7                                          THEN 'unseen'
+WHEN out_state = 7                                          THEN 'no_recipient_row'
 WHEN out_state = 6                                          THEN 'dead_lettered'
 WHEN out_state = 5                                          THEN 'dropped'
 WHEN out_state = 4                                          THEN 'cancelled'
@@ -72,16 +72,16 @@ ELSE 'in_flight' END"""
 SEEN_AT: Final = "coalesce(marked_at, received_at)"
 ENDED_THERE: Final = "(mark_seq IS NOT NULL OR recipient_says NOT IN ('pending', 'processing'))"
 PRUNED: Final = f"(CASE WHEN {MINTED} THEN id < pruned_id ELSE {SEEN_AT} < pruned_at END)"
-# Of a message with its witness: {known} of it is 1 where a file of the agent in question was read.
-ANSWERED: Final = f"""CASE verdict
-WHEN 'unsent' THEN CASE
+# Of a message with its coverage: known is 1 where a file of the side without a row was read.
+FINAL_VERDICT: Final = f"""CASE verdict
+WHEN 'no_sender_row' THEN CASE
     WHEN known = 0                                          THEN 'unwitnessed'
     WHEN {SEEN_AT} > {{cutoff}}                             THEN 'in_flight'
     WHEN {SEEN_AT} > upto_at - {{grace}}                    THEN 'unwitnessed'
     WHEN {PRUNED} AND {ENDED_THERE}                         THEN 'forgotten'
     WHEN {PRUNED}                                           THEN 'unprocessed'
     ELSE 'orphan' END
-WHEN 'unseen' THEN CASE
+WHEN 'no_recipient_row' THEN CASE
     WHEN ended_at > {{cutoff}}                              THEN 'in_flight'
     WHEN ended_at > upto_at - {{grace}}                     THEN 'unwitnessed'
     WHEN known = 0                                          THEN 'unwitnessed'
@@ -98,8 +98,8 @@ RECIPIENT_SAYS: Final = (
     f" WHEN mark > 0 THEN {spelt('mark', OUTCOMES, 'nothing')} || ', marked'"
     " ELSE 'nothing' END"
 )
-ASKING: Final = "coalesce(CASE verdict WHEN 'unsent' THEN in_file ELSE out_file END, 0)"
-"""The file whose message it is, and that asks for a witness."""
+ASKING_FILE: Final = "coalesce(CASE verdict WHEN 'no_sender_row' THEN in_file ELSE out_file END, 0)"
+"""The file that has a row of the message, the sender's if both have."""
 TEXTS: Final = ("sender", "recipient", "id", "verdict", "sender_says", "recipient_says")
 MOMENTS: Final = ("created_at", "sent_at", "ended_at", "received_at", "marked_at", "processed_at")
 SEQUENCES: Final = ("out_seq", "in_seq", "mark_seq")

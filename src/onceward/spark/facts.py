@@ -10,30 +10,31 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, expr
 
 from onceward.fleet.columns import EVIDENCE
+from onceward.fleet.coverage import READ, CoverageIndex, Reading
 from onceward.fleet.evidence import COLUMNS, VIEWS, expression
 from onceward.fleet.opening import FILE_STATES
 from onceward.fleet.states import spelt
 from onceward.fleet.verdict_sql import (
-    ANSWERED,
-    ASKING,
+    ASKING_FILE,
     FACTS,
+    FINAL_VERDICT,
     FRAME,
     KEY,
     MINTED,
     MOMENTS,
-    QUESTIONS,
+    OPEN_VERDICTS,
+    PROVISIONAL_VERDICT,
     RECIPIENT_SAYS,
     SENDER_SAYS,
     SEQUENCES,
-    STATED,
     TEXTS,
 )
 from onceward.fleet.verdicts import Rules
-from onceward.fleet.witnesses import READ, Reading, Witnesses
 
 FILE_STATE: Final = "max(CASE WHEN side = 0 THEN state ELSE 0 END)"
 VERDICT: Final = (
-    f"CASE WHEN sender IS NULL THEN {spelt('file_state', FILE_STATES, 'corrupt')} ELSE {STATED} END"
+    f"CASE WHEN sender IS NULL THEN {spelt('file_state', FILE_STATES, 'corrupt')}"
+    f" ELSE {PROVISIONAL_VERDICT} END"
 )
 """The verdict on a message; in the row of a file whether it was read."""
 DDL: Final = ", ".join(
@@ -45,9 +46,9 @@ DDL: Final = ", ".join(
     )
     for name in names
 )
-"""The columns of a judged message, and the file that asks for a witness."""
-WITNESS: Final = (
-    "question string, of_sender string, of_recipient string, of_file bigint, known int,"
+"""The columns of a message with its verdict, and the file that has a row of it."""
+COVERAGE: Final = (
+    "of_verdict string, of_sender string, of_recipient string, of_file bigint, known int,"
     " horizon_id string, pruned_id string, pruned_at bigint, upto_at bigint"
 )
 CHOSEN: Final = f"sender is not null and not {MINTED}"
@@ -90,7 +91,7 @@ def state(facts: DataFrame, rules: Rules) -> DataFrame:
         *(expr(f"timestamp_millis({at}) as {name}") for name, at in moments),
         "lane",
         *SEQUENCES,
-        expr(ASKING).alias("file"),
+        expr(ASKING_FILE).alias("file"),
     )
 
 
@@ -113,7 +114,7 @@ def owners(stated: DataFrame, read: Iterable[Reading], archived: DataFrame | Non
 
     None if *archived* evidence has such messages: it does not say of which tenant they are.
     """
-    known = Witnesses(read)
+    known = CoverageIndex(read)
     if not known.twins:
         return []
     pairs = stated.where(CHOSEN).select("sender", "recipient").distinct().collect()
@@ -136,21 +137,21 @@ def apart(said: DataFrame, found: list[Owner], rules: Rules) -> DataFrame:
     return state(gather(files.unionByName(chosen), "owner"), rules)
 
 
-def answer(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFrame:
-    """Return the messages with all questions answered by the files that were read."""
-    messages, known = stated.where("sender is not null"), Witnesses(read)
-    asked = messages.where(f"verdict in {QUESTIONS}").select(
+def decided(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFrame:
+    """Return the messages with final verdicts: what the files that were read cover is decided."""
+    messages, known = stated.where("sender is not null"), CoverageIndex(read)
+    unfinished = messages.where(f"verdict in {OPEN_VERDICTS}").select(
         "verdict", "sender", "recipient", "file"
     )
     rows = []
-    for question, sender, recipient, file in asked.distinct().collect():
-        one = known.answer(question, sender, recipient, file)
-        rows.append((question, sender, recipient, file, *one.told))
-    witnesses = stated.sparkSession.createDataFrame(rows, WITNESS)
-    same = "question = verdict and of_sender = sender and of_recipient = recipient"
-    joined = messages.join(broadcast(witnesses), expr(f"{same} and of_file = file"), "left")
+    for verdict, sender, recipient, file in unfinished.distinct().collect():
+        one = known.coverage(verdict, sender, recipient, file)
+        rows.append((verdict, sender, recipient, file, *one.columns))
+    coverage = stated.sparkSession.createDataFrame(rows, COVERAGE)
+    same = "of_verdict = verdict and of_sender = sender and of_recipient = recipient"
+    joined = messages.join(broadcast(coverage), expr(f"{same} and of_file = file"), "left")
     numbers = {name: expr(f"unix_millis({name})") for name in MOMENTS}
-    verdict = expr(ANSWERED.format(cutoff=rules.cutoff, grace=rules.grace_ms))
+    verdict = expr(FINAL_VERDICT.format(cutoff=rules.cutoff, grace=rules.grace_ms))
     times = {name: expr(f"timestamp_millis({name})") for name in MOMENTS}
     return (
         joined.withColumns(numbers).withColumn("verdict", verdict).withColumns(times).select(*FRAME)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from onceward.fleet import plan
 from onceward.fleet.columns import VIEWS, InvalidOption, Kind, tables
-from onceward.fleet.evidence import WITNESS, file_row
+from onceward.fleet.evidence import FILE_FACTS, file_row
 from onceward.fleet.opening import FILE_STATES, Source, Unreadable, opened
 from onceward.fleet.rows import TYPES, Wanted, batches, edges, snapshot
 from onceward.model.log import log
@@ -123,7 +123,7 @@ def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.Re
             for part in options.chosen.parts:
                 yield from batches(source, part, wanted, piece)
             if options.table == "evidence":
-                [(said,)] = source.con.execute(WITNESS).fetchall()
+                [(said,)] = source.con.execute(FILE_FACTS).fetchall()
                 row = file_row(piece.path, state=1 + FILE_STATES.index("read"), said=str(said))
                 yield _record(wanted, row)
 

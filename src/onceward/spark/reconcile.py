@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.fleet import manifest
 from onceward.fleet.columns import EVIDENCE
+from onceward.fleet.coverage import Reading
 from onceward.fleet.report import Report
 from onceward.fleet.run import JOB, OnStep, finish
 from onceward.fleet.summary import report_of
-from onceward.fleet.verdict_sql import MINTED, MOMENTS, QUESTIONS, SEQUENCES
+from onceward.fleet.verdict_sql import MINTED, MOMENTS, OPEN_VERDICTS, SEQUENCES
 from onceward.fleet.verdicts import Rules
-from onceward.fleet.witnesses import Reading
-from onceward.spark.facts import DDL, alone, answer, apart, gather, owners, readings, state
+from onceward.spark.facts import DDL, alone, apart, decided, gather, owners, readings, state
 from onceward.spark.fleet import Fleet
 from onceward.spark.measure import sums, write
 
@@ -28,7 +28,7 @@ PLAIN: Final = {
 """Columns whose values hardly repeat: looking for repetitions in them was half of all writing."""
 WHOLE: Final = {"partitionOverwriteMode": "static"}
 """Also in a session that is set otherwise: rows of an interrupted run must not stay."""
-OPEN: Final = f"sender is null or verdict in {QUESTIONS} or not {MINTED}"
+OPEN: Final = f"sender is null or verdict in {OPEN_VERDICTS} or not {MINTED}"
 
 
 def reconcile(evidence: DataFrame, rules: Rules) -> DataFrame:
@@ -43,10 +43,10 @@ def reconcile(evidence: DataFrame, rules: Rules) -> DataFrame:
     read = _told(stated)
     found = owners(stated, read, evidence.where("file is null"))
     if not found:
-        return answer(stated, read, rules)
+        return decided(stated, read, rules)
     both = apart(evidence, found, rules).localCheckpoint()
-    rest = answer(alone(stated, found), read, rules)
-    return rest.unionByName(answer(both, _told(both), rules))
+    rest = decided(alone(stated, found), read, rules)
+    return rest.unionByName(decided(both, _told(both), rules))
 
 
 def _told(stated: DataFrame) -> list[Reading]:
@@ -126,9 +126,9 @@ def _judged(
 
     def judged() -> DataFrame:
         if not found:
-            return answer(opened, read, rules)
-        rest = answer(alone(opened, found), read, rules)
-        return rest.unionByName(answer(both, _files(work / "apart"), rules))
+            return decided(opened, read, rules)
+        rest = decided(alone(opened, found), read, rules)
+        return rest.unionByName(decided(both, _files(work / "apart"), rules))
 
     on_step("judging")
     stored(spark, work / "judged", DDL, judged)

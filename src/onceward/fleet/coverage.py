@@ -1,4 +1,4 @@
-"""Know which file answers for an agent, and up to where each file's records are complete."""
+"""Tell which files cover an agent's messages, and up to where their records are complete."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from onceward.fleet.evidence import number_of
 from onceward.model.clock import Millis
 from onceward.model.ids import time_prefix
 
-Question = Literal["unsent", "unseen"]
-"""``unsent``: has its sender a record of the message? ``unseen``: has its recipient?"""
+OpenVerdict = Literal["no_sender_row", "no_recipient_row"]
+"""One side has no row of a message: was it pruned, or was it never there?"""
 READ: Final = "read"
 ALWAYS: Final = 2**62
 """A moment after all others."""
@@ -54,31 +54,31 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """The answer of the files of one agent to one file's questions about a sender or recipient."""
+class Coverage:
+    """Says up to where the files of one end would have a row of another file's messages."""
 
-    question: Question
+    verdict: OpenVerdict
     sender: str
     recipient: str
     file: int
-    """The asking file; 0 where it is not known."""
+    """The file that has the messages; 0 where it is not known."""
     known: int
-    """Whether a file of the asked agent was read: 1 or 0."""
+    """Whether a file of the missing side was read: 1 or 0."""
     horizon_id: str = ""
     """Dedup records of ids up to this one may have been pruned."""
     pruned_id: str = ""
     """The outbox may have been pruned of ids below this one."""
     pruned_at: Millis = 0
     upto_at: Millis = ALWAYS
-    """Of what happened later the asked files do not know yet."""
+    """The files that were read have nothing that happened later."""
 
     @property
-    def told(self) -> tuple[int, str, str, Millis, Millis]:
-        """The answer as columns: ``known, horizon_id, pruned_id, pruned_at, upto_at``."""
+    def columns(self) -> tuple[int, str, str, Millis, Millis]:
+        """The values of ``known, horizon_id, pruned_id, pruned_at, upto_at``."""
         return self.known, self.horizon_id, self.pruned_id, self.pruned_at, self.upto_at
 
 
-class Witnesses:
+class CoverageIndex:
     """
     The files of a fleet, by agent and by file id.
 
@@ -95,20 +95,20 @@ class Witnesses:
                 self._files[one.agent].add(one.file)
                 self._copies[one.file].append(one)
 
-    def answer(self, question: Question, sender: str, recipient: str, file: int) -> Witness:
-        """Return what the agent that is asked can prove to the file that asks."""
-        if question == "unseen":
-            asked = self._not_taken(file, self._files[recipient], sender, recipient)
-            horizon = max((self._horizon(one, sender) for one in asked), default="")
-            known, upto = int(bool(asked)), self._upto(asked)
-            return Witness(question, sender, recipient, file, known, horizon, upto_at=upto)
-        asked = self._not_taken(file, self._files[sender], sender, recipient)
+    def coverage(self, verdict: OpenVerdict, sender: str, recipient: str, file: int) -> Coverage:
+        """Return what covers the messages of *file* at the end that has no row of them."""
+        if verdict == "no_recipient_row":
+            others = self._not_taken(file, self._files[recipient], sender, recipient)
+            horizon = max((self._horizon(one, sender) for one in others), default="")
+            known, upto = int(bool(others)), self._upto(others)
+            return Coverage(verdict, sender, recipient, file, known, horizon, upto_at=upto)
+        others = self._not_taken(file, self._files[sender], sender, recipient)
         pruned = max(
-            (copy.pruned_at or 0 for one in asked for copy in self._copies[one]), default=0
+            (copy.pruned_at or 0 for one in others for copy in self._copies[one]), default=0
         )
         prefix = time_prefix(pruned) if pruned else ""
-        known, upto = int(bool(asked)), self._upto(asked)
-        return Witness(question, sender, recipient, file, known, "", prefix, pruned, upto)
+        known, upto = int(bool(others)), self._upto(others)
+        return Coverage(verdict, sender, recipient, file, known, "", prefix, pruned, upto)
 
     @property
     def twins(self) -> bool:
