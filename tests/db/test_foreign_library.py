@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from onceward import Postbox
 from onceward.db import descriptors, foreign_library
@@ -84,6 +85,13 @@ def test_no_link_to_an_open_file_gets_past(
     with pytest.raises(ForeignHandle):
         sqlite3.connect(other)
     other.unlink()
+
+
+@guarded
+def test_the_standard_dialect_of_sqlalchemy_is_refused(box: Postbox) -> None:
+    """It connects by sqlite3; onceward.integrations.sqlalchemy has an engine for open files."""
+    with pytest.raises(ForeignHandle):
+        sa.create_engine(f"sqlite:///{box.path}").connect()
 
 
 @guarded

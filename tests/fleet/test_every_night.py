@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import apsw
@@ -165,10 +166,12 @@ def test_nights_add_up_to_a_run_over_everything(life: Life) -> None:
 
 
 @pytest.mark.broken("files are restored, copied and moved")
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason="pip install 'onceward[ship]' brings it")
 @pytest.mark.parametrize("life", [1, 4, 6, 7], indirect=True)
 def test_a_log_that_is_shipped_every_night_is_judged_as_the_files(life: Life) -> None:
     """Each message gets the verdict of the files, whatever they were yesterday."""
-    ship = pytest.importorskip("onceward.fleet.ship", reason="pip install 'onceward[ship]'")
+    from onceward.fleet import ship  # noqa: PLC0415 - it needs pyarrow
+
     log = str(life.folder / "log")
     for _ in range(5):
         life.work()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -15,7 +14,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from onceward import Agent, AsyncContext, Context, Depends, Postbox
-from onceward.errors import ForeignHandle, InvalidArgument, OutcomeUnknown, SendError, StoreError
+from onceward.errors import InvalidArgument, OutcomeUnknown, SendError, StoreError
 from onceward.integrations.sqlalchemy import (
     WrongThread,
     dbapi,
@@ -574,14 +573,6 @@ def test_a_url_opens_no_file(tmp_path: Path) -> None:
     """The dialect connects through an open postbox only."""
     with pytest.raises(sa.exc.InterfaceError, match=r"engine\(box\)"):
         sa.create_engine(f"sqlite+onceward:///{tmp_path}/shop.db").connect()
-
-
-def test_the_standard_dialect_is_refused_on_an_open_file(box: Postbox) -> None:
-    """A second SQLite library would drop the locks of the first."""
-    with pytest.raises(ForeignHandle):
-        sa.create_engine(f"sqlite:///{box.path}").connect()
-    with pytest.raises(ForeignHandle):
-        sqlite3.connect(box.path)
 
 
 def test_a_closed_postbox_is_told(box: Postbox, db: sa.Engine) -> None:
