@@ -2,7 +2,8 @@
 Measure how long every page takes: ``python -m tests.inspector.measure FOLDER [MESSAGES] [AGENTS]``.
 
 In FOLDER, which is new, it makes a file with so many messages and a home of so many agents, by
-default a million and a thousand, and prints the least and the most milliseconds of each page.
+default a million and a thousand, and prints the least and the most milliseconds of each page,
+and of those of a message with a body of 15 MB.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import apsw
 from starlette.testclient import TestClient
 from tests.inspector.homes import crowd, swollen
 
+from onceward import Postbox
 from onceward.inspector import app
 from onceward.testing import ManualClock
 
@@ -29,6 +31,11 @@ BIG = (
 MANY = (
     "/", "/?sort=out", "/?show=trouble", "/rates.json", "/agents/agent-0001",
     "/agents/agent-0001/messages", "/dead", "/search?q=agent-00", "/search?q=nothing",
+)  # fmt: skip
+LARGE = (
+    "/agents/near/messages/{id}", "/agents/far/messages/{id}", "/agents/near/conversations/{id}",
+    "/agents/near/messages?text=nothing", "/agents/far/messages?box=inbox&text=nothing",
+    "/search?q=nothing",
 )  # fmt: skip
 
 
@@ -47,8 +54,23 @@ def main() -> None:
     ).fetchall()
     con.close()
     crowd(folder / "many", agents, ManualClock(time.time_ns() // 1_000_000))
-    for place, pages in (("big", BIG), ("many", MANY)):
-        _measure(folder / place, [page.format(id=found) for page in pages])
+    heavy = _heavy(folder / "heavy")
+    for place, pages, one in (("big", BIG, found), ("many", MANY, ""), ("heavy", LARGE, heavy)):
+        _measure(folder / place, [page.format(id=one) for page in pages])
+
+
+def _heavy(folder: Path) -> str:
+    """Make two agents, and a message between them whose body has 15 MB; return its id."""
+    folder.mkdir()
+    body = {str(n): "x" * 1000 for n in range(15_000)}
+    with (
+        Postbox(folder / "near.db", agent="near", max_body=16 << 20) as near,
+        Postbox(folder / "far.db", agent="far", start=False, max_body=16 << 20) as far,
+    ):
+        near.peers.register("far", f"file:{far.path}")
+        sent = near.send("far", body)
+        assert 0 == near.flush(timeout=60)
+    return sent
 
 
 def _measure(place: Path, pages: list[str]) -> None:
