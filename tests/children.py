@@ -61,13 +61,11 @@ class Child(subprocess.Popen[str]):
 
     def hear(self) -> str:
         """Return the next line of its stdout, without its end; empty after the last."""
-        assert self.stdout is not None
-        return self.stdout.readline().rstrip("\n")
+        return _line(self.stdout).rstrip("\n")
 
     def read(self) -> str:
         """Return the next line of its stderr; empty after the last."""
-        assert self.stderr is not None
-        return self.stderr.readline()
+        return _line(self.stderr)
 
     def said(self, words: str) -> str:
         """Return the next line of its stderr with these words in it; fail if there is none."""
@@ -121,6 +119,15 @@ class Child(subprocess.Popen[str]):
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _line(pipe: IO[str] | None) -> str:
+    """Return the next line of a pipe, and read no byte behind it: that is for ``communicate``."""
+    assert pipe is not None
+    line = bytearray()
+    while not line.endswith(b"\n") and (byte := os.read(pipe.fileno(), 1)):
+        line += byte
+    return line.decode()
 
 
 def side_by_side(commands: Iterable[Sequence[object]], told: str | None = None) -> list[str]:
