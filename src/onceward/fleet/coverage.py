@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from onceward.fleet.evidence import number_of
 from onceward.model.clock import Millis
@@ -53,15 +53,9 @@ class Reading:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(NamedTuple):
     """Says up to where the files of one end would have a row of another file's messages."""
 
-    verdict: OpenVerdict
-    sender: str
-    recipient: str
-    file: int
-    """The file that has the messages; 0 where it is not known."""
     known: int
     """Whether a file of the missing side was read: 1 or 0."""
     horizon_id: str = ""
@@ -71,11 +65,6 @@ class Coverage:
     pruned_at: Millis = 0
     upto_at: Millis = ALWAYS
     """The files that were read have nothing that happened later."""
-
-    @property
-    def columns(self) -> tuple[int, str, str, Millis, Millis]:
-        """The values of ``known, horizon_id, pruned_id, pruned_at, upto_at``."""
-        return self.known, self.horizon_id, self.pruned_id, self.pruned_at, self.upto_at
 
 
 class CoverageIndex:
@@ -96,19 +85,22 @@ class CoverageIndex:
                 self._copies[one.file].append(one)
 
     def coverage(self, verdict: OpenVerdict, sender: str, recipient: str, file: int) -> Coverage:
-        """Return what covers the messages of *file* at the end that has no row of them."""
+        """
+        Return what covers the messages of *file* at the end that has no row of them.
+
+        A file of number 0 is one that is not known.
+        """
+        end = recipient if verdict == "no_recipient_row" else sender
+        others = self._not_taken(file, self._files[end], sender, recipient)
+        known, upto = int(bool(others)), self._upto(others)
         if verdict == "no_recipient_row":
-            others = self._not_taken(file, self._files[recipient], sender, recipient)
             horizon = max((self._horizon(one, sender) for one in others), default="")
-            known, upto = int(bool(others)), self._upto(others)
-            return Coverage(verdict, sender, recipient, file, known, horizon, upto_at=upto)
-        others = self._not_taken(file, self._files[sender], sender, recipient)
+            return Coverage(known, horizon, upto_at=upto)
         pruned = max(
             (copy.pruned_at or 0 for one in others for copy in self._copies[one]), default=0
         )
         prefix = time_prefix(pruned) if pruned else ""
-        known, upto = int(bool(others)), self._upto(others)
-        return Coverage(verdict, sender, recipient, file, known, "", prefix, pruned, upto)
+        return Coverage(known, pruned_id=prefix, pruned_at=pruned, upto_at=upto)
 
     @property
     def twins(self) -> bool:

@@ -77,7 +77,7 @@ def give_verdicts(con: apsw.Connection, readings: Iterable[Reading], rules: Rule
         one = known.coverage(
             cast("OpenVerdict", verdict), str(sender), str(recipient), cast("int", file)
         )
-        con.execute(COVER, (verdict, sender, recipient, file, *one.columns))
+        con.execute(COVER, (verdict, sender, recipient, file, *one))
     con.execute(COMPLETE.format(cutoff=rules.cutoff, grace=rules.grace_ms))
 
 

@@ -146,7 +146,7 @@ def decided(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFra
     rows = []
     for verdict, sender, recipient, file in unfinished.distinct().collect():
         one = known.coverage(verdict, sender, recipient, file)
-        rows.append((verdict, sender, recipient, file, *one.columns))
+        rows.append((verdict, sender, recipient, file, *one))
     coverage = stated.sparkSession.createDataFrame(rows, COVERAGE)
     same = "of_verdict = verdict and of_sender = sender and of_recipient = recipient"
     joined = messages.join(broadcast(coverage), expr(f"{same} and of_file = file"), "left")
