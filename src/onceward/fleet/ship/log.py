@@ -80,6 +80,11 @@ class LoggedFile:
         """The Parquet objects that count, by their paths below the log's URI."""
         return self.manifest.segments
 
+    def segments_of(self, table: str, epoch: Epoch) -> list[Segment]:
+        """Return the segments of one table in one epoch."""
+        wanted = (table, epoch.number)
+        return [each for each in self.segments if (each.table, each.epoch) == wanted]
+
     @property
     def living(self) -> tuple[Epoch, ...]:
         """The epochs that files go on with; more than one if copies of the file go on."""
@@ -96,7 +101,7 @@ class LoggedFile:
             if one.number < other.number:
                 one, other = other, one
             shared = min(shared, one.inherited.get(table, 0))
-            one = next(each for each in self.manifest.epochs if each.number == one.parent)
+            one = self.manifest.of(one.parent)
         return shared
 
 
@@ -212,9 +217,7 @@ class ShippedLog:
     def _rows(
         self, file: LoggedFile, epoch: Epoch, table: str, columns: list[str] | None
     ) -> Iterator[pa.Table]:
-        wanted = (table, epoch.number)
-        of_epoch = [each for each in file.segments if (each.table, each.epoch) == wanted]
-        return last_versions(self._objects, of_epoch, columns)
+        return last_versions(self._objects, file.segments_of(table, epoch), columns)
 
     def known(self, file: LoggedFile, epoch: Epoch, table: str) -> dict[int, Known]:
         """Return the rows of a table that are there in one epoch, by sequence."""

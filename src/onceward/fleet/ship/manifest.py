@@ -122,9 +122,9 @@ class Manifest:
         """The folder of the file's manifests."""
         return folder_of(self.file_id)
 
-    def of(self, number: int) -> Epoch | None:
+    def of(self, number: int) -> Epoch:
         """Return an epoch by its number."""
-        return next((each for each in self.epochs if each.number == number), None)
+        return next(each for each in self.epochs if each.number == number)
 
     def lives(self, epoch: Epoch) -> bool:
         """Return whether a file was seen to go on with an epoch since the last one began."""

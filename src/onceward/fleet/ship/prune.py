@@ -24,7 +24,7 @@ from onceward.fleet.rows import snapshot
 from onceward.fleet.ship import segments
 from onceward.fleet.ship.changes import Budget, Limit, Present
 from onceward.fleet.ship.lineage import Found, recognised
-from onceward.fleet.ship.log import LoggedFile, ShippedLog, latest
+from onceward.fleet.ship.log import LAST, LoggedFile, ShippedLog, latest
 from onceward.fleet.ship.manifest import Segment
 from onceward.fleet.ship.tables import Row, Shape, digest_of
 from onceward.model.settings import DAY
@@ -38,8 +38,6 @@ KEEP: Final = 7 * DAY
 """Seconds before a file's latest moment that stay in the file."""
 SLICE: Final = 5000
 """Rows that are compared, and deleted, at once, if they are not large."""
-LAST: Final = 2**63 - 1
-"""The highest sequence that there can be."""
 LATEST: Final = """
 SELECT max(clock_at,
            coalesce((SELECT max(coalesce(ended_at, created_at)) FROM onceward_outbox), 0),
@@ -203,8 +201,7 @@ class _Archive:
 
     def __init__(self, log: ShippedLog, file: LoggedFile, found: Found, table: str) -> None:
         known = found.history in {"same", "copied"}
-        wanted = (table, found.epoch.number)
-        self._segments = [s for s in file.segments if known and (s.table, s.epoch) == wanted]
+        self._segments = file.segments_of(table, found.epoch) if known else []
         self._objects = log.objects
         self._read: dict[str, pa.Table] = {}
 
