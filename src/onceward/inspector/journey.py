@@ -133,9 +133,8 @@ def _of_recipient(found: FoundMessage) -> Iterator[Step]:
         yield _handling(row, recorded=bool(tries))
     if found.received:
         return
-    died = next((each for each in found.dead if each.origin != "outbox"), None)
-    if died is not None:
-        yield from _before_death(found, died)
+    if found.died_here is not None:
+        yield from _before_death(found, found.died_here)
         return
     for record in found.processed:
         told = "of its dedup record; the row was pruned"
@@ -202,7 +201,7 @@ def phases(sender: FoundMessage, recipient: FoundMessage) -> list[Phase]:
     """Return where the message was, one place after the other."""
     row = sender.sent
     arrived = recipient.received[0] if recipient.received else None
-    died = next((each for each in recipient.dead if each.origin != "outbox"), None)
+    died = recipient.died_here
     found: list[Phase] = []
     if row is not None:
         left_at = arrived.at if arrived else row.sent_at or row.ended_at

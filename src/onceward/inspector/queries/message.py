@@ -190,6 +190,11 @@ class FoundMessage:
         rows: list[StoredMessage | StoredDeath] = [*self.received, *self.dead]
         return self.sent or (rows[0] if rows else None)
 
+    @property
+    def died_here(self) -> StoredDeath | None:
+        """The dead letter of a message that this file had received."""
+        return next((each for each in self.dead if each.origin != "outbox"), None)
+
 
 def message(reader: Reader, message_id: str, *, senders: tuple[str, ...] = ()) -> FoundMessage:
     """Return what a file stores about a message; *senders* may have a dedup record here."""
