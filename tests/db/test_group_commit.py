@@ -10,7 +10,7 @@ import pytest
 from tests.db.commits import commits
 
 from onceward import Postbox
-from onceward.db.transaction import ROWS_PER_INSERT, StoreTransaction
+from onceward.db.transaction import ROWS_PER_INSERT, SavepointMark, StoreTransaction
 from onceward.errors import InvalidMessage, OutcomeUnknown, QueueFull, StoreError, StoreFault
 
 WRITERS = 32
@@ -129,7 +129,7 @@ def test_a_leader_whose_transaction_breaks_tells_all_who_wait(
         message = "mine"
         raise KeyError(message)
 
-    def broken(tx: StoreTransaction) -> None:
+    def broken(tx: StoreTransaction, mark: SavepointMark) -> None:
         message = "disk I/O error"
         raise StoreFault(message)
 
@@ -166,7 +166,7 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(
         message = "mine"
         raise KeyError(message)
 
-    def broken(tx: StoreTransaction) -> None:
+    def broken(tx: StoreTransaction, mark: SavepointMark) -> None:
         message = "disk I/O error"
         raise StoreFault(message)
 

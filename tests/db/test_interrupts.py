@@ -214,3 +214,23 @@ def test_an_interrupt_before_a_savepoint_undoes_nothing(
 
     assert [1] == raised
     assert {"inside", "beside"} == {past.body for past in box.history().messages}
+
+
+def test_a_savepoint_that_an_interrupt_left_open_is_not_taken_for_the_outer_one(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An inner block that is interrupted is undone whole, and what follows it is committed."""
+    box, real = opened(durability="fast"), StoreTransaction.savepoint
+
+    def interrupted_behind(tx: StoreTransaction) -> SavepointMark:
+        real(tx)
+        raise KeyboardInterrupt
+
+    with box.begin() as outer:
+        with suppress(KeyboardInterrupt), box.begin() as inner:
+            inner.send("b", "undone")
+            monkeypatch.setattr(StoreTransaction, "savepoint", interrupted_behind)
+            box.send("b", "interrupted")
+        outer.send("b", "kept")
+
+    assert ["kept"] == [past.body for past in box.history().messages]

@@ -177,7 +177,7 @@ def test_a_transaction_that_ended_takes_nothing_more(ledger: Postbox, sql: str) 
     assert ([], 0) == seen(ledger)
 
 
-@pytest.mark.parametrize("sql", ["SAVEPOINT mine", "RELEASE job", "ROLLBACK TO job"])
+@pytest.mark.parametrize("sql", ["SAVEPOINT mine", "RELEASE job1", "ROLLBACK TO job1"])
 def test_savepoints_of_the_users_own_do_not_break_the_block(ledger: Postbox, sql: str) -> None:
     """Whatever savepoints a user makes, an exception undoes all and the postbox works on."""
     with pytest.raises((StoreError, apsw.SQLError, KeyError)), ledger.begin() as outer:

@@ -19,7 +19,13 @@ from threading import Lock, Semaphore, get_ident
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from onceward.db.file_checks import FileKey, file_key
-from onceward.db.transaction import Handle, Store, StoreTransaction, TransactionHost
+from onceward.db.transaction import (
+    Handle,
+    SavepointMark,
+    Store,
+    StoreTransaction,
+    TransactionHost,
+)
 from onceward.errors import (
     Busy,
     ForkedProcess,
@@ -106,21 +112,20 @@ class WriteRequest(Generic[T]):
         """Run the work and keep its result or its translated error; undo failed *nested* work."""
         self.tx, self.error = tx, None
         tx.effects, tx.message_ids = self.effects, self.ids = [], []
-        opened = False
+        mark = None
         try:
             if nested:
-                tx.savepoint()
-                opened = True
+                mark = tx.savepoint()
             self.result = self.work(tx)  # type: ignore[misc]  # callers without work are not attempted
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
             self.error = mapped(error)
             if self.error is not error:
                 self.error.__cause__ = error
-            if opened:  # not by an interrupt; else that of an outer unit would be undone, or none
-                tx.rollback_savepoint()
+            if mark is not None:
+                tx.rollback_savepoint(mark)
             return
-        if nested:
-            tx.release_savepoint()
+        if mark is not None:
+            tx.release_savepoint(mark)
 
     def unknown(self, error: BaseException) -> OutcomeUnknown:
         """Return the error of a caller whose COMMIT may or may not have happened."""
@@ -696,10 +701,11 @@ class Writer:
 
         All of it is run as one; where that fails, each piece in a savepoint of its own.
         """
-        error = self._run_as_one(batch, tx)
+        mark = tx.savepoint()
+        error = self._run_as_one(batch, tx, mark)
         if error is None:
             return None
-        tx.rollback_savepoint()
+        tx.rollback_savepoint(mark)
         for request in batch:
             if not tx.alive:
                 break
@@ -709,10 +715,9 @@ class Writer:
         return error
 
     def _run_as_one(
-        self, batch: list[WriteRequest[Any]], tx: StoreTransaction
+        self, batch: list[WriteRequest[Any]], tx: StoreTransaction, mark: SavepointMark
     ) -> BaseException | None:
         """Run a batch in one savepoint, its rows gathered; return the first error, if any."""
-        tx.savepoint()
         try:
             with tx.batch_inserts():
                 for request in batch:
@@ -720,7 +725,7 @@ class Writer:
                     if request.error is not None:
                         tx.batched_inserts.clear()
                         return self._attribute_error(request, batch[0])
-            tx.release_savepoint()
+            tx.release_savepoint(mark)
         except Exception as error:  # noqa: BLE001 - run alone, each request meets its own error
             return self._store.translate_error(error)
         return None

@@ -85,10 +85,11 @@ class Store(Protocol):
 
 
 class SavepointMark(NamedTuple):
-    """How many effects and message ids a transaction had when a savepoint was opened."""
+    """How many effects and message ids a transaction had when a savepoint was opened, its name."""
 
     effects: int
     message_ids: int
+    name: str = ""
 
 
 class StoreTransaction:
@@ -108,6 +109,7 @@ class StoreTransaction:
         "on_durable",
         "outgoing",
         "rolled_back",
+        "savepoints",
         "wakeups",
     )
 
@@ -128,6 +130,11 @@ class StoreTransaction:
         """True once SQLite has rolled this transaction back."""
         self.durable = False
         """True once it was committed to the file that other processes see."""
+        self.savepoints = 0
+        """
+        How many were opened, which names them: the inner unit that an interrupt leaves
+        open is not taken for the outer one.
+        """
         self.batching = False
         """Whether rows are gathered instead of written one by one."""
         self.blocks = 0
@@ -237,29 +244,30 @@ class StoreTransaction:
         except BaseException:
             self.rollback_savepoint(mark)
             raise
-        self.release_savepoint()
+        self.release_savepoint(mark)
 
     def savepoint(self) -> SavepointMark:
         """Open an inner unit that can be undone alone; return the mark to undo it by."""
         if self.batched_inserts:
             self._write_batched()
-        self.handle.execute("SAVEPOINT job", can_cache=False)
-        return SavepointMark(len(self.effects), len(self.message_ids))
+        self.savepoints += 1
+        mark = SavepointMark(len(self.effects), len(self.message_ids), f"job{self.savepoints}")
+        self.handle.execute(f"SAVEPOINT {mark.name}", can_cache=False)
+        return mark
 
-    def release_savepoint(self) -> None:
+    def release_savepoint(self, mark: SavepointMark) -> None:
         """End the inner unit, its writes joining the transaction's."""
         if self.batched_inserts:
             self._write_batched()
-        self.handle.execute("RELEASE job", can_cache=False)
+        self.handle.execute(f"RELEASE {mark.name}", can_cache=False)
 
-    def rollback_savepoint(self, mark: SavepointMark | None = None) -> None:
+    def rollback_savepoint(self, mark: SavepointMark) -> None:
         """Undo the inner unit, and what it noted since *mark*; a no-op where SQLite undid all."""
         self.batched_inserts.clear()
-        if mark is not None:
-            del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
+        del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
         if self.alive:
-            self.handle.execute("ROLLBACK TO job", can_cache=False)
-            self.handle.execute("RELEASE job", can_cache=False)
+            self.handle.execute(f"ROLLBACK TO {mark.name}", can_cache=False)
+            self.handle.execute(f"RELEASE {mark.name}", can_cache=False)
 
 
 class TransactionHost(Protocol):

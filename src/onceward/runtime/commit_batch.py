@@ -161,7 +161,7 @@ class HandlerCommitBatch:
         with self._lock:
             if self._tx is not None:
                 if self._inside:
-                    self._tx.release_savepoint()
+                    self._tx.release_savepoint(self._mark)
                 self._outside()
             now = self._db.clock.monotonic()
             self._since = self._since or now

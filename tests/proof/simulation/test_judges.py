@@ -91,7 +91,7 @@ def stored_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def effects_survive_their_message(patch: pytest.MonkeyPatch) -> None:
     """Keep what a failing handler wrote."""
-    patch.setattr(commit_batch, "_undone", lambda tx, _: tx.release_savepoint() or True)
+    patch.setattr(commit_batch, "_undone", lambda tx, mark: tx.release_savepoint(mark) or True)
 
 
 def time_stands_still(patch: pytest.MonkeyPatch) -> None:
