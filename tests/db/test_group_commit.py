@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Barrier, Event, Thread, current_thread, main_thread
 from typing import Any
 
+import apsw
 import pytest
 from tests.db.commits import commits
 
@@ -495,3 +496,23 @@ def test_a_block_on_a_full_disk_is_all_or_nothing(box: Postbox) -> None:
         box.stats()["enqueued"],
         box.check(),
     )
+
+
+def test_a_commit_that_may_have_happened_stays_unknown_when_its_repetition_is_refused(
+    box: Postbox,
+) -> None:
+    """The first COMMIT is durable and reports an error, the second finds the file busy."""
+    refusals = iter((apsw.IOError("disk I/O error"), apsw.BusyError("database is locked")))
+
+    def refused(tx: StoreTransaction) -> None:
+        error = next(refusals)
+        if isinstance(error, apsw.IOError):
+            tx.commit()
+        raise error
+
+    box._db.writer.measured_commit = refused
+    with pytest.raises(OutcomeUnknown) as told:
+        box.send("b", 1)
+    box._db.writer.measured_commit = None
+
+    assert ["pending"] == list(map(box.resolve, told.value.message_ids))

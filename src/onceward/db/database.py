@@ -279,6 +279,8 @@ class Database:
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
         con.set_commit_hook(partial(getattr, self.writer, "refuses_commit"))
         con.set_rollback_hook(self.writer.rolled_back)
+        # A step of Python may be interrupted before it takes note; this one is none.
+        con.set_rollback_hook(partial(setattr, self.writer, "undone", 1), id="undone")
         self.writer.handle = con
         self.guard = ReplacedFileDetector(self.path)
         self._openings += 1

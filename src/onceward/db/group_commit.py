@@ -48,6 +48,7 @@ HELD: Final = (
     "other work of this process held the file for the whole deadline; "
     "nothing was written, try again"
 )
+INTERRUPTED: Final = "the thread that committed for others was interrupted twice"
 FORKED: Final = (
     "this postbox was opened before fork(): "
     "open it in processes started by spawn, or fork before opening"
@@ -340,9 +341,11 @@ class WriteQueue:
             leader.wakeup.release()
 
     def _finish_batch(self) -> None:
-        """Finish committed followers; requeue the others at the front."""
+        """Finish followers whose work was committed, or may be; requeue the others at the front."""
         for each in self._batch:
-            if not each.done and each.tx is not None and each.tx.durable:
+            if not each.done and each.tx is not None and each.tx.may_be_durable:
+                if not each.tx.durable and each.error is None:
+                    each.error = each.unknown(StoreFault(INTERRUPTED))
                 each.finish()
         self._queue = deque([*[each for each in self._batch if not each.done], *self._queue])
         self._batch = []
@@ -428,6 +431,8 @@ class Writer:
         """The writing connection, None while it has to be opened."""
         self.refuses_commit = True
         """Whether SQLite is to undo a COMMIT: one in a user's statement; unset for our own."""
+        self.undone = 0
+        """Set to 1 by SQLite, without a step of Python, when it rolls our transaction back."""
         self._owner = 0
         self._tx: StoreTransaction | None = None
         self._host: WriteRequest[Any] | None = None
@@ -644,6 +649,7 @@ class Writer:
         try:
             handle.execute("BEGIN IMMEDIATE")
             self._tx = StoreTransaction(handle, store.time.now(store.clock))
+            self.undone = 0
             if self._tx.now > store.time.persist_after:
                 store.on_begin(self._tx)
         except BaseException as error:
@@ -774,15 +780,19 @@ class Writer:
                 (self.measured_commit or StoreTransaction.commit)(tx)
             except BaseException as error:  # noqa: BLE001 - classified here
                 self.queue.defer_interrupt(error)
-                if not isinstance(error, INTERRUPTS) or tx.alive or tx.rolled_back:
+                if not isinstance(error, INTERRUPTS) or tx.alive or self.undone:
                     return self._commit_failed(tx, error)
             finally:
                 self.refuses_commit = True
             self._tx = None
             self._owner = 0
-            for wake in tx.wakeups:
-                wake()
-            tx.durable = not self._store.guard.replaced()
+            try:
+                tx.durable = not self._store.guard.replaced()
+                for wake in tx.wakeups:
+                    wake()
+            except INTERRUPTS as error:
+                self.queue.defer_interrupt(error)
+                self._announce(tx)
         finally:  # also where an interrupt came: a peer that stays reserved is not pushed to
             if packer is not None:
                 try:
@@ -795,12 +805,19 @@ class Writer:
         self._reopen()
         return StoreFault("the commit went to a file that was taken away"), False
 
+    def _announce(self, tx: StoreTransaction) -> None:
+        """Do again what an interrupt kept from following a COMMIT."""
+        tx.durable = not self._store.guard.replaced()
+        for wake in tx.wakeups:
+            wake()
+
     def _commit_failed(
         self, tx: StoreTransaction, error: BaseException
     ) -> tuple[BaseException, bool]:
         mapped = self._store.translate_error(error)
         # A failed sync or checkpoint says nothing about the commit; a full disk came before it.
         certain = tx.alive and not isinstance(mapped, StoreFault)
+        tx.may_be_durable = not certain
         self._rollback()
         if not certain:
             self._reopen()
@@ -818,6 +835,7 @@ class Writer:
         except BaseException as error:  # noqa: BLE001 - classified here
             request.error = error if certain else request.unknown(first)
             return
+        tx.may_be_durable = not certain
         request.attempt(tx, self._store.translate_error, nested=False)
         if request.error is not None or not tx.alive:
             self._rollback()
@@ -825,9 +843,9 @@ class Writer:
             if request.error is None or not certain:
                 request.error = request.unknown(request.error or first)
             return
-        failed, certain = self._try_commit()
+        failed, unwritten = self._try_commit()
         if failed is not None:
-            request.error = failed if certain else request.unknown(failed)
+            request.error = failed if certain and unwritten else request.unknown(failed)
 
     def _end(self) -> None:
         self._tx = None

@@ -104,6 +104,7 @@ class StoreTransaction:
         "effects",
         "handle",
         "has_news",
+        "may_be_durable",
         "message_ids",
         "now",
         "on_durable",
@@ -128,6 +129,8 @@ class StoreTransaction:
         """Called once the transaction is durable."""
         self.rolled_back = False
         """True once SQLite has rolled this transaction back."""
+        self.may_be_durable = False
+        """True from COMMIT on, until it is certain that nothing was written."""
         self.durable = False
         """True once it was committed to the file that other processes see."""
         self.savepoints = 0
@@ -152,6 +155,7 @@ class StoreTransaction:
 
     def commit(self) -> None:
         """Make it durable."""
+        self.may_be_durable = True
         self.handle.execute("COMMIT")
         if self.on_durable is not None:
             self.on_durable()
