@@ -15,6 +15,7 @@ from onceward.db import notify
 from onceward.db.group_commit import ReplacedFileDetector
 from onceward.model.parcel import Answer, Parcel
 from onceward.runtime import worker
+from onceward.runtime.sender import TEMPLATES_MAX
 
 ROOT = str(Path(onceward.__file__).parent)
 GREETING = {"number": 1}
@@ -183,3 +184,26 @@ def test_a_message_of_a_large_run_costs_few_calls(tmp_path: Path) -> None:
 
         assert 160 == recipient.stats()["processed"]
     assert found[2] - found[1] <= 100 * 12, found
+
+
+def test_composing_stays_as_short_for_sessions_that_come_late(pair: Pair) -> None:
+    """
+    Composing for the 5,000th session is as many calls, from the second time, as for the first.
+
+    A session that goes on sending meanwhile keeps what was prepared for it.
+    """
+    composed = partial(pair.sender._sender.compose, to="b", body=GREETING)
+    composed("busy")
+    usual = counted(partial(composed, "busy"))
+    for number in range(2 * TEMPLATES_MAX + 1000):
+        composed(f"s{number}")
+        if number % 1000 == 0:
+            composed("busy")
+    composed("late")
+
+    assert (usual, usual) == (
+        counted(partial(composed, "late")),
+        counted(partial(composed, "busy")),
+    )
+    kept = pair.sender._sender
+    assert len(kept._templates) + len(kept._older_templates) <= 2 * TEMPLATES_MAX

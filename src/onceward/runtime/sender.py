@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 TEMPLATES_MAX: Final = 4096
+"""Most templates of one generation; two are kept."""
 MESSAGE_ID: Final = attrgetter("id")
 PLACEHOLDER: Final = "placeholder"
 """Placeholder recipient for the headers that all copies of a message share."""
@@ -96,6 +97,8 @@ class Sender:
         self.admission = AdmissionControl(db, hooks)
         """Decides by the limits of the file what becomes of a message."""
         self._templates: dict[tuple[str, str, str, str], tuple[FrameHeaders, str]] = {}
+        self._older_templates = self._templates
+        """Those that were made before the last ``TEMPLATES_MAX``; the ones in use move over."""
 
     @property
     def db(self) -> Database:
@@ -225,11 +228,16 @@ class Sender:
         self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
     ) -> tuple[FrameHeaders, str]:
         """Return the headers and the frame prefix that all plain messages of one type share."""
-        self._check_recipient(to)
-        headers = self._headers(session, to, kind, media, options=options, now=now)
-        template = headers, frame_prefix(headers)
-        if not options and len(self._templates) < TEMPLATES_MAX:
-            self._templates[session, to, kind, media] = template
+        key = session, to, kind, media
+        template = None if options else self._older_templates.get(key)
+        if template is None:
+            self._check_recipient(to)
+            headers = self._headers(session, to, kind, media, options=options, now=now)
+            template = headers, frame_prefix(headers)
+        if not options:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._older_templates, self._templates = self._templates, {}
+            self._templates[key] = template
         return template
 
     def allow_recipient(self, name: str) -> None:
