@@ -1,6 +1,7 @@
 """Waiting for notifications: none is lost, and what each one costs however many wait."""
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from onceward import Postbox
-from onceward.db import open_files
+from onceward.db import notify, open_files
 from onceward.db.database import Database
 from onceward.db.notify import Notifier
 from onceward.db.waiter import ONE, Waiter
@@ -183,3 +184,30 @@ def test_a_socket_that_was_bound_at_the_time_of_the_last_listing_is_found(db: Da
     assert late.is_set()
     for each in (before, late):
         each.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "kept"),
+    [
+        (errno.ENOBUFS, True),
+        (errno.ENOMEM, True),
+        (errno.EAGAIN, True),
+        (errno.ECONNREFUSED, False),
+        (errno.ENOENT, False),
+    ],
+)
+def test_only_the_socket_of_a_dead_process_is_removed(
+    tmp_path: Path, number: int, kept: bool
+) -> None:
+    """A datagram that the system had no memory for leaves the socket of a live process there."""
+    name = tmp_path / "1-abc.in"
+    name.touch()
+
+    class Refusing:
+        def sendto(self, _: bytes, to: str) -> None:
+            raise OSError(number, os.strerror(number), to)
+
+    with patch.object(notify, "_sender", return_value=Refusing()):
+        notify._send([str(name)])
+
+    assert kept == name.exists()

@@ -207,11 +207,11 @@ def _send(names: Iterable[str]) -> None:
     for name in names:
         try:
             sender.sendto(WAKEUP, name)
-        except (BlockingIOError, InterruptedError):
-            continue  # its queue is full: it will look anyway
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             with suppress(OSError):
                 os.unlink(name)
+        except OSError:
+            continue  # its queue is full, or the system is short of memory: it will look anyway
 
 
 _senders: dict[int, socket.socket] = {}
