@@ -8,10 +8,11 @@ from threading import Event
 
 import pytest
 
-from onceward import Postbox
+from onceward import Agent, Postbox
 from onceward.db.database import Database
 from onceward.errors import StoreClosed
 from onceward.runtime.engine import EngineLoop
+from onceward.store import peers
 
 LIMIT = 60.0
 """Seconds that a test waits for what happens at once."""
@@ -117,3 +118,23 @@ def test_a_loop_with_a_delay_does_not_look_before(db: Database) -> None:
     loop.stop(LIMIT)
 
     assert 0 == looks.count
+
+
+def test_no_engine_waits_without_limit_while_a_lease_is_held(tmp_path: Path) -> None:
+    """A look returns seconds while any lease is held, so the leases of the dead are found."""
+    agent = Agent("b")
+    agent.on("json")(lambda _: None)
+    with Postbox(tmp_path / "b.db", agent=agent, start=False, hold_unknown=True) as box:
+        [worker] = box._workers
+        idle = worker._look(), box._dispatcher._dispatch_due()
+        box.send("b", {})
+        box._dispatcher.run_due()
+        held = box.receive()
+        box._db.write(lambda tx: tx.run(peers.KNOW, ("c",)))
+        box._db.write(lambda tx: peers.lease(tx, "c", owner="x", until=tx.now + 60_000))
+        leased = box._dispatcher._dispatch_due()
+        found = worker._look()
+
+        assert (None, None) == idle
+        assert held is not None
+        assert [True, True] == [each is not None and 0 < each <= 60 for each in (leased, found)]

@@ -31,7 +31,8 @@ class EngineLoop:
     *look* does what is due and returns the seconds until more is due: 0 for at
     once, None for not before a notification. With a *reaper* a longer wait than
     MAX_IDLE_SECONDS is cut to that, and the leases of dead processes are ended
-    before it. *watch* is called before each wait, and during it each time the
+    before it; None is not cut, as a look returns seconds while any lease is held:
+    its end is due. *watch* is called before each wait, and during it each time the
     seconds that it returned are over. An error of *look* is logged, and the loop
     goes on after *pause* seconds; StoreClosed ends it.
     """
