@@ -2,12 +2,15 @@
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import apsw
 import pytest
 
-from onceward import Postbox
+from onceward import Message, Postbox
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import LeaseLost
+from onceward.errors import LeaseLost, StoreError
 from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
 from onceward.model.states import Done
@@ -96,3 +99,59 @@ def test_a_late_dispatcher_changes_nothing(box: Postbox, verb: str) -> None:
     assert before == box._db.read(
         "SELECT epoch, number, in_flight_seqs, owner, lease_at FROM _onceward_peers"
     )
+
+
+ENDS: dict[str, Callable[[Message[Any]], object]] = {
+    "ack": lambda message: message.ack(),
+    "drop": lambda message: message.drop(),
+    "reject": lambda message: message.reject("bad"),
+}
+BLOCKS: dict[str, Callable[[Postbox], AbstractContextManager[object]]] = {
+    "alone": lambda _: nullcontext(),
+    "in a block": lambda box: box.begin(),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("end", ENDS)
+def test_what_the_schema_refuses_a_late_reader_is_a_lost_lease(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, end: str, block: str
+) -> None:
+    """Even if no fence stopped it, a message that another reader has ended is not ended twice."""
+    box, peer = opened("a"), opened("b")
+    peer.send("a", 1)
+    peer.run_until_idle()
+    late = box.receive()
+    assert late is not None
+    box._db.write(lambda tx: inbox.settle(tx, [SettledMessage(late._lease, Done())], {}))
+    before = box._db.read("SELECT * FROM _onceward_inbox")
+    for verb in ("assert_held", "settle"):
+        monkeypatch.setattr(lanes, verb, lambda *_, **__: None)
+    with pytest.raises(LeaseLost, match="another") as told, BLOCKS[block](box):
+        ENDS[end](late)
+
+    assert isinstance(told.value.__cause__, apsw.ConstraintError)
+    assert before == box._db.read("SELECT * FROM _onceward_inbox")
+
+
+def test_a_row_of_ours_that_is_there_already_is_an_error_of_ours(box: Postbox) -> None:
+    """A message whose id is in the outbox is not stored twice, and the error names the row."""
+    first = box.send("b", 1)
+    columns = [name for _, name, *_ in box._db.read("PRAGMA table_info(_onceward_outbox)")][1:]
+    listed = ", ".join(columns)
+    twice = f"INSERT INTO _onceward_outbox ({listed}) SELECT {listed} FROM _onceward_outbox"
+    with pytest.raises(StoreError, match=r"_onceward_outbox\.id"):
+        box._db.write(lambda tx: tx.run(twice))
+
+    assert "pending" == box.resolve(first)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_the_schema_of_the_user_refuses_stays_an_error_of_sqlite(
+    box: Postbox, block: str
+) -> None:
+    """A constraint of a table of the user's raises what SQLite raises, as in a plain file."""
+    with box.begin() as tx:
+        tx.execute("CREATE TABLE t (x UNIQUE)")
+    with pytest.raises(apsw.ConstraintError, match=r"t\.x"), BLOCKS[block](box), box.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1), (1)")

@@ -18,6 +18,7 @@ from onceward.errors import (
     Busy,
     InvalidArgument,
     InvalidMessage,
+    LeaseLost,
     OncewardError,
     Paused,
     QueueFull,
@@ -38,6 +39,12 @@ SURROGATES: Final = "surrogates not allowed"
 """Reason of Python for text that cannot be written as UTF-8."""
 REFUSALS: Final = ("CHECK constraint failed", "cannot store")
 """Texts of SQLite where our own row does not fit: a CHECK, or the type of a strict column."""
+ENDED_ONCE: Final = (
+    "_onceward_processed_messages.",
+    "_onceward_dead_letters.",
+    "_onceward_pending_replies.asker_seq",
+)
+"""Columns of which each row stands for what the holder of a lease does once."""
 ConstraintError = apsw.ConstraintError
 """A row that the schema refused; named here so that other modules need not import apsw."""
 SQLError = apsw.SQLError
@@ -255,7 +262,23 @@ def translate_own_error(error: BaseException, path: Path | str = "") -> BaseExce
             f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy"
         )
     meant = translate_error(error, path)
-    return schema_damage(meant) if isinstance(meant, apsw.ConstraintError) else meant
+    if not isinstance(meant, apsw.ConstraintError):
+        return meant
+    if "UNIQUE constraint failed: _onceward_" in str(meant):
+        return _stored_before(meant)
+    return schema_damage(meant)
+
+
+def _stored_before(error: apsw.ConstraintError) -> OncewardError:
+    """Return what it means that a row of ours is there already."""
+    if any(column in str(error) for column in ENDED_ONCE):
+        return LeaseLost(
+            f"{error}: another worker has the message and has ended it; nothing was written"
+        )
+    return StoreError(
+        f"{error}: another writer has stored this row before; nothing was written,"
+        " look at what is there"
+    )
 
 
 def schema_damage(error: apsw.ConstraintError) -> BaseException:

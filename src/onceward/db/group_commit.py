@@ -469,8 +469,14 @@ class Writer:
             tx = self.open_transaction()
             if tx.batching:  # an error undoes the whole batch, which is then run one by one
                 return work(tx)
-            with tx.nested():
-                return work(tx)
+            try:
+                with tx.nested():
+                    return work(tx)
+            except Exception as error:
+                mapped = self._store.translate_error(error)
+                if mapped is error:
+                    raise
+                raise mapped from error
         request = WriteRequest(work)
         try:
             try:
