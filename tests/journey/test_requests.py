@@ -251,7 +251,7 @@ def test_the_end_of_a_request_is_told_again(world: World) -> None:
     oracle._workers[0].run_due()
     oracle._db.write(lambda tx: tx.run("DELETE FROM _onceward_receipts"))
     before = shop.stats()["tickets_open"]
-    world.wait(31)
+    world.wait(38)
 
     with pytest.raises(RequestFailed, match="processed without a reply"):
         shop.result(ticket, reply=Answer)

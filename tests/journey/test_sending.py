@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -241,7 +242,7 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
     shop.peers.register("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
     for _ in range(8):
-        world.wait(200)
+        world.wait(700)
 
     assert {message} == set(world.wire.ids)
     assert 8 == len(world.wire.ids)
@@ -251,7 +252,7 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
 
 def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> None:
     """
-    Each time a tenth of its age is added to the pause, up to ten minutes.
+    The pause doubles each time, up to ten minutes; a quarter of it at most is added.
 
     Hours of silence cost dozens of questions, not hundreds.
     """
@@ -259,19 +260,43 @@ def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> No
     shop.peers.register("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
     asked: list[float] = []
-    for elapsed in range(0, 6 * 3600, 30):
+    for elapsed in range(0, 2 * 3600, 10):
         asked += [elapsed] * (len(world.wire.ids) - len(asked))
-        world.wait(30)
+        world.wait(10)
 
     pauses = [later - earlier for earlier, later in pairwise(asked)]
-    assert sorted(pauses) == pauses
+    expected = [30 * 2 ** min(number, 4) for number in range(len(pauses))]
     assert all(
-        30 <= pause <= 90 + min(600, elapsed / 10)
-        for pause, elapsed in zip(pauses, asked, strict=False)
+        least <= pause <= least * 1.25 + 10 for pause, least in zip(pauses, expected, strict=True)
     )
-    assert 40 < len(asked) < 60
+    assert 15 < len(asked) < 25
     assert {message} == set(world.wire.ids)
     assert 1 == billing.stats()["inbox_pending"]
+
+
+def test_a_peer_is_asked_about_all_its_old_messages_in_one_push(world: World) -> None:
+    """
+    Peers that handle nothing are asked by few pushes, each about several messages.
+
+    Six messages to each are asked about four times in ten minutes, not eleven times.
+    """
+    shop, peers = world.open("shop"), [f"peer{number}" for number in range(10)]
+    for peer in peers:
+        world.open(peer)
+        shop.peers.register(peer, f"wire:{peer}")
+    for second in range(6):
+        for peer in peers:
+            shop.send(peer, Job(n=second))
+        shop.run_until_idle()
+        world.clock.forward(1)
+    sent = len(world.wire.pushed)
+    for _ in range(600):
+        world.clock.forward(1)
+        shop.run_until_idle()
+
+    pushes = Counter(parcel.recipient for parcel in world.wire.pushed[sent:])
+    assert {5} == set(Counter(world.wire.ids).values())
+    assert max(pushes.values()) <= 2 * 4
 
 
 def test_asking_does_not_spend_the_budget(world: World) -> None:
@@ -280,9 +305,9 @@ def test_asking_does_not_spend_the_budget(world: World) -> None:
     shop.peers.register("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
     for _ in range(6):
-        world.wait(31)
+        world.wait(700)
     world.wire.script = ["error"]
-    world.wait(31)
+    world.wait(700)
 
     assert [] == shop.dead_letters.list()
     assert shop.resolve(message) in {"pending", "sending", "sent"}
@@ -309,7 +334,7 @@ def test_asking_a_weaker_peer_again_ends_nothing(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     world.settle()
     told.clear()
-    world.wait(31)
+    world.wait(38)
     world.settle()
 
     assert ([1], ["weak_receipt"]) == (effects(world), [event.name for event in told])

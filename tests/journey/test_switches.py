@@ -69,7 +69,7 @@ def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
     billing.pause()
     shop.send("billing", Job(n=1))
     for _ in range(5):
-        world.wait(31)
+        world.wait(80)
     held = list(ran), billing.receive(), billing.stats()["inbox_pending"]
     billing.resume()
     world.settle()
@@ -283,7 +283,7 @@ def test_questions_are_answered_by_a_full_inbox(world: World) -> None:
     shop.peers.register("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(2)])
     for _ in range(3):
-        world.wait(31)
+        world.wait(80)
     [peer] = shop.peers.list()
 
     assert (0, None) == (peer.failures, peer.last_error)

@@ -115,7 +115,7 @@ def test_a_message_that_was_processed_in_time_is_not_reported_expired(world: Wor
     shop.run_until_idle()
     world.wire.script = ["down"]
     billing.run_until_idle()
-    world.clock.forward(31)
+    world.clock.forward(38)
     shop.run_until_idle()
 
     assert ([1], "acked") == (ran, shop.resolve(message))

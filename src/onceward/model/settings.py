@@ -105,8 +105,8 @@ class Settings(BaseModel):
     """
     Time after which the peer is asked about a stored but unhandled message.
 
-    It is asked again each time a tenth of the message's age later, but never after
-    more than twenty times as long.
+    The pause doubles each time, up to sixteen times as long. Each is prolonged by up to
+    a quarter, so that a peer is asked about several messages in one push.
     """
     deliver_timeout: Seconds = 30.0
     """Longest push of one parcel; one that hangs longer is given up, and its peer backs off."""

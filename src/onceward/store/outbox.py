@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import starmap
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from zlib import crc32
 
 from pydantic_core import to_json
 
@@ -71,11 +72,20 @@ UPDATE _onceward_outbox
        free_attempts = CASE WHEN :held THEN attempts + (:parcel IS NOT NULL)
                             WHEN sent_at IS NULL THEN attempts + (:parcel IS NOT NULL) - 1
                             ELSE free_attempts END,
-       due_at = :ask_at
-                + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now))
-                       ELSE 0 END
+       due_at = CASE WHEN NOT :held OR sent_at IS NULL THEN :ask_1
+                     WHEN :now - sent_at < 2 * :pause THEN :ask_2
+                     WHEN :now - sent_at < 4 * :pause THEN :ask_4
+                     WHEN :now - sent_at < 8 * :pause THEN :ask_8
+                     ELSE :ask_16 END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
 RETURNING id
+"""
+ASK_PAUSES: Final = (1, 2, 4, 8, 16)
+"""
+Pauses before a peer is asked about a message, in times of the first one.
+
+Each is prolonged by up to a quarter, to a moment that all messages of the peer share:
+what was sent at about the same time is asked about in one push.
 """
 SENT_BEFORE: Final = """
 SELECT id
@@ -584,15 +594,23 @@ def _sent(
     *,
     held: bool,
 ) -> list[str]:
-    """Mark what the peer stored; what it *held* before proves it busy and spends no budget."""
-    named = {
+    """
+    Mark what the peer stored; what it *held* before proves it busy and spends no budget.
+
+    The pause before it is asked about doubles each time.
+    """
+    pause, offset = ask_at - tx.now, crc32(peer.encode())
+    named: dict[str, Any] = {
         "ids": json.dumps(ids),
         "peer": peer,
         "now": tx.now,
-        "ask_at": ask_at,
+        "pause": pause,
         "parcel": parcel,
         "held": held,
     }
+    for times in ASK_PAUSES:
+        due = tx.now + times * pause
+        named[f"ask_{times}"] = due + (offset - due) % max(1, times * pause // 4)
     moved = [str(i) for (i,) in tx.rows(SENT, named)]
     bump(tx, ended_pending=len(moved), sent=len(moved))
     return moved

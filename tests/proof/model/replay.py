@@ -145,7 +145,7 @@ class Real:
         message.ack()
 
     def _ask(self) -> None:
-        self._clock.advance(6.0)
+        self._clock.advance(20 * LIMITS.ack_timeout)  # the longest pause
         self.near._db.write(lambda tx: outbox.requeue_due(tx, 1000, lambda _: False))
 
     def _tell(self, i: int) -> None:
