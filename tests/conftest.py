@@ -195,7 +195,7 @@ class Left:
 
     name: str
     agent: str
-    read: Rows
+    ask: Rows
 
 
 def offenders(folder: Path) -> list[str]:

@@ -64,9 +64,12 @@ def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
 
 
 def test_every_connection_has_our_pragmas(box: Postbox) -> None:
-    """Both connections read back what was set on them, whatever the application set for its own."""
-    box.stats()  # the second one is made for the first read
-    for con in (box._db._con, box._db._reader):
+    """All three read back what was set on them, whatever the application set for its own."""
+    box.stats()  # a caller's is made for the first read, and that of the engines for theirs
+    box.run_until_idle()
+    connections = box._db.connections()
+    assert 3 == len(connections)
+    for con in connections:
         assert con is not None
         wanted = {line.split()[1]: line.split()[3] for line in PRAGMAS}
         found = {name: str(con.pragma(name)) for name in wanted}

@@ -123,7 +123,7 @@ def test_a_closed_file_refuses_it(box: Postbox) -> None:
     """What still waits when the last turn is over is refused at once, and nothing is run."""
     ran: list[object] = []
     patient = Patient(box, ran.append)
-    box._db.writer.queue.close()
+    box._db.writer.queue.close(60.0)
 
     assert (StoreClosed, []) == (type(patient.end()), ran)
 

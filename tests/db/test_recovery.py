@@ -63,7 +63,7 @@ def test_every_kind_of_read_opens_the_file_again(opened: Open) -> None:
             pass
         call()
 
-        assert box._db._reader is not None
+        assert box._db._con is not None
 
 
 def test_reads_of_a_file_that_stays_closed_back_off(

@@ -31,7 +31,8 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from onceward import Agent, AsyncContext, AsyncPostbox, Depends
+from onceward import Agent, AsyncContext, AsyncPostbox, Depends, Postbox
+from onceward.db import database
 from onceward.errors import Busy, InvalidArgument, StoreClosed, StoreError
 from onceward.integrations.sqlalchemy import dbapi, engine, transaction
 from onceward.integrations.sqlalchemy.aio import (
@@ -872,19 +873,23 @@ def test_a_loop_that_is_closed_under_a_session_frees_the_file(tmp_path: Path) ->
     assert [] == rows
 
 
-def test_closing_waits_for_an_open_session_and_then_says_so(in_shop: InShop) -> None:
-    """The postbox stays open until the session has ended."""
+def test_closing_rolls_back_a_session_that_does_not_end(
+    in_shop: InShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing waits for it some seconds; then the session's commit says that nothing is kept."""
+    monkeypatch.setattr(database, "LAST_WRITE", 0.2)
 
-    async def story(shop: Shop) -> Any:
+    async def story(shop: Shop) -> None:
         async with AsyncSession(shop.db) as session:
             session.add(Invoice(cents=5))
             await session.flush()
-            with pytest.raises(Busy):
-                await shop.box.close()
-            await session.commit()
-        return await shop.stored()
+            await shop.box.close()
+            with pytest.raises(OperationalError, match="closed"):
+                await session.commit()
 
-    assert ([5], []) == in_shop(story)
+    in_shop(story)
+    with Postbox(tmp_path / "shop.db", start=False) as box:
+        assert [] == box.query("SELECT cents FROM invoice")
 
 
 def test_a_closed_postbox_is_told(in_shop: InShop) -> None:

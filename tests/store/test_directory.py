@@ -192,10 +192,12 @@ def test_a_directory_that_was_taken_away_is_made_anew(
 
 
 def test_a_new_file_is_made_while_another_opening_waits(directory: DirectoryDatabase) -> None:
-    """A change that finds its file gone needs no lock whose owner may wait for that change."""
+    """A change that finds its file gone needs no lock of a thread that may wait for it."""
     directory.path.unlink()
     change = Thread(target=register, args=(directory, "kept"))
-    with open_files.lock:
+    name = open_files.name_of(directory)
+    assert name is not None
+    with open_files.turn(name):
         change.start()
         change.join(timeout=60)
         done = not change.is_alive()

@@ -365,7 +365,12 @@ class Postbox(Session, EventSource):
 
     def query(self, sql: str, bindings: Bindings = None) -> list[Any]:
         """
-        Run a reading statement on the read-only connection; never waits for a writer.
+        Run a reading statement on a connection that only reads; never waits for a writer.
+
+        Four callers of a process read from one file at once; a further one waits for one of
+        them. A statement delays no message, but while it runs the WAL is not emptied and grows.
+        On a full disk it also reads while the file cannot be opened for writing; then
+        ``health().behind_barrier`` is False, and a power cut may take what was read.
 
         A row is a tuple, and ``row["cents"]`` is its column of that name; ``dict(row)``
         has all of them. Sees what was committed, not what this thread has in an open

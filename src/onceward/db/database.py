@@ -35,6 +35,7 @@ from onceward.db.connection import (
 )
 from onceward.db.group_commit import ReplacedFileDetector, Writer
 from onceward.db.notify import Direction, Notifier
+from onceward.db.readers import ReaderPool
 from onceward.db.rows import Row, row_class
 from onceward.db.transaction import StoreTransaction
 from onceward.db.waiter import Waiter
@@ -43,12 +44,13 @@ from onceward.errors import (
     ForkedProcess,
     OncewardError,
     SchemaMismatch,
-    StoreClosed,
+    StoreCapacity,
     StoreCorrupt,
     StoreFault,
     StoreUnusable,
 )
 from onceward.model.clock import Clock, Millis, MonotonicFileClock, SystemClock
+from onceward.model.log import log
 from onceward.model.names import agent_name
 from onceward.model.parcel import Answer, Durability, Parcel
 from onceward.model.settings import Settings
@@ -63,7 +65,10 @@ SMALL_CACHE: Final = "PRAGMA cache_size = -512"
 """KiB of pages of a file that only takes parcels: a thousand such files may be open."""
 FORGET_SCHEMA: Final = "PRAGMA writable_schema = RESET"
 """Frees the parsed schema, 300 KiB; the next statement reads it again, in about 1 ms."""
+LAST_WRITE: Final = 5.0
+"""Seconds that closing waits for a transaction of another thread before it rolls it back."""
 CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
+MARK: Final = "PRAGMA application_id"
 OpenMode = Literal["create", "existing", "deliver"]
 """Any use of a file, any use of one that exists, or taking parcels only."""
 
@@ -103,6 +108,8 @@ class Database:
         self._settings, self._expected_agent = settings, agent
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
         self._pid, self.users = os.getpid(), 0
+        self.closing = False
+        """Whether its last user has left it: a further opening waits until it is closed."""
         self._openings, self._migrated = 0, False
         self._only_takes_parcels = only_takes_parcels
         self._foreign_keys = False
@@ -114,6 +121,8 @@ class Database:
         self.busy_handler, self._read_busy_handler = BusyHandler(), BusyHandler()
         self._reading = Lock()
         self._con: apsw.Connection | None = None
+        self.readers = ReaderPool(self._connect_reader)
+        """Connections for callers, who may read for long: engines wait for none of them."""
         self._reader: apsw.Connection | None = None
         self.writer = Writer(self, settings.busy_timeout)
         """Queue and commits; used directly where a transaction begins and ends in two places."""
@@ -157,50 +166,78 @@ class Database:
         real = file_checks.canonical(path)
         file_checks.refuse_dangling(path)
         chosen = settings or Settings()
-        with open_files.lock:
-            key = file_checks.file_key(real)
-            if key is None and mode != "create":
-                msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
-                raise StoreUnusable(msg)
-            found = None if key is None else open_files.files.get((key, vfs or ""))
-            if found is None:
-                make = partial(
-                    cls, agent=agent, settings=chosen, clock=clock or SystemClock(), vfs=vfs,
-                    only_takes_parcels=mode == "deliver",
-                )  # fmt: skip
-                found = cls._first(make, real, allow_network=chosen.network_filesystem)
-            else:
-                cls._refuse_other_kind(found)
-                identity.refuse_other(found.agent, agent)
-                found.recover()
-                if mode != "deliver":
-                    found._take_any_use()
-                found.apply_settings(chosen, clock)
-            found.users += 1
-            return found
+        make = partial(
+            cls, agent=agent, settings=chosen, clock=clock or SystemClock(), vfs=vfs,
+            only_takes_parcels=mode == "deliver",
+        )  # fmt: skip
+        while True:
+            name = cls._existing(real, mode, chosen), vfs or ""
+            found = open_files.use(name)
+            if found is not None:
+                return cls._shared(found, agent, mode, chosen, clock)
+            with open_files.turn(name):  # of this file: threads that open others do not wait
+                if name not in open_files.files and file_checks.file_key(real) == name[0]:
+                    return cls._first(make, real, name, chosen)
 
     @classmethod
-    def _refuse_other_kind(cls, found: Database) -> None:
-        if type(found) is not cls:
-            msg = f"{found.path} is open as another kind of file: give onceward a file of its own"
-            raise SchemaMismatch(msg)
-
-    @classmethod
-    def _first(cls, make: Callable[[Path], Self], real: Path, *, allow_network: bool) -> Self:
-        if file_checks.file_key(real) in open_files.inherited:
+    def _existing(cls, real: Path, mode: OpenMode, settings: Settings) -> file_checks.FileKey:
+        """Return the key of the file at a path, which is made if the mode says so."""
+        key = file_checks.file_key(real)
+        if key is None and mode != "create":
+            msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
+            raise StoreUnusable(msg)
+        if key in open_files.inherited:
             msg = (
                 f"{real} was open when this process forked:"
                 " start children by spawn, or fork before opening"
             )
             raise ForkedProcess(msg)
+        if key is not None:
+            return key
+        file_checks.create_or_check(real, allow_network=settings.network_filesystem)
+        return cls._existing(real, mode, settings)
+
+    @classmethod
+    def _first(
+        cls, make: Callable[[Path], Self], real: Path, name: open_files.Name, settings: Settings
+    ) -> Self:
+        """Open a file that this process has not open; the thread has its turn."""
         foreign_library.install_hook()
-        file_checks.create_or_check(real, allow_network=allow_network)
+        file_checks.create_or_check(real, allow_network=settings.network_filesystem)
         cls._refuse_foreign(real)
         made = make(real)
-        key = file_checks.file_key(real)
-        assert key is not None  # noqa: S101 - it is open
-        open_files.files[(key, made.vfs or "")] = made
+        made.users = 1
+        open_files.enter(name, made)
         return made
+
+    @classmethod
+    def _of_this_kind(cls, found: Database) -> Self:
+        if type(found) is not cls:
+            msg = f"{found.path} is open as another kind of file: give onceward a file of its own"
+            raise SchemaMismatch(msg)
+        return found
+
+    @classmethod
+    def _shared(
+        cls,
+        found: Database,
+        agent: str | None,
+        mode: OpenMode,
+        settings: Settings,
+        clock: Clock | None,
+    ) -> Self:
+        """Return a file that is open already, which this opening uses, too."""
+        try:
+            shared = cls._of_this_kind(found)
+            identity.refuse_other(found.agent, agent)
+            found.recover()
+            if mode != "deliver":
+                found._take_any_use()
+            found.apply_settings(settings, clock)
+        except BaseException:
+            found.close()
+            raise
+        return shared
 
     @staticmethod
     def _refuse_foreign(real: Path) -> None:
@@ -319,7 +356,10 @@ class Database:
                 con.execute("ROLLBACK")
 
     def _refuse_unfit(self, tx: StoreTransaction) -> None:
-        self._migrated = not migrations.pending(tx)
+        missing = migrations.pending(tx)
+        self._migrated = not missing
+        if missing == migrations.migrations() and tx.rows(MARK) == [(self.application_id,)]:
+            migrations.refuse_unknown_tables(tx, self.path)
         identity.check_owner(tx, self._expected_agent, migrated=self._migrated)
 
     def _enable_wal(self, con: apsw.Connection) -> None:
@@ -408,6 +448,7 @@ class Database:
     def reopen(self) -> None:
         """Drop the connections without a checkpoint and open the file anew, with its barrier."""
         self._drop()
+        self.writer.queue.check()  # a file that was closed meanwhile stays closed
         self._open()
 
     def translate_error(self, error: BaseException) -> BaseException:
@@ -419,6 +460,7 @@ class Database:
     ) -> None:
         with self._reading:
             self.writer.handle = None
+            self.readers.replace(let_go)
             for con in (self._reader, self._con):
                 let_go(con)
             self._con = self._reader = None
@@ -438,13 +480,13 @@ class Database:
     # -- using the open file ------------------------------------------------------------------
 
     def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
-        """Run a reading statement on its own snapshot, or on this thread's open transaction."""
+        """
+        Run a short reading statement of ours on its own snapshot, or on this thread's transaction.
+
+        Engines wait for it: what may take long is asked with ``ask``.
+        """
         if self.writer._owner == get_ident():
-            tx = self.writer.open_transaction()
-            try:
-                return tx.rows(sql, bindings)
-            except Exception as error:
-                raise translate_own_error(error, self.path) from error
+            return self._read_inside(sql, bindings)
         self.writer.queue.check()
         if self._con is None:
             self._recover_to_read()
@@ -457,44 +499,90 @@ class Database:
                 raise translate_own_error(error, self.path) from error
         return found
 
+    def _read_inside(self, sql: str, bindings: Any) -> list[tuple[Any, ...]]:
+        tx = self.writer.open_transaction()
+        try:
+            return tx.rows(sql, bindings)
+        except Exception as error:
+            raise translate_own_error(error, self.path) from error
+
+    def ask(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run a reading statement for a caller, as ``read``; no engine waits for it."""
+        if self.writer._owner == get_ident():
+            return self._read_inside(sql, bindings)
+        with self._lent_reader() as reader:
+            try:
+                found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
+            except apsw.InterruptError:
+                raise
+            except Exception as error:
+                raise translate_own_error(error, self.path) from error
+        return found
+
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
         """Run a caller's statement on what is committed; raises SQLite's error."""
-        with self._reading_connection() as reader:
+        with self._lent_reader() as reader:
             try:
                 return _named(reader.execute(sql, bindings))
+            except apsw.InterruptError:
+                raise
             except Exception as error:
                 raise translate_error(error, self.path) from error
 
     @contextmanager
-    def _reading_connection(self) -> Iterator[apsw.Connection]:
-        """Hold the reading connection; ``read`` does the same without the calls of a block."""
+    def _lent_reader(self) -> Iterator[apsw.Connection]:
+        """Lend a caller a connection of its own; on a full disk one that is behind no barrier."""
         self.writer.queue.check()
         if self._con is None:
-            self._recover_to_read()
-        with self._reading:
-            reader = self._reader or self._open_reader()
-            self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
+            try:
+                self._recover_to_read()
+            except StoreCapacity:
+                with self._before_the_barrier() as reader:
+                    yield reader
+                return
+        with self.readers.lend(self.writer.queue.timeout) as reader:
             yield reader
+
+    @contextmanager
+    def _before_the_barrier(self) -> Iterator[apsw.Connection]:
+        """Connect to read what no commit of ours has made durable; a power cut may take it."""
+        patience = BusyHandler()
+        patience.deadline = time.monotonic() + self.writer.queue.timeout
+        reader = connect(self.path, vfs=self.vfs, readonly=True, patience=patience)
+        try:
+            yield reader
+        finally:
+            close_without_checkpoint(reader)
+
+    @property
+    def behind_barrier(self) -> bool:
+        """Whether what callers read is durable: False while a full disk refuses the barrier."""
+        return self._con is not None
+
+    def _connect_reader(self, patience: BusyHandler) -> apsw.Connection:
+        openings = self._openings
+        reader = connect(self.path, vfs=self.vfs, patience=patience, statements=self._statements)
+        reader.execute("PRAGMA query_only = ON")
+        if self._con is None or openings != self._openings:  # it may have read before the barrier
+            close_without_checkpoint(reader)
+            msg = f"{self.path}: an error closed it a moment ago; try again"
+            raise StoreFault(msg)
+        return reader
 
     def _open_reader(self) -> apsw.Connection:
         """Connect for the first read: a file that only takes parcels needs no second connection."""
-        if self._con is None:
-            msg = f"{self.path}: an error closed it a moment ago; try again"
-            raise StoreFault(msg)
         self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
-        reader = connect(
-            self.path, vfs=self.vfs, patience=self._read_busy_handler, statements=self._statements
-        )
-        reader.execute("PRAGMA query_only = ON")
-        self._reader = reader
-        return reader
+        self._reader = self._connect_reader(self._read_busy_handler)
+        return self._reader
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot, outside of any transaction."""
-        with self._reading_connection() as reader:
+        with self._lent_reader() as reader:
             try:
                 reader.execute("BEGIN")
                 return work(StoreTransaction(reader, self.now()))
+            except apsw.InterruptError:
+                raise
             except Exception as error:
                 raise translate_own_error(error, self.path) from error
             finally:
@@ -520,7 +608,11 @@ class Database:
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""
-        with self._reading_connection() as reader:
+        self.writer.queue.check()
+        if self._con is None:
+            self._recover_to_read()
+        with self._reading:
+            reader = self._reader or self._open_reader()
             mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
             self._read_busy_handler.deadline = 0.0
             try:
@@ -540,16 +632,40 @@ class Database:
         """Give the file back; the last user closes it. Safe to call twice and in a forked child."""
         if self.is_inherited:
             return
-        with open_files.lock:
-            self.users -= 1
-            if self.users != 0:
-                return
-            with suppress(StoreClosed):
-                self.writer.queue.close()
-            for key in [key for key, known in open_files.files.items() if known is self]:
-                del open_files.files[key]
-            self.notifier.close()
+        if not open_files.leave(self) or (name := open_files.name_of(self)) is None:
+            return
+        with open_files.turn(name):
+            if open_files.retire(self):
+                self._close()
+
+    def _close(self) -> None:
+        try:
+            in_time = self.writer.queue.close(LAST_WRITE)
+        except BaseException:
+            self.closing = False  # the next opening uses it as it is
+            raise
+        open_files.remove(self)
+        self.notifier.close()
+        self.readers.close()
+        if in_time:
             self._drop(close)
+        else:
+            self._take_from_holder()
+
+    def _take_from_holder(self) -> None:
+        """Close the file though a thread has a transaction open, which is rolled back by that."""
+        log.bind(agent=self.agent).warning("transaction rolled back by close", path=str(self.path))
+        con, until = self._con, time.monotonic() + LAST_WRITE
+        while con is not None and time.monotonic() < until:
+            self.busy_handler.deadline = 0.0  # of a statement that waits for another process
+            with suppress(apsw.Error):
+                con.interrupt()
+                con.close(force=True)
+                break
+            time.sleep(0.001)  # the other thread is inside the connection
+        if (tx := self.writer._tx) is not None:
+            tx.rolled_back = True
+        self._drop(close)
 
     @property
     def is_inherited(self) -> bool:
@@ -558,7 +674,7 @@ class Database:
 
     def connections(self) -> tuple[apsw.Connection | None, ...]:
         """Return the handles that a forked child must leave alone."""
-        return self._con, self._reader
+        return self._con, self._reader, *self.readers.connections()
 
 
 def _named(cursor: apsw.Cursor) -> list[Row]:

@@ -18,6 +18,8 @@ from pathlib import Path
 from threading import Lock, Semaphore, get_ident
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+import apsw
+
 from onceward.db.file_checks import FileKey, file_key
 from onceward.db.transaction import (
     Handle,
@@ -49,6 +51,8 @@ HELD: Final = (
     "nothing was written, try again"
 )
 INTERRUPTED: Final = "the thread that committed for others was interrupted twice"
+TAKEN: Final = "the postbox was closed while this transaction was open: it was rolled back"
+CLOSED: Final = "the postbox is closed: open it again"
 FORKED: Final = (
     "this postbox was opened before fork(): "
     "open it in processes started by spawn, or fork before opening"
@@ -191,24 +195,35 @@ class WriteQueue:
         if isinstance(error, INTERRUPTS):
             self.interrupt = error
 
-    def close(self) -> None:
-        """Refuse all further requests; waits for the one that has the turn."""
+    def close(self, within: float) -> bool:
+        """Refuse all further requests; return whether the turn was free *within* some seconds."""
         request: WriteRequest[Any] = WriteRequest(None)
         try:
-            self.enter(request)
+            self.enter(request, within)
+        except StoreClosed:
+            return True
+        except Busy:
             self.closed = True
-            self.hurry()  # what waits for the turn of another thread is refused now
+            with self._mutex:
+                waiting, self._queue = list(self._queue), deque()
+            fail(waiting, StoreClosed(CLOSED))
+            return False
+        else:
+            self.closed = True
+            return True
         finally:
+            self.hurry()  # what waits for the turn of another thread is refused now
             self.leave(request)
 
-    def enter(self, request: WriteRequest[Any]) -> float:
+    def enter(self, request: WriteRequest[Any], within: float | None = None) -> float:
         """
         Return the deadline, with the turn or with the request done by another thread.
 
         ``leave`` must follow, also where this raises.
         """
         self.check()
-        deadline = time.monotonic() + self.timeout
+        timeout = self.timeout if within is None else within
+        deadline = time.monotonic() + timeout
         with self._mutex:
             if not self._taken:
                 if self.closed:  # meanwhile
@@ -220,12 +235,12 @@ class WriteQueue:
             self._queue += (request,)
             request.wakeup = wakeup
         try:
-            if not wakeup.acquire(timeout=self.timeout):
+            if not wakeup.acquire(timeout=timeout):
                 self._give_up(request)
         except BaseException:
             self._abandon(request)
             raise
-        if self.closed and not request.done:
+        if self.closed and (not request.done or request.work is None):
             self.check()
         return deadline
 
@@ -234,8 +249,7 @@ class WriteQueue:
         if os.getpid() != self._pid:
             raise ForkedProcess(FORKED)
         if self.closed:
-            msg = "the postbox is closed: open it again"
-            raise StoreClosed(msg)
+            raise StoreClosed(CLOSED)
 
     def _abandon(self, request: WriteRequest[Any]) -> None:
         """Leave the queue on an interrupt; ``leave`` passes on a turn that came meanwhile."""
@@ -567,6 +581,11 @@ class Writer:
         try:
             yield self._open(request)
             self.commit()
+        except apsw.ConnectionClosedError as error:
+            self._leave(request)
+            if self.queue.closed:
+                raise StoreClosed(TAKEN) from error
+            raise
         except BaseException:
             self._leave(request)
             raise
@@ -598,10 +617,13 @@ class Writer:
 
         Raises:
             OutcomeUnknown: COMMIT raised; ask ``resolve`` for the messages it names.
+            StoreClosed: the postbox was closed meanwhile; nothing was written.
 
         """
         host, tx = cast("WriteRequest[Any]", self._host), cast("StoreTransaction", self._tx)
         try:
+            if self.queue.closed:
+                raise StoreClosed(TAKEN)
             if not tx.alive:
                 raise StoreFault(ENDED)
             host.effects, host.ids = tx.effects, tx.message_ids

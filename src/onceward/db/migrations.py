@@ -77,6 +77,18 @@ def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[
     return _missing(tx.rows(APPLIED), all_known)
 
 
+def refuse_unknown_tables(tx: SqlRunner, path: Path) -> None:
+    """Raise SchemaMismatch for a file that bears our mark, and holds tables but none of ours."""
+    names = sorted(name for (name,) in tx.rows(TABLES))
+    if names:
+        some = ", ".join(names[:5])
+        msg = (
+            f"{path} was made by a version of onceward whose tables this version does not know"
+            f" ({some}): open it with that version, or begin a new file"
+        )
+        raise SchemaMismatch(msg)
+
+
 def _refuse_other_ledger(tx: SqlRunner) -> None:
     if tx.rows(COLUMNS) != [("version,name,digest,applied_at",)]:
         msg = "the table _onceward_migrations has another shape: give onceward a file of its own"

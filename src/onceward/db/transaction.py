@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+
+import apsw
 
 from onceward.db.connection import BusyHandler
 from onceward.model.clock import Clock, Millis, MonotonicFileClock
@@ -226,10 +228,11 @@ class StoreTransaction:
         return not self.rolled_back and self.handle.in_transaction
 
     def abandon(self) -> None:
-        """Roll back the open transaction of the connection, if any."""
+        """Roll back the open transaction of the connection, if any; closing it did the same."""
         self.batched_inserts.clear()
-        if self.handle.in_transaction:
-            self.handle.execute("ROLLBACK")
+        with suppress(apsw.ConnectionClosedError):
+            if self.handle.in_transaction:
+                self.handle.execute("ROLLBACK")
 
     def after_commit(self, effect: Callable[[], None]) -> None:
         """Call *effect* once the commit is done; never if it is rolled back."""

@@ -83,4 +83,4 @@ def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
 
 def of(db: Database, message_id: str) -> list[Acknowledgment]:
     """Return the acknowledgments of a message, by its id or the id that its copies carry."""
-    return [Acknowledgment(*row) for row in db.read(OF, (message_id,))]
+    return [Acknowledgment(*row) for row in db.ask(OF, (message_id,))]

@@ -136,13 +136,13 @@ def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page
     if limit < 0 or offset < 0:
         msg = "limit and offset must not be negative"
         raise InvalidArgument(msg)
-    if not db.read(PRESENT):
+    if not db.ask(PRESENT):
         msg = "bodies are not indexed here: open the postbox once with search=True"
         raise InvalidArgument(msg)
     if not query:
         return Page([], 0, has_more=False)
     catch_up(db)
-    found = _located(db, db.read(FIND, (query,)))
+    found = _located(db, db.ask(FIND, (query,)))
     page = found[offset : offset + limit]
     return Page(history.rows(db, page), len(found), len(found) > offset + limit)
 
@@ -165,9 +165,9 @@ def _located(db: Database, docs: list[tuple[Any, ...]]) -> list[Hit]:
     at: dict[int, Hit] = {}
     for place, sign in ((OUT, 1), (IN, -1)):
         seqs = json.dumps([doc * sign for doc, _ in docs if doc * sign > 0])
-        at |= {seq * sign: Hit(when, seq, place) for seq, when in db.read(THERE[place], (seqs,))}
+        at |= {seq * sign: Hit(when, seq, place) for seq, when in db.ask(THERE[place], (seqs,))}
     lost = {(message_id, doc < 0): doc for doc, message_id in docs if doc not in at}
-    for message_id, origin, seq, when in db.read(
+    for message_id, origin, seq, when in db.ask(
         BURIED, (json.dumps([message_id for message_id, _ in lost]),)
     ):
         doc = lost.get((message_id, origin == "inbox"))

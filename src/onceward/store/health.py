@@ -31,6 +31,8 @@ class Health:
     """Messages that their peers have not stored yet."""
     dead_letters: int
     breakers_open: int
+    behind_barrier: bool
+    """False while a full disk keeps the file closed: a power cut may take what is read then."""
     calls_left: int
     """Calls of aborted runs that have not returned after the grace, in processes that live."""
 
@@ -43,10 +45,10 @@ SQLITE: Final = "SELECT sqlite_version()"
 
 def read_health(db: Database) -> Health:
     """Return a file's health; try a checkpoint to see whether a reader pins the WAL."""
-    pages, moved = db.checkpoint(truncate=False)
     numbers = queries.stats(db)
+    pages, moved = db.checkpoint(truncate=False) if db.behind_barrier else (-1, -1)
     [(schema,)], [(breakers,)], [(paused,)], [(sqlite,)] = (
-        db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, PAUSED, SQLITE)
+        db.ask(sql) for sql in (SCHEMA, OPEN_BREAKERS, PAUSED, SQLITE)
     )
     return Health(
         agent=db.agent,
@@ -60,6 +62,7 @@ def read_health(db: Database) -> Health:
         pending=numbers["pending"],
         dead_letters=numbers["dead_letters"],
         breakers_open=breakers,
+        behind_barrier=db.behind_barrier,
         calls_left=runs.calls_left(db),
     )
 

@@ -183,7 +183,7 @@ class Scan:
     def count(self) -> int:
         """Return how many rows fit."""
         if not self.names and not self.filter.judged:
-            [(total,)] = self.db.read(f"SELECT count(*) FROM _onceward_{self.source.table}")
+            [(total,)] = self.db.ask(f"SELECT count(*) FROM _onceward_{self.source.table}")
             return int(total)
         if self._all is None:
             self._all = list(self._seqs(NEVER))
@@ -203,7 +203,7 @@ class Scan:
             else iter(self._all)
         )
         while part := list(islice(seqs, chunk)):
-            for seq, at in self.db.read(sql, (json.dumps(part),)):
+            for seq, at in self.db.ask(sql, (json.dumps(part),)):
                 if seq < cut[1] if self.source.by_seq else (at, seq) < cut:
                     yield Hit(at, seq, self.source)
 
@@ -234,7 +234,7 @@ class Scan:
          WHERE {self.source.where(self.names)}
          ORDER BY {order} DESC
         """
-        return [seq for (seq,) in self.db.read(sql, self._named())]
+        return [seq for (seq,) in self.db.ask(sql, self._named())]
 
     def _fitting(self, seqs: list[int]) -> list[int]:
         sql = f"""
@@ -244,7 +244,7 @@ class Scan:
          WHERE {self.source.where(self.names)}
          ORDER BY j.key
         """
-        return [seq for (seq,) in self.db.read(sql, self._named() | {"seqs": json.dumps(seqs)})]
+        return [seq for (seq,) in self.db.ask(sql, self._named() | {"seqs": json.dumps(seqs)})]
 
     def _row_by_row(self, below: int) -> Iterator[list[int]]:
         where = self.source.where(self.names)
@@ -253,7 +253,7 @@ class Scan:
           FROM _onceward_{self.source.table} AS m
          WHERE m.seq < :below
          ORDER BY m.seq DESC LIMIT {BATCH}"""
-        while rows := self.db.read(sql, self._named() | {"below": below}):
+        while rows := self.db.ask(sql, self._named() | {"below": below}):
             yield [seq for seq, fits in rows if fits]
             below = rows[-1][0]
 
@@ -274,7 +274,7 @@ class Scan:
         topic, content = self.filter.topic, self.filter.content
         return [
             seq
-            for seq, its_topic, text in self.db.read(sql, (json.dumps(seqs),))
+            for seq, its_topic, text in self.db.ask(sql, (json.dumps(seqs),))
             if (topic is None or (its_topic is not None and topic(its_topic)))
             and (content is None or (text is not None and content(str(text))))
         ]
@@ -425,7 +425,7 @@ def rows(db: Database, chosen: list[Hit]) -> list[HistoryEntry]:
               FROM json_each(:seqs) AS j
               JOIN _onceward_{place.table} AS m ON m.seq = j.value
             """
-            for seq, *row in db.read(sql, {"seqs": json.dumps(seqs), "agent": db.agent}):
+            for seq, *row in db.ask(sql, {"seqs": json.dumps(seqs), "agent": db.agent}):
                 read[place.table, seq] = HistoryEntry(*row)
     return [read[key] for each in chosen if (key := (each.source.table, each.seq)) in read]
 
@@ -456,13 +456,13 @@ def thread(db: Database, message_id: str) -> list[HistoryEntry]:
     *message_id* is any message of it, or an id that all its copies carry. A message
     that was sent to a channel is listed once, by its first copy; a dead copy stays.
     """
-    found = db.read(OF_ID, {"id": message_id})
+    found = db.ask(OF_ID, {"id": message_id})
     causes = [
-        db.read(CAUSE.format(table=each[0], frame=_source_of(each[0]).frame), (each[1],))[0][0]
+        db.ask(CAUSE.format(table=each[0], frame=_source_of(each[0]).frame), (each[1],))[0][0]
         for each in found[:1]
     ]
     root = next(filter(None, causes), message_id)
-    members = [*found, *db.read(OF_ID, {"id": root}), *db.read(FOLLOWING, {"root": root})]
+    members = [*found, *db.ask(OF_ID, {"id": root}), *db.ask(FOLLOWING, {"root": root})]
     at_of = {(table, seq): (at, message_id) for table, seq, at, message_id in members}
     ordered = sorted(at_of, key=lambda key: (at_of[key], key))
     found_rows = rows(

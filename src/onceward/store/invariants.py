@@ -270,7 +270,7 @@ class ReadableFile(Protocol):
         """The agent whose file it is."""
         ...
 
-    def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+    def ask(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run a reading statement and return all of its rows."""
         ...
 
@@ -315,7 +315,7 @@ def _ask(
     db: ReadableFile, sql: str, named: dict[str, int] | None = None
 ) -> list[tuple[object, ...]]:
     try:
-        return db.read(sql, named)
+        return db.ask(sql, named)
     except StoreClosed:
         raise
     except StoreError as error:
@@ -373,9 +373,9 @@ def check_pair(sender: ReadableFile, recipient: ReadableFile) -> list[Violation]
 
 
 def _streams(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violation]:
-    settled = sender.read(PACKED, (recipient.agent,))
-    taken = recipient.read(TAKEN, (sender.agent,))
-    packed = sender.read(PACKED, (recipient.agent,))
+    settled = sender.ask(PACKED, (recipient.agent,))
+    taken = recipient.ask(TAKEN, (sender.agent,))
+    packed = sender.ask(PACKED, (recipient.agent,))
     epoch, number = taken[0] if taken else ("", 0)
     if settled and settled[0][1] and settled[0][0] == epoch and number < settled[0][1]:
         yield _violation(
@@ -392,8 +392,8 @@ def _streams(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violatio
 def _messages(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violation]:
     for rows in _slices(sender, recipient.agent):
         named = {"sender": sender.agent, "ids": json.dumps([row.id for row in rows])}
-        kept = {str(i): (seen, bool(known)) for i, seen, known in recipient.read(KEPT, named)}
-        horizon = recipient.read(HORIZON, (sender.agent,))
+        kept = {str(i): (seen, bool(known)) for i, seen, known in recipient.ask(KEPT, named)}
+        horizon = recipient.ask(HORIZON, (sender.agent,))
         for row in rows:
             seen, known = kept[row.id]
             if (
@@ -408,7 +408,7 @@ def _messages(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violati
 
 def _slices(sender: ReadableFile, recipient: str) -> Iterator[list[_Row]]:
     after = 0
-    while found := sender.read(TOLD, (after, recipient, SLICE)):
+    while found := sender.ask(TOLD, (after, recipient, SLICE)):
         after = found[-1][0]
         yield [
             _Row(str(i), seen if whole is None else digest(whole), bool(stored))

@@ -174,8 +174,8 @@ class DeadLetterSelection:
 
 def stats(db: Database) -> dict[str, int]:
     """Return the totals and present counts of one file."""
-    names = [name for (name,) in db.read(STATS_COLUMNS)]
-    [row] = db.read(STATS)
+    names = [name for (name,) in db.ask(STATS_COLUMNS)]
+    [row] = db.ask(STATS)
     return dict(zip(names, row, strict=True))
 
 
@@ -197,7 +197,7 @@ def resolve(db: Database, message_id: str) -> SentState:
 
 def peers(db: Database) -> list[PeerInfo]:
     """Return all peers by name."""
-    return [PeerInfo(*[*known, _rule(text)]) for *known, text in db.read(PEERS)]
+    return [PeerInfo(*[*known, _rule(text)]) for *known, text in db.ask(PEERS)]
 
 
 def _rule(text: str | None) -> InboundRule | None:
@@ -208,7 +208,7 @@ def dead_letters(db: Database, which: DeadLetterSelection, *, limit: int = 100) 
     """Return dead letters, oldest first; a topic may be a pattern."""
     if which.topic is not None:
         check_pattern(which.topic)
-    found = db.read(
+    found = db.ask(
         DEAD,
         {
             name: getattr(which, name)
@@ -222,7 +222,7 @@ def dead_letters(db: Database, which: DeadLetterSelection, *, limit: int = 100) 
     ]
     return [
         DeadLetter(*row)
-        for row in db.read(BY_SEQ, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
+        for row in db.ask(BY_SEQ, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
     ]
 
 
@@ -322,14 +322,12 @@ class QueuedMessage:
 
 def runs(db: Database, *, session: str | None, state: str | None, limit: int) -> list[RunInfo]:
     """Return runs, newest first."""
-    return [
-        _run(row) for row in db.read(RUNS, {"session": session, "state": state, "limit": limit})
-    ]
+    return [_run(row) for row in db.ask(RUNS, {"session": session, "state": state, "limit": limit})]
 
 
 def run(db: Database, run_id: str) -> RunInfo | None:
     """Return one run."""
-    rows = db.read(RUN, (run_id,))
+    rows = db.ask(RUN, (run_id,))
     return _run(rows[0]) if rows else None
 
 
@@ -354,7 +352,7 @@ def _plain(text: str | None) -> Any:
 
 def queues(db: Database) -> list[QueueInfo]:
     """Return all queues by session."""
-    return [_queue(row) for row in db.read(QUEUES)]
+    return [_queue(row) for row in db.ask(QUEUES)]
 
 
 def _queue(row: tuple[Any, ...]) -> QueueInfo:
@@ -374,4 +372,4 @@ def _queue(row: tuple[Any, ...]) -> QueueInfo:
 
 def waiting(db: Database, session: str) -> list[QueuedMessage]:
     """Return the messages that wait in a session's queue, in order."""
-    return [QueuedMessage(*row) for row in db.read(WAITING, (session,))]
+    return [QueuedMessage(*row) for row in db.ask(WAITING, (session,))]

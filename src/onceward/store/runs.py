@@ -339,7 +339,7 @@ def _let_go(tx: StoreTransaction, run: OpenRun) -> None:
 
 def calls_left(db: Database) -> int:
     """Return how many aborted calls still run in processes that live."""
-    return sum(not file_checks.is_dead(owner) for (owner,) in db.read(LEFT))
+    return sum(not file_checks.is_dead(owner) for (owner,) in db.ask(LEFT))
 
 
 def end(

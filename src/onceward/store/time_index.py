@@ -87,5 +87,5 @@ def within(db: Database, box: str, since: Millis, until: Millis) -> list[int]:
     """Return the rows of a box from a span of time, newest first."""
     catch_up(db, box)
     return sorted(
-        (seq for (seq,) in db.read(WITHIN[box], {"since": since, "until": until})), reverse=True
+        (seq for (seq,) in db.ask(WITHIN[box], {"since": since, "until": until})), reverse=True
     )

@@ -72,12 +72,9 @@ class DirectoryDatabase(Database):
         return con
 
     def _register_again(self) -> None:
-        # Without open_files.lock: its owner may be waiting for the turn that this thread has.
-        for old in [key for key, known in list(open_files.files.items()) if known is self]:
-            open_files.files.pop(old, None)
         key = file_checks.file_key(self.path)
         assert key is not None  # noqa: S101 - it is open
-        open_files.files[(key, "")] = self
+        open_files.enter((key, ""), self)
 
     def _refuse_unfit(self, tx: StoreTransaction) -> None:
         if tx.rows(MARK)[0][0] not in {0, APPLICATION_ID}:
