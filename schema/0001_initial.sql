@@ -674,9 +674,8 @@ WHEN OLD.state = 'open' AND NEW.state <> 'open' AND NEW.asker_seq IS NOT NULL
 BEGIN
     UPDATE _onceward_lanes
        SET due_at = NULL
-     WHERE lane_id = (SELECT lane_id FROM _onceward_inbox WHERE seq = NEW.asker_seq)
-       AND owner IS NULL
-       AND head_seq = NEW.asker_seq;
+     WHERE lane_id = (SELECT lane_id FROM _onceward_inbox WHERE seq = NEW.asker_seq AND state = 'pending')
+       AND owner IS NULL;
 END;
 
 CREATE TRIGGER _onceward_runs_guard BEFORE UPDATE OF state ON _onceward_runs
@@ -762,8 +761,12 @@ CREATE VIEW onceward_lanes AS
 SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head_seq IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased, l.owner
-  FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq;
+       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased, l.owner,
+       r.recipient AS awaits, r.id AS request_id, r.asked_at
+  FROM _onceward_lanes AS l
+  LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq
+  LEFT JOIN _onceward_pending_replies AS r ON r.id = (
+       SELECT t.id FROM _onceward_pending_replies AS t WHERE t.asker_seq = l.head_seq AND t.state = 'open' ORDER BY t.asker_index LIMIT 1);
 
 CREATE VIEW onceward_file AS
 SELECT i.agent, i.durability, i.max_pending, i.max_inbox, i.max_body, i.max_file_bytes, i.paused_at, i.opened_at, i.created_at,

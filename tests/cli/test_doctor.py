@@ -34,6 +34,7 @@ CHECKS = [
     "delivery",
     "handling",
     "lanes",
+    "replies",
     "runs",
     "leases",
     "positions",
@@ -437,6 +438,33 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
         == found
     )
     assert f"onceward show {message}" in cure
+
+
+def test_a_handler_that_waits_long_for_a_reply_is_a_warning(
+    cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message, its question and the agent that is to answer it are named."""
+    agent, asked = Agent("shop"), "SELECT head_id, awaits, request_id FROM onceward_lanes"
+
+    @agent.on("job")
+    def job(_: int, ctx: Context) -> None:
+        ctx.ask("billing", 1, type="question", reply=int)
+
+    with Postbox(home / "shop.db", agent=agent, start=False) as shop:
+        message = billing.send("shop", 1, type="job")
+        billing.run_until_idle()
+        shop.run_until_idle()
+        assert "ok" == level(cli("doctor", "--json"), "replies")
+        later(monkeypatch)
+        found, cure = said(cli("doctor", "--json"), "replies")
+        [(head, awaits, request)] = shop.query(asked)
+
+    assert (message, "billing") == (head, awaits)
+    assert (
+        f"1 lanes wait for a reply: {message} for billing to answer {request}, from 2 m ago"
+        == found
+    )
+    assert f"onceward show {request}" in cure
 
 
 def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Postbox) -> None:

@@ -32,11 +32,12 @@ def doctor(
     It examines the SQLite library, permissions, file system, other processes that hold the file,
     schema version, the WAL, the clock, pause, breakers, keys, peers on other machines, the streams
     of NATS servers, dead letters, limits, and messages that wait although they could be delivered
-    or handled. It also writes: one durable commit that stores the time and changes nothing else.
-    Exit code 1 if any finding is serious. onceward check examines the content. With --repair it
-    first mends what it can, and prints each change: file modes, leases of ended processes, leases
-    that end a month or more ahead, and positions past the last message. Of several files only
-    findings that are not ok are printed, with the path in front.
+    or handled, or that wait for another agent's reply. It also writes: one durable commit that
+    stores the time and changes nothing else. Exit code 1 if any finding is serious. onceward check
+    examines the content. With --repair it first mends what it can, and prints each change: file
+    modes, leases of ended processes, leases that end a month or more ahead, and positions past the
+    last message. Of several files only findings that are not ok are printed, with the path in
+    front.
 
     Columns: check, level, found, cure; of changes: check, change.
 
@@ -120,6 +121,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield from findings.undelivered(box, found)
         yield findings.unhandled(health, found, path)
         yield findings.failing(found, path)
+        yield findings.replies(found, path)
         yield findings.calls(health, path)
         yield from findings.leases(box, path)
         yield findings.limits(box, path)

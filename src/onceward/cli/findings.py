@@ -326,7 +326,8 @@ def unhandled(health: Health, found: Look, path: Path) -> Finding:
     said = f"messages wait in {row['lanes']} lanes, the oldest from {ago(row['oldest_at'], now)}"
     if row["leased"]:
         leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"
-        cure = f"{leased}: a handler hangs, is slow, or needs more workers"
+        why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"
+        cure = f"{leased}: {why} (use ctx.ask)"
         return warning("handling", f"{said}; {row['leased']} lanes are leased", cure)
     cure = f"start onceward work {path} MODULE:AGENT, or the program that receives"
     return warning("handling", f"{said}; no lane is leased", cure)
@@ -342,6 +343,18 @@ def failing(found: Look, path: Path) -> Finding:
     said = f"{row['lanes']} lanes wait behind a message that fails, as {head}"
     look = f"onceward show {row['head_id']} --db {path}"
     return warning("lanes", said, f"{look}; repair the handler and start its worker again")
+
+
+def replies(found: Look, path: Path) -> Finding:
+    """Examine lanes whose oldest message waits for the reply to a question of its handler."""
+    rows, now = found.ask(queries.AWAITING), SystemClock().now()
+    if not rows or now - rows[0]["asked_at"] <= MINUTE:
+        return ok("replies", "no handler waits long for a reply")
+    [row] = rows
+    oldest = f"{row['head_id']} for {row['awaits']} to answer {row['request_id']}"
+    said = f"{row['lanes']} lanes wait for a reply: {oldest}, from {ago(row['asked_at'], now)}"
+    cure = f"onceward show {row['request_id']} --db {path}, then examine {row['awaits']}"
+    return warning("replies", said, cure)
 
 
 def calls(health: Health, path: Path) -> Finding:

@@ -198,7 +198,12 @@ SELECT l.head_id, l.attempts, b.reason, count(*) OVER () AS lanes
  WHERE l.attempts > 1 AND b.reason IS NOT NULL
  ORDER BY l.attempts DESC, b.seq LIMIT 1
 """
-
+AWAITING: Final = """
+SELECT head_id, awaits, request_id, asked_at, count(*) OVER () AS lanes
+  FROM onceward_lanes
+ WHERE awaits IS NOT NULL
+ ORDER BY asked_at LIMIT 1
+"""
 DROPPED: Final = """
 SELECT scope, name, policy, count(*) AS messages
   FROM onceward_drops

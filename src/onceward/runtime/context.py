@@ -22,7 +22,7 @@ from onceward.runtime.transaction import Transaction
 from onceward.store import outbox
 from onceward.store.inbox import LeasedMessage
 from onceward.store.outbox import OutgoingMessage
-from onceward.store.requests import PROGRESS
+from onceward.store.requests import PROGRESS, QUESTION
 
 T = TypeVar("T")
 
@@ -167,12 +167,10 @@ class Context:
     ) -> Ticket | MadeRequest:
         requests = self._requests
         self._follow(options)
-        agent = self._sender.db.agent
-        options.setdefault("reply_to", agent)
+        options.setdefault("reply_to", self._sender.db.agent)
         options.setdefault("hops", self._frame.hops + 1)
-        if to == agent:  # in the lane of this message it would wait behind it
-            options.setdefault("ordering_key", f"ask:{self._leased.id}"[:256])
-        return requests.find_or_make(to, body, timeout, parse_options(options))
+        named: MessageOptions = {**parse_options(options), "kind": QUESTION}
+        return requests.find_or_make(to, body, timeout, named)
 
     def progress(self, value: object) -> None:
         """

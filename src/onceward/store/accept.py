@@ -333,7 +333,8 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> P
         return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
     if (frame.id, frame.sender, frame.recipient) != (carried.id, parcel.sender, policy.agent):
         return ParsedFrame(carried, None, _mismatch(frame, carried, parcel))
-    if frame.hops > policy.max_hops:
+    reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
+    if frame.hops + reply > policy.max_hops:
         detail = f"{frame.hops} messages led to it, at most {policy.max_hops} may"
         return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
     if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
@@ -446,8 +447,17 @@ def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
 def _lane(
     tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int, str], int]
 ) -> int:
-    session = frame.session
-    lane = (frame.partitionkey or session, frame.priority, session)
+    """
+    Return the lane of a frame.
+
+    A handler's question does not wait behind a message that waits for a reply itself: that
+    reply may depend on the answer. Questions leave in the commit in which their handler
+    begins to wait, so of those around a circle one always finds the next one waiting.
+    """
+    name, rank, session = frame.partitionkey or frame.session, frame.priority, frame.session
+    if frame.kind == requests.QUESTION and lanes.head_awaits(tx, sender, name, rank):
+        name = f"ask:{frame.causationid or frame.id}"
+    lane = (name, rank, session)
     if lane not in lane_ids:
         lane_ids[lane] = lanes.open_lane(tx, sender, *lane[:2], session=session)
     return lane_ids[lane]

@@ -24,6 +24,12 @@ coalesce(_onceward_lanes.session,
 ORDINARY: Final = f"""
 NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE {SESSION} GLOB h.pattern)
 """
+HEAD_AWAITS: Final = """
+SELECT 1
+  FROM _onceward_lanes AS l
+  JOIN _onceward_pending_replies AS r ON r.asker_seq = l.head_seq
+ WHERE l.sender = ? AND l.name = ? AND l.rank = ? AND r.state = 'open'
+"""
 HEADS: Final = """
 UPDATE _onceward_lanes
    SET head_seq = (SELECT min(seq)
@@ -155,6 +161,11 @@ def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, sessio
     """Return the number of a lane, created on first use."""
     [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
     return int(lane_id)
+
+
+def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool:
+    """Return whether the handler of a lane's head has a request that is not answered."""
+    return bool(tx.rows(HEAD_AWAITS, (sender, name, rank)))
 
 
 def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:

@@ -32,6 +32,8 @@ UPDATE _onceward_pending_replies
    SET progress = :body, progress_at = :now
  WHERE id = :id AND recipient = :sender AND state = 'open'
 """
+QUESTION: Final = "onceward.question"
+"""Kind of a request that a handler makes: the message of its handler waits for the reply."""
 GET_PROGRESS: Final = "SELECT progress FROM _onceward_pending_replies WHERE id = ?"
 OF_HANDLER: Final = """
 SELECT asker_index, id, recipient, asker_digest
