@@ -189,12 +189,41 @@ def test_a_callable_object_with_a_coroutine_is_awaited() -> None:
     agent = Agent("billing")
     agent.on(Order)(Handles())
     agent.on("order.new")(partial(Handles()))
-    agent.session()(_serves)
+    agent.session("chat")(_serves)
 
     assert [True, True] == [handler.is_async for handler in agent.handlers]
 
 
 def _serves(run: Run, limit: int = 3) -> None: ...
+
+
+@pytest.mark.parametrize("pattern", ["*", "**"])
+def test_runs_of_every_session_and_a_handler_exclude_each_other(pattern: str) -> None:
+    """The runs would take the handler's messages: whichever is declared second is refused."""
+    handling, running, part = Agent("billing"), Agent("billing"), Agent("part")
+    handling.on(Order)(_ctx_first)
+    part.session(pattern)(_serves)
+    running.session(pattern)(_serves)
+
+    with pytest.raises(InvalidArgument, match=r"its handler for 'order': name the sessions"):
+        handling.session(pattern)(_serves)
+    with pytest.raises(InvalidArgument, match=r"its handler for 'schedule\.nightly'"):
+        running.every("1d", name="nightly")(_ctx_first)
+    with pytest.raises(InvalidArgument, match="its handler for 'order'"):
+        handling.include(part)
+    assert ([], []) == (handling.sessions, running.handlers)
+
+
+def test_runs_of_named_sessions_stand_beside_handlers() -> None:
+    """Messages of all other sessions are the handlers'."""
+    agent = Agent("billing")
+    agent.session("chat-*")(_serves)
+    agent.on(Order)(_ctx_first)
+
+    assert (["chat-*"], ["order"]) == (
+        [each.pattern for each in agent.sessions],
+        [each.pattern for each in agent.handlers],
+    )
 
 
 def test_a_type_without_validator_is_refused() -> None:

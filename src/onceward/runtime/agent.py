@@ -143,9 +143,7 @@ class Agent:
         rules = handler_rules(options)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
-            if any(known.pattern == pattern for known in self.handlers):
-                msg = f"agent {self.name} already handles {pattern!r}"
-                raise InvalidArgument(msg)
+            self._check_new(pattern)
             model = None if isinstance(what, str) else what
             found = (
                 message_signature(call, model)
@@ -231,9 +229,7 @@ class Agent:
     def include(self, other: Agent) -> Self:
         """Take over the handlers of another agent object, so that modules can be composed."""
         for handler in other.handlers:
-            if any(known.pattern == handler.pattern for known in self.handlers):
-                msg = f"agent {self.name} already handles {handler.pattern!r}"
-                raise InvalidArgument(msg)
+            self._check_new(handler.pattern)
             self.handlers.append(_overridable(handler, self.overrides))
         for served in other.sessions:
             self._serve(served)
@@ -253,12 +249,14 @@ class Agent:
         """
         Serve sessions by runs: one call of the function for a batch of messages.
 
-        A session has one run at a time. The function takes the run (``AsyncRun``
-        where it is ``async def``). Its return value is the run's result and the reply
-        to the current message, unless that is itself an answer, or a dispatched
-        task, whose result goes back anyway. Bodies are read as the class of *types*
-        that has their type. Agents in *allow_override_from* may ask for another mode
-        for single messages, by the header ``queuemode``.
+        Runs take every message of their sessions, also of types that have a handler; so
+        an agent with handlers names its sessions. A session has one run at a time. The
+        function takes the run (``AsyncRun`` where it is ``async def``). Its return
+        value is the run's result and the reply to the current message, unless that is
+        itself an answer, or a dispatched task, whose result goes back anyway. Bodies
+        are read as the class of *types* that has their type. Agents in
+        *allow_override_from* may ask for another mode for single messages, by the
+        header ``queuemode``.
 
         Raises:
             InvalidArgument: the pattern or an option breaks its rules, a handler of the
@@ -291,7 +289,26 @@ class Agent:
         if any(known.pattern == handler.pattern for known in self.sessions):
             msg = f"agent {self.name} already serves sessions {handler.pattern!r}"
             raise InvalidArgument(msg)
+        self._check_reached(self.handlers[0].pattern if self.handlers else None, [handler])
         self.sessions.append(handler)
+
+    def _check_new(self, pattern: str) -> None:
+        """Raise InvalidArgument for the pattern of a handler that is there or gets no message."""
+        if any(known.pattern == pattern for known in self.handlers):
+            msg = f"agent {self.name} already handles {pattern!r}"
+            raise InvalidArgument(msg)
+        self._check_reached(pattern, self.sessions)
+
+    def _check_reached(self, pattern: str | None, served: Iterable[SessionHandler]) -> None:
+        """Raise InvalidArgument where runs of every session take a handler's messages."""
+        if pattern is None or all(each.pattern.strip("*") for each in served):
+            return
+        msg = (
+            f"agent {self.name} serves every session by runs, which take the messages of its"
+            f" handler for {pattern!r}: name the sessions that have runs, as in"
+            " @agent.session('chat-*'), or declare the handler on another agent"
+        )
+        raise InvalidArgument(msg)
 
     def _serves(self, session: str) -> SessionHandler | None:
         """Return the handler of a session: an exact name first, then the longest pattern."""
