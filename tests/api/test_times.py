@@ -186,3 +186,44 @@ def test_a_retry_after_no_span_follows_the_policy(tmp_path: Path, clock: ManualC
 
     assert "pending" == state
     assert "not yet (after 'soon' is no span" in reason
+
+
+RATES = "SELECT name, per_second, burst FROM _onceward_rate_limits ORDER BY name"
+
+
+@pytest.mark.parametrize(
+    ("given", "burst", "expected"),
+    [
+        (2, None, [("accept", 2.0, 100.0), ("send", 2.0, 1.0)]),
+        ("2/s", None, [("accept", 2.0, 2.0), ("send", 2.0, 2.0)]),
+        ("30/m", 5, [("accept", 0.5, 5.0), ("send", 0.5, 5.0)]),
+        (None, None, []),
+    ],
+)
+def test_limits_take_rates(
+    box: Postbox, given: Any, burst: float | None, expected: list[tuple[Any, ...]]
+) -> None:
+    """A number a second, or text as for handlers, all of whose messages may come at once."""
+    box.limits.rate(7)
+    box.limits.accept_rate(7)
+    box.limits.rate(given, burst=burst)
+    box.limits.accept_rate(given, burst=burst)
+
+    assert expected == box.query(RATES)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        lambda box: box.limits.rate("often"),
+        lambda box: box.limits.accept_rate(0),
+        lambda box: box.limits.rate("2/s", burst=0.5),
+        lambda box: box.dead_letters.replay_all(rate="0/s"),
+    ],
+)
+def test_what_is_no_rate_is_refused(box: Postbox, limit: Any) -> None:
+    """Nothing is written."""
+    with pytest.raises(InvalidArgument):
+        limit(box)
+
+    assert [] == box.query(RATES)

@@ -15,9 +15,9 @@ Cli = Callable[..., Any]
     ("words", "code", "said"),
     [
         (["--agent", "nobody"], 3, "onceward init"),
-        (["--limit", "many"], 2, "30/minute"),
-        (["--limit", "5/hour"], 2, "30/minute"),
-        (["--limit", "0"], 2, "give 1 or more"),
+        (["--limit", "many"], 2, "10/m"),
+        (["--limit", "5/hour"], 2, "is no span"),
+        (["--limit", "0"], 2, "limit"),
         (["--peers", ","], 2, "no peer is allowed"),
         (["--http", "nowhere"], 2, "HOST:PORT"),
         (["--http", "127.0.0.1:70000"], 2, "HOST:PORT"),

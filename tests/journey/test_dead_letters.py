@@ -321,7 +321,8 @@ def test_letters_are_replayed_in_bulk(world: World) -> None:
     assert 1 == len(shop.dead_letters.replay_all(as_new=True).done)
 
 
-def test_a_rate_is_a_date_in_each_row(world: World) -> None:
+@pytest.mark.parametrize("rate", [2, "2/s"])
+def test_a_rate_is_a_date_in_each_row(world: World, rate: Any) -> None:
     """
     With a rate the outgoing letters leave one after the other.
 
@@ -333,7 +334,7 @@ def test_a_rate_is_a_date_in_each_row(world: World) -> None:
     for n in range(6):
         shop.send("billing", Job(n=n))
     world.settle()
-    shop.dead_letters.replay_all(rate=2)
+    shop.dead_letters.replay_all(rate=rate)
     now = world.clock.now()
 
     assert [0, 0, 1000, 1500, 2000, 2500] == [

@@ -336,9 +336,10 @@ def test_a_quick_coroutine_has_one_worker(tmp_path: Path) -> None:
         {"concurrency": True},
         {"rate": "often"},
         {"rate": "0/m"},
-        {"rate": "10"},
+        {"rate": "0"},
         {"rate": "10/0"},
-        {"rate": 10},
+        {"rate": -10},
+        {"rate": True},
     ],
 )
 def test_a_wrong_limit_is_refused_where_it_is_written(options: HandlerOptions) -> None:

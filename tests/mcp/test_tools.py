@@ -570,7 +570,7 @@ def test_no_argument_breaks_a_tool(serve: Serve, bob: Postbox, value: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "options", [{"per_minute": 0}, {"lease": 0.0}, {"peers": frozenset[str]()}]
+    "options", [{"limit": "0/m"}, {"lease": "0s"}, {"peers": frozenset[str]()}]
 )
 def test_options_that_allow_nothing_are_refused(options: dict[str, Any]) -> None:
     """When the server is made."""

@@ -1,7 +1,9 @@
 """Options that type checkers know are the ones that the code takes, with the same types."""
 
 import inspect
-from typing import get_args, get_overloads, get_type_hints
+from typing import Any, get_args, get_overloads, get_type_hints
+
+from pydantic import BaseModel
 
 from onceward import Postbox, Settings
 from onceward.api.channels import ChannelOptions
@@ -15,6 +17,7 @@ from onceward.model.filters import (
 )
 from onceward.model.names import RANKS, PriorityName
 from onceward.model.settings_options import SettingsOptions
+from onceward.model.times import Span
 from onceward.model.vocabulary import MessageState
 from onceward.store import history
 from onceward.store.directory.channels import ChannelConfig
@@ -22,16 +25,27 @@ from onceward.store.directory.channels import ChannelConfig
 PAGE = {"limit", "offset", "after", "count"}
 
 
+def given_types(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the types of a model's fields as they are given: a field of seconds reads spans."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(model, include_extras=True).items():
+        if name in model.model_fields:
+            plain = get_type_hints(model)[name]
+            span = Span if plain is float else Span | None
+            found[name] = span if "_spelled" in str(hint) else plain
+    return found
+
+
 def test_every_setting_is_a_typed_keyword() -> None:
     """The keywords of a postbox are its settings' fields, in their order and of their types."""
-    fields = {name: get_type_hints(Settings)[name] for name in Settings.model_fields}
+    fields = given_types(Settings)
 
     assert list(fields.items()) == list(get_type_hints(SettingsOptions).items())
 
 
 def test_every_option_of_a_channel_is_a_typed_keyword() -> None:
     """The keywords that make a channel are the fields of its configuration."""
-    fields = {name: get_type_hints(ChannelConfig)[name] for name in ChannelConfig.model_fields}
+    fields = given_types(ChannelConfig)
 
     assert list(fields.items()) == list(get_type_hints(ChannelOptions).items())
 

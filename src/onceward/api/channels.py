@@ -46,14 +46,14 @@ class ChannelOptions(TypedDict, total=False):
     delivery: DeliveryMode
     max_message_size: int
     max_participants: int | None
-    ack_timeout: float
+    ack_timeout: Span
     max_retries: int
-    retry_backoff: float
+    retry_backoff: Span
     echo: bool
     sticky: bool
     priority_ordering: bool
     max_pending: int | None
-    retain_for: float | None
+    retain_for: Span | None
     retain_count: int | None
     retain_bytes: int | None
     bound_history: bool

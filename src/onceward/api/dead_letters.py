@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
@@ -13,11 +13,14 @@ from onceward.model.body import BYTES
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.send_options import MessageOptions
-from onceward.model.times import Span, millis
+from onceward.model.times import GivenRate, Span, millis
 from onceward.model.values import dataclass
 from onceward.runtime.sender import Sender
 from onceward.store import dead_letters, queries
 from onceward.store.queries import DeadLetter, DeadLetterSelection
+
+if TYPE_CHECKING:
+    from onceward.model.rate import Rate
 
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
@@ -97,27 +100,27 @@ class DeadLetters:
         *,
         as_new: bool = False,
         dry_run: bool = False,
-        rate: float | None = None,
+        rate: GivenRate | None = None,
         limit: int = ALL,
         **which: Unpack[DeadLetterFilter],
     ) -> ReplayResult:
         """
         Put all dead letters that match back on their way, oldest first, many in one commit.
 
-        With *rate* at most so many outgoing ones leave in a second: the waiting is
-        a date in each row, so it survives this process. *dry_run* changes nothing
-        and returns the ids that would be tried. A dead letter that
-        cannot be replayed stays.
+        With *rate*, ``10/m`` or a number a second, no more outgoing ones leave: the
+        waiting is a date in each row, so it survives this process. *dry_run* changes
+        nothing and returns the ids that would be tried. A dead letter that cannot be
+        replayed stays.
         """
+        from onceward.model.rate import read_rate  # noqa: PLC0415 - rarely needed
+
         chosen = self.list(limit=limit, **which)
-        if rate is not None and rate <= 0:
-            msg = f"rate {rate!r} must be messages per second, more than none"
-            raise InvalidArgument(msg)
+        most = None if rate is None else read_rate("rate", rate)
         if dry_run:
             return ReplayResult([dead.id for dead in chosen], [])
         replays = ReplayResult([], [])
         for at in range(0, len(chosen), SLICE):
-            self._replay_slice(chosen[at : at + SLICE], at, replays, rate=rate, as_new=as_new)
+            self._replay_slice(chosen[at : at + SLICE], at, replays, rate=most, as_new=as_new)
         self._notify()
         return replays
 
@@ -127,12 +130,12 @@ class DeadLetters:
         first: int,
         replays: ReplayResult,
         *,
-        rate: float | None,
+        rate: Rate | None,
         as_new: bool,
     ) -> None:
         moves: list[tuple[DeadLetter, Callable[[StoreTransaction], str]]] = []
         for place, dead in enumerate(chosen, start=first):
-            wait = None if rate is None or place < rate else place / rate
+            wait = None if rate is None else _wait(rate, place)
             try:
                 moves.append((dead, self._move(dead, wait, as_new=as_new)))
             except OncewardError as error:
@@ -225,6 +228,12 @@ class DeadLetters:
     def _notify(self) -> None:
         self._db.notifier.notify("out")
         self._db.notifier.notify("in")
+
+
+def _wait(rate: Rate, place: int) -> float | None:
+    """Return in how many seconds the dead letter of that place leaves; None is at once."""
+    at_once = max(rate.burst, rate.per_second)
+    return None if place < at_once else place / rate.per_second
 
 
 def raw(frame: Frame) -> bytes:

@@ -8,6 +8,7 @@ from typing import Final
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
+from onceward.model.times import GivenRate
 from onceward.model.values import dataclass
 from onceward.model.vocabulary import (
     LIMIT_SCOPES,
@@ -106,22 +107,36 @@ class Limits:
             for scope, name, count, size in self._db.read(FULLNESS)
         }
 
-    def rate(self, per_second: float | None, *, burst: float = 1.0) -> None:
+    def rate(self, rate: GivenRate | None, *, burst: float | None = None) -> None:
         """
-        Send at most so many messages a second, after *burst* at once; None removes the limit.
+        Send at most so many messages: ``10/m``, or a number a second; None removes the limit.
 
-        A faster sender gets RateLimited, which says when to try again.
+        *burst* messages may come at once; by default those of the text, or one for a
+        number. A faster sender gets RateLimited, which says when to try again.
         """
-        self._change(lambda tx: rate_limits.set_rate(tx, per_second, burst))
+        self._set_rate(rate, burst, 1, of="send")
 
-    def accept_rate(self, per_second: float | None, *, burst: float = 100.0) -> None:
+    def accept_rate(self, rate: GivenRate | None, *, burst: float | None = None) -> None:
         """
-        Accept at most so many messages a second from each sender, after *burst* at once.
+        Accept at most so many messages from each sender: ``10/m``, or a number a second.
 
-        None removes the limit. A faster sender is told when to push again, and its
-        retries are not counted.
+        *burst* messages may come at once; by default those of the text, or 100 for a
+        number. None removes the limit. A faster sender is told when to push again, and
+        its retries are not counted.
         """
-        self._change(lambda tx: rate_limits.set_rate(tx, per_second, burst, of="accept"))
+        self._set_rate(rate, burst, 100, of="accept")
+
+    def _set_rate(
+        self, rate: GivenRate | None, burst: float | None, default: int, *, of: str
+    ) -> None:
+        from onceward.model.rate import read_rate  # noqa: PLC0415 - rarely needed
+
+        if rate is None:
+            self._change(lambda tx: rate_limits.remove_rate(tx, of))
+            return
+        most = read_rate("rate", rate, burst=default)
+        at_once = most.burst if burst is None else burst
+        self._change(lambda tx: rate_limits.set_rate(tx, of, most.per_second, at_once))
 
     def file(self, max_bytes: int | None) -> None:
         """

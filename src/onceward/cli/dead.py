@@ -9,7 +9,7 @@ from onceward import Postbox
 from onceward.cli import queries
 from onceward.cli.choice import Choice, Filter, Outcome, by_id, confirm, in_bulk
 from onceward.cli.command import Found, command
-from onceward.cli.durations import MaybeSpan
+from onceward.cli.durations import MaybeRate, MaybeSpan
 from onceward.cli.exit_codes import DONE, Usage
 from onceward.cli.ls import without_nothing
 from onceward.cli.options import Limit, Quiet, said
@@ -31,7 +31,7 @@ Ids = Annotated[
 ]
 OlderThan = Annotated[MaybeSpan, said("Only dead letters that are older than this span.")]
 AsNew = Annotated[bool, Quiet, said("Send outgoing bodies under new ids, which are printed.")]
-Rate = Annotated[float | None, said("In bulk, most outgoing messages in a second.")]
+Rate = Annotated[MaybeRate, said("In bulk, most outgoing messages a second, or 10/m.")]
 One = Callable[[Postbox, str], str]
 Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
 COLUMNS = (

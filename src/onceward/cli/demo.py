@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from onceward.cli.demo_team import Team, Watch, plan
+from onceward.cli.durations import SpanOption
 from onceward.cli.exit_codes import DONE, FAILED, SIGNAL, NothingThere, Usage
 from onceward.cli.options import Quiet
 from onceward.cli.output import document, note, safe
@@ -27,7 +28,7 @@ SHELLS: Final = ("onceward sql --db", "sqlite3 -readonly -box")
 def demo(
     *,
     path: Path | None = None,
-    seconds: float = 20.0,
+    seconds: SpanOption = 20.0,  # type: ignore[assignment]  # a span is seconds
     kills: int = 6,
     json: Annotated[bool, Quiet] = False,
     home: Path | None = None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from onceward.model import times
 from onceward.model.clock import SystemClock
+from onceward.model.rate import read_rate
 from onceward.model.times import UNITS
 
 
@@ -30,6 +31,28 @@ SpanOption = Annotated[Span, Parameter(converter=converted)]
 """An option that takes a span and has a default."""
 MaybeSpan = Annotated[Span | None, Parameter(converter=converted)]
 """An option that takes a span and is absent by default."""
+
+
+class Rate(str):
+    """A rate such as 10/m, or a number a second; its name is what the help page shows."""
+
+    __slots__ = ()
+
+
+def converted_rate(_: Any, tokens: Sequence[Any]) -> Rate:
+    """Convert an argument to a rate, for the parser of the command line; 0 is none."""
+    text = tokens[0].value
+    if text != NONE:
+        read_rate("rate", text)
+    return Rate(text)
+
+
+RateOption = Annotated[Rate, Parameter(converter=converted_rate)]
+"""An argument that is a rate."""
+MaybeRate = Annotated[Rate | None, Parameter(converter=converted_rate)]
+"""An option that takes a rate and is absent by default."""
+NONE: Final = "0"
+"""Text of an argument that removes a rate."""
 
 
 class Moment(int):

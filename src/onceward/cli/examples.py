@@ -112,7 +112,7 @@ onceward work shop.db shop.agent:agent --metrics 127.0.0.1:9464""",
     "metrics": "onceward metrics /srv/agents",
     "top": """onceward top
 onceward top /srv/agents --sort oldest --once""",
-    "mcp": """onceward mcp --agent alice --peers billing,audit --limit 30/minute
+    "mcp": """onceward mcp --agent alice --peers billing,audit --limit 30/m
 onceward mcp alice.db --http 127.0.0.1:8425 --read-only""",
     "inspect": """onceward inspect /srv/agents
 onceward inspect shop.db billing.db --write --redact 'card|iban'""",

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from onceward import Postbox
 from onceward.cli.command import Found, command
+from onceward.cli.durations import NONE
 from onceward.cli.exit_codes import NothingThere
-from onceward.cli.options import Burst, Limit, Seconds, said
+from onceward.cli.options import Burst, Limit, Rate, said
 from onceward.model.vocabulary import LimitScope, Overflow
 
 WHICH = "Which session, recipient/lane or channel; a star, or nothing, is each one by itself."
@@ -67,15 +68,15 @@ def drops(box: Postbox, /, *, limit: Limit = 100) -> Found:
 
 
 @command()
-def rate(box: Postbox, per_second: Seconds, /, *, burst: Burst = 1.0) -> None:
-    """Limit how many messages are sent in a second; 0 removes the limit."""
-    box.limits.rate(per_second or None, burst=burst)
+def rate(box: Postbox, rate: Rate, /, *, burst: Burst = None) -> None:
+    """Limit how many messages are sent in a second, or in another span as 10/m does."""
+    box.limits.rate(None if rate == NONE else rate, burst=burst)
 
 
 @command()
-def accept_rate(box: Postbox, per_second: Seconds, /, *, burst: Burst = 100.0) -> None:
-    """Limit how many messages are accepted in a second from each sender; 0 removes the limit."""
-    box.limits.accept_rate(per_second or None, burst=burst)
+def accept_rate(box: Postbox, rate: Rate, /, *, burst: Burst = None) -> None:
+    """Limit how many messages are accepted from each sender, as ``limits rate`` does of sends."""
+    box.limits.accept_rate(None if rate == NONE else rate, burst=burst)
 
 
 @command()

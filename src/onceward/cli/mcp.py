@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from onceward.cli.durations import SpanOption
+from onceward.cli.durations import MaybeRate, SpanOption
 from onceward.cli.exit_codes import DONE, SIGNAL, Failed, Usage
 from onceward.cli.options import Quiet, said
 from onceward.cli.output import document, note
@@ -22,9 +22,7 @@ HOST: Final = "127.0.0.1"
 SHORTEST: Final = 16
 ReadOnly = Annotated[bool, Quiet, said("Offer only the tools that change nothing.")]
 Peers = Annotated[str | None, said("The only agents that may be written to: a,b.")]
-PerMinute = Annotated[
-    str | None, said("Most messages sent in a minute: 30/minute.", name="--limit")
-]
+Sends = Annotated[MaybeRate, said("Most messages that are sent: 30/m.", name="--limit")]
 Http = Annotated[str | None, said("Serve streamable HTTP at HOST:PORT or PORT, not stdio.")]
 Lease = Annotated[SpanOption, said("How long a claimed message is kept for a model.")]
 
@@ -34,7 +32,7 @@ def mcp(
     http: Http = None,
     read_only: ReadOnly = False,
     peers: Peers = None,
-    limit: PerMinute = None,
+    limit: Sends = None,
     lease: Lease = 300.0,  # type: ignore[assignment]  # a span is seconds
     where: Where = WHERE,
 ) -> int:
@@ -59,7 +57,7 @@ def mcp(
     options = McpOptions(
         read_only=read_only,
         peers=None if peers is None else frozenset(filter(None, map(str.strip, peers.split(",")))),
-        per_minute=None if limit is None else _per_minute(limit),
+        limit=limit,
         lease=float(lease),
     )
     if http is not None:
@@ -91,15 +89,6 @@ def _over_http(path: Path, options: McpOptions, address: str, where: Where) -> i
     if where.json:
         document({"url": url, "signal": signal.Signals(number).name if number else None})
     return SIGNAL + number if number else DONE
-
-
-def _per_minute(text: str) -> int:
-    """Return N of N/minute."""
-    number, _, unit = text.partition("/")
-    if not number.isdecimal() or unit not in {"", "m", "min", "minute"}:
-        msg = f"--limit {text}: write a number of messages, as in 30/minute"
-        raise Usage(msg)
-    return int(number)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from onceward.cli.durations import MaybeSpan
+from onceward.cli.durations import MaybeSpan, RateOption
 from onceward.model.vocabulary import PRIORITIES
 
 Quiet: Final = Parameter(negative=(), show_default=False)
@@ -40,6 +40,6 @@ OfTags = Annotated[
     ),
 ]
 Several = Annotated[list[str] | None, Parameter(negative=())]
-Seconds = Annotated[float, said("Messages a second.")]
-Burst = Annotated[float, said("How many at once.")]
+Rate = Annotated[RateOption, said("Messages a second, or 10/m; 0 removes the limit.")]
+Burst = Annotated[float | None, said("How many at once; by default those of 10/m.")]
 Wait = Annotated[MaybeSpan, said("Wait so long for a message.")]

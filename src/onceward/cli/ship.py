@@ -8,7 +8,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from onceward.cli.durations import MaybeSpan, Span, SpanOption
+from onceward.cli.durations import MaybeRate, MaybeSpan, Span, SpanOption
 from onceward.cli.exit_codes import DONE, FAILED, PARTLY, SIGNAL, NothingThere, Usage
 from onceward.cli.options import Quiet, said
 from onceward.cli.output import document, note, show
@@ -16,6 +16,7 @@ from onceward.cli.signals import awaited, stops
 from onceward.cli.target import Answer
 from onceward.errors import OncewardError
 from onceward.fleet import files as finding
+from onceward.model.rate import read_rate
 
 if TYPE_CHECKING:
     from onceward.fleet.ship import FileShipped
@@ -37,7 +38,7 @@ def ship(
     *paths: Paths,
     to: str,
     every: MaybeSpan = None,
-    rate: float | None = None,
+    rate: MaybeRate = None,
     prune: Annotated[bool, Quiet] = False,
     keep: SpanOption = KEEP,
     answer: Answer = ANSWER,
@@ -54,7 +55,7 @@ def ship(
     Args:
         to: A folder, or s3://BUCKET/PREFIX, gs://..., abfs://...
         every: Ship again and again with this pause, until an interrupt or terminate signal.
-        rate: Rows a second and file at most.
+        rate: Rows a second and file at most, or 1000/m.
         prune: Delete from the files what is read back from the log, once it was shipped.
         keep: With --prune: how long ended rows stay, before the file's own latest moment.
 
@@ -73,11 +74,12 @@ def ship(
     from onceward.fleet.ship.shipper import Shipper  # noqa: PLC0415 - as above
 
     prunes = partial(pruning.files, paths, to, keep=keep) if prune else None
+    most = None if rate is None else read_rate("rate", rate).per_second
     if every:
         told: SimpleQueue[int] = SimpleQueue()
-        pace = shipping.Pace(rows_per_second=rate, sleep=partial(_pause, told))
+        pace = shipping.Pace(rows_per_second=most, sleep=partial(_pause, told))
         return _repeatedly(Shipper(paths, to, pace=pace), prunes, every, told)
-    done = shipping.files(paths, to, pace=shipping.Pace(rows_per_second=rate))
+    done = shipping.files(paths, to, pace=shipping.Pace(rows_per_second=most))
     tell(done)
     pruned = prunes() if prunes else []
     _print([asdict(each) for each in done], [asdict(each) for each in pruned], answer)

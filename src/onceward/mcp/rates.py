@@ -1,35 +1,38 @@
-"""Bound the messages that the clients of a server send in a minute."""
+"""Bound the messages that the clients of a server send."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from onceward.mcp.advice import refused
+from onceward.model.rate import read_rate
+from onceward.model.times import GivenRate
 
-MINUTE: Final = 60.0
 
+class SendLimit:
+    """Counts the sends of the span that a rate is of; a repeat of one of them counts nothing."""
 
-class MinuteLimit:
-    """Counts sends of the last minute; a repeat of one of them counts nothing."""
-
-    def __init__(self, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = per_minute, clock
+    def __init__(
+        self, limit: GivenRate | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate = None if limit is None else read_rate("limit", limit)
+        self._clock = clock
         self._sent: deque[tuple[float, str]] = deque()
 
     def count(self, key: str) -> None:
         """Count the send of *key*; raise ToolError if it is one too many."""
-        if self._most is None:
+        if self._rate is None:
             return
-        now = self._clock()
-        while self._sent and self._sent[0][0] <= now - MINUTE:
+        now, most = self._clock(), self._rate.burst
+        span = most / self._rate.per_second
+        while self._sent and self._sent[0][0] <= now - span:
             self._sent.popleft()
         if any(key == known for _, known in self._sent):
             return
-        if len(self._sent) >= self._most:
-            wait = self._sent[0][0] + MINUTE - now
-            what = f"this server sends at most {self._most} messages a minute"
+        if len(self._sent) >= most:
+            wait = self._sent[0][0] + span - now
+            what = f"this server sends at most {most} messages in {span:g} seconds"
             raise refused(what, f"Nothing was sent. Call again in {wait:.0f} seconds.")
         self._sent.append((now, key))

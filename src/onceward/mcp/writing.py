@@ -16,10 +16,11 @@ from onceward.mcp.bodies import WHOLE, shown
 from onceward.mcp.calls import key_of
 from onceward.mcp.claims import Claims, Ending, OpenClaim, Outcome
 from onceward.mcp.options import McpOptions
-from onceward.mcp.rates import MinuteLimit
+from onceward.mcp.rates import SendLimit
 from onceward.mcp.reading import Desk
 from onceward.mcp.tools import Call, Id, ReadingTools, Session, Wait
 from onceward.model.quoting import quoted
+from onceward.model.times import seconds
 
 T = TypeVar("T")
 To = Annotated[str, Field(description="Name of an agent, as list_agents gives it.")]
@@ -47,7 +48,7 @@ class WritingTools(ReadingTools):
         super().__init__(desk, arrivals)
         self._options = options
         self._claims = Claims(desk.box)
-        self._rate = MinuteLimit(options.per_minute)
+        self._rate = SendLimit(options.limit)
 
     async def send_message(
         self, *, to: To, body: JsonBody, ctx: Call, session: InSession = None, key: Key = None
@@ -108,9 +109,9 @@ class WritingTools(ReadingTools):
 
         Then call finish_message. If you never do, the message comes back after the lease.
         """
-        seconds = lease_seconds or self._options.lease
+        lease = seconds("lease", lease_seconds or self._options.lease)
         with advised():
-            found = await self._claims.claim(key_of("claim", key, ctx), session, type, seconds)
+            found = await self._claims.claim(key_of("claim", key, ctx), session, type, lease)
         return Claim(message=None if found is None else _claimed(found))
 
     async def extend_claim(self, *, claim: Id, lease_seconds: Lease) -> Extended:

@@ -8,7 +8,7 @@ from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
 from onceward.model.clock import Millis
 from onceward.model.names import refuse_options
 from onceward.model.quoting import quoted
-from onceward.model.times import Span, millis, seconds
+from onceward.model.times import GivenRate, Span, millis, seconds
 from onceward.model.values import dataclass
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class HandlerOptions(TypedDict, total=False):
     """Span in which a message is dropped that has the type and body of one before it."""
     concurrency: int | None
     """Calls that one process makes at the same time; by default as many as it has workers."""
-    rate: str | None
-    """Calls that all processes on the file begin, such as ``10/m``; messages wait for theirs."""
+    rate: GivenRate | None
+    """Calls that all processes on the file begin: ``10/m``, or a number a second; others wait."""
     batch: int | None
     """Most messages of one call, which takes a list of bodies; for an exact type or topic."""
     within: Span
@@ -94,15 +94,17 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
     retry_on, rate = options.get("retry_on"), options.get("rate")
     timeout, unique_for = options.get("timeout"), options.get("unique_for")
     return HandlerRules(
-        attempts=_number("attempts", options.get("attempts"), "a handler runs at least once"),
+        attempts=whole_number("attempts", options.get("attempts"), "a handler runs at least once"),
         retry=options.get("retry"),
         retry_on=None if retry_on is None else _classes("retry_on", retry_on),
         no_retry=_classes("no_retry", options.get("no_retry") or ()),
-        timeout=None if timeout is None else _positive("timeout", timeout),
-        unique_for=None if unique_for is None else millis("unique_for", unique_for),
-        concurrency=_number("concurrency", options.get("concurrency"), "at least one call runs"),
+        timeout=None if timeout is None else positive_span("timeout", timeout),
+        unique_for=None if unique_for is None else _unique_for(unique_for),
+        concurrency=whole_number(
+            "concurrency", options.get("concurrency"), "at least one call runs"
+        ),
         rate=None if rate is None else _rate(rate),
-        batch=_number("batch", options.get("batch"), "a call has at least one message"),
+        batch=whole_number("batch", options.get("batch"), "a call has at least one message"),
         within=seconds("within", options.get("within", WITHIN)),
     )
 
@@ -120,20 +122,30 @@ def _check_batch(options: HandlerOptions) -> None:
             raise InvalidArgument(msg)
 
 
-def _rate(text: str) -> Rate:
+def _rate(given: GivenRate) -> Rate:
     from onceward.model.rate import read_rate  # noqa: PLC0415 - rarely needed
 
-    return read_rate(text)
+    return read_rate("rate", given)
 
 
-def _number(field: str, given: int | None, why: str) -> int | None:
+def whole_number(field: str, given: int | None, why: str) -> int | None:
+    """Return a number from 1, or None; raises InvalidArgument for any other."""
     if given is None or (type(given) is int and given > 0):
         return given
     msg = f"{field}={quoted(given)}: {why}"
     raise InvalidArgument(msg)
 
 
-def _positive(field: str, span: Span) -> float:
+def _unique_for(span: Span) -> Millis:
+    found = millis("unique_for", span)
+    if not found:
+        msg = f"unique_for={quoted(span)}: nothing is repeated within no time; leave it out"
+        raise InvalidArgument(msg)
+    return found
+
+
+def positive_span(field: str, span: Span) -> float:
+    """Return the seconds of a span in which a call is made; raises InvalidArgument for none."""
     found = seconds(field, span)
     if not found:
         msg = f"{field}={quoted(span)}: no call is that quick"

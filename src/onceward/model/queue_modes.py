@@ -12,11 +12,13 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.quoting import quoted
+from onceward.model.times import Span, millis
 from onceward.model.values import dataclass
 from onceward.model.vocabulary import (
     ABORTED,
@@ -50,8 +52,8 @@ class QueueOptions(TypedDict, total=False):
 
     mode: QueueMode | None
     """steer, followup, collect, queue or interrupt."""
-    debounce: float | None
-    """Seconds of quiet that a collect waits for; negative ones count as 0."""
+    debounce: Span | None
+    """Quiet that a collect waits for; a negative number counts as 0."""
     cap: float | None
     """Most messages that may wait, by default any number; fractions are cut off, 0 is refused."""
     overflow: QueueOverflow | None
@@ -128,9 +130,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     debounce, cap = options.get("debounce"), options.get("cap")
     return {
         "mode": _one_of("mode", options.get("mode"), QUEUE_MODES),
-        "debounce_for": None
-        if debounce is None
-        else round(1000 * max(0.0, _number("debounce", debounce))),
+        "debounce_for": None if debounce is None else _debounce(debounce),
         "cap": None if cap is None else _cap(_number("cap", cap)),
         "overflow": _one_of("overflow", options.get("overflow"), QUEUE_OVERFLOWS),
         "aborted": _one_of("aborted", options.get("aborted"), ABORTED),
@@ -143,6 +143,13 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
         msg = f"queue {name} {value!r} is none of {', '.join(known)}"
         raise InvalidArgument(msg)
     return None if value is None else str(value)
+
+
+def _debounce(given: Span) -> Millis:
+    """Return the milliseconds of a span, of which a number may be negative."""
+    if isinstance(given, str | timedelta):
+        return millis("queue debounce", given)
+    return round(1000 * max(0.0, _number("debounce", given)))
 
 
 def _number(name: str, value: Any) -> float:

@@ -1,10 +1,12 @@
-"""Read how often a handler may be called: ``10/m`` is ten calls a minute."""
+"""Read how often something may happen: ``10/m`` is ten times a minute, 2.5 is so often a second."""
 
 from __future__ import annotations
 
+from math import inf
+
 from onceward.errors import InvalidArgument
 from onceward.model.quoting import quoted
-from onceward.model.times import UNITS, seconds
+from onceward.model.times import PLAIN, UNITS, GivenRate, seconds
 from onceward.model.values import dataclass
 
 
@@ -16,14 +18,30 @@ class Rate:
     per_second: float
 
 
-def read_rate(text: str) -> Rate:
-    """Return the rate that a text such as ``10/m``, ``5/s`` or ``100/15m`` says."""
-    if isinstance(text, str):
-        calls, _, span = text.partition("/")
-        per = f"1{span}" if span in UNITS else span
-        if calls.isascii() and calls.isdigit() and int(calls) > 0 and span:
-            over = seconds("rate", per)
-            if over:
-                return Rate(int(calls), int(calls) / over)
-    msg = f"rate={quoted(text)}: write calls and a span, such as 10/m, 5/s or 100/15m"
-    raise InvalidArgument(msg)
+def read_rate(field: str, given: GivenRate, *, burst: int = 1) -> Rate:
+    """
+    Return a rate; raise InvalidArgument for a value that is none.
+
+    All calls of a text such as ``10/m`` may come at once, and *burst* calls of a number.
+    """
+    if isinstance(given, str) and not PLAIN.fullmatch(given):
+        return _read(field, given)
+    number = float(given) if isinstance(given, str) else given
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < inf:
+        raise _refused(field, given)
+    return Rate(burst, float(number))
+
+
+def _read(field: str, text: str) -> Rate:
+    calls, _, span = text.partition("/")
+    per = f"1{span}" if span in UNITS else span
+    if calls.isascii() and calls.isdigit() and int(calls) > 0 and span:
+        over = seconds(field, per)
+        if over:
+            return Rate(int(calls), int(calls) / over)
+    raise _refused(field, text)
+
+
+def _refused(field: str, given: object) -> InvalidArgument:
+    told = "write calls and a span, such as 10/m, 5/s or 100/15m, or a number a second"
+    return InvalidArgument(f"{field}={quoted(given)}: {told}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from onceward.model.clock import Millis
 from onceward.model.settings import Settings
+from onceward.model.times import Span, seconds
 from onceward.model.values import dataclass
 
 if TYPE_CHECKING:
@@ -44,23 +45,28 @@ class RetryPolicy:
     When to try again, from a tenacity wait, a tenacity stop and a share of jitter.
 
     ``attempt`` counts from 1: after the k-th failure ``delay(k)`` is waited,
-    unless ``exhausted(k)``. No delay is longer than ``cap`` seconds, jitter
-    included. ``open_for`` is how long an open circuit breaker leaves a peer
-    alone, in seconds, if that is longer than the delay; None is as the settings
-    say. The presets have 0, so that their pauses are all that there is.
+    unless ``exhausted(k)``. No delay is longer than ``cap``, jitter included.
+    ``open_for`` is how long an open circuit breaker leaves a peer alone, if that
+    is longer than the delay; None is as the settings say. The presets have 0, so
+    that their pauses are all that there is.
     """
 
     wait: wait_base
     stop: stop_base
     jitter: float = 0.0
-    cap: float | None = None
-    open_for: float | None = None
+    cap: Span | None = None
+    open_for: Span | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse spans that are none."""
+        for name in ("cap", "open_for"):
+            if getattr(self, name) is not None:
+                seconds(name, getattr(self, name))
 
     def delay(self, attempt: int, rng: random.Random) -> Millis:
         """Return how long to wait after the *attempt*-th failure, in milliseconds."""
-        seconds = self.wait(_state(attempt))
-        varied = seconds * (1 + rng.uniform(-self.jitter, self.jitter))
-        return round(1000 * (varied if self.cap is None else min(varied, self.cap)))
+        varied = self.wait(_state(attempt)) * (1 + rng.uniform(-self.jitter, self.jitter))
+        return round(1000 * (varied if self.cap is None else min(varied, seconds("cap", self.cap))))
 
     def exhausted(self, attempt: int) -> bool:
         """Return whether the *attempt*-th failure was the last that is allowed."""
@@ -78,12 +84,12 @@ class RetryPolicy:
         )
 
     @classmethod
-    def three_retries(cls, *, ack_timeout: float = 0.0) -> Self:
-        """Return 3 re-attempts after 1, 2 and 4 seconds, each plus *ack_timeout* seconds."""
+    def three_retries(cls, *, ack_timeout: Span = 0.0) -> Self:
+        """Return 3 re-attempts after 1, 2 and 4 seconds, each plus *ack_timeout*."""
         from tenacity import stop_after_attempt, wait_exponential, wait_fixed  # noqa: PLC0415 - see above
 
         return cls(
-            wait_exponential(multiplier=1) + wait_fixed(ack_timeout),
+            wait_exponential(multiplier=1) + wait_fixed(seconds("ack_timeout", ack_timeout)),
             stop_after_attempt(1 + 3),
             open_for=0.0,
         )

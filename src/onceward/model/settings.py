@@ -151,7 +151,7 @@ class Settings(BaseModel):
     """
     queue_mode: QueueMode = "followup"
     """Mode of a busy session with runs, where neither session nor handler sets one."""
-    queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0
+    queue_debounce: Annotated[float, Spelled, Field(le=1e9, allow_inf_nan=False)] = 1.0
     """Quiet that a collect waits for; negative counts as 0."""
     queue_cap: Annotated[float, Field(ge=1, le=1e9)] | None = None
     """Messages that may wait in one session's queue, any number for None; fractions are cut off."""

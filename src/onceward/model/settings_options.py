@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from onceward.model.parcel import Durability
+from onceward.model.times import Span
 from onceward.model.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
 
 
@@ -13,7 +14,7 @@ class SettingsOptions(TypedDict, total=False):
 
     durability: Durability
     accept_weaker: bool
-    busy_timeout: float
+    busy_timeout: Span
     network_filesystem: bool
     checkpoint_pages: int
     wal_limit: int
@@ -24,37 +25,37 @@ class SettingsOptions(TypedDict, total=False):
     hold_unknown: bool
     ack: Literal["processed", "stored"]
     max_hops: int
-    retry_first: float
-    retry_cap: float
+    retry_first: Span
+    retry_cap: Span
     retry_jitter: float
     max_retries: int
     count_unreachable_attempts: bool
-    ack_timeout: float
-    deliver_timeout: float
+    ack_timeout: Span
+    deliver_timeout: Span
     carriers: int
     parcel_max_messages: int
     parcel_max_bytes: int
     breaker_failures: int
-    breaker_open_for: float
+    breaker_open_for: Span
     breaker_successes: int
-    lease: float
-    handler_timeout: float
+    lease: Span
+    handler_timeout: Span
     handler_retries: int
     workers: int | None
     claim_messages: int
-    share_commit_for: float
+    share_commit_for: Span
     max_runs: int
-    abort_grace: float
+    abort_grace: Span
     queue_mode: QueueMode
-    queue_debounce: float
+    queue_debounce: Span
     queue_cap: float | None
     queue_overflow: QueueOverflow
     queue_aborted: Aborted
-    retention: float
+    retention: Span
     retention_slice: int
-    maintenance_interval: float
-    poll_interval: float
-    stop_timeout: float
+    maintenance_interval: Span
+    poll_interval: Span
+    stop_timeout: Span
     topics: tuple[str, ...] | None
     session_topics: dict[str, tuple[str, ...]]
     ephemeral_priorities: tuple[Priority, ...]

@@ -22,6 +22,8 @@ Moment = int | datetime | timedelta | str
 """A datetime, milliseconds since 1970, a date as text, or how long ago it was."""
 Point = int | datetime | str
 """A moment that is not told by a span: a datetime, milliseconds, or a date as text."""
+GivenRate = float | str
+"""How often something may happen: a number a second, or text: 10/m, 5/s, 100/15m."""
 
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from onceward.model.clock import Clock, Millis, SystemClock
+from onceward.model.times import Span, seconds
 from onceward.observe.names import COUNTERS, GAUGES, OLDEST_BY_PEER, READABLE, FileMetric, age
 from onceward.observe.snapshots import FileSnapshot, Snapshots, agent_files
 
@@ -35,10 +36,11 @@ class FileMetrics(Collector):
         places: Iterable[Path],
         *,
         peers: int = MOST_PEERS,
-        within: float | None = WITHIN,
+        within: Span | None = WITHIN,
         clock: Clock | None = None,
     ) -> None:
-        self._places, self._peers, self._within = tuple(places), peers, within
+        self._places, self._peers = tuple(places), peers
+        self._within = None if within is None else seconds("within", within)
         self._clock = clock or SystemClock()
         self._snapshots = Snapshots(self._clock)
         self._labels: dict[str, dict[str, None]] = {}
@@ -71,8 +73,8 @@ class FileMetrics(Collector):
     def _by_peer(self, named: Sequence[tuple[str, FileSnapshot]], now: Millis) -> Metric:
         family = _oldest()
         for name, each in named:
-            for peer, seconds in self._ages(name, each, now).items():
-                family.add_metric([name, peer], seconds)
+            for peer, waits in self._ages(name, each, now).items():
+                family.add_metric([name, peer], waits)
         return family
 
     def _ages(self, name: str, found: FileSnapshot, now: Millis) -> dict[str, float]:

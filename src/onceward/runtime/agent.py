@@ -18,6 +18,8 @@ from onceward.model.handler_options import (
     HandlerOptions,
     HandlerRules,
     handler_rules,
+    positive_span,
+    whole_number,
 )
 from onceward.model.names import agent_name, plain_text
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
@@ -243,7 +245,7 @@ class Agent:
         types: Sequence[type] = (),
         allow_override_from: Sequence[str] = (),
         attempts: int | None = None,
-        timeout: float | None = None,
+        timeout: Span | None = None,
         **options: Unpack[QueueOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
@@ -264,6 +266,8 @@ class Agent:
 
         """
         fields = checked(options)
+        attempts = whole_number("attempts", attempts, "a run is called at least once")
+        limit = None if timeout is None else positive_span("timeout", timeout)
         _bracketed("session", pattern)
         check_sessions(pattern)
 
@@ -278,7 +282,7 @@ class Agent:
                     allow_override_from=tuple(agent_name(name) for name in allow_override_from),
                     is_async=is_async,
                     attempts=attempts,
-                    timeout=timeout,
+                    timeout=limit,
                 )
             )
             return call

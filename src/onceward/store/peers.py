@@ -13,6 +13,7 @@ from onceward.model.clock import Millis
 from onceward.model.parcel import generation_of
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
+from onceward.model.times import seconds
 
 KNOW: Final = f"""
 INSERT INTO _onceward_peers (name, epoch)
@@ -308,7 +309,11 @@ def back_off(
     failures = held.failures + 1
     opened = held.breaker == "half_open" or failures >= settings.breaker_failures
     wait = policy.delay(failures, rng)
-    open_for = settings.breaker_open_for if policy.open_for is None else policy.open_for
+    open_for = (
+        settings.breaker_open_for
+        if policy.open_for is None
+        else seconds("open_for", policy.open_for)
+    )
     due_at = tx.now + (max(wait, round(open_for * 1000)) if opened else wait)
     breaker = "open" if opened else "closed"
     named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}

@@ -91,18 +91,15 @@ def admit(tx: StoreTransaction, sender: str, messages: int) -> Millis:
     return 0
 
 
-def set_rate(
-    tx: StoreTransaction, per_second: float | None, burst: float, *, of: str = "send"
-) -> None:
-    """Set the rate of sending, or of accepting from each sender; None lifts it."""
-    if per_second is None:
-        tx.run(NO_RATE, (of,))
-        return
-    if not per_second > 0 or burst < 1:
-        msg = (
-            "a rate is messages per second, more than none, with a burst of at least one;"
-            f" got {per_second!r} and {burst!r}"
-        )
+def remove_rate(tx: StoreTransaction, of: str) -> None:
+    """Remove the rate of sending, or of accepting from each sender."""
+    tx.run(NO_RATE, (of,))
+
+
+def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> None:
+    """Set the rate of sending (``send``), or of accepting from each sender (``accept``)."""
+    if not burst >= 1:
+        msg = f"a rate has a burst of at least one message, not {burst!r}"
         raise InvalidArgument(msg)
     tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final
 
 from onceward.model.clock import Millis
+from onceward.model.times import Span, millis
 
 START_AT: Final[Millis] = 1_767_225_600_000
 """2026-01-01T00:00:00Z: the same in every run, so that printed dates can be compared."""
@@ -28,20 +30,20 @@ class ManualClock:
         """Return the seconds waited since the start; steps of the wall clock do not count."""
         return self._waited / 1000
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, span: Span) -> None:
         """
         Let time pass on both clocks.
 
         Raises:
-            ValueError: *seconds* is negative; ``step`` moves the wall clock back.
+            InvalidArgument: *span* is negative; ``step`` moves the wall clock back.
 
         """
-        if seconds < 0:
-            msg = f"time does not run backwards: advance({seconds}); step() moves the wall clock"
-            raise ValueError(msg)
-        self._wall += round(1000 * seconds)
-        self._waited += round(1000 * seconds)
+        passed = millis("time to advance (step() moves the wall clock back)", span)
+        self._wall += passed
+        self._waited += passed
 
-    def step(self, seconds: float) -> None:
-        """Set the wall clock forward or back without a wait, as a time server does."""
-        self._wall += round(1000 * seconds)
+    def step(self, span: Span) -> None:
+        """Set the wall clock forward, or back by a negative *span*, as a time server does."""
+        if isinstance(span, timedelta):
+            span = span.total_seconds()
+        self._wall += millis("step()", span) if isinstance(span, str) else round(1000 * span)

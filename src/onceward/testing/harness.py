@@ -15,6 +15,7 @@ from onceward.db.environment import load_settings
 from onceward.model.body import Msg, decode
 from onceward.model.frame import Frame
 from onceward.model.names import DEFAULT_SESSION
+from onceward.model.times import Span
 from onceward.runtime.agent import Agent
 from onceward.store.invariants import Violation
 from onceward.testing.clock import ManualClock
@@ -164,9 +165,9 @@ class Harness:
             self._life.pumping = pumping
         return total
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, span: Span) -> None:
         """Advance the clock: leases, retries and delays become due; ``deliver`` acts on them."""
-        self.clock.advance(seconds)
+        self.clock.advance(span)
 
     @contextmanager
     def crash_at(self, point: Point) -> Iterator[None]:

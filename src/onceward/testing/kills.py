@@ -19,6 +19,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
+from onceward.model import times
+from onceward.model.times import Span
 from onceward.testing.workers import end_with_parent
 
 Role = Callable[[Path, str], None]
@@ -74,9 +76,9 @@ class Crew:
         if process.pid is not None and process.exitcode is None:
             os.kill(process.pid, what)
 
-    def torment(self, kills: int, *, seconds: float = 86_400.0) -> None:
+    def torment(self, kills: int, *, seconds: Span = 86_400.0) -> None:
         """Kill and restart a random role, *kills* times; ends early after *seconds*."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + times.seconds("seconds", seconds)
         while self.kills < kills and time.monotonic() < deadline:
             time.sleep(self.rng.uniform(*PAUSE))
             victim = self.rng.choice(sorted(self.alive))
@@ -97,9 +99,9 @@ class Crew:
             if name in self.alive:
                 self.kill(name)
 
-    def wait_until(self, calm: Callable[[], bool], *, seconds: float = QUIET_FOR) -> bool:
+    def wait_until(self, calm: Callable[[], bool], *, seconds: Span = QUIET_FOR) -> bool:
         """Return whether *calm* came true in time; no process is killed meanwhile."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + times.seconds("seconds", seconds)
         while not (done := calm()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return done

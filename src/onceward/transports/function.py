@@ -15,6 +15,7 @@ from onceward.errors import DeliveryError, PushFailed, Refused, Unreachable
 from onceward.model.frame import Frame
 from onceward.model.parcel import Answer, Durability, Parcel, Receipt
 from onceward.model.quoting import error_text
+from onceward.model.times import Span, seconds
 from onceward.transports.base import Features, refuse_damaged
 from onceward.transports.event_loop import start_loop
 
@@ -49,10 +50,11 @@ class FunctionTransport:
         send: Send,
         *,
         durability: Durability = "safe",
-        timeout: float = 30.0,
+        timeout: Span = 30.0,
         all_or_none: bool = False,
     ) -> None:
-        self._send, self._durability, self._timeout = send, durability, timeout
+        self._send, self._durability = send, durability
+        self._timeout = seconds("timeout", timeout)
         self._all_or_none = all_or_none
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = Lock()

@@ -38,6 +38,7 @@ from onceward.model.clock import Clock
 from onceward.model.log import log
 from onceward.model.notices import NOTICE_MAX, Notice, NoticeKind, decode_notice, encode_notice
 from onceward.model.parcel import Parcel
+from onceward.model.times import Span, seconds
 from onceward.transports.base import Accept, TransportContext
 from onceward.transports.http_denials import Denials
 from onceward.transports.http_signing import WINDOW, Signed, signed_headers
@@ -62,14 +63,19 @@ class HttpLimits:
     """Largest body of a parcel; a larger one is answered with this limit, signed."""
     bytes_in_flight: int = 64 << 20
     """Most bytes of all bodies that are being read or accepted."""
-    body_timeout: float = 30.0
-    """Longest time in seconds for a body to arrive."""
+    body_timeout: Span = 30.0
+    """Longest time for a body to arrive."""
     threads: int = 8
     """Threads that prove and accept."""
     connections: int = 200
     """Most connections of an ``HttpListener``; your own server bounds its own."""
-    header_timeout: float = 10.0
-    """Longest time in seconds for a head to arrive at an ``HttpListener``."""
+    header_timeout: Span = 10.0
+    """Longest time for a head to arrive at an ``HttpListener``."""
+
+    def __post_init__(self) -> None:
+        """Refuse spans that are none."""
+        for name in ("body_timeout", "header_timeout"):
+            seconds(name, getattr(self, name))
 
 
 class _Denied(Exception):
@@ -270,7 +276,7 @@ class HttpEndpoint:
         body = _Body(self, slot)
         self._slots.add(slot)
         try:
-            async with asyncio.timeout(self.limits.body_timeout):
+            async with asyncio.timeout(seconds("body_timeout", self.limits.body_timeout)):
                 await self._read(request, body, limit)
         except BaseException as error:
             body.release()

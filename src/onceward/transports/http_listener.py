@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from onceward.errors import InvalidArgument
+from onceward.model.times import seconds
 from onceward.transports.base import Accept, TransportContext
 from onceward.transports.http_endpoint import Binding, HttpEndpoint, HttpLimits
 from onceward.transports.http_guard import GuardedLoop, guarded
@@ -110,7 +111,10 @@ class HttpListener:
         (certfile, keyfile, client_ca), limits = self._tls, self.endpoint.limits
         return uvicorn.Config(
             self.endpoint.app,
-            http=guarded(header_timeout=limits.header_timeout, connections=limits.connections),
+            http=guarded(
+                header_timeout=seconds("header_timeout", limits.header_timeout),
+                connections=limits.connections,
+            ),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 
 from onceward.db.environment import load_settings
 from onceward.errors import OncewardError
+from onceward.model.times import Span
 from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.simulation import disks
@@ -217,7 +218,7 @@ class Simulation:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: Span) -> None:
         """Advance the clocks of all agents."""
         for clock in self.clocks.values():
             clock.advance(seconds)
