@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -190,6 +191,18 @@ def test_what_two_files_tell_of_a_message_is_one_arrow() -> None:
         len(drawn.arrows[0].label),
         drawn.arrows[0].to_itself,
     )
+
+
+def test_an_answer_by_a_clock_that_is_behind_stands_below_its_question() -> None:
+    """The cause says the order, not the times of two machines."""
+    question, reply = (
+        spoken("1", "a", "b", 10, "sent"),
+        replace(spoken("2", "b", "a", 5, "sent"), cause="1"),
+    )
+
+    assert ["1", "2"] == [
+        each.id for each in exchanges([Part((reply,), (), ()), Part((question,), (), ())])
+    ]
 
 
 def test_one_id_for_two_recipients_is_two_arrows() -> None:

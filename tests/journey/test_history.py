@@ -376,6 +376,27 @@ def test_a_conversation_is_whole_and_in_order(world: World) -> None:
     assert [] == shop.thread("unknown")
 
 
+@pytest.mark.parametrize("earlier", [0, 1, 3_600_000])
+@pytest.mark.parametrize("agent", ["shop", "oracle"])
+def test_no_answer_stands_before_its_question(world: World, agent: str, earlier: int) -> None:
+    """Of one moment, or by a clock that is behind, answers stand behind what they answer."""
+    world.open("third")
+    boxes = {"shop": world.open("shop"), "oracle": world.open(answering())}
+    asked = boxes["shop"].send("oracle", "why", type="ask")
+    world.settle()
+    box, now = boxes[agent], world.clock.now()
+    with box.begin() as tx:
+        for statement in (
+            "UPDATE _onceward_outbox SET created_at = :now - (id <> :asked) * :earlier",
+            "UPDATE _onceward_inbox SET received_at = :now - (id <> :asked) * :earlier",
+        ):
+            tx.execute(statement, {"now": now, "asked": asked, "earlier": earlier})
+    thread = box.thread(asked)
+
+    assert asked == thread[0].id
+    assert {asked} < {past.id for past in thread}
+
+
 def test_dead_members_stay_in_their_conversation(world: World) -> None:
     """A message that died is still told with the others."""
     shop = world.open("shop", hold_unknown=True)

@@ -310,7 +310,11 @@ class Session:
     # -- looking back -----------------------------------------------------------------------
 
     def thread(self, message_id: str) -> list[queries.HistoryEntry]:
-        """Return the conversation that a message belongs to, oldest first; consumes nothing."""
+        """
+        Return the conversation that a message belongs to, oldest first; consumes nothing.
+
+        No answer stands before its question, whatever the clocks of both agents say.
+        """
         return history.thread(self._db, message_id)
 
     def history(self, **filters: Unpack[SessionHistoryFilters]) -> queries.Page:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from onceward.inspector.queries.conversation import Part, Spoken
+from onceward.model.causality import after_causes
 from onceward.model.clock import Millis
 from onceward.model.values import dataclass
 
@@ -85,14 +87,15 @@ TONES: Final = {
 
 
 def exchanges(parts: Iterable[Part]) -> list[Exchange]:
-    """Return the messages of a conversation in the order of their times, each once."""
+    """Return a conversation's messages, each once, by time but never before their cause."""
     found: dict[tuple[str, str, str], dict[str, Spoken]] = {}
     for part in parts:
         for name, rows in (("sent", part.sent), ("received", part.received), ("dead", part.dead)):
             for row in rows:
                 found.setdefault((row.sender, row.id, row.recipient), {})[name] = row
     made = [_exchange(copies) for copies in found.values()]
-    return sorted(made, key=lambda each: (each.at, each.id))
+    made.sort(key=lambda each: (each.at, each.id))
+    return list(after_causes(made, attrgetter("id"), lambda each: filter(None, [each.cause])))
 
 
 def _exchange(copies: dict[str, Spoken]) -> Exchange:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
@@ -451,11 +452,13 @@ def _token(cuts: dict[str, tuple[int, int]], seen: list[Hit]) -> str:
 
 def thread(db: Database, message_id: str) -> list[HistoryEntry]:
     """
-    Return every message of a conversation, oldest first.
+    Return every message of a conversation, oldest first, each after the one that it answers.
 
     *message_id* is any message of it, or an id that all its copies carry. A message
     that was sent to a channel is listed once, by its first copy; a dead copy stays.
     """
+    from onceward.model.causality import after_causes  # noqa: PLC0415 - rarely needed
+
     found = db.ask(OF_ID, {"id": message_id})
     causes = [
         db.ask(CAUSE.format(table=each[0], frame=_source_of(each[0]).frame), (each[1],))[0][0]
@@ -468,7 +471,18 @@ def thread(db: Database, message_id: str) -> list[HistoryEntry]:
     found_rows = rows(
         db, [Hit(at_of[table, seq][0], seq, _source_of(table)) for table, seq in ordered]
     )
-    return list(_without_copies(found_rows))
+    ordered_rows = after_causes(found_rows, attrgetter("id"), _causes_of)
+    return list(_without_copies(ordered_rows))
+
+
+def _causes_of(entry: HistoryEntry) -> list[str]:
+    """Return the ids of the messages that one answers or follows from, as its frame says."""
+    try:
+        frame = json.loads(entry.frame)
+    except ValueError:  # a damaged one says nothing
+        return []
+    named = (frame.get("inreplyto"), frame.get("causationid")) if isinstance(frame, dict) else ()
+    return [each for each in named if isinstance(each, str)]
 
 
 def _without_copies(entries: Iterable[HistoryEntry]) -> Iterator[HistoryEntry]:
