@@ -84,3 +84,22 @@ def test_the_trail_adds_triggers_only(tmp_path: Path) -> None:
         switch(box._db, on=False)
 
         assert (before, before) == (during, box._db.read(sql))
+
+
+VIEW = re.compile(r"\bviews? `([a-z_]+)`|(?:FROM|JOIN|INTO) (onceward_[a-z_]+)")
+VIEWS = re.compile(r"^CREATE VIEW (onceward_[a-z_]+)", re.MULTILINE)
+PROSE = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+
+
+def test_every_view_that_is_named_exists() -> None:
+    """Pages and examples call a view as the file does, where ``onceward sql`` is not in between."""
+    there = set(VIEWS.findall((ROOT / "schema" / "0001_initial.sql").read_text(encoding="utf-8")))
+    named = [
+        (page.name, one or other)
+        for page in PROSE
+        if page.suffix in {".md", ".py", ".sql"}
+        for one, other in VIEW.findall(page.read_text(encoding="utf-8"))
+    ]
+
+    assert [] == [(page, name) for page, name in named if name not in there]
+    assert len(named) > 15

@@ -28,3 +28,16 @@ def test_the_fleet_needs_neither_spark_nor_arrow() -> None:
 
     assert "" == _imported(["pyspark", "pyarrow", "py4j"], modules)
     assert "" in modules
+
+
+SPARK = "import sys; sys.modules['pyspark'] = None; from onceward import spark; spark.session()"
+
+
+def test_spark_without_its_extra_says_what_installs_it() -> None:
+    """The package itself can be imported: what needs Spark is refused when it is called."""
+    ran = subprocess.run([sys.executable, "-c", SPARK], capture_output=True, text=True, check=False)
+
+    assert (
+        "ModuleNotFoundError: onceward.spark needs pyspark, which is not installed:"
+        " pip install 'onceward[spark]'"
+    ) == ran.stderr.splitlines()[-1]

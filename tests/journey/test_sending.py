@@ -53,7 +53,7 @@ def test_a_message_in_a_parcel_is_sending(world: World) -> None:
 def test_an_option_that_no_send_has_is_named(world: World) -> None:
     """A typing error in an option names it and lists those there are; nothing is written."""
     shop, _ = world.wired("shop", counting())
-    with pytest.raises(TypeError, match="a send has no option prio: there are type, "):
+    with pytest.raises(TypeError, match="a send has no option prio; did you mean priority"):
         shop.send("billing", Job(n=1), prio="high")  # type: ignore[call-arg]
 
     assert 0 == shop.stats()["enqueued"]

@@ -34,11 +34,11 @@ def test_defaults_are_the_documented_ones() -> None:
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:
-    """A typing error in a setting is a line that names it, and what was given."""
+    """A typing error in a setting is a line that names it, and what was meant."""
     with pytest.raises(InvalidArgument) as caught:
         Settings.merge(None, {"lese": 3})
 
-    assert "settings: lese: Extra inputs are not permitted (given 3)" == str(caught.value)
+    assert str(caught.value).startswith("settings has no option lese; did you mean lease? There")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from onceward import (
     Settings,
 )
 from onceward.events import Acked, DeadLettered, Event
+from onceward.testing import Harness
 
 
 class Order(Msg, type="order"):
@@ -109,3 +110,9 @@ def typed_bodies(session: Session, mailbox: Mailbox, channel: Channel) -> list[M
     ]
     wrong: list[Message[int]] = [*session.messages(Order)]  # type: ignore[list-item]
     return [each for each in found if each is not None and wrong is not None]
+
+
+def typed_harness(harness: Harness) -> list[Order]:
+    """Bodies that are read as a class have its type."""
+    wrong: list[int] = harness.sent("b", Order)  # type: ignore[arg-type]
+    return harness.sent("b", Order) if wrong else harness.sent("b")

@@ -463,13 +463,24 @@ class Mailboxes:
 
         """
         if name is not None and not public:
-            return self.open(name)
+            return self._ours(name)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
         wanted = replace(wanted, newest_per_key=newest_per_key)
         made, created = self._announced(
             wanted, lambda: mailboxes.ensure(self._home.directory, wanted)
         )
         return self._mailbox(made, secret, created=created)
+
+    def _ours(self, name: str) -> Mailbox:
+        """Return the mailbox of that id or name; say what makes one where there is none."""
+        try:
+            return self.open(name)
+        except NoMailbox as error:
+            msg = (
+                "no mailbox has this name or id, or it has expired: to make a public one"
+                " say public=True, to make a private one leave the name out"
+            )
+            raise NoMailbox(msg) from error
 
     def create(
         self,

@@ -35,7 +35,7 @@ from onceward.model.events import Event, Expired, Polled, Processed
 from onceward.model.filters import HistoryFilters
 from onceward.model.frame import session_and_type
 from onceward.model.ids import IdSource, clock_ids, new_id
-from onceward.model.names import DEFAULT_SESSION, agent_name, plain_text
+from onceward.model.names import DEFAULT_SESSION, agent_name, no_option, plain_text
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.record import MessageRecord
 from onceward.model.retry import RetryPolicy, retry_policy
@@ -113,6 +113,13 @@ class PostboxOptions(SettingsOptions, total=False):
     handler_retry: RetryPolicy | None
 
 
+def _check_options(overrides: SettingsOptions) -> None:
+    """Raise InvalidArgument for a keyword that is neither an option nor a setting."""
+    known = PostboxOptions.__annotations__
+    if unknown := overrides.keys() - known:
+        raise InvalidArgument(no_option("a postbox", unknown, ["agent", "loop", *known]))
+
+
 class Postbox(Session, EventSource):
     """
     One agent's SQLite file, open.
@@ -149,6 +156,7 @@ class Postbox(Session, EventSource):
         handler_retry: RetryPolicy | None = None,
         **overrides: Unpack[SettingsOptions],
     ) -> None:
+        _check_options(overrides)
         self._retry, self._handler_retry = retry, handler_retry
         self._settings = load_settings(settings, overrides)
         self._handlers = agent if isinstance(agent, Agent) else None

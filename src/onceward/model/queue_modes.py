@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
+from onceward.model.names import no_option
 from onceward.model.quoting import quoted
 from onceward.model.times import Span, millis
 from onceward.model.values import dataclass
@@ -123,9 +124,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     unknown = sorted(set(options) - QueueOptions.__annotations__.keys())
     if unknown:
-        msg = (
-            f"queue options are {', '.join(QueueOptions.__annotations__)}; got {', '.join(unknown)}"
-        )
+        msg = no_option("a queue", unknown, QueueOptions.__annotations__)
         raise InvalidArgument(msg)
     debounce, cap = options.get("debounce"), options.get("cap")
     return {

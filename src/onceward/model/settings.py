@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from onceward.errors import InvalidArgument
 from onceward.model.body import describe_errors
-from onceward.model.names import PREFIX
+from onceward.model.names import PREFIX, no_option
 from onceward.model.parcel import Durability
 from onceward.model.settings_options import SettingsOptions
 from onceward.model.times import WHOLE, seconds
@@ -228,8 +228,11 @@ class Settings(BaseModel):
         }
         if given is not None:
             values |= given.model_dump(exclude_unset=True)
+        values |= overrides
+        if unknown := values.keys() - cls.model_fields:
+            raise InvalidArgument(no_option("settings", unknown, cls.model_fields))
         try:
-            found = cls.model_validate(values | dict(overrides))
+            found = cls.model_validate(values)
         except ValidationError as error:
             msg = f"settings: {describe_errors(error)}"
             raise InvalidArgument(msg) from error

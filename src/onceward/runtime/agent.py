@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
 
 from pydantic import BaseModel
 
@@ -21,7 +21,7 @@ from onceward.model.handler_options import (
     positive_span,
     whole_number,
 )
-from onceward.model.names import agent_name, plain_text
+from onceward.model.names import agent_name, plain_text, refuse_options
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
 from onceward.model.quoting import quoted
 from onceward.model.times import Span
@@ -106,7 +106,10 @@ class Agent:
         unhandled: Literal["dead", "wait"] = "dead",
         description: str | None = None,
         capabilities: Iterable[str] | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            refuse_options("an agent", unknown, ("unhandled", "description", "capabilities"))
         self.name = agent_name(name)
         self.profile = agent_profile(description, capabilities)
         """Description and capabilities for the registry of its home."""

@@ -6,14 +6,16 @@ Needs the extra ``onceward[spark]``; nothing else of onceward loads it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["read", "register", "send", "session", "stop"]
+INSTALL: Final = "pip install 'onceward[spark]'"
 
 
 def session(**conf: Any) -> SparkSession:
@@ -28,23 +30,17 @@ def session(**conf: Any) -> SparkSession:
         SparkDidNotStart: Spark's virtual machine ended before it answered.
 
     """
-    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
-
-    return start.session(**conf)
+    return _start().session(**conf)
 
 
 def register(spark: SparkSession) -> None:
     """Add format ``onceward`` to a session; its executors need only the package installed."""
-    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
-
-    start.register(spark)
+    _start().register(spark)
 
 
 def stop() -> None:
     """End what ``session`` started: the session, and the virtual machine that it ran in."""
-    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
-
-    start.stop()
+    _start().stop()
 
 
 def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: Any) -> DataFrame:
@@ -53,9 +49,7 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
 
     *options* are those of the format, with underscores or as Spark spells them.
     """
-    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
-
-    return start.read(spark, path, table, **options)
+    return _start().read(spark, path, table, **options)
 
 
 def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
@@ -73,6 +67,16 @@ def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
         InvalidOption: senders are named by ``agent`` and by ``_db``, which may be one file.
 
     """
-    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
+    _start().send(frame, path, **options)
 
-    start.send(frame, path, **options)
+
+def _start() -> ModuleType:
+    """Return the module that needs Spark; say what installs it where it is not there."""
+    try:
+        from onceward.spark import start  # noqa: PLC0415 - an extra; this package is used without
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("onceward"):
+            raise
+        msg = f"onceward.spark needs {error.name}, which is not installed: {INSTALL}"
+        raise ModuleNotFoundError(msg, name=error.name) from error
+    return start

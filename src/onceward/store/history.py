@@ -16,7 +16,7 @@ from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.frame import json_string
-from onceward.model.names import rank
+from onceward.model.names import no_option, rank
 from onceward.model.quoting import quoted
 from onceward.model.times import moment
 from onceward.model.topics import WILD, check_pattern, matches
@@ -379,7 +379,7 @@ def find(
 def _wanted(agent: str, filters: dict[str, Any], now: Millis) -> Iterator[HistoryFilter]:
     unknown = set(filters) - set(FILTERS)
     if unknown:
-        msg = f"history filters are {', '.join(FILTERS)}; got {', '.join(sorted(unknown))}"
+        msg = no_option("history", unknown, FILTERS)
         raise InvalidArgument(msg)
     values = {
         name: value

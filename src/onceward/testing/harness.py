@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar, overload
 
 from onceward.api.postbox import Postbox
 from onceward.db.environment import load_settings
@@ -35,6 +35,7 @@ UNDECLARED: Final = frozenset({"json", "text", "bytes"})
 """Types of bodies without a class."""
 ROUNDS: Final = 10_000
 EVERYTHING: Final = 1_000_000
+T = TypeVar("T")
 
 
 class Harness:
@@ -237,7 +238,11 @@ class Harness:
         with self._box.begin() as tx:
             return tx.execute(sql, bindings)
 
-    def sent(self, to: str, model: type | None = None) -> list[Any]:
+    @overload
+    def sent(self, to: str) -> list[Any]: ...
+    @overload
+    def sent(self, to: str, model: type[T]) -> list[T]: ...
+    def sent(self, to: str, model: type[Any] | None = None) -> list[Any]:
         """
         Return the bodies of all messages that the agent committed for *to*, in order.
 

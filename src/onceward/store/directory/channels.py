@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
 from onceward.model.clock import Millis
-from onceward.model.names import agent_name
+from onceward.model.names import agent_name, no_option
 from onceward.model.settings import Positive, Seconds
 from onceward.model.topics import TopicPolicy, check_topic
 from onceward.model.values import dataclass
@@ -144,6 +144,8 @@ def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
 
 def checked_config(given: dict[str, Any]) -> ChannelConfig:
     """Return a config; raise ValidationFailed naming the wrong field."""
+    if unknown := given.keys() - ChannelConfig.model_fields:
+        refuse(min(unknown), no_option("a channel", unknown, ChannelConfig.model_fields))
     try:
         made = ChannelConfig.model_validate(given)
     except ValidationError as error:
