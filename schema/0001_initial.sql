@@ -492,12 +492,16 @@ CREATE TABLE _onceward_schedules (
     cron       TEXT,
     timezone   TEXT,
     missed     TEXT    NOT NULL CHECK (missed IN ('one', 'all', 'skip')),
+    overlap    TEXT    NOT NULL CHECK (overlap IN ('queue', 'skip')),
     recipient  TEXT    NOT NULL,
     session    TEXT    NOT NULL,
     media      TEXT,
     body       TEXT,
     options    TEXT    NOT NULL,
+    origin     TEXT    NOT NULL CHECK (origin IN ('added', 'declared', 'withdrawn')),
     next_at    INTEGER NOT NULL,
+    unsent     TEXT,
+    seen_at    INTEGER NOT NULL,
     due_at     INTEGER,
     paused_at  INTEGER,
     created_at INTEGER NOT NULL,
@@ -505,13 +509,17 @@ CREATE TABLE _onceward_schedules (
     last_at    INTEGER,
     last_id    TEXT,
     last_error TEXT,
+    skipped    INTEGER NOT NULL DEFAULT 0,
+    skipped_at INTEGER,
     CHECK ((every IS NULL) <> (cron IS NULL)),
     CHECK ((cron IS NULL) = (timezone IS NULL)),
     CHECK ((media IS NULL) = (body IS NULL)),
-    CHECK ((due_at IS NULL) = (paused_at IS NOT NULL))
+    CHECK ((due_at IS NULL) = (paused_at IS NOT NULL)),
+    CHECK (origin <> 'withdrawn' OR paused_at IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX _onceward_schedules_due ON _onceward_schedules (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX _onceward_schedules_due  ON _onceward_schedules (due_at)  WHERE due_at IS NOT NULL;
+CREATE INDEX _onceward_schedules_seen ON _onceward_schedules (seen_at) WHERE due_at IS NOT NULL;
 
 -- Every message that a policy of this file dropped. The peer is its sender in the scope 'queue', else its recipient.
 -- A summary is told by a message to the recipient, or to a run of the session; NULL where it is still to be told.
@@ -860,7 +868,8 @@ SELECT q.session,
   LEFT JOIN _onceward_runs AS r ON r.session = q.session AND r.state = 'open';
 
 CREATE VIEW onceward_schedules AS
-SELECT name, every, cron, timezone, missed, recipient, session, body, options, next_at, paused_at, created_at, sent, last_at, last_id, last_error
+SELECT name, every, cron, timezone, missed, overlap, recipient, session, body, options, origin, next_at, paused_at, created_at, sent, last_at, last_id, last_error,
+       skipped, skipped_at
   FROM _onceward_schedules;
 
 CREATE VIEW onceward_session_queue_messages AS

@@ -31,6 +31,7 @@ CHECKS = [
     "breakers",
     "keys",
     "dead letters",
+    "schedules",
     "delivery",
     "handling",
     "lanes",
@@ -565,3 +566,31 @@ def test_a_repair_notes_each_change(cli: Cli, shop: Postbox) -> None:
 
     assert "would change permissions" in cli("doctor", "--repair", "--dry-run").err
     assert "changed permissions: shop.db 0644: set to 0600" in cli("doctor", "--repair").err
+
+
+def test_a_schedule_that_the_code_declares_no_longer_is_a_warning(cli: Cli, home: Path) -> None:
+    """It is paused; the finding names it, and how to be rid of it."""
+    before, after = Agent("shop"), Agent("shop")
+    before.every("1h", name="nightly")(lambda _: None)
+    after.on("job")(lambda _: None)
+    for agent in (before, after):
+        Postbox(home / "shop.db", agent=agent, start=False).close()
+    ran = cli("doctor", "--json")
+    found, cure = said(ran, "schedules")
+
+    assert "warning" == level(ran, "schedules")
+    assert "nightly: the agent's code declares it no longer, it is paused" == found
+    assert "onceward schedules remove nightly" in cure
+
+
+def test_a_file_ahead_of_the_wall_clock_is_told(cli: Cli, shop: Postbox) -> None:
+    """By the doctor, and by a note beside the schedules, whose dates go by the wall clock."""
+    shop.schedules.add("nightly", every="1h")
+    with shop.begin() as tx:
+        tx.execute("UPDATE _onceward_file_info SET clock_at = clock_at + 86400000")
+    shop.close()
+    listed, ran = cli("schedules", "ls"), cli("doctor", "--json")
+
+    assert "s ahead of the wall clock" in listed.err
+    assert "serious" == level(ran, "clock")
+    assert "behind the file's time" in said(ran, "clock")[0]

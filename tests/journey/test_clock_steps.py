@@ -1,16 +1,28 @@
 """A wall clock that jumps and is set right delays mail by seconds, never by its jump."""
 
+from __future__ import annotations
+
+import random
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from onceward import Postbox
 from onceward.errors import Unreachable
 from onceward.model.clock import MonotonicFileClock
 from onceward.model.parcel import Answer, Parcel
 from onceward.testing import ManualClock
+from onceward.testing.clock import START_AT
 from onceward.transports.base import Features
 
+if TYPE_CHECKING:
+    from onceward.model.vocabulary import Missed
+
 DAY = 86_400.0
+HOUR = 3_600_000
 
 
 class LateTransport:
@@ -123,3 +135,123 @@ def test_a_process_that_never_saw_the_clock_ahead_learns_of_it(tmp_path: Path) -
     file.observe_remote(ahead)
 
     assert (ahead, ahead + 5_000) == (heard, file.now(clock))
+
+
+def hourly(box: Postbox, name: str = "tick") -> list[int]:
+    """Return the dates whose messages a file has sent, in the order of sending."""
+    sql = "SELECT frame ->> '$.scheduledat' FROM onceward_outbox WHERE frame ->> '$.schedule' = ?"
+    return [
+        round(1000 * datetime.fromisoformat(at).timestamp()) for (at,) in box.query(sql, (name,))
+    ]
+
+
+def wait_hours(box: Postbox, clock: ManualClock, hours: int) -> None:
+    """Let hours pass, ten minutes at a time."""
+    for _ in range(6 * hours):
+        clock.advance(600)
+        box.run_until_idle()
+
+
+@pytest.mark.parametrize("missed", ["one", "skip"])
+def test_an_hourly_job_goes_on_hourly_after_a_minute_a_day_ahead(
+    tmp_path: Path, missed: Missed
+) -> None:
+    """Each hour has its date, none is sent twice, also when the clock reaches those of the jump."""
+    clock = ManualClock()
+    with Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as box:
+        first = box.schedules.add("tick", every="1h", missed=missed).next_at
+        wait_hours(box, clock, 1)
+        clock.step(DAY + 600)
+        wait_hours(box, clock, 1)
+        clock.step(-DAY - 600)
+        wait_hours(box, clock, 30)
+        sent = hourly(box)
+
+    hours = [(at - first) // HOUR for at in sent]
+    jumped = [24, 25] if missed == "one" else [25]
+    assert len(set(hours)) == len(hours)
+    assert [0, *jumped] == hours[: 1 + len(jumped)]
+    assert [n for n in range(2, 32) if n not in jumped] == hours[1 + len(jumped) :]
+
+
+def test_each_date_is_sent_once_where_all_are_sent(tmp_path: Path) -> None:
+    """A jump sends the dates up to it; the clock that was set back repeats none of them."""
+    clock, path = ManualClock(), tmp_path / "bob.db"
+    with Postbox(path, agent="bob", start=False, clock=clock) as box:
+        first = box.schedules.add("tick", every="1h", missed="all", start_at=clock.now()).next_at
+        clock.step(DAY)
+        box.run_until_idle()
+        clock.step(-DAY)
+        box.schedules.add("tick", every="1h", missed="all", start_at=clock.now())
+        box.run_until_idle()
+    with Postbox(path, agent="bob", start=False, clock=clock) as box:
+        wait_hours(box, clock, 26)
+        sent = hourly(box)
+
+    assert [first + n * HOUR for n in range(26)] == sent
+
+
+def test_a_clock_that_jumps_again_and_again_repeats_no_date(tmp_path: Path) -> None:
+    """Whatever was sent ahead, and by whichever process, is not sent again."""
+    clock, path, dice = ManualClock(), tmp_path / "bob.db", random.Random(5)
+    for _ in range(40):
+        with Postbox(path, agent="bob", start=False, clock=clock) as box:
+            for name in ("one", "all", "skip"):
+                box.schedules.add(name, every="1m", missed=name, start_at=START_AT)
+            clock.step(dice.choice((0, 600, -600, 4000, -4000, 90)))
+            for _ in range(5):
+                clock.advance(dice.choice((20, 60, 200)))
+                box.run_until_idle()
+            sent = {name: hourly(box, name) for name in ("one", "all", "skip")}
+
+    assert {name: len(dates) for name, dates in sent.items()} == {
+        name: len(set(dates)) for name, dates in sent.items()
+    }
+    assert list(range(sent["all"][0], sent["all"][-1] + 1, 60_000)) == sent["all"]
+
+
+def test_a_message_that_waits_to_be_sent_does_not_wait_for_the_clock(tmp_path: Path) -> None:
+    """A schedule that could not send while the clock was ahead tries again as it did before."""
+    clock = ManualClock()
+    with Postbox(
+        tmp_path / "bob.db", agent="bob", start=False, clock=clock, hold_unknown=True
+    ) as box:
+        box.limits.set("session", "full", messages=1)
+        box.session("full").send("carol", 1)
+        box.schedules.add("tick", every="1h", session="full", to="carol")
+        clock.step(DAY)
+        box.run_until_idle()
+        clock.step(-DAY)
+        box.limits.remove("session", "full")
+        wait_hours(box, clock, 2)
+
+        assert 2 == len(hourly(box))
+
+
+def test_a_pause_that_ends_after_the_clock_was_set_back_ends_at_once(tmp_path: Path) -> None:
+    """The next date is the first one of the wall clock that was not sent."""
+    clock = ManualClock()
+    with Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as box:
+        first = box.schedules.add("tick", every="1h").next_at
+        clock.step(DAY)
+        box.run_until_idle()
+        box.schedules.pause("tick")
+        clock.step(-DAY)
+        box.schedules.resume("tick")
+        [found] = box.schedules.list()
+
+    assert first == found.next_at
+
+
+def test_health_tells_how_far_the_file_is_ahead_of_the_clock(tmp_path: Path) -> None:
+    """Also to a process that never saw the clock ahead."""
+    clock, path = ManualClock(), tmp_path / "bob.db"
+    with Postbox(path, agent="bob", start=False, clock=clock) as box:
+        level = box.health().clock_ahead
+        clock.step(DAY)
+        box.send("bob", "hello")
+        clock.step(-DAY)
+    with Postbox(path, agent="bob", start=False, clock=clock) as box:
+        ahead = box.health().clock_ahead
+
+    assert (0, 1000 * DAY) == (level, ahead)

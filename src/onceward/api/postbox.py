@@ -185,6 +185,7 @@ class Postbox(Session, EventSource):
             self._build_runtime(ids or _ids_of(clock))
             for work in self._handlers._openings if self._handlers else ():
                 work(self)
+            self._pause_undeclared_schedules()
             if start or name is not None:
                 self._register(engines=start)
             self._run.begin(engines=start)
@@ -286,7 +287,14 @@ class Postbox(Session, EventSource):
         """Messages that are sent again and again, at dates."""
         from onceward.api.schedules import Schedules  # noqa: PLC0415 - rarely needed
 
-        return Schedules(self._db, self._sender)
+        declared = self._handlers._schedules if self._handlers else ()
+        return Schedules(self._db, self._sender, declared)
+
+    def _pause_undeclared_schedules(self) -> None:
+        """Pause schedules that are declared no longer, if this agent handles all messages."""
+        agent = self._handlers
+        if agent and agent.unhandled == "dead" and (agent.handlers or agent.sessions):
+            self.schedules._pause_undeclared()
 
     def _send_scheduled(self) -> None:
         self.schedules._scheduler.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -11,12 +12,13 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.model.body import encode
 from onceward.model.clock import Millis
+from onceward.model.log import log
 from onceward.model.names import DEFAULT_SESSION, refuse_options
 from onceward.model.quoting import quoted
-from onceward.model.schedules import make_rule, schedule_name
+from onceward.model.schedules import check_policies, make_rule, schedule_name
 from onceward.model.send_options import ScheduleOptions
 from onceward.model.times import Point, Span, point, seconds
-from onceward.model.vocabulary import MISSED, Missed
+from onceward.model.vocabulary import Missed, Overlap
 from onceward.runtime.scheduler import Scheduler
 from onceward.runtime.sender import Sender
 from onceward.store import schedules
@@ -34,8 +36,8 @@ class Schedules:
     open with engines, or while it is paused; *missed* says what follows.
     """
 
-    def __init__(self, db: Database, sender: Sender) -> None:
-        self._db, self._scheduler = db, Scheduler(db, sender)
+    def __init__(self, db: Database, sender: Sender, declared: Collection[str] = ()) -> None:
+        self._db, self._scheduler, self._declared = db, Scheduler(db, sender), declared
 
     def add(
         self,
@@ -46,8 +48,9 @@ class Schedules:
         timezone: str | None = None,
         to: str | None = None,
         body: object = NO_BODY,
-        session: str = DEFAULT_SESSION,
+        session: str | None = None,
         missed: Missed = "one",
+        overlap: Overlap = "queue",
         start_at: Point | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
@@ -55,7 +58,9 @@ class Schedules:
         Send a message at the dates of *cron*, in *timezone* (UTC), or *every* span.
 
         It goes to this agent itself by default, and without a *body* it is a ``Tick``.
-        Its headers ``schedule`` and ``scheduledat`` say which date it stands for. The
+        Its headers ``schedule`` and ``scheduledat`` say which date it stands for. Without
+        *session* and ``ordering_key`` its messages have a lane of their own: other messages
+        do not wait for them. *overlap* ``skip`` sends none while the last one is unfinished. The
         first date is *start_at*, or the next one by *cron*, or one span from now. Adding
         the same schedule again changes nothing, and loses no date that passed; another
         definition under its name replaces it, and a pause stays.
@@ -66,11 +71,11 @@ class Schedules:
 
         """
         rule = make_rule(every, cron, timezone)
-        if missed not in MISSED:
-            msg = f"missed={quoted(missed)} is none of {', '.join(MISSED)}"
-            raise InvalidArgument(msg)
-        now = self._db.now()
+        check_policies(missed, overlap)
+        now = self._db.clock.now()
         first = now if start_at is None else point("start_at", start_at)
+        if session is None:
+            options = _in_own_lane(schedule_name(name), options)
         media, text, kept = _content(body, options)
         made = ScheduledMessage(
             name=schedule_name(name),
@@ -78,12 +83,16 @@ class Schedules:
             cron=rule.cron,
             timezone=rule.timezone,
             missed=missed,
+            overlap=overlap,
             recipient=self._db.agent if to is None else to,
-            session=session,
+            session=DEFAULT_SESSION if session is None else session,
             media=media,
             body=text,
             options=kept,
+            origin="declared" if name in self._declared else "added",
             next_at=rule.after(now if start_at is None else max(first - 1, now), date=first),
+            unsent=None,
+            seen_at=now,
         )
         self._scheduler.check(made, now)  # what cannot be sent is refused now
         return self._put(made, None if start_at is None else first)
@@ -101,18 +110,30 @@ class Schedules:
         return self._db.write(lambda tx: tx.run(schedules.REMOVE, (name,))) > 0
 
     def pause(self, name: str) -> bool:
-        """Send nothing at the dates of a schedule from now on; say whether that is a change."""
+        """
+        Send nothing at the dates of a schedule from now on; say whether that is a change.
+
+        It stays paused until ``resume``, also where the agent's code declares it.
+        """
         return self._db.write(partial(_pause, name=name))
 
     def resume(self, name: str) -> bool:
         """Go on with the next date, none of the pause's; say whether that is a change."""
-        changed = self._db.write(partial(_resume, name=name))
+        changed = self._db.write(partial(_resume, name=name, now=self._db.clock.now()))
         self._db.notifier.notify("out")
         return changed
 
     def run_now(self, name: str) -> str:
         """Send a schedule's message at once, beside its dates; return its id."""
         return self._db.write(partial(self._run_now, name=name))
+
+    def _pause_undeclared(self) -> None:
+        """Pause the schedules that the agent's code once declared and declares no longer."""
+        declared = json.dumps(sorted(self._declared))
+        for (name,) in self._db.read(schedules.UNDECLARED, (declared,)):
+            if self._db.write(partial(_withdraw, name=name)):
+                of_schedule = log.bind(agent=self._db.agent, schedule=name)
+                of_schedule.warning("schedule paused: the agent's code declares it no longer")
 
     def _run_now(self, tx: StoreTransaction, name: str) -> str:
         found = schedules.find(tx, name)
@@ -134,7 +155,7 @@ class Schedules:
 def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) -> None:
     known = schedules.find(tx, made.name)
     if known is not None and _keeps_date(known, made, first):
-        made = made._replace(next_at=known.next_at)
+        made = made._replace(next_at=known.next_at, unsent=known.unsent)
     tx.run(schedules.PUT, {**made._asdict(), "now": tx.now})
 
 
@@ -145,19 +166,33 @@ def _keeps_date(known: ScheduledMessage, made: ScheduledMessage, first: Millis |
     if first is None:
         return True
     date = known.next_at
-    return first <= date <= made.next_at and date == made.rule.until(date, date=first)
+    # A date after the first possible one is kept where the clock was set back: those are sent.
+    reached = date <= made.next_at or made.next_at <= (known.last_at or 0)
+    return first <= date and reached and date == made.rule.until(date, date=first)
 
 
 def _pause(tx: StoreTransaction, *, name: str) -> bool:
     return tx.run(schedules.PAUSE, {"name": name, "now": tx.now}) > 0
 
 
-def _resume(tx: StoreTransaction, *, name: str) -> bool:
+def _withdraw(tx: StoreTransaction, *, name: str) -> bool:
+    return tx.run(schedules.WITHDRAW, {"name": name, "now": tx.now}) > 0
+
+
+def _resume(tx: StoreTransaction, *, name: str, now: Millis) -> bool:
     found = schedules.find(tx, name)
     if found is None:
         return False
-    next_at: Millis = max(found.next_at, found.rule.after(tx.now, date=found.next_at))
-    return tx.run(schedules.RESUME, {"name": name, "next_at": next_at}) > 0
+    next_at = found.rule.first(found.unsent_dates, now)
+    fields = {"name": name, "next_at": next_at, "seen_at": now}
+    return tx.run(schedules.RESUME, fields) > 0
+
+
+def _in_own_lane(name: str, options: ScheduleOptions) -> ScheduleOptions:
+    """Return options whose messages wait for no others; an ordering key of the caller's stays."""
+    if options.get("ordering_key") is not None:
+        return options
+    return {**options, "ordering_key": f"schedule.{name}"}
 
 
 def _content(body: object, options: ScheduleOptions) -> tuple[str | None, str | None, str]:

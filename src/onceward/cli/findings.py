@@ -187,14 +187,29 @@ def wal(health: Health, path: Path) -> Finding:
     return ok("wal", size)
 
 
-def clock(found: Look) -> Finding:
-    """Examine whether the wall clock is behind the times in the file."""
-    [(newest,)] = found.rows(queries.NEWEST)
-    behind = newest - SystemClock().now()
-    if behind > MINUTE:
-        said = f"the wall clock is {behind // 1000} s behind the newest message"
-        return serious("clock", said, "set the clock: due messages wait until it has caught up")
-    return ok("clock", "not behind the newest message")
+def clock(health: Health) -> Finding:
+    """Examine whether the wall clock is behind the file's time."""
+    if health.clock_ahead > MINUTE:
+        said = f"the wall clock is {health.clock_ahead // 1000} s behind the file's time"
+        wait = "delays and leases take twice as long until it has caught up"
+        return serious("clock", said, f"set the clock if it is wrong: {wait}")
+    return ok("clock", "not behind the file's time")
+
+
+def schedules(found: Look, path: Path) -> Iterator[Finding]:
+    """Examine schedules that the agent's code declares no longer, or that cannot send."""
+    rows = found.ask(queries.SCHEDULES_AMISS)
+    for row in rows:
+        name = row["name"]
+        if row["origin"] == "withdrawn":
+            said = f"{name}: the agent's code declares it no longer, it is paused"
+            cure = f"declare it again, or onceward schedules remove {name} --db {path}"
+        else:
+            said = f"{name} waits to be sent: {row['last_error']}"
+            cure = f"cure what it says; onceward schedules ls --db {path}"
+        yield warning("schedules", said, cure)
+    if not rows:
+        yield ok("schedules", "none waits to be sent, none is declared no longer")
 
 
 def keys(path: Path) -> Iterator[Finding]:

@@ -170,9 +170,11 @@ SELECT peer, sum(sent) AS sent, sum(received) AS received
  GROUP BY peer ORDER BY peer
 """
 WRITTEN: Final = "PRAGMA data_version"
-NEWEST: Final = """
-SELECT max(coalesce((SELECT created_at FROM onceward_outbox ORDER BY seq DESC LIMIT 1), 0),
-           coalesce((SELECT received_at FROM onceward_inbox ORDER BY seq DESC LIMIT 1), 0)) AS at
+SCHEDULES_AMISS: Final = """
+SELECT name, origin, last_error
+  FROM onceward_schedules
+ WHERE paused_at IS NULL AND last_error IS NOT NULL OR origin = 'withdrawn'
+ ORDER BY name
 """
 IDLE: Final = """
 SELECT recipient, count(*) AS messages, min(created_at) AS oldest_at

@@ -10,29 +10,44 @@ from onceward.cli.command import Found, command
 from onceward.cli.durations import MaybeDate, MaybeSpan
 from onceward.cli.exit_codes import NothingThere
 from onceward.cli.options import said
+from onceward.cli.output import note
 from onceward.cli.send import parsed
-from onceward.cli.target import Conversation, in_session
-from onceward.model.vocabulary import Missed
+from onceward.cli.target import Conversation
+from onceward.db.environment import env_or_project
+from onceward.model.vocabulary import Missed, Overlap
 
 COLUMNS: Final = (
     "name",
     "cron",
     "timezone",
     "every",
+    "overlap",
     "recipient",
+    "origin",
     "next_at",
     "paused_at",
     "sent",
     "last_at",
     "last_error",
+    "skipped",
+    "skipped_at",
 )
+MINUTE: Final = 60_000
 WHERE: Final = Conversation()
 Name = Annotated[str, said("The schedule.")]
 
 
 @command(*COLUMNS)
 def ls(box: Postbox, /) -> Found:
-    """List the schedules, by name."""
+    """
+    List the schedules, by name.
+
+    A schedule whose origin is withdrawn was declared by the agent's code, is declared no longer,
+    and is paused for that reason. A note says how far the file's time is ahead of the wall
+    clock, which the dates go by.
+    """
+    if (ahead := box.health().clock_ahead) > MINUTE:
+        note(f"the file's time is {ahead // 1000} s ahead of the wall clock: see onceward doctor")
     return map(asdict, box.schedules.list())
 
 
@@ -49,6 +64,7 @@ def add(
     to: Annotated[str | None, said("The recipient; default our own agent.")] = None,
     type: Annotated[str | None, said("Wire name of the type of its messages.")] = None,
     missed: Missed = "one",
+    overlap: Overlap = "queue",
     start_at: MaybeDate = None,
     where: Conversation = WHERE,
 ) -> Found:
@@ -62,6 +78,7 @@ def add(
         every: The interval.
         missed: Policy for dates that passed while nothing sent: one message for all, or all, or
             skip them.
+        overlap: Policy for a date whose last message is unfinished: send, or skip the date.
         start_at: No date is earlier.
 
     """
@@ -72,8 +89,9 @@ def add(
         every=every,
         timezone=timezone,
         to=to,
-        session=in_session(where),
+        session=where.session or env_or_project("session"),
         missed=missed,
+        overlap=overlap,
         start_at=start_at,
         type=type,
         **given,

@@ -51,6 +51,8 @@ class MonotonicFileClock:
 
     def __init__(self) -> None:
         self._floor = 0
+        self.wall: Millis = 0
+        """The wall clock at the last call of ``now``."""
         self.persist_after: Millis = self.FORGETS
         """Moment after which the file time must be stored again."""
         self._behind: tuple[float, Millis] | None = None
@@ -71,7 +73,7 @@ class MonotonicFileClock:
 
     def now(self, clock: Clock) -> Millis:
         """Return the present moment, not before any that was returned earlier."""
-        wall = clock.now()
+        self.wall = wall = clock.now()
         if self._behind is None:
             if wall >= self._floor:
                 self._floor = wall

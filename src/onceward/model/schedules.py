@@ -12,7 +12,7 @@ from onceward.model.clock import Millis
 from onceward.model.quoting import quoted
 from onceward.model.times import Span, millis
 from onceward.model.values import dataclass
-from onceward.model.vocabulary import Missed
+from onceward.model.vocabulary import MISSED, OVERLAPS, Missed, Overlap
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -26,13 +26,25 @@ AT_ONCE: Final = 100
 """Most dates whose messages one commit sends."""
 SHORTEST: Final = 1_000
 """Fewest milliseconds of an interval."""
+ENDLESS: Final[Millis] = 1 << 62
+SPANS: Final = 16
+"""Most spans of unsent dates that a schedule remembers; the oldest are forgotten."""
+
+Spans = tuple[tuple[Millis, Millis], ...]
+"""
+Dates that no message stands for: from the first date of a span until before its end, in order.
+
+The last span has no end. Earlier ones hold the dates that were passed over; they are
+sent after all where the clock had been ahead and is set back before them.
+"""
 
 
 class Due(NamedTuple):
-    """The dates whose messages are to be sent now, and the next one after them."""
+    """The dates whose messages are to be sent now, the next one, and all that are unsent then."""
 
     dates: tuple[Millis, ...]
     next_at: Millis
+    unsent: Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +67,48 @@ class Rule:
             return date + self.every * ((moment - date) // self.every)
         return _cron_date(self, moment - moment % 1000 + 1000, reverse=True)
 
-    def due(self, next_at: Millis, now: Millis, missed: Missed) -> Due:
-        """Return the dates from *next_at* to *now* whose messages *missed* sends."""
+    def due(self, unsent: Spans, next_at: Millis, now: Millis, missed: Missed) -> Due:
+        """Return the *unsent* dates from *next_at* to *now* whose messages *missed* sends."""
         if missed == "all":
-            dates = tuple(self._dates(next_at, now))
-            return Due(dates, self.after(dates[-1], date=next_at) if dates else next_at)
-        last = max(next_at, self.until(now, date=next_at))
-        sent = missed == "one" or now - last <= LATE
-        return Due((last,) if sent else (), self.after(now, date=next_at))
+            dates = tuple(self._dates(unsent, next_at, now))
+        else:
+            last = self._last(unsent, now)
+            dates = (last,) if missed == "one" or now - last <= LATE else ()
+        for date in dates:
+            unsent = tuple(self._without(unsent, date))
+        passed = dates[-1] if missed == "all" and dates else now
+        return Due(dates, self.first(unsent, passed), unsent[-SPANS:])
 
-    def _dates(self, date: Millis, now: Millis) -> Iterator[Millis]:
+    def first(self, unsent: Spans, moment: Millis) -> Millis:
+        """Return the first unsent date later than *moment*."""
+        dates = (
+            (start if start > moment else self.after(moment, date=start), end)
+            for start, end in unsent
+        )
+        return next(date for date, end in dates if date < end)
+
+    def _last(self, unsent: Spans, moment: Millis) -> Millis:
+        """Return the last unsent date that is not later than *moment*; there is one."""
+        start, end = next(span for span in reversed(unsent) if span[0] <= moment)
+        return max(start, self.until(min(moment, end - 1), date=start))
+
+    def _without(self, unsent: Spans, date: Millis) -> Iterator[tuple[Millis, Millis]]:
+        """Yield the spans of all unsent dates but one."""
+        for start, end in unsent:
+            if not start <= date < end:
+                yield start, end
+                continue
+            if start < date:
+                yield start, date
+            if (following := self.after(date, date=date)) < end:
+                yield following, end
+
+    def _dates(self, unsent: Spans, date: Millis, now: Millis) -> Iterator[Millis]:
         for _ in range(AT_ONCE):
             if date > now:
                 return
             yield date
-            date = self.after(date, date=date)
+            date = self.first(unsent, date)
 
 
 def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rule:
@@ -92,6 +131,19 @@ def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rul
     rule = Rule(None, cron, "UTC" if timezone is None else timezone)
     rule.after(0, date=0)
     return rule
+
+
+def check_policies(missed: Missed, overlap: Overlap) -> None:
+    """Raise InvalidArgument where a policy means nothing, or both contradict each other."""
+    if missed not in MISSED:
+        msg = f"missed={quoted(missed)} is none of {', '.join(MISSED)}"
+        raise InvalidArgument(msg)
+    if overlap not in OVERLAPS:
+        msg = f"overlap={quoted(overlap)} is none of {', '.join(OVERLAPS)}"
+        raise InvalidArgument(msg)
+    if missed == "all" and overlap == "skip":
+        msg = "missed='all' sends a message for each date: it needs overlap='queue'"
+        raise InvalidArgument(msg)
 
 
 def schedule_name(name: str) -> str:

@@ -59,6 +59,14 @@ Policy of a schedule for dates that passed while no process sent its messages.
 ``skip`` none for a date that passed more than a minute ago.
 """
 
+Overlap = Literal["queue", "skip"]
+OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)
+"""
+Policy of a schedule for a date whose previous message is unfinished.
+
+``queue`` sends it, so that it waits behind the previous one; ``skip`` sends none.
+"""
+
 PauseMode = Literal["hold", "reject"]
 PAUSE_MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
 """Policy of a paused channel for messages: keep them back, or refuse them."""

@@ -27,7 +27,7 @@ from onceward.model.quoting import quoted
 from onceward.model.times import Span
 from onceward.model.topics import check_pattern, matches
 from onceward.model.values import dataclass
-from onceward.model.vocabulary import Missed
+from onceward.model.vocabulary import Missed, Overlap
 from onceward.runtime.depends import Dependencies
 from onceward.runtime.signatures import (
     HandlerSignature,
@@ -120,6 +120,7 @@ class Agent:
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Functions that are called in place of those that ``Depends`` names, in tests."""
         self._openings: list[Callable[[Any], object]] = []
+        self._schedules: set[str] = set()
 
     def __repr__(self) -> str:
         """Name the agent and what it handles."""
@@ -181,20 +182,25 @@ class Agent:
         *,
         name: str | None = None,
         missed: Missed = "one",
+        overlap: Overlap = "queue",
+        session: str | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
         Handle a ``Tick`` that this agent sends itself after each *span*, as ``schedules.add`` does.
 
         The schedule is called *name*, by default as the function, and is stored when the
-        agent's file is opened. One that is declared no longer stays until it is removed.
+        agent's file is opened. Its ticks wait for no other messages, unless it has a *session*.
+        One that is declared no longer is paused when the file is opened, and goes on
+        when it is declared again.
 
         Raises:
             InvalidArgument: see ``on`` and ``schedules.add``.
 
         """
         _bracketed("every", span, (int, float, str, timedelta))
-        return self._at_dates({"every": span}, name, missed, options)
+        policies: Any = {"missed": missed, "overlap": overlap, "session": session}
+        return self._at_dates({"every": span}, name, policies, options)
 
     def cron(
         self,
@@ -203,30 +209,39 @@ class Agent:
         timezone: str | None = None,
         name: str | None = None,
         missed: Missed = "one",
+        overlap: Overlap = "queue",
+        session: str | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Handle a ``Tick`` at the dates of a cron expression, in *timezone*; see ``every``."""
         _bracketed("cron", expression)
         rule: Any = {"cron": expression, "timezone": timezone}
-        return self._at_dates(rule, name, missed, options)
+        policies: Any = {"missed": missed, "overlap": overlap, "session": session}
+        return self._at_dates(rule, name, policies, options)
 
     def _at_dates(
         self,
         rule: Mapping[str, Any],
         name: str | None,
-        missed: Missed,
+        policies: Mapping[str, Any],
         options: HandlerOptions,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Handle the ticks of a schedule that is added whenever the agent's file is opened."""
-        from onceward.model.schedules import make_rule, schedule_name  # noqa: PLC0415 - rarely needed
+        from onceward.model.schedules import (  # noqa: PLC0415 - rarely needed
+            check_policies,
+            make_rule,
+            schedule_name,
+        )
 
+        check_policies(policies["missed"], policies["overlap"])
         make_rule(rule.get("every"), rule.get("cron"), rule.get("timezone"))
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
             called = schedule_name(name or str(getattr(call, "__name__", type(call).__name__)))
             kind = f"schedule.{called}"
             self.on(kind, **options)(call)
-            self.at_open(lambda box: box.schedules.add(called, missed=missed, type=kind, **rule))
+            self._schedules.add(called)
+            self.at_open(lambda box: box.schedules.add(called, type=kind, **policies, **rule))
             return call
 
         return declare
@@ -239,6 +254,7 @@ class Agent:
         for served in other.sessions:
             self._serve(served)
         self._openings += other._openings
+        self._schedules |= other._schedules
         return self
 
     def session(

@@ -207,7 +207,8 @@ class Dispatcher:
 
     def _agenda(self) -> _Agenda:
         now = self._db.now()
-        bindings = now, self._elsewhere() if self._routes.placed else "[]"
+        elsewhere = self._elsewhere() if self._routes.placed else "[]"
+        bindings = now, elsewhere, self._db.time.wall
         [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(outbox.AGENDA, bindings)
         self._db.time.observe_remote(clock_at)
         paused = disabled_by_environment() or paused_at is not None

@@ -12,7 +12,7 @@ from onceward.errors import OncewardError, StoreError
 from onceward.model.body import BYTES, decode
 from onceward.model.clock import Millis
 from onceward.model.log import log
-from onceward.model.schedules import iso
+from onceward.model.schedules import Due, iso
 from onceward.model.send_options import MessageOptions
 from onceward.model.tick import Tick
 from onceward.runtime.sender import Sender
@@ -29,7 +29,8 @@ class Scheduler:
     Sends what the schedules of one file have due.
 
     Of several processes on the file one sends the message of a date: the date
-    is moved on in the same transaction, where it is still as it was read.
+    is moved on in the same transaction, where it is still as it was read. Dates go by
+    the wall clock: the file's own time never steps back, and would stay ahead with it.
     """
 
     def __init__(self, db: Database, sender: Sender) -> None:
@@ -39,28 +40,38 @@ class Scheduler:
         """Send what is due now; do nothing inside an open transaction, which may be undone."""
         if self._db.writer.held:
             return
-        for row in self._db.read(schedules.DUE, (self._db.now(),)):
-            self._send_due(ScheduledMessage(*row))
+        now = self._db.clock.now()
+        for row in self._db.read(schedules.DUE, (now,)):
+            seen = ScheduledMessage(*row)
+            if seen.seen_at > now:
+                seen = self._step_back(seen, now)
+            if seen.next_at <= now:
+                self._send_due(seen, now)
 
     def send_now(self, tx: StoreTransaction, schedule: ScheduledMessage) -> str:
         """Send a schedule's message in the caller's transaction, at no date of its own."""
         return self._add(tx, schedule, [self.compose(schedule, tx.now)], tx.now)
 
-    def _send_due(self, seen: ScheduledMessage) -> None:
+    def _step_back(self, seen: ScheduledMessage, now: Millis) -> ScheduledMessage:
+        """Go back to the first date after a clock that was set back; a sent date stays sent."""
+        then = min(seen.next_at, seen.rule.first(seen.unsent_dates, now))
+        fields = {**seen._asdict(), "then": then, "now": now}
+        self._db.write(lambda tx: tx.run(schedules.STEP_BACK, fields))
+        return seen._replace(next_at=then, seen_at=now)
+
+    def _send_due(self, seen: ScheduledMessage, now: Millis) -> None:
         """Send the messages of one schedule; one that cannot be sent holds up no other."""
         try:
-            dates, next_at = seen.rule.due(seen.next_at, self._db.now(), seen.missed)
-            messages = [self.compose(seen, date) for date in dates]
-            self._db.write(
-                partial(self._advance, seen=seen, messages=messages, dates=dates, next_at=next_at)
-            )
+            due = seen.rule.due(seen.unsent_dates, seen.next_at, now, seen.missed)
+            messages = [self.compose(seen, date) for date in due.dates]
+            self._db.write(partial(self._advance, seen=seen, messages=messages, due=due, now=now))
         except StoreError:  # trouble of the file is none of this schedule
             raise
         except OncewardError as error:
             log.failure(
                 "warning", "schedule waits", error, agent=self._db.agent, schedule=seen.name
             )
-            self._db.write(partial(_put_off, seen=seen, error=str(error)))
+            self._db.write(partial(_put_off, seen=seen, now=now, error=str(error)))
 
     def _advance(
         self,
@@ -68,11 +79,22 @@ class Scheduler:
         *,
         seen: ScheduledMessage,
         messages: list[OutgoingMessage],
-        dates: tuple[Millis, ...],
-        next_at: Millis,
+        due: Due,
+        now: Millis,
     ) -> None:
-        if schedules.advance(tx, seen, next_at) and messages:
-            self._add(tx, seen, messages, dates[-1])
+        if not schedules.advance(tx, seen, due, now) or not messages:
+            return
+        skips = seen.overlap == "skip"
+        waits_for = schedules.unfinished(tx, seen, self._db.agent) if skips else None
+        if waits_for is None:
+            self._add(tx, seen, messages, due.dates[-1])
+            return
+        tx.run(schedules.SKIP, {"name": seen.name, "date": due.dates[-1]})
+        tx.after_commit(partial(self._tell_skipped, seen.name, due.dates[-1], waits_for))
+
+    def _tell_skipped(self, name: str, date: Millis, waits_for: str) -> None:
+        of_message = log.bind(agent=self._db.agent, schedule=name, message_id=waits_for)
+        of_message.info("schedule skips a date: its last message is unfinished", date=iso(date))
 
     def _add(
         self,
@@ -115,6 +137,6 @@ def _body(schedule: ScheduledMessage, date: Millis) -> Any:
     return json.loads(schedule.body)
 
 
-def _put_off(tx: StoreTransaction, *, seen: ScheduledMessage, error: str) -> None:
-    fields = {"name": seen.name, "seen": seen.next_at, "due_at": tx.now + AGAIN, "error": error}
-    tx.run(schedules.PUT_OFF, fields)
+def _put_off(tx: StoreTransaction, *, seen: ScheduledMessage, now: Millis, error: str) -> None:
+    fields = {"name": seen.name, "seen": seen.next_at, "now": now, "error": error}
+    tx.run(schedules.PUT_OFF, {**fields, "due_at": now + AGAIN})

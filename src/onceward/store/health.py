@@ -6,6 +6,7 @@ from typing import Final
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
+from onceward.model.clock import Millis
 from onceward.model.parcel import Durability
 from onceward.model.values import dataclass
 from onceward.store import queries, runs
@@ -33,6 +34,8 @@ class Health:
     breakers_open: int
     behind_barrier: bool
     """False while a full disk keeps the file closed: a power cut may take what is read then."""
+    clock_ahead: Millis
+    """Milliseconds that the file's time is ahead of the wall clock, which was set back."""
     calls_left: int
     """Calls of aborted runs that have not returned after the grace, in processes that live."""
 
@@ -63,6 +66,7 @@ def read_health(db: Database) -> Health:
         dead_letters=numbers["dead_letters"],
         breakers_open=breakers,
         behind_barrier=db.behind_barrier,
+        clock_ahead=max(0, db.now() - db.clock.now()),
         calls_left=runs.calls_left(db),
     )
 

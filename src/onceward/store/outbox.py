@@ -210,6 +210,7 @@ OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY se
 # When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
 # back off nor are leased.
 # The end of a backoff stays stored where nothing is left to push; a past one does not matter.
+# Schedules go by the wall clock, ?3; all else by the file's time.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient)
@@ -239,7 +240,8 @@ WITH RECURSIVE next(name) AS (
 )
 SELECT i.paused_at, i.clock_at,
        EXISTS (SELECT 1 FROM _onceward_background_tasks)
-       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?1),
+       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?3)
+       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > ?3),
        (SELECT json_group_object(name, share) FROM callers),
        (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at)
@@ -247,7 +249,7 @@ SELECT i.paused_at, i.clock_at,
          WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
          WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1),
-       (SELECT min(due_at) FROM _onceward_schedules WHERE due_at > ?1)
+       (SELECT min(due_at) - ?3 + ?1 FROM _onceward_schedules WHERE due_at > ?3)
   FROM _onceward_file_info AS i"""
 
 ID: Final = attrgetter("id")

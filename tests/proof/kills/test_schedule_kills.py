@@ -106,13 +106,14 @@ def dates(path: Path) -> dict[str, list[str]]:
 
 @pytest.mark.timeout(120 + 3 * KILLS)
 def test_each_date_has_one_message(tmp_path: Path, aloud: Callable[[object], None]) -> None:
-    """No date is sent twice or out of order, and ``all`` leaves none out."""
+    """No date is sent twice, and ``all`` leaves none out, in order."""
     torture(tmp_path / "bob.db", KILLS, random.Random(SEED), schedules.ADVANCE)
     found = dates(tmp_path / "bob.db")
     aloud(f"schedules: {KILLS} kills, {sum(map(len, found.values()))} messages, seed {SEED}")
 
-    for name, sent in found.items():
-        assert sorted(set(sent)) == sent, name
+    for name, sent in found.items():  # where a clock steps back, so do those that pass dates over
+        assert len(set(sent)) == len(sent), name
+    assert sorted(found["all"]) == found["all"]
     seconds = [round(moment(date)) for date in found["all"]]
     assert {1} == {later - earlier for earlier, later in pairwise(seconds)}
     assert len(found["all"]) >= SENT * KILLS
@@ -129,7 +130,7 @@ def test_a_date_that_is_not_compared_is_sent_twice(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     try:
-        until(lambda: any(sorted(set(sent)) != sent for sent in dates(path).values()))
+        until(lambda: any(len(set(sent)) != len(sent) for sent in dates(path).values()))
     finally:
         for each in both:
             each.kill()
