@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ pytest.importorskip("alembic", reason="a dependency of the tests only")
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from alembic.runtime import plugins
 
 wanted = sa.MetaData()
 sa.Table("invoice", wanted, sa.Column("id", sa.Integer, primary_key=True), sa.Column("n", sa.Text))
@@ -44,9 +47,24 @@ def differences(connection: sa.Connection, **options: Any) -> list[str]:
     return sorted(f"{each[0]} {each[1].name}" for each in found)
 
 
-def test_without_a_filter_autogenerate_would_drop_ours(standard: sa.Connection) -> None:
-    """The filters are needed by the standard dialect."""
-    assert "remove_table _onceward_outbox" in differences(standard)
+@pytest.fixture
+def plugin() -> str:
+    """Return the name of our plugin, set up as Alembic does for an installed package."""
+    project = tomllib.loads(
+        (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
+    [(name, module)] = project["entry-points"]["alembic.plugins"].items()
+    if name not in plugins._all_plugins:  # installed before it had the entry point
+        plugins.Plugin.setup_plugin_from_module(import_module(module), name)
+    return str(name)
+
+
+def test_autogenerate_by_url_leaves_ours_alone(standard: sa.Connection, plugin: str) -> None:
+    """A url of the standard dialect and an ``env.py`` that says nothing of us are enough."""
+    without = differences(standard, autogenerate_plugins=["alembic.autogenerate.*", f"~{plugin}"])
+
+    assert "remove_table _onceward_outbox" in without
+    assert ["add_table invoice"] == differences(standard)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +72,13 @@ def test_without_a_filter_autogenerate_would_drop_ours(standard: sa.Connection) 
     [{"include_name": include_name}, {"include_object": include_object}],
     ids=["name", "object"],
 )
-def test_the_filters_leave_ours_alone(standard: sa.Connection, options: dict[str, Any]) -> None:
-    """Only what the user's metadata asks for is proposed."""
-    assert ["add_table invoice"] == differences(standard, **options)
+def test_the_filters_leave_ours_alone(
+    standard: sa.Connection, plugin: str, options: dict[str, Any]
+) -> None:
+    """Only what the user's metadata asks for is proposed, also where the plugin is left out."""
+    named = ["alembic.autogenerate.*", f"~{plugin}"]
+
+    assert ["add_table invoice"] == differences(standard, autogenerate_plugins=named, **options)
 
 
 def test_the_engine_of_a_postbox_needs_no_filter(path: Path) -> None:
