@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Annotated, Any
@@ -14,14 +14,16 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from onceward import Agent, AsyncContext, Context, Depends, Postbox
-from onceward.errors import InvalidArgument, OutcomeUnknown, SendError, StoreError
+from onceward.errors import Busy, InvalidArgument, OutcomeUnknown, SendError, StoreError, StoreFault
 from onceward.integrations.sqlalchemy import (
     WrongThread,
     dbapi,
     engine,
     session_for,
+    sessionmaker,
     transaction,
 )
+from onceward.model.log import Log
 
 InHandler = Annotated[Session, Depends(session_for)]
 
@@ -597,3 +599,191 @@ def test_what_is_reflected_or_dropped_as_a_whole_leaves_ours_alone(
     assert {"invoice", "line"} == set(every.tables)
     assert "body" in outbox.columns
     assert [] == box.check()
+
+
+# -- sessions that send -------------------------------------------------------------------------
+
+
+def test_a_session_of_the_sessionmaker_sends(box: Postbox, db: sa.Engine) -> None:
+    """Its messages are committed, or undone, with its rows."""
+    make = sessionmaker(box)
+    with make.begin() as session:
+        session.add(Invoice(cents=5))
+        sent = session.send("billing", 5, type="invoice", key="five")
+    with pytest.raises(ZeroDivisionError), make() as session, session.begin():
+        session.send("billing", 6, type="invoice")
+        _ = 1 / 0
+
+    assert ([5], ["5"]) == stored(box)
+    assert "pending" == box.resolve(sent)
+
+
+# -- reading without the turn to write ----------------------------------------------------------
+
+
+def test_a_session_that_only_reads_waits_for_no_writer(box: Postbox, db: sa.Engine) -> None:
+    """READ COMMITTED begins with the first statement that writes; what it reads is committed."""
+    make = sessionmaker(box, isolation_level="READ COMMITTED")
+    with make() as session, Session(db) as other:
+        seen = session.scalars(sa.select(Invoice)).all()
+        other.add(Invoice(cents=5))
+        other.flush()
+        during, still = session.scalars(sa.select(Invoice)).all(), stored(box)
+        with pytest.raises(ProgrammingError, match="another SQLAlchemy session"):
+            session.execute(sa.insert(Invoice).values(cents=6))
+        session.rollback()
+        other.commit()
+        session.add(Invoice(cents=7))
+        session.send("billing", 7, type="invoice")
+        session.commit()
+
+    assert ([], [], ([], [])) == (seen, during, still)
+    assert ([5, 7], ["7"]) == stored(box)
+
+
+def test_a_session_that_only_reads_holds_no_other_thread(box: Postbox, db: sa.Engine) -> None:
+    """Between its statements another thread writes; its own first write takes the turn."""
+    with Session(db.execution_options(isolation_level="READ COMMITTED")) as session:
+        assert [] == session.scalars(sa.select(Invoice)).all()
+        in_thread(lambda: box.send("billing", 1, type="invoice"))
+        session.add(Invoice(cents=5))
+        with pytest.raises(ZeroDivisionError), session.begin_nested():
+            session.execute(sa.insert(Invoice).values(cents=6))
+            _ = 1 / 0
+        session.flush()
+        waited = in_thread(lambda: box.send("billing", 2, type="invoice"))
+        session.commit()
+
+    assert isinstance(waited, Busy)
+    assert ([5], ["1"]) == stored(box)
+
+
+def test_a_reading_session_in_a_block_sees_the_block(box: Postbox, db: sa.Engine) -> None:
+    """It joins the block, as every other session does."""
+    make = sessionmaker(box, isolation_level="READ COMMITTED")
+    with box.begin() as tx:
+        tx.execute("INSERT INTO invoice (cents) VALUES (5)")
+        with make() as session:
+            assert [5] == session.scalars(sa.select(Invoice.cents)).all()
+
+
+# -- messages beside a session ------------------------------------------------------------------
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Return the warnings that the log takes, with their fields."""
+    heard: list[tuple[str, dict[str, Any]]] = []
+
+    def write(log: Log, level: str, event: str, fields: Mapping[str, Any]) -> None:
+        if level == "warning":
+            heard.append((event, {**log._fields, **fields}))
+
+    monkeypatch.setattr(Log, "write", write)
+    return heard
+
+
+def test_a_message_beside_pending_rows_is_warned_of(
+    box: Postbox, db: sa.Engine, apart: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """It is committed alone; the warning names it, and the rows that it is committed without."""
+    with Session(db) as session:
+        session.add(Invoice(cents=5))
+        sent = box.send("billing", 5, type="invoice")
+
+    [(event, fields)] = apart
+    assert "committed apart" in event
+    assert (sent, "Invoice", "shop") == tuple(
+        fields[name] for name in ("message_id", "pending", "agent")
+    )
+
+
+def test_changed_rows_of_a_reading_session_are_pending(
+    box: Postbox, db: sa.Engine, apart: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """They have not begun a transaction that the message could join."""
+    make = sessionmaker(box, isolation_level="READ COMMITTED")
+    with make.begin() as session:
+        session.add(Invoice(id=1, cents=5))
+    with make() as session:
+        session.get_one(Invoice, 1).cents = 6
+        box.send("billing", 6, type="invoice")
+
+    assert ["Invoice"] == [fields["pending"] for _, fields in apart]
+
+
+def test_a_message_that_is_no_neighbour_is_not_warned_of(
+    box: Postbox, db: sa.Engine, tmp_path: Path, apart: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Nothing is pending, or it is in another thread, for another file, or holds the message."""
+    elsewhere = sa.create_engine("sqlite+onceward://", creator=lambda: None)
+    with Session(db) as session, Session(elsewhere) as other, Session() as unbound:
+        box.send("billing", 1, type="invoice")
+        other.add(Invoice(cents=1))
+        unbound.add(Invoice(cents=1))
+        box.send("billing", 2, type="invoice")
+        session.add(Invoice(cents=5))
+        in_thread(lambda: box.send("billing", 3, type="invoice"))
+        with Postbox(tmp_path / "b.db", agent="b", start=False, hold_unknown=True) as second:
+            engine(second)
+            second.send("billing", 4, type="invoice")
+        send(session, 5)
+        box.send("billing", 6, type="invoice")
+        session.commit()
+        box.send("billing", 7, type="invoice")
+    with box.begin(), Session(db) as session:
+        session.add(Invoice(cents=6))
+        box.send("billing", 8, type="invoice")
+
+    assert [] == apart
+
+
+# -- rollbacks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_rollback_inside_a_block_that_began_in_the_session_is_told(
+    box: Postbox, db: sa.Engine, *, joined: bool
+) -> None:
+    """It undoes the block and all around it, and the block says so when it ends."""
+
+    def work() -> None:
+        with Session(db) as session, session.begin():
+            session.add(Invoice(cents=1))
+            session.flush()
+            with box.begin() as tx:
+                tx.send("billing", 1, type="invoice")
+                session.rollback()
+
+    with pytest.raises(StoreFault, match="leave COMMIT and ROLLBACK to the block"):
+        if joined:
+            with box.begin():
+                work()
+        else:
+            work()
+
+    assert ([], []) == stored(box)
+    box.send("billing", 2, type="invoice")
+    assert ([], ["2"]) == stored(box)
+
+
+def test_a_savepoint_in_a_block_that_began_in_the_session_fails_alone(
+    box: Postbox, db: sa.Engine
+) -> None:
+    """One that began before the block is told, as the rollback of the session is."""
+    with Session(db) as session, session.begin():
+        session.connection()
+        with box.begin() as tx:
+            tx.send("billing", 1, type="invoice")
+            with pytest.raises(IntegrityError), session.begin_nested():
+                session.add(Invoice(cents=-1))
+        session.add(Invoice(cents=2))
+    with pytest.raises(StoreFault, match="leave COMMIT and ROLLBACK"), Session(db) as session:
+        nested = session.begin_nested()
+        session.add(Invoice(cents=3))
+        session.flush()
+        with box.begin() as tx:
+            tx.send("billing", 3, type="invoice")
+            nested.rollback()
+
+    assert ([2], ["1"]) == stored(box)

@@ -574,6 +574,8 @@ class Writer:
             try:
                 with tx.nested():
                     yield tx
+                    if not tx.alive:  # its savepoint is gone, too
+                        raise StoreFault(ENDED)
             finally:
                 tx.blocks -= 1
             return

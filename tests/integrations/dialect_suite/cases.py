@@ -5,7 +5,5 @@ from sqlalchemy.testing.suite import *  # noqa: F403 - as SQLAlchemy asks
 
 # Each of its cases writes by two connections of one thread at a time.
 del suite.IntegerTest.test_huge_int
-# It asks for a third level.
-del suite.IsolationLevelTest.test_dialect_user_setting_is_restored
 # It lists a second schema.
 del suite.ComponentReflectionTest.test_metadata

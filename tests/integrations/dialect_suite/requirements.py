@@ -5,6 +5,8 @@ from typing import Any, Final
 from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
 
+from onceward.integrations.sqlalchemy.dialect import LEVELS
+
 PRESENT: Final = (
     "autocommit",
     "computed_columns",
@@ -51,7 +53,7 @@ class Requirements(SuiteRequirements):
 
     def get_isolation_levels(self, _config: Any) -> dict[str, Any]:
         """Return the levels, the default first."""
-        return {"default": "SERIALIZABLE", "supported": ["SERIALIZABLE", "AUTOCOMMIT"]}
+        return {"default": "SERIALIZABLE", "supported": [*LEVELS]}
 
 
 def _always(rule: Any) -> property:

@@ -13,13 +13,16 @@ from onceward.integrations.sqlalchemy.engines import (
     session_for,
     transaction,
 )
+from onceward.integrations.sqlalchemy.sessions import PostboxSession, sessionmaker
 
 __all__ = [
     "EngineOptions",
+    "PostboxSession",
     "WrongThread",
     "engine",
     "include_name",
     "include_object",
     "session_for",
+    "sessionmaker",
     "transaction",
 ]

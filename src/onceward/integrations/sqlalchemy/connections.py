@@ -66,13 +66,14 @@ class Connection:
     block or the handler that this thread is in. It belongs to its thread; only a
     rollback may come from another. Without one, statements read what is
     committed on the read-only connection, and the first that writes begins one,
-    or is one with ``autocommit``. The second connection of a thread only reads.
+    or is one with ``autocommit``; *deferred* has no ``begin`` before that one, outside
+    a block or a handler. The second connection of a thread only reads.
     """
 
     def __init__(self, sender: Any) -> None:
         self._sender = sender  # the postbox's, which is no public type
         self._db: Database = sender.db
-        self.autocommit = False
+        self.autocommit = self.deferred = False
         self._name = f"onceward_{next(_numbers)}"
         self._tx: StoreTransaction | None = None
         self._joined: SavepointMark | None = None
@@ -81,7 +82,8 @@ class Connection:
         self._blocks = 0
         """How many blocks were open inside the transaction when this one began."""
         self._thread = 0
-        self._marks: dict[str, SavepointMark] = {}
+        self._marks: dict[str, tuple[SavepointMark, int]] = {}
+        """Its savepoints, and how many blocks were open when each began."""
         self._lent: list[Transaction] = []
         self._only_reads = self._closed = False
 
@@ -152,7 +154,7 @@ class Connection:
             with self._translated():
                 if self._joined is not None:
                     with suppress(apsw.SQLError):  # its block has ended
-                        self._undo(tx, self._name, self._joined)
+                        self._undo(tx, self._name, self._joined, self._blocks)
                 elif self._db.writer._tx is tx:
                     self._db.writer.rollback()
         finally:
@@ -189,7 +191,8 @@ class Connection:
     def savepoint(self, name: str) -> None:
         """Open a savepoint."""
         with self._translated():
-            self._marks[name] = _open(self._open_transaction(), f"{self._name}_{name}")
+            tx = self._open_transaction()
+            self._marks[name] = _open(tx, f"{self._name}_{name}"), tx.blocks
 
     def release(self, name: str) -> None:
         """End a savepoint and keep its work."""
@@ -201,11 +204,20 @@ class Connection:
         """Undo a savepoint, its messages included."""
         tx = self._open_transaction()
         with self._translated():
-            self._undo(tx, f"{self._name}_{name}", self._marks.pop(name))
+            self._undo(tx, f"{self._name}_{name}", *self._marks.pop(name))
 
-    def _undo(self, tx: StoreTransaction, name: str, mark: SavepointMark) -> None:
-        """Undo a savepoint; no-op where the transaction is over, and the savepoint with it."""
+    def _undo(self, tx: StoreTransaction, name: str, mark: SavepointMark, blocks: int) -> None:
+        """
+        Undo a savepoint; no-op where the transaction is over, and the savepoint with it.
+
+        A block that began inside it would end without its own savepoint: all is undone,
+        and every block around says so.
+        """
         if self._db.writer._tx is not tx or not tx.alive:
+            return
+        if tx.blocks > blocks:
+            tx.rolled_back = True
+            tx.abandon()
             return
         _execute(tx, f"ROLLBACK TO {name}")
         _execute(tx, f"RELEASE {name}")
@@ -222,6 +234,8 @@ class Connection:
         """Run *work* on the connection that is right for it."""
         self._check_usable()
         self._check_thread()
+        if self.deferred and self._db.writer.held:
+            self.begin()
         if self._tx is None and (found := self.read(work)) is not None:
             return found
         return self.write(work)

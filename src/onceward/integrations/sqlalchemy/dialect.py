@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import URL, NullPool, Pool
 from sqlalchemy.dialects import registry
@@ -15,8 +15,8 @@ from onceward.integrations.sqlalchemy import dbapi
 from onceward.integrations.sqlalchemy.autogenerate import OURS
 
 NAME: Final = "sqlite.onceward"
-Level = Literal["SERIALIZABLE", "AUTOCOMMIT"]
-LEVELS: Final[tuple[Level, Level]] = ("SERIALIZABLE", "AUTOCOMMIT")
+Level = Literal["SERIALIZABLE", "READ COMMITTED", "AUTOCOMMIT"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
 
 class OncewardDialect(SQLiteDialect):
@@ -53,29 +53,35 @@ class OncewardDialect(SQLiteDialect):
     def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
         return dbapi.sqlite_version_info
 
-    def get_isolation_level_values(self, dbapi_connection: Any) -> tuple[Level, Level]:
+    def get_isolation_level_values(self, dbapi_connection: Any) -> tuple[Level, ...]:
         """Return the levels there are."""
         return LEVELS
 
     def get_isolation_level(self, dbapi_connection: Any) -> Level:
-        """Return whether statements are transactions of their own."""
-        return LEVELS[bool(dbapi_connection.autocommit)]
+        """Return what begins a transaction: the first statement, the first that writes, or each."""
+        if dbapi_connection.autocommit:
+            return "AUTOCOMMIT"
+        return "READ COMMITTED" if dbapi_connection.deferred else "SERIALIZABLE"
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
-        """Let statements be transactions of their own, or not."""
+        """Say what begins a transaction."""
         dbapi_connection.autocommit = level == "AUTOCOMMIT"
+        dbapi_connection.deferred = level == "READ COMMITTED"
 
     def detect_autocommit_setting(self, dbapi_conn: Any) -> bool:
         """Return whether statements are transactions of their own."""
         return bool(dbapi_conn.autocommit)
 
     def do_begin(self, dbapi_connection: Any) -> None:
-        """Take the turn to write."""
-        dbapi_connection.begin()
+        """Take the turn to write, unless the first statement that writes is to take it."""
+        if not dbapi_connection.deferred:
+            dbapi_connection.begin()
 
     def do_savepoint(self, connection: Any, name: str) -> None:
-        """Open a savepoint."""
-        connection.connection.dbapi_connection.savepoint(name)
+        """Open a savepoint, in a transaction."""
+        raw = connection.connection.dbapi_connection
+        raw.begin()
+        raw.savepoint(name)
 
     def do_rollback_to_savepoint(self, connection: Any, name: str) -> None:
         """Undo a savepoint, its messages included."""

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session as OrmSession
 
 from onceward import AsyncPostbox, Context, Postbox, Transaction
 from onceward.errors import InvalidArgument, StoreClosed
-from onceward.integrations.sqlalchemy import dialect
+from onceward.integrations.sqlalchemy import apart, dialect
 from onceward.integrations.sqlalchemy.connections import Connection
 from onceward.integrations.sqlalchemy.loop_connections import LoopConnection
 from onceward.model.names import DEFAULT_SESSION
@@ -31,7 +31,7 @@ class EngineOptions(TypedDict, total=False):
     echo_pool: bool | Literal["debug"]
     execution_options: Mapping[str, Any]
     hide_parameters: bool
-    isolation_level: Literal["SERIALIZABLE", "AUTOCOMMIT"]
+    isolation_level: dialect.Level
     json_serializer: Callable[[Any], str]
     json_deserializer: Callable[[str], Any]
     logging_name: str
@@ -47,7 +47,8 @@ def engine(
     Its transactions take the one turn to write of the file, from their first
     statement to their end, and belong to the thread that began them; in a block
     ``with box.begin()`` or a handler they join it by savepoint. With the
-    isolation level AUTOCOMMIT statements read what is committed and never wait.
+    isolation level READ COMMITTED they begin with their first statement that writes: one
+    that only reads never waits for a writer. With AUTOCOMMIT each statement is a transaction.
     *foreign_keys* has SQLite check foreign keys, for all users of the open file.
 
     Raises:
@@ -57,7 +58,9 @@ def engine(
     plain = box if isinstance(box, Postbox) else box._plain
     if foreign_keys:
         plain._db.enforce_foreign_keys()
-    return _engine_of(plain._sender, options)
+    made = _engine_of(plain._sender, options)
+    apart.watch(plain, made)
+    return made
 
 
 def _engine_of(sender: Any, options: EngineOptions) -> Engine:

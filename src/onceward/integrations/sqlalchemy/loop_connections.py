@@ -47,6 +47,15 @@ class LoopConnection(AdaptedConnection):
     def autocommit(self, value: bool) -> None:
         self._plain.autocommit = value
 
+    @property
+    def deferred(self) -> bool:
+        """Whether the first statement that writes begins, and none that reads."""
+        return self._plain.deferred
+
+    @deferred.setter
+    def deferred(self, value: bool) -> None:
+        self._plain.deferred = value
+
     def begin(self) -> None:
         """Take the turn to write, or join the transaction of this task."""
         if self._plain.begins:
