@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
@@ -37,6 +37,9 @@ from onceward.runtime.signatures import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Around = Callable[[Any], Iterator[None]]
+"""A generator function of the context; it yields once, where the handler is called."""
+A = TypeVar("A", bound=Around)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class Handler:
     is_async: bool
     rules: HandlerRules = PLAIN_RULES
     dependencies: Dependencies | None = None
+    around: tuple[Sequence[Around], ...] = ()
+    """Generator functions that its agents gave ``around``, those of the outer agent first."""
 
     @property
     def attempts(self) -> int | None:
@@ -83,6 +88,8 @@ class SessionHandler:
     is_async: bool
     attempts: int | None = None
     timeout: float | None = None
+    around: tuple[Sequence[Around], ...] = ()
+    """Generator functions that its agents gave ``around``, those of the outer agent first."""
 
     def wants(self, session: str) -> bool:
         """Return whether sessions of this name are for this handler."""
@@ -121,6 +128,7 @@ class Agent:
         """Functions that are called in place of those that ``Depends`` names, in tests."""
         self._openings: list[Callable[[Any], object]] = []
         self._schedules: set[str] = set()
+        self._around: list[Around] = []
 
     def __repr__(self) -> str:
         """Name the agent and what it handles."""
@@ -165,6 +173,7 @@ class Agent:
                     is_async=found.is_async,
                     rules=rules,
                     dependencies=Dependencies(found.needs, self.overrides) if found.needs else None,
+                    around=(self._around,),
                 )
             )
             return call
@@ -174,6 +183,28 @@ class Agent:
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
         """Call *work* with each postbox that is opened for it, before its engines start."""
         self._openings.append(work)
+        return work
+
+    def around(self, work: A) -> A:
+        """
+        Run a generator function around each call of this agent's handlers.
+
+        It is called with the handler's context (``Context``, ``BatchContext`` or ``Run``), on
+        the worker's thread, also for ``async def``, and yields once: the handler, and what was
+        declared later, runs there. The yield returns the handler's answer, or raises what
+        it raised. An exception of the generator counts as the handler's, so ``Reject``,
+        ``Retry`` and ``Drop`` work as there. A value that it returns is the
+        answer; without a yield the handler is not called. Handlers of an included agent
+        have theirs inside.
+
+        Raises:
+            InvalidArgument: *work* is no generator function.
+
+        """
+        from onceward.runtime.around import check_around  # noqa: PLC0415 - rarely needed
+
+        check_around(work)
+        self._around.append(work)
         return work
 
     def every(
@@ -250,9 +281,10 @@ class Agent:
         """Take over the handlers of another agent object, so that modules can be composed."""
         for handler in other.handlers:
             self._check_new(handler.pattern)
-            self.handlers.append(_overridable(handler, self.overrides))
+            included = _overridable(handler, self.overrides)
+            self.handlers.append(replace(included, around=(self._around, *handler.around)))
         for served in other.sessions:
-            self._serve(served)
+            self._serve(replace(served, around=(self._around, *served.around)))
         self._openings += other._openings
         self._schedules |= other._schedules
         return self
@@ -302,6 +334,7 @@ class Agent:
                     is_async=is_async,
                     attempts=attempts,
                     timeout=limit,
+                    around=(self._around,),
                 )
             )
             return call

@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
+from dataclasses import replace
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -179,6 +180,12 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
     handler = prepared.handler
     if prepared.error is not None:
         raise prepared.error
+    for group in handler.around:
+        if group:
+            from onceward.runtime.around import surround  # noqa: PLC0415 - rarely needed
+
+            bare = prepared._replace(handler=replace(handler, around=()))
+            return surround(handler.around, context, partial(call, bare, context, loop))
     if handler.is_async:
         return _await(prepared, context, loop())
     if handler.dependencies is not None:

@@ -15,6 +15,7 @@ from onceward.model.body import encode
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
 from onceward.model.quoting import error_text
 from onceward.model.states import Done, Settlement
+from onceward.runtime.around import surround
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import reply_options
 from onceward.runtime.deps import RuntimeDeps
@@ -236,7 +237,8 @@ class RunExecution:
     def _returned(self, loop: Loop) -> Any:
         began = time.monotonic()
         try:
-            return self._call(loop)
+            around = self._started.handler.around
+            return surround(around, self._run, lambda: self._call(loop))
         finally:
             self._took = time.monotonic() - began
             self.returned = True
