@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.children import ONCEWARD, Child
+from tests.waiting import until
 
 from onceward import Postbox
 
@@ -19,6 +20,33 @@ billing = Agent("billing")
 @billing.on("hello")
 def hello(body: dict) -> dict:
     return {"seen": body["n"]}
+"""
+
+
+STUCK = """
+import asyncio, pathlib, time
+from onceward import Agent, Context
+
+stuck = Agent("stuck")
+
+@stuck.on("function")
+def function(body: str, ctx: Context) -> None:
+    ctx.tx.execute("CREATE TABLE mine (x)")
+    pathlib.Path(body).touch()
+    time.sleep(600)
+
+@stuck.on("coroutine")
+async def coroutine(body: str) -> None:
+    try:
+        pathlib.Path(body).touch()
+        await asyncio.sleep(600)
+    finally:
+        await asyncio.sleep(0)
+        pathlib.Path(body + ".cleaned").touch()
+
+@stuck.on("fails")
+def fails(body: str) -> None:
+    raise LookupError("no such customer")
 """
 
 
@@ -73,3 +101,49 @@ def test_a_team_stops_together(home: Path, number: signal.Signals) -> None:
         child.stop(number)
 
     assert 128 + number == child.returncode
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stuck_handler_does_not_keep_a_worker(
+    home: Path, kind: str, number: signal.Signals, code: int
+) -> None:
+    """The worker ends by itself, with the code of the signal, before a supervisor would kill it."""
+    (home / "app.py").write_text(STUCK, encoding="utf-8")
+    begun = home / "begun"
+    with start("work", "stuck.db", "app:stuck", cwd=home) as child:
+        with Postbox(home / "stuck.db", start=False) as box:
+            sent = box.send("stuck", str(begun), type=kind)
+            until(begun.exists)
+        child.send_signal(number)
+        ended = child.wait(timeout=28)
+
+    with Postbox(home / "stuck.db", start=False) as box:
+        assert (code, "sent") == (ended, box.resolve(sent))
+        assert [] == box.query("SELECT name FROM sqlite_schema WHERE name = 'mine'")
+    assert (kind == "coroutine") == (home / "begun.cleaned").exists()
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_failing_handler_is_logged_with_one_traceback(home: Path, style: str) -> None:
+    """The first failure of a message has it; the later ones are a line each."""
+    (home / "app.py").write_text(STUCK, encoding="utf-8")
+    words = ["--log-format", style, "--log-level", "info"]
+    with start("work", "stuck.db", "app:stuck", *words, cwd=home) as child:
+        with Postbox(home / "stuck.db", start=False) as box:
+            box.send("stuck", "x", type="fails")
+            until(lambda: attempts(box) > 1)
+        _, err = child.stop()
+
+    assert 1 == err.count("Traceback (most recent call last)")
+    assert err.count("handler failed") > 1
+    if style == "json":
+        lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+        first, later, *_ = [each for each in lines if each["event"] == "handler failed"]
+        assert "LookupError: no such customer" == first["error"] == later["error"]
+        assert (1, True, False) == (first["attempt"], "exception" in first, "exception" in later)
+
+
+def attempts(box: Postbox) -> int:
+    """Return how often the only message was tried."""
+    return max([n for (n,) in box.query("SELECT attempts FROM onceward_inbox")], default=0)

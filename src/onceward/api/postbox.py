@@ -93,6 +93,8 @@ MOST: Final = 1 << 62
 SLICE: Final = 500
 """Messages that one commit expires."""
 CLOSE_WITHIN: Final = 1.0
+CANCEL_WITHIN: Final = 5.0
+"""Seconds after ``stop_timeout`` in which cancelled coroutines may clean up."""
 """Seconds that closing waits for each transport, at least."""
 LOOK_AGAIN: Final = 0.02
 """Seconds between two looks of ``flush``: deliveries notify the recipient, not this file."""
@@ -183,9 +185,7 @@ class Postbox(Session, EventSource):
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
             self._build_runtime(ids or _ids_of(clock))
-            for work in self._handlers._openings if self._handlers else ():
-                work(self)
-            self._pause_undeclared_schedules()
+            self._prepare_agent()
             if start or name is not None:
                 self._register(engines=start)
             self._run.begin(engines=start)
@@ -197,6 +197,16 @@ class Postbox(Session, EventSource):
             self._stop_receiving()
             self._run.end()
             raise
+
+    def _prepare_agent(self) -> None:
+        """Run what the agent wants done as its file is opened."""
+        for work in self._handlers._openings if self._handlers else ():
+            pending = work(self)
+            if hasattr(pending, "__await__"):
+                from onceward.runtime.invoke import run_to_end  # noqa: PLC0415 - rarely needed
+
+                run_to_end(pending, self._own_loop())
+        self._pause_undeclared_schedules()
 
     def _listen(self, listeners: Iterable[Listener | MakeListener], receiver: Receiver) -> None:
         """Take parcels in from now on."""
@@ -682,7 +692,8 @@ class Postbox(Session, EventSource):
         Claim and push nothing more; settle what is finished, give the rest back.
 
         Outcomes that senders wait for are pushed first. All of it takes at most
-        *timeout* seconds (None: ``stop_timeout``). The file stays open.
+        *timeout* seconds (None: ``stop_timeout``). Coroutines of handlers that still run
+        then are cancelled, and have 5 seconds to clean up. The file stays open.
         """
         limit = self._stop_limit(timeout)
         if self._db.is_inherited:
@@ -698,13 +709,25 @@ class Postbox(Session, EventSource):
             self._maintenance.stop,
         ):
             step(max(0.0, deadline - time.monotonic()))
+        self._cancel_calls()
+
+    def _cancel_calls(self) -> None:
+        """Cancel the coroutines that still run, and wait a while until they have cleaned up."""
+        deadline = time.monotonic() + CANCEL_WITHIN
+        for engine in self._engines:
+            engine.cancel()
+        for engine in self._engines:
+            if engine.busy:
+                engine.join(max(0.0, deadline - time.monotonic()))
 
     def close(self, timeout: Span | None = None) -> None:
         """
         Stop the engines as ``stop`` does, and close the file; a second call does nothing.
 
-        Handlers and pushes that hang delay it by no more than *timeout*, a transport that
-        does not close by as much once more. A child of a fork leaves everything to its parent.
+        Handlers and pushes that hang delay it by no more than *timeout*, coroutines that do not
+        end when they are cancelled by 5 seconds, a transaction that a thread keeps open by as
+        much before it is rolled back, and a transport that does not close by *timeout* once
+        more. A child of a fork leaves everything to its parent.
         """
         limit = self._stop_limit(timeout)
         if self._db.is_inherited:  # a thread of the parent may have held any lock at the fork

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from onceward import Agent, Postbox
 from onceward.cli.exit_codes import Usage
 from onceward.cli.listening import Listening
+from onceward.cli.logs import LogFormat, LogLevel, written_to_stderr
 from onceward.cli.measuring import Measuring
 from onceward.cli.options import Quiet
 from onceward.cli.output import note
@@ -34,6 +35,8 @@ def work(
     workers: int | None = None,
     reload: Annotated[bool, Quiet] = False,
     once: Annotated[bool, Quiet] = False,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
     listening: Listening = LISTENING,
     measuring: Measuring = MEASURING,
     answer: Answer = ANSWER,
@@ -43,9 +46,11 @@ def work(
 
     It delivers the agent's messages, too. The file is created if it does not exist. An interrupt
     or terminate signal stops it gracefully: no new message is begun, running handlers are waited
-    for, other leases are released (exit codes 130, 143). Workers may join and leave at any time;
-    one that is killed leaves nothing behind but leases that expire. With --metrics and several
-    processes each has a port of its own, from the given one upwards.
+    for, other leases are released (exit codes 130, 143). It ends within 16 seconds: after five,
+    coroutines are cancelled, and after five more a transaction that is still open is rolled back.
+    Workers may join and leave at any time; one that is killed leaves nothing behind but leases
+    that expire. With --metrics and several processes each has a port of its own, from the given
+    one upwards.
 
     Args:
         db: The agent's file; may be left out: NAME.db in ONCEWARD_HOME, else here.
@@ -54,6 +59,9 @@ def work(
         workers: Threads of each process that run handlers.
         reload: Begin anew whenever a Python file below the current folder changes.
         once: Handle what is due now, then end.
+        log_level: Lines of the library's log from this level on go to stderr.
+        log_format: text: a line for people. json: an object a line. An agent that configures
+            structlog decides itself.
 
     """
     if db is None:
@@ -74,12 +82,14 @@ def work(
     if processes > 1:
         words = [str(path), target, *(["--once"] if once else [])]
         words += [] if workers is None else [f"--workers={workers}"]
+        words += [f"--log-level={log_level}", f"--log-format={log_format}"]
         return run_team([[*words, *measuring.words(index)] for index in range(processes)])
     refuse_deleted(path)
     if not path.exists():
         note(f"creating {path} for agent {agent.name}")
     ears = [*listening.listeners(), *listening.asking(path)]
     with (
+        written_to_stderr(log_level, log_format),
         Postbox(path, agent=agent, start=not once, listeners=ears, **options) as box,
         measuring.serving([box], [path]),
     ):

@@ -664,7 +664,7 @@ class Database:
                 break
             time.sleep(0.001)  # the other thread is inside the connection
         if (tx := self.writer._tx) is not None:
-            tx.rolled_back = True
+            tx.rolled_back = tx.closed = True
         self._drop(close)
 
     @property

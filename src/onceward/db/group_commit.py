@@ -59,6 +59,11 @@ FORKED: Final = (
 )
 
 
+def ended(tx: StoreTransaction) -> StoreError:
+    """Return the error of a statement of a transaction that is over."""
+    return StoreClosed(TAKEN) if tx.closed else StoreFault(ENDED)
+
+
 class Packer(Protocol):
     """
     Packs parcels in the commit of their messages, for the process that pushes them.
@@ -610,7 +615,7 @@ class Writer:
         """Return this thread's open transaction; raises StoreFault where SQLite ended it."""
         tx = cast("StoreTransaction", self._tx)
         if not tx.alive:
-            raise StoreFault(ENDED)
+            raise ended(tx)
         return tx
 
     def commit(self) -> None:
@@ -627,7 +632,7 @@ class Writer:
             if self.queue.closed:
                 raise StoreClosed(TAKEN)
             if not tx.alive:
-                raise StoreFault(ENDED)
+                raise ended(tx)
             host.effects, host.ids = tx.effects, tx.message_ids
             batch = self.queue.drain()
             try:

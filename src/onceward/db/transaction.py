@@ -102,6 +102,7 @@ class StoreTransaction:
         "batched_inserts",
         "batching",
         "blocks",
+        "closed",
         "durable",
         "effects",
         "handle",
@@ -131,6 +132,8 @@ class StoreTransaction:
         """Called once the transaction is durable."""
         self.rolled_back = False
         """True once SQLite has rolled this transaction back."""
+        self.closed = False
+        """True once its postbox was closed over it, which rolled it back."""
         self.may_be_durable = False
         """True from COMMIT on, until it is certain that nothing was written."""
         self.durable = False

@@ -116,9 +116,10 @@ def _to_logging(
     options = {name: fields.pop(name) for name in RENDERED_BY_LOGGING if name in fields}
     event = fields.pop("event")
     pairs = (f"{name}={_shown(value)}" for name, value in fields.items() if value is not None)
-    return (" ".join([event, *pairs]),), {**options, "extra": {"onceward": dict(fields)}}
+    extra = {"event": event, "onceward": dict(fields)}
+    return (" ".join([event, *pairs]),), {**options, "extra": extra}
 
 
 def _shown(value: object) -> str:
-    text = str(value)
+    text = f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
     return text if text and not set(text) & set(" \t\r\n\"'=") else repr(text)

@@ -79,6 +79,11 @@ class EngineLoop:
         if self._thread is not None:
             self._thread.join(timeout)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a look goes on after ``stop``."""
+        return self._thread is not None and self._thread.is_alive()
+
     def _work(self, wait: float | None) -> None:
         try:
             self._run(wait)

@@ -103,6 +103,10 @@ class HandlerRequests:
             raise Conflict(msg, message_id=known.id)
         return Ticket(known.id, known.recipient)
 
+    def has(self, message_id: str | None) -> bool:
+        """Return whether an earlier call of the handler made a request, whose outcome is stored."""
+        return any(each.id == message_id for each in self._earlier().values())
+
     def _from_before_replay(self, index: int, digest: bytes) -> requests.HandlerRequest | None:
         """Return the request that a call made here before the message died, if it is the same."""
         found = self._earlier().get(requests.before_replay(index))

@@ -8,8 +8,8 @@ from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cache, partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from onceward.errors import (
     Drop,
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     import asyncio
     from asyncio import AbstractEventLoop
 Loop = Callable[[], "AbstractEventLoop"]
+LOOK: Final = 0.5
+"""Seconds between two looks whether the loop of a coroutine was closed."""
+CLOSED: Final = (
+    "the event loop was closed while the handler ran: keep it open for as long as the postbox"
+)
 
 
 class Prepared(NamedTuple):
@@ -157,7 +162,7 @@ def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
 def log_failure(
     error: BaseException, agent: str, leased: LeasedMessage, type_: str, **more: str
 ) -> None:
-    """Log an exception that a handler did not raise on purpose, and its traceback at DEBUG."""
+    """Log an exception that a handler did not raise on purpose, with its traceback at first."""
     if isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
         return
     of_message = log.bind(
@@ -168,7 +173,8 @@ def log_failure(
         attempt=leased.attempt,
         **more,
     )
-    of_message.failure("warning", "handler failed", error)
+    traceback = {"exc_info": error} if leased.attempt == 1 else {}
+    of_message.warning("handler failed", error=error_text(error), **traceback)
 
 
 def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
@@ -249,11 +255,45 @@ def run_coroutine(
         tasks[0].cancel()
 
     tasks: list[asyncio.Task[Any]] = []
-    loop.call_soon_threadsafe(begin)
+    try:
+        loop.call_soon_threadsafe(begin)
+    except RuntimeError:  # the loop is closed
+        handler.close()
+        raise
     stoppable(lambda: loop.call_soon_threadsafe(cancel))
-    while (job := jobs.get()) is not None:
+    while (job := _next(jobs, loop)) is not None:
         job()
     return ended.result()
+
+
+def run_to_end(pending: Awaitable[Any], loop: AbstractEventLoop) -> Any:
+    """
+    Run what an ``async def`` returned on *loop*, while this thread waits.
+
+    Raises:
+        InvalidArgument: this thread is the loop's, which would wait for itself.
+
+    """
+    import asyncio  # noqa: PLC0415 - async agents only
+
+    coroutine = _ordinary(pending)
+    if asyncio._get_running_loop() is loop:
+        coroutine.close()
+        msg = "this thread runs the event loop: open an agent with async at_open by AsyncPostbox"
+        raise InvalidArgument(msg)
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def _next(
+    jobs: SimpleQueue[Callable[[], None] | None], loop: AbstractEventLoop
+) -> Callable[[], None] | None:
+    """Return the next call of a coroutine, None once it has ended; raise if its loop is closed."""
+    while True:
+        try:
+            return jobs.get(timeout=LOOK)
+        except Empty:
+            if loop.is_closed():
+                raise RuntimeError(CLOSED) from None
 
 
 def _copy(task: asyncio.Task[Any], ended: Future[Any]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from onceward.db.connection import translate_error
-from onceward.db.group_commit import ENDED
+from onceward.db.group_commit import ended
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import StoreError, StoreFault
+from onceward.errors import StoreError
 from onceward.model.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
 from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
 from onceward.runtime.results import task
@@ -135,7 +135,7 @@ class Transaction:
     @staticmethod
     def _check_open(tx: StoreTransaction, cause: Exception | None = None) -> None:
         if not tx.alive and not isinstance(cause, MemoryError):
-            raise StoreFault(ENDED) from cause
+            raise ended(tx) from cause
 
     def _translate(self, error: Exception) -> BaseException:
         """Return what an error of a user's statement means; errors of its SQL stay as they are."""

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from onceward.db import file_checks
 from onceward.db.environment import SWITCH, disabled_by_environment
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import InvalidArgument, OncewardError
+from onceward.errors import InvalidArgument, OncewardError, RequestFailed
 from onceward.hooks import Attempt
 from onceward.model.clock import Millis
 from onceward.model.events import Event
 from onceward.model.log import log
-from onceward.model.states import Done, RetryAt, Settlement, Waits
+from onceward.model.quoting import error_text
+from onceward.model.states import Dead, Done, RetryAt, Settlement, Waits
 from onceward.model.times import Span, millis
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent
@@ -68,6 +69,8 @@ MANY: Final = 16
 NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 HANDLED: Final = Done()
 REPEATED: Final = "a message with the same type and body is to be handled, or was within unique_for"
+LATE: Final = "the call took longer than its timeout of {:g} s"
+STOPPED: Final = "its process was stopped while the handler ran"
 CLAIM_LOST: Final = "the commit of its claim failed"
 
 
@@ -80,6 +83,8 @@ class _Run:
     context: Context
     late: bool = False
     """Whether it was cancelled because it exceeded its limit."""
+    stopped: bool = False
+    """Whether it was cancelled because its postbox stops."""
 
 
 def _stay() -> bool:
@@ -168,6 +173,24 @@ class Worker:
         """
         self._loop.stop(timeout)
         self._active.set()
+        self._unregister()
+
+    def cancel(self) -> None:
+        """Cancel the coroutine that still runs, if any, after ``stop``; its message goes back."""
+        run = self._run_now
+        if run is not None and run.context._cancel is not None:
+            run.stopped = True
+            with suppress(RuntimeError):  # its loop is closed
+                run.context._cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler still runs after ``stop``."""
+        return self._loop.busy
+
+    def join(self, timeout: float) -> None:
+        """Wait after ``stop`` up to *timeout* seconds for the handler that still runs."""
+        self._loop.stop(timeout)
         self._unregister()
 
     def _unregister(self) -> None:
@@ -463,6 +486,8 @@ class Worker:
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the message
             self._batch.undo()
             self._quick = False
+            if self._run_now.stopped:
+                return RetryAt(self._db.now(), STOPPED, counted=False)
             if self._hooks.observers:
                 self._raised = error
             log_failure(error, self._db.agent, leased, ready.frame.type)
@@ -500,8 +525,15 @@ class Worker:
         return Waits(due_at, str(waiting), counted=False)
 
     def _failed(self, error: BaseException, ready: Prepared, leased: LeasedMessage) -> Settlement:
+        if isinstance(error, RequestFailed) and self._asked(error.message_id):
+            return Dead("rejected", error_text(error))  # each call would find the same failure
         now = self._db.now()
         return settlement_of(error, ready, leased, now=now, policy=self._policy, rng=self._rng)
+
+    def _asked(self, message_id: str | None) -> bool:
+        """Return whether the handler that runs now made a request, which its next call finds."""
+        context = self._run_now.context.__dict__ if self._run_now is not None else {}
+        return "_requests" in context and context["_requests"].has(message_id)
 
     def _note(self, ready: Prepared, leased: LeasedMessage) -> Settlement | None:
         """Note a body before its handler is called; return how the message ends instead of that."""
@@ -519,6 +551,7 @@ class Worker:
         self._db.writer.thread_transactions.bind(self._batch)
         try:
             answer = call(ready, context, self._handler_loop)
+            self._refuse_late()
             if "_requests" in context.__dict__:  # it has asked
                 context._requests.end_call()
             if results.task_of(leased) is not None:
@@ -533,12 +566,17 @@ class Worker:
             self._unique = None
             self._db.writer.thread_transactions.unbind()
 
+    def _refuse_late(self) -> None:
+        """Raise TimeoutError where a call returned after its timeout: its effects are undone."""
+        run = self._run_now
+        if run is not None and time.monotonic() - run.started > run.limit:
+            raise TimeoutError(LATE.format(run.limit))
+
     def _raise_cause(self, error: BaseException) -> NoReturn:
         """Raise what the messages of a call end with that *error* has ended."""
         run = self._run_now
         if run is not None and run.late and isinstance(error, CancelledError):
-            msg = f"the call took longer than its timeout of {run.limit:g} s"
-            raise TimeoutError(msg) from error
+            raise TimeoutError(LATE.format(run.limit)) from error
         cause = cause_of(error, own_thread=self._loop.started)
         if cause is error:
             raise error
@@ -565,15 +603,23 @@ class Worker:
                 continue
             if not self._held and self._loop.stopping.is_set():
                 return
-            self._stop_late()
-            with suppress(OncewardError):
-                if self._unbegun and self._is_slow():
-                    self._give_back(self._batch.heartbeat)
-                due = time.monotonic() - beaten >= every
-                beaten = time.monotonic() if due else beaten
-                self._batch.heartbeat(self._prolong if due else None)
-                self._add_worker()
+            due = time.monotonic() - beaten >= every
+            beaten = time.monotonic() if due else beaten
+            try:
+                self._look_after(due=due)
+            except OncewardError:  # the file fails: the round that it is of says so
+                pass
+            except Exception as error:  # noqa: BLE001 - it outlives every error, as its engine does
+                log.failure("warning", "heartbeat goes on", error, agent=self._db.agent)
             time.sleep(CLAIM_WAITS if self._quick else TICK)
+
+    def _look_after(self, *, due: bool) -> None:
+        """Stop what is late, give back what waits, and prolong leases if that is *due*."""
+        self._stop_late()
+        if self._unbegun and self._is_slow():
+            self._give_back(self._batch.heartbeat)
+        self._batch.heartbeat(self._prolong if due else None)
+        self._add_worker()
 
     def _add_worker(self) -> None:
         """Start a further worker, if there may be one, while a call takes time and others wait."""
@@ -593,6 +639,7 @@ class Worker:
         run = self._run_now
         if (
             run is not None
+            and not run.late
             and run.context._cancel is not None
             and time.monotonic() - run.started > run.limit
         ):

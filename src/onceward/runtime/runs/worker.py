@@ -64,6 +64,18 @@ class RunWorker:
             self._cancel(self._calls.counted())
             self._calls.quiet.wait(timeout)
 
+    def cancel(self) -> None:
+        """Do nothing: ``stop`` has cancelled the calls that outlived it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call still runs after ``stop``."""
+        return not self._calls.quiet.is_set()
+
+    def join(self, timeout: float) -> None:
+        """Wait up to *timeout* seconds for calls that still run."""
+        self._calls.quiet.wait(timeout)
+
     def _abort_mine(self, tx: StoreTransaction) -> None:
         for execution in self._calls.counted():
             run = runs.by_id(tx, execution.row.id)
