@@ -40,6 +40,8 @@ def test_a_conversation(cli: Cli, shop: Postbox, billing: Postbox) -> None:
         cli("channel", "delete", "room").code,
     )
     assert [["room", "true"]] == cli("channel", "leave", "room", "--agent", "billing").lines
+    assert [["room", "active"]] == cli("channel", "resume", "room").lines
+    assert [["room", "draining"]] == cli("channel", "drain", "room").lines
     assert [["room", "closed"]] == cli("channel", "close", "room").lines
     assert [["room", "deleted"]] == cli("channel", "delete", "room").lines
 

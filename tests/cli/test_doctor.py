@@ -594,3 +594,28 @@ def test_a_file_ahead_of_the_wall_clock_is_told(cli: Cli, shop: Postbox) -> None
     assert "s ahead of the wall clock" in listed.err
     assert "serious" == level(ran, "clock")
     assert "behind the file's time" in said(ran, "clock")[0]
+
+
+def test_messages_that_wait_are_counted_where_nothing_is_amiss(
+    cli: Cli, shop: Postbox, billing: Postbox
+) -> None:
+    """Those that came a moment ago, and those of a paused agent."""
+    shop.send_many([("billing", n) for n in range(6)])
+    due = found(cli, "shop", "delivery")
+    shop.run_until_idle()
+    fresh = found(cli, "billing", "handling")
+    billing.pause()
+    paused = found(cli, "billing", "handling")
+
+    assert "6 messages are due, none for longer than a minute" == due
+    assert "6 messages wait, none that is ready for longer than a minute" == fresh
+    assert "6 messages wait until the agent is resumed" == paused
+    assert "no message waits" == found(cli, "shop", "handling")
+
+
+def found(cli: Cli, name: str, check: str) -> str:
+    """Return what the only finding of one check says of an agent's file."""
+    told = cli("doctor", f"{name}.db", "--json").json["findings"]
+    [finding] = [each for each in told if each["check"] == check]
+    assert "ok" == finding["level"]
+    return str(finding["found"])

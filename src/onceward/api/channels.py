@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from onceward.db.database import Database
-from onceward.errors import ChannelRefused
+from onceward.errors import ChannelRefused, NotParticipant
 from onceward.model.filters import ChannelHistoryFilters
 from onceward.model.names import DEFAULT_SESSION, plain_text
 from onceward.model.send_options import SendOptions, parse_options
@@ -192,9 +192,13 @@ class Channel:
 
     def close(self) -> None:
         """
-        End the channel: nothing is sent or read here any more.
+        End a drained channel: nothing is sent or read here any more.
 
         Messages that still wait at their senders become dead letters.
+
+        Raises:
+            ChannelRefused: it was not drained; NotParticipant.
+
         """
         self._move("closed")
 
@@ -263,9 +267,16 @@ class Channel:
 
         Raises:
             LeaseLost: the lease has ended; nothing was written.
-            NotParticipant: this agent takes no part in the channel; nothing was written.
+            NotParticipant: this agent takes no part in the channel, or the message is the copy
+                of another member; nothing was written.
 
         """
+        if (message.frame.recipient, message.channel) != (self._db.agent, self.name):
+            msg = (
+                f"message {message.id} is the copy of {message.frame.recipient} in channel"
+                f" {message.channel}: only that member acknowledges it"
+            )
+            raise NotParticipant(msg)
         ids = message.id, message.correlation_id or message.id
         tell = self._channel_sender.acknowledging(
             message.session, self.name, message.sender, ids, (status, detail)

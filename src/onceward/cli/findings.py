@@ -311,12 +311,12 @@ def undelivered(box: Postbox, found: Look) -> Iterator[Finding]:
     """Examine messages that are due and wait: for a relay, or for a recipient that exists."""
     now = SystemClock().now()
     rows = found.ask(queries.IDLE, now=now)
-    urls = {peer.name: peer.url for peer in box.peers.list()}
+    urls, warned = {peer.name: peer.url for peer in box.peers.list()}, False
     for row in rows:
         name = row["recipient"]
         if not urls.get(name) and not box.path.with_name(f"{name}.db").exists():
             said = f"{row['messages']} messages for {name}, which has neither url nor file"
-            add = f"onceward peers add {name} URL"
+            add, warned = f"onceward peers add {name} URL", True
             yield warning("delivery", said, f"{add}, or onceward init {name} in the same home")
     away = {row["name"] for row in found.ask(queries.BREAKERS, failures=1)}
     for row in rows:
@@ -324,20 +324,27 @@ def undelivered(box: Postbox, found: Look) -> Iterator[Finding]:
             name, oldest = row["recipient"], ago(row["oldest_at"], now)
             said = f"{row['messages']} messages for {name} are due, the oldest from {oldest}"
             repair = f"repair {name}: onceward peers ls --db {box.path}"
-            run = f"keep onceward relay {box.path} running, or a worker"
+            run, warned = f"keep onceward relay {box.path} running, or a worker", True
             yield warning("delivery", said, repair if name in away else run)
-    if not rows:
-        yield ok("delivery", "no message waits that is due")
+    if not warned:
+        due = sum(row["messages"] for row in rows)
+        said = f"{due} messages are due, none for longer than a minute" if due else "none is due"
+        yield ok("delivery", said)
 
 
 def unhandled(health: Health, found: Look, path: Path) -> Finding:
     """Examine messages that could be handled and wait: no worker runs, or too few."""
+    [waiting], now = found.ask(queries.IN_INBOX), SystemClock().now()
+    count = waiting["messages"]
+    if not count:
+        return ok("handling", "no message waits")
     if health.paused:
-        return ok("handling", "paused: nothing is to be handled")
-    now = SystemClock().now()
+        return ok("handling", f"{count} messages wait until the agent is resumed")
     [row] = found.ask(queries.UNHANDLED, now=now)
-    if row["oldest_at"] is None or now - row["oldest_at"] <= MINUTE:
-        return ok("handling", "no message waits that could be handled")
+    if row["oldest_at"] is None:
+        return ok("handling", f"{count} messages wait for a retry, a reply, or a run's end")
+    if now - row["oldest_at"] <= MINUTE:
+        return ok("handling", f"{count} messages wait, none that is ready for longer than a minute")
     said = f"messages wait in {row['lanes']} lanes, the oldest from {ago(row['oldest_at'], now)}"
     if row["leased"]:
         leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"

@@ -186,6 +186,7 @@ BREAKERS: Final = """
 SELECT name, breaker, failures, last_error FROM onceward_peers
  WHERE breaker <> 'closed' OR failures >= :failures ORDER BY name
 """
+IN_INBOX: Final = "SELECT inbox_pending + inbox_processing AS messages FROM onceward_stats"
 # Lanes with an expired lease count; sessions with runs have onceward_session_queues.
 UNHANDLED: Final = """
 SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,

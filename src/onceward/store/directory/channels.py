@@ -54,10 +54,10 @@ NOTICE: Final = "INSERT INTO system_notices (agent, topic, body, at) VALUES (?, 
 TRANSITIONS: Final = {
     "active": ("paused",),
     "paused": ("active",),
-    "draining": ("active", "paused"),
-    "closed": ("draining", "active", "paused"),
+    "draining": ("active",),
+    "closed": ("draining",),
 }
-"""By new state: the states from which it may be reached; a pause may also change its mode."""
+"""By new state: the states from which it is reached; a pause may also change its mode."""
 
 
 class ChannelConfig(BaseModel):
@@ -278,10 +278,18 @@ def change_state(
                 "before": json.dumps(list(before)),
             },
         ):
-            msg = f"channel {name} is {found[0][0]}: from there it cannot become {state}"
+            msg = (
+                f"channel {name} is {found[0][0]}: from there it {_next(found[0][0])}, not {state}"
+            )
             raise ChannelRefused(msg)
 
     directory.write(work)
+
+
+def _next(state: str) -> str:
+    """Return what a channel may become from a state, in words."""
+    states = [new for new, before in TRANSITIONS.items() if state in before]
+    return f"becomes {' or '.join(states)}" if states else "can only be deleted"
 
 
 def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
