@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Final, Literal
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
@@ -15,10 +16,28 @@ PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?
 RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
 
 
+Verdict = Literal["ok", "degraded", "failing"]
+WAITS: Final = 300_000
+"""Milliseconds after which the oldest message that is due has waited too long."""
+AHEAD: Final = 60_000
+"""Milliseconds by which the file's time may be ahead of the wall clock."""
+LARGE_WAL: Final = 256 << 20
+"""Bytes of a WAL that a reader keeps from being emptied."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """Size, backlog and state of a file at one moment."""
 
+    verdict: Verdict
+    """
+    How the agent stands.
+
+    ``failing``: paused, or a full disk keeps the file closed; nothing is handled. ``degraded``: it
+    works, and ``reasons`` need a person. ``ok``: neither. Dead letters change no verdict.
+    """
+    reasons: tuple[str, ...]
+    """Why the verdict is not ``ok``."""
     agent: str
     path: str
     durability: Durability
@@ -40,6 +59,10 @@ class Health:
     """Calls of aborted runs that have not returned after the grace, in processes that live."""
 
 
+OLDEST: Final = """
+SELECT min(CASE box WHEN 'inbox' THEN oldest_at END), min(CASE box WHEN 'outbox' THEN oldest_at END)
+  FROM onceward_backlog
+"""
 SCHEMA: Final = "SELECT max(version) FROM _onceward_migrations"
 OPEN_BREAKERS: Final = "SELECT count(*) FROM _onceward_peers WHERE breaker <> 'closed'"
 PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
@@ -53,7 +76,9 @@ def read_health(db: Database) -> Health:
     [(schema,)], [(breakers,)], [(paused,)], [(sqlite,)] = (
         db.ask(sql) for sql in (SCHEMA, OPEN_BREAKERS, PAUSED, SQLITE)
     )
-    return Health(
+    found = Health(
+        verdict="ok",
+        reasons=(),
         agent=db.agent,
         path=str(db.path),
         durability=db.durability,
@@ -69,6 +94,28 @@ def read_health(db: Database) -> Health:
         clock_ahead=max(0, db.now() - db.clock.now()),
         calls_left=runs.calls_left(db),
     )
+    return _judged(found, db)
+
+
+def _judged(found: Health, db: Database) -> Health:
+    stops = {
+        "the file is paused": found.paused,
+        "the disk is full: the file is read, not written": not found.behind_barrier,
+    }
+    [(handled_at, sent_at)] = db.ask(OLDEST)
+    latest = db.now() - WAITS
+    troubles = {
+        "messages have waited for five minutes to be handled": (handled_at or latest) < latest,
+        "messages have waited for five minutes to be sent": (sent_at or latest) < latest,
+        f"{found.breakers_open} breakers are open": found.breakers_open > 0,
+        "a reader keeps a WAL of 256 MiB": found.wal_pinned and found.wal_bytes > LARGE_WAL,
+        "the file's time is a minute ahead of the wall clock": found.clock_ahead > AHEAD,
+        f"{found.calls_left} calls of aborted runs have not returned": found.calls_left > 0,
+    }
+    failing = [reason for reason, holds in stops.items() if holds]
+    reasons = (*failing, *(reason for reason, holds in troubles.items() if holds))
+    verdict: Verdict = "failing" if failing else "degraded" if reasons else "ok"
+    return replace(found, verdict=verdict, reasons=reasons)
 
 
 def pause(tx: StoreTransaction) -> None:
