@@ -83,8 +83,8 @@ CREATE INDEX system_notices_agent ON system_notices (agent, number);
 -- Guards: a move that the state machine does not know fails, even from a SQLite shell.
 CREATE TRIGGER channels_guard BEFORE UPDATE OF state ON channels
 WHEN NOT (   OLD.state = NEW.state
-          OR (OLD.state = 'active'   AND NEW.state <> 'active')
-          OR (OLD.state = 'paused'   AND NEW.state <> 'paused')
+          OR (OLD.state = 'active'   AND NEW.state IN ('paused', 'draining'))
+          OR (OLD.state = 'paused'   AND NEW.state = 'active')
           OR (OLD.state = 'draining' AND NEW.state = 'closed'))
 BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');

@@ -497,9 +497,19 @@ class Worker:
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             context._close()
+        if self._took > limit:
+            return self._late(ready, leased, limit)
         if self._logs_each:
             self._log_return(leased, ready.frame.type)
         return HANDLED
+
+    def _late(self, ready: Prepared, leased: LeasedMessage, limit: float) -> Settlement:
+        """Undo a call that returned after its timeout, which has failed like any other."""
+        self._batch.undo()
+        error = TimeoutError(LATE.format(limit))
+        self._raised = error
+        log_failure(error, self._db.agent, leased, ready.frame.type)
+        return self._failed(error, ready, leased)
 
     def _log_return(self, leased: LeasedMessage, kind: str) -> None:
         """Log that a handler returned; its commit is still to come."""
@@ -551,7 +561,6 @@ class Worker:
         self._db.writer.thread_transactions.bind(self._batch)
         try:
             answer = call(ready, context, self._handler_loop)
-            self._refuse_late()
             if "_requests" in context.__dict__:  # it has asked
                 context._requests.end_call()
             if results.task_of(leased) is not None:
@@ -565,12 +574,6 @@ class Worker:
         finally:
             self._unique = None
             self._db.writer.thread_transactions.unbind()
-
-    def _refuse_late(self) -> None:
-        """Raise TimeoutError where a call returned after its timeout: its effects are undone."""
-        run = self._run_now
-        if run is not None and time.monotonic() - run.started > run.limit:
-            raise TimeoutError(LATE.format(run.limit))
 
     def _raise_cause(self, error: BaseException) -> NoReturn:
         """Raise what the messages of a call end with that *error* has ended."""

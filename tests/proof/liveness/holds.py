@@ -1,0 +1,271 @@
+"""Hold what calls share, one thing at a time, until a block ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+import apsw
+from tests.children import PYTHON, Child
+from tests.db.test_waiting import HOLDER
+from tests.waiting import until
+
+from onceward import Agent, Context, Postbox
+from onceward.errors import OncewardError
+from onceward.transports.function import FunctionTransport
+
+ENDLESS: Final = """
+WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n) SELECT count(*) FROM n
+"""
+Hold = Callable[[Path, Postbox], Any]
+"""A block in which something of the folder's agent x, or of y's own session ``held``, is held."""
+
+
+def _started(call: Callable[[], object]) -> Thread:
+    def quietly() -> None:
+        with suppress(OncewardError, RuntimeError):
+            call()
+
+    thread = Thread(target=quietly, daemon=True)
+    thread.start()
+    return thread
+
+
+@contextmanager
+def _x(folder: Path, agent: str | Agent = "x", **options: Any) -> Iterator[Postbox]:
+    with Postbox(folder / "x.db", agent=agent, hold_unknown=True, **options) as box:
+        yield box
+
+
+@contextmanager
+def _elsewhere(path: Path) -> Iterator[None]:
+    """Let another process hold a file for writing."""
+    with Child([*PYTHON, "-c", HOLDER, path], "stdin", "stdout") as other:
+        assert "held" == other.hear()
+        yield
+        other.ended("\n")
+
+
+@contextmanager
+def opening(folder: Path, _: Postbox) -> Iterator[None]:
+    """A thread opens a file that another process holds."""
+    with _x(folder, start=False):
+        pass
+    with _elsewhere(folder / "x.db"):
+        waiting = _started(lambda: Postbox(folder / "x.db", agent="x", start=False).close())
+        until(waiting.is_alive)
+        yield
+    waiting.join()
+
+
+@contextmanager
+def recipient(folder: Path, y: Postbox) -> Iterator[None]:
+    """Another process holds the file that a message of y is for."""
+    with _x(folder, start=False):
+        pass
+    with _elsewhere(folder / "x.db"):
+        sent = y.send("x", 1)
+        until(lambda: y.resolve(sent) == "sending")
+        yield
+
+
+@contextmanager
+def turn(folder: Path, _: Postbox) -> Iterator[None]:
+    """A thread has a block open on x, for which other threads wait."""
+    begun, end = Event(), Event()
+    with _x(folder) as x:
+
+        def block() -> None:
+            with x.begin() as tx:
+                tx.execute("SELECT 1")
+                begun.set()
+                end.wait()
+
+        holder, waiting = _started(block), _started(lambda: begun.wait() and x.send("x", 1))
+        begun.wait()
+        until(lambda: x._db.writer.queue.waiting)
+        yield
+        end.set()
+        holder.join()
+        waiting.join()
+
+
+@contextmanager
+def closing(folder: Path, _: Postbox) -> Iterator[None]:
+    """A thread closes x, which waits for the block of another thread."""
+    begun, end = Event(), Event()
+    with _x(folder, start=False) as x:
+
+        def block() -> None:
+            with x.begin() as tx:
+                tx.execute("SELECT 1")
+                begun.set()
+                end.wait()
+
+        holder = _started(block)
+        begun.wait()
+        closer = _started(x.close)
+        until(lambda: x._db.closing)
+        yield
+        end.set()
+        holder.join()
+        closer.join()
+
+
+@contextmanager
+def reader(folder: Path, _: Postbox) -> Iterator[None]:
+    """A statement of a caller reads from x."""
+    with _x(folder) as x:
+        _started(lambda: x.query(ENDLESS))  # closing x ends it
+        until(x._db.readers.connections)
+        yield
+
+
+@contextmanager
+def own_reader(_: Path, y: Postbox) -> Iterator[None]:
+    """A statement of another caller reads from y itself."""
+
+    def read() -> None:
+        with suppress(apsw.InterruptError):
+            y.query(ENDLESS)
+
+    reading = _started(read)
+    until(lambda: y._db.readers._lent)
+    yield
+    for each in list(y._db.readers._lent):
+        if each.con is not None:
+            each.con.interrupt()
+    reading.join()
+
+
+@contextmanager
+def loop(folder: Path, _: Postbox) -> Iterator[None]:
+    """A coroutine blocks the event loop that x was given."""
+    agent, begun, end = Agent("x"), Event(), Event()
+
+    @agent.on("job")
+    async def work(body: object) -> None:
+        begun.set()
+        end.wait()
+
+    own = asyncio.new_event_loop()
+    thread = Thread(target=own.run_forever, daemon=True)
+    thread.start()
+    with _x(folder, agent, loop=own) as x:
+        x.send("x", 1, type="job")
+        begun.wait()
+        yield
+        end.set()
+    own.call_soon_threadsafe(own.stop)
+    thread.join()
+    own.close()
+
+
+@contextmanager
+def workers(folder: Path, _: Postbox) -> Iterator[None]:
+    """Handlers of x hang, in all of its workers."""
+    agent, begun, end = Agent("x"), [Event(), Event()], Event()
+
+    @agent.on("job")
+    def work(body: int, ctx: Context) -> None:
+        begun[body].set()
+        end.wait()
+
+    with _x(folder, agent, workers=2) as x:
+        for number in (0, 1):
+            x.session(f"s{number}").send("x", number, type="job")
+        for each in begun:
+            each.wait()
+        yield
+        end.set()
+
+
+@contextmanager
+def own_session(_: Path, y: Postbox) -> Iterator[None]:
+    """A handler of y hangs in a session of its own."""
+    y.session("held").send("y", 1, type="hangs")
+    until(hanging.is_set)
+    yield
+    let_go.set()
+    until(lambda: not hanging.is_set())
+
+
+@contextmanager
+def carriers(folder: Path, _: Postbox) -> Iterator[None]:
+    """Pushes of x hang, in all of its carriers."""
+    called, end = Event(), Event()
+
+    def hang(_: object) -> bool:
+        called.set()
+        return end.wait()
+
+    with _x(folder, transports={"function": FunctionTransport(hang)}) as x:
+        for number in range(12):
+            x.peers.register(f"far{number}", "function:far")
+            x.send(f"far{number}", 1)
+        called.wait()
+        yield
+        end.set()
+
+
+@contextmanager
+def directory(folder: Path, _: Postbox) -> Iterator[None]:
+    """Another process holds the directory of x's home, and x waits for it."""
+    with _x(folder) as x:
+        x.channels.ensure("room")
+        with _elsewhere(folder / "directory.db"):
+            waiting = _started(lambda: x.channels.create("other"))
+            time.sleep(0)
+            yield
+        waiting.join()
+
+
+hanging, let_go = Event(), Event()
+"""Of the handler of y that hangs in its session ``held``."""
+
+
+def agent_y() -> Agent:
+    """Return the agent whose verbs are called."""
+    agent = Agent("y")
+
+    @agent.on("seen")
+    def seen(body: object) -> None:
+        return
+
+    @agent.on("hangs")
+    def hang(body: object) -> None:
+        let_go.clear()
+        hanging.set()
+        let_go.wait()
+        hanging.clear()
+
+    return agent
+
+
+HOLDS: Final[dict[str, Hold]] = {
+    "a file that is being opened": opening,
+    "a file that is being closed": closing,
+    "the turn to write": turn,
+    "a caller's reader": reader,
+    "a caller's reader of the same file": own_reader,
+    "the recipient of a message": recipient,
+    "all carriers": carriers,
+    "the directory of another home": directory,
+    "an event loop": loop,
+    "all workers": workers,
+    "a handler of another session": own_session,
+}
+
+
+def opened(stack: ExitStack, folder: Path) -> Postbox:
+    """Open y, in a home of its own."""
+    (folder / "mine").mkdir()
+    box = Postbox(
+        folder / "mine" / "y.db", agent=agent_y(), hold_unknown=True, search=True, workers=2
+    )
+    return stack.enter_context(box)

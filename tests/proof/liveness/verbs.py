@@ -1,0 +1,240 @@
+"""Every public verb as a call on one postbox; a verb that is not measured says why."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from onceward import Postbox
+from onceward.api import (
+    agents,
+    channels,
+    dead_letters,
+    event_source,
+    limits,
+    mailboxes,
+    peers,
+    queues,
+    schedules,
+    session,
+)
+
+CLASSES: Final = (
+    Postbox,
+    session.Session,
+    event_source.EventSource,
+    agents.Agents,
+    channels.Channels,
+    channels.Channel,
+    peers.Peers,
+    dead_letters.DeadLetters,
+    limits.Limits,
+    queues.Queues,
+    queues.Runs,
+    mailboxes.Mailboxes,
+    mailboxes.Mailbox,
+    schedules.Schedules,
+)
+
+
+@dataclass
+class Bystander:
+    """A postbox that nothing holds, and what its verbs are called on."""
+
+    box: Postbox
+    session: Any
+    channel: Any
+    mailbox: Any
+    sent: str
+    number: Iterator[int] = field(default_factory=count)
+
+    @classmethod
+    def of(cls, box: Postbox) -> Bystander:
+        """Return the verbs' world of a postbox of agent y."""
+        spare = box.session("spare")
+        return cls(
+            box, spare, box.channels.ensure("room"), box.mailboxes.ensure("bin", public=True),
+            spare.send("y", 1, type="seen"),
+        )  # fmt: skip
+
+
+def _begin(y: Bystander) -> None:
+    with y.session.begin() as tx:
+        tx.execute("SELECT 1")
+        tx.send("y", 1, type="seen")
+
+
+def _ask(y: Bystander) -> object:
+    return y.session.ask("y", 1, type="seen", reply=object, timeout=0)
+
+
+def _done(*messages: Any) -> None:
+    for message in messages:
+        if message is not None:
+            message.ack()
+
+
+def _pause(y: Bystander) -> None:
+    y.box.pause()
+    y.box.resume()
+
+
+def _pause_channel(y: Bystander) -> None:
+    y.channel.pause()
+    y.channel.resume()
+
+
+def _next(y: Bystander) -> str:
+    return f"n{next(y.number)}"
+
+
+def _closed(y: Bystander) -> Any:
+    channel = y.box.channels.create(_next(y))
+    channel.drain()
+    channel.close()
+    return channel
+
+
+CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
+    "Postbox.session": lambda y: y.box.session("other"),
+    "Postbox.query": lambda y: y.box.query("SELECT count(*) FROM onceward_outbox"),
+    "Postbox.stats": lambda y: y.box.stats(),
+    "Postbox.history": lambda y: y.box.history(),
+    "Postbox.search": lambda y: y.box.search("seen"),
+    "Postbox.flush": lambda y: y.box.flush(timeout=0),
+    "Postbox.resolve": lambda y: y.box.resolve(y.sent),
+    "Postbox.cancel": lambda y: y.box.cancel(y.sent),
+    "Postbox.check": lambda y: y.box.check(),
+    "Postbox.repair": lambda y: y.box.repair(dry_run=True),
+    "Postbox.health": lambda y: y.box.health(),
+    "Postbox.poll": lambda y: y.box.poll("y"),
+    "Postbox.tail": lambda y: y.box.tail(),
+    "Postbox.expire": lambda y: y.box.expire(),
+    "Postbox.status": lambda y: y.box.status(),
+    "Postbox.pause": _pause,
+    "Postbox.resume": lambda y: y.box.resume(),
+    "Postbox.run_maintenance": lambda y: y.box.run_maintenance(),
+    "Session.begin": _begin,
+    "Session.send": lambda y: y.session.send("y", 1, type="seen"),
+    "Session.send_many": lambda y: y.session.send_many([("y", 1), ("y", 2)], type="seen"),
+    "Session.publish": lambda y: y.session.publish("news.now", 1),
+    "Session.request": lambda y: y.session.request("y", 1, type="seen"),
+    "Session.ask": _ask,
+    "Session.result": lambda y: y.session.result(y.sent, reply=object),
+    "Session.progress": lambda y: y.session.progress(y.sent),
+    "Session.receive": lambda y: _done(y.session.receive("pulled")),
+    "Session.messages": lambda y: _done(*y.session.messages("pulled", timeout=0)),
+    "Session.thread": lambda y: y.session.thread(y.sent),
+    "Session.history": lambda y: y.session.history(),
+    "EventSource.on": lambda y: y.box.on("sent", lambda _: None)(),
+    "Agents.register": lambda y: y.box.agents.register(),
+    "Agents.list": lambda y: y.box.agents.list(),
+    "Agents.subscribe": lambda y: y.box.agents.subscribe("news.*"),
+    "Agents.unsubscribe": lambda y: y.box.agents.unsubscribe("news.none"),
+    "Channels.create": lambda y: y.box.channels.create(_next(y)),
+    "Channels.ensure": lambda y: y.box.channels.ensure("room"),
+    "Channels.get": lambda y: y.box.channels.get("room"),
+    "Channels.list": lambda y: y.box.channels.list(),
+    "Channel.info": lambda y: y.channel.info(),
+    "Channel.members": lambda y: y.channel.members(),
+    "Channel.join": lambda y: y.channel.join(),
+    "Channel.add": lambda y: y.channel.add("z"),
+    "Channel.add_many": lambda y: y.channel.add_many(["z"]),
+    "Channel.leave": lambda y: y.channel.leave(),
+    "Channel.remove": lambda y: y.channel.remove("z"),
+    "Channel.subscribe": lambda y: y.channel.subscribe("news.*"),
+    "Channel.unsubscribe": lambda y: y.channel.unsubscribe("news.none"),
+    "Channel.pause": _pause_channel,
+    "Channel.resume": _pause_channel,
+    "Channel.drain": lambda y: y.box.channels.create(_next(y)).drain(),
+    "Channel.close": _closed,
+    "Channel.delete": lambda y: _closed(y).delete(),
+    "Channel.send": lambda y: y.channel.send(1),
+    "Channel.acknowledgments": lambda y: y.channel.acknowledgments(y.sent),
+    "Channel.receive": lambda y: _done(y.channel.receive()),
+    "Channel.messages": lambda y: _done(*y.channel.messages(timeout=0)),
+    "Channel.history": lambda y: y.channel.history(),
+    "Peers.register": lambda y: y.box.peers.register("z", "memory:z"),
+    "Peers.forget": lambda y: y.box.peers.forget("z"),
+    "Peers.allow": lambda y: y.box.peers.allow("z", types=["seen"]),
+    "Peers.list": lambda y: y.box.peers.list(),
+    "Peers.get": lambda y: y.box.peers.get("y"),
+    "Peers.reset": lambda y: y.box.peers.reset("z"),
+    "Peers.subscribe": lambda y: y.box.peers.subscribe("z", "news.*"),
+    "Peers.unsubscribe": lambda y: y.box.peers.unsubscribe("z", "news.*"),
+    "DeadLetters.list": lambda y: y.box.dead_letters.list(),
+    "DeadLetters.get": lambda y: y.box.dead_letters.get(y.sent),
+    "DeadLetters.replay": lambda y: y.box.dead_letters.replay(y.sent),
+    "DeadLetters.replay_all": lambda y: y.box.dead_letters.replay_all(),
+    "DeadLetters.discard": lambda y: y.box.dead_letters.discard(y.sent),
+    "DeadLetters.discard_all": lambda y: y.box.dead_letters.discard_all(),
+    "DeadLetters.purge": lambda y: y.box.dead_letters.purge(older_than="30d"),
+    "Limits.set": lambda y: y.box.limits.set("session", "bounded", messages=10),
+    "Limits.remove": lambda y: y.box.limits.remove("session", "bounded"),
+    "Limits.list": lambda y: y.box.limits.list(),
+    "Limits.fullness": lambda y: y.box.limits.fullness(),
+    "Limits.rate": lambda y: y.box.limits.rate(1e6),
+    "Limits.accept_rate": lambda y: y.box.limits.accept_rate(1e6),
+    "Limits.file": lambda y: y.box.limits.file(1 << 40),
+    "Limits.drops": lambda y: y.box.limits.drops(),
+    "Queues.list": lambda y: y.box.queues.list(),
+    "Queues.get": lambda y: y.box.queues.get("none"),
+    "Queues.waiting": lambda y: y.box.queues.waiting("none"),
+    "Queues.set": lambda y: y.box.queues.set("some", cap=5),
+    "Queues.reorder": lambda y: y.box.queues.reorder("none", []),
+    "Queues.remove": lambda y: y.box.queues.remove("none", y.sent),
+    "Queues.pause": lambda y: y.box.queues.pause("some"),
+    "Queues.resume": lambda y: y.box.queues.resume("some"),
+    "Queues.dissolve": lambda y: y.box.queues.dissolve("none"),
+    "Runs.list": lambda y: y.box.runs.list(),
+    "Runs.get": lambda y: y.box.runs.get("none"),
+    "Runs.abort": lambda y: y.box.runs.abort("none"),
+    "Mailboxes.ensure": lambda y: y.box.mailboxes.ensure("bin", public=True),
+    "Mailboxes.create": lambda y: y.box.mailboxes.create(_next(y), public=True),
+    "Mailboxes.open": lambda y: y.box.mailboxes.open("bin"),
+    "Mailboxes.list": lambda y: y.box.mailboxes.list(),
+    "Mailbox.send": lambda y: y.mailbox.send(1),
+    "Mailbox.delete": lambda y: y.mailbox.delete(y.sent),
+    "Mailbox.replay": lambda y: list(y.mailbox.replay()),
+    "Mailbox.query": lambda y: y.mailbox.query(),
+    "Mailbox.tail": lambda y: y.mailbox.tail(),
+    "Mailbox.count": lambda y: y.mailbox.count(),
+    "Mailbox.cursor": lambda y: y.mailbox.cursor("reader"),
+    "Mailbox.lease": lambda y: y.mailbox.lease("group"),
+    "Mailbox.receive": lambda y: _done(y.mailbox.receive("group")),
+    "Mailbox.reset": lambda y: y.mailbox.reset("reader", "latest"),
+    "Schedules.add": lambda y: y.box.schedules.add("daily", every="1d"),
+    "Schedules.list": lambda y: y.box.schedules.list(),
+    "Schedules.get": lambda y: y.box.schedules.get("daily"),
+    "Schedules.remove": lambda y: y.box.schedules.remove("daily"),
+    "Schedules.pause": lambda y: y.box.schedules.pause("daily"),
+    "Schedules.resume": lambda y: y.box.schedules.resume("daily"),
+    "Schedules.run_now": lambda y: y.box.schedules.run_now("daily"),
+}
+NOT_CALLED: Final = {
+    "Postbox.accept": "is called by listeners, which have their own proof",
+    "Postbox.run_until_idle": "does the engines' work on the caller's thread: it waits for peers",
+    "Postbox.stop": "ends the postbox; close is measured, and does this first",
+    "Postbox.close": "measured by itself: it ends the postbox",
+    "EventSource.observe": "is not undone: later calls would meet it",
+    "Agents.leave": "takes y out of its home, where the other verbs need it",
+    "Channel.acknowledge": "needs a message that was received; settling is measured by receive",
+    "Channel.respond": "needs a message that was received; it sends",
+    "Channel.detach": "as above",
+    "Channel.attach": "as above",
+    "Peers.ping": "asks another machine, and waits for its answer",
+    "Mailbox.exactly_once": "is a loop that a handler runs in; lease and receive are its steps",
+}
+
+
+def public() -> set[str]:
+    """Return all public verbs, as ``Class.verb``."""
+    return {
+        f"{cls.__name__}.{name}"
+        for cls in CLASSES
+        for name, value in vars(cls).items()
+        if not name.startswith("_") and inspect.isfunction(value)
+    }
