@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,10 +23,11 @@ from onceward.inspector.queries.conversation import Part, Spoken
 from onceward.inspector.queries.message import message
 from onceward.inspector.queries.rates import Rates
 from onceward.inspector.reading import opened
-from onceward.inspector.redaction import HIDDEN, Redaction
 from onceward.inspector.sequence import diagram, exchanges
 from onceward.inspector.site import Site
 from onceward.model.clock import SystemClock
+from onceward.model.redaction import HIDDEN, Redaction
+from onceward.model.visible import visible
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -65,6 +67,60 @@ def test_fields_are_hidden_with_all_that_is_in_them() -> None:
     assert {"a": [{"password": HIDDEN, "API-Key": HIDDEN}], "n": 1.5, "token_count": HIDDEN} == (
         Redaction().value(body)
     )
+
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmVk"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("401 for Bearer abc123-def", f"401 for Bearer {HIDDEN}"),
+        ("no such key: sk-proj-abcdefghijklmnop", f"no such key: {HIDDEN}"),
+        (f"bad signature of {JWT}, sent", f"bad signature of {HIDDEN}, sent"),
+        ("-----BEGIN EC PRIVATE KEY-----\nMI\n-----END EC PRIVATE KEY----- read", f"{HIDDEN} read"),
+        ("-----BEGIN PRIVATE KEY-----\nMII, cut", HIDDEN),
+        ("card 4111 1111 1111 1111 refused", f"card {HIDDEN} refused"),
+        ("order 4111111111111112, at 1763938000123", "order 4111111111111112, at 1763938000123"),
+        ("cannot reach postgres://shop:pa55@db", f"cannot reach postgres://shop:{HIDDEN}@db"),
+        ("GET /pay?token=abc&order=7 failed", f"GET /pay?token={HIDDEN}&order=7 failed"),
+        ("Cookie: a=1; b=2\nHost: h", f"Cookie: {HIDDEN}\nHost: h"),
+        ("got {'pwd': 'a b', 'n': 1}", f"got {{'pwd': {HIDDEN}, 'n': 1}}"),
+        (r'got {\"jwt\": \"a \\\"b\", \"n\": 1}', rf'got {{\"jwt\": {HIDDEN}, \"n\": 1}}'),
+        ("TokenError: it expired, token == None", "TokenError: it expired, token == None"),
+    ],
+)  # fmt: skip
+def test_secrets_in_a_text_are_hidden(text: str, shown: str) -> None:
+    """Also where no pattern is given; the words around them stay."""
+    assert shown == Redaction().text(text)
+
+
+def test_json_inside_a_string_is_hidden_field_by_field() -> None:
+    """As in the arguments of a tool call, at any depth; a string without a secret stays."""
+    inner = json.dumps({"city": "Rome", "jwt": "x", "more": json.dumps([{"cookie": "y"}])})
+    more = json.dumps([{"cookie": HIDDEN}], ensure_ascii=False)
+    body = {"arguments": inner, "plain": '{"n":  1}', "deep": "[" * 100_000}
+
+    assert {
+        "arguments": json.dumps({"city": "Rome", "jwt": HIDDEN, "more": more}, ensure_ascii=False),
+        "plain": '{"n":  1}',
+        "deep": HIDDEN,
+    } == Redaction().value(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pay\u202eexe.fdp", r"pay\u{202e}exe.fdp"),
+        ("ad\u200bmin", r"ad\u{200b}min"),
+        ("ad\u200dmin \u200c", r"ad\u{200d}min \u{200c}"),
+        ("\u0645\u06cc\u200c\u062e\u0648", "\u0645\u06cc\u200c\u062e\u0648"),
+        ("line\n\ttab", "line\n\ttab"),
+    ],
+)  # fmt: skip
+def test_characters_that_a_reader_does_not_see_are_shown(text: str, shown: str) -> None:
+    """Direction marks and zero widths as escapes; joiners inside scripts that need them stay."""
+    assert shown == visible(text)
 
 
 def test_a_pattern_hides_text_numbers_names_and_errors() -> None:

@@ -33,11 +33,11 @@ from onceward.inspector.pages import (
     report,
     search,
 )
-from onceward.inspector.redaction import Redaction
 from onceward.inspector.refresher import Refresher
 from onceward.inspector.site import HERE, THEME_COOKIE, THEMES, Site, site_of
 from onceward.inspector.targets import Targets
 from onceward.model.clock import Clock
+from onceward.model.redaction import Redaction
 
 YEAR: Final = 31_536_000
 

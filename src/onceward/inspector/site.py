@@ -18,10 +18,11 @@ from starlette.responses import HTMLResponse
 from onceward.hooks import AuditLog
 from onceward.inspector import words
 from onceward.inspector.reading import Reader, opened
-from onceward.inspector.redaction import Redaction
 from onceward.inspector.refresher import Refresher, Snapshot
 from onceward.inspector.targets import Targets
 from onceward.model.clock import Millis
+from onceward.model.redaction import Redaction
+from onceward.model.visible import visible
 
 HERE: Final = Path(__file__).parent
 NOTICES: Final = 100
@@ -153,6 +154,7 @@ def _environment(redaction: Redaction) -> Environment:
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
+        finalize=_visible,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -177,3 +179,8 @@ def _environment(redaction: Redaction) -> Environment:
     for name in made.list_templates():
         made.get_template(name)  # compiled here, not for the first reader
     return made
+
+
+def _visible(value: object) -> object:
+    """Return what a template writes; in text that it does not know, hidden characters show."""
+    return visible(value) if type(value) is str else value

@@ -22,7 +22,7 @@ from onceward.errors import (
     TopicError,
     UnknownRecipient,
 )
-from onceward.mcp.hidden import visible
+from onceward.model.visible import visible
 
 SAID: Final = 1000
 """Most characters of an error's own words: some quote what another agent wrote."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from onceward.mcp.hidden import visible
+from onceward.model.visible import visible
 
 WHOLE: Final = 20_000
 """Most characters of one body where it is asked for."""

@@ -18,11 +18,11 @@ from onceward.mcp.answers import (
     Waiting,
 )
 from onceward.mcp.bodies import GLANCE, WHOLE, shown
-from onceward.mcp.hidden import visible
 from onceward.mcp.queries import BODY, NEWEST, ROOT, WAITING
 from onceward.model.body import decode
 from onceward.model.clock import iso
 from onceward.model.frame import Frame
+from onceward.model.visible import visible
 
 COLUMNS: Final = (
     "seq", "message_id", "sender", "session", "type", "topic", "state", "attempts", "received_at",

@@ -22,9 +22,9 @@ from onceward.inspector.queries.message import (
     whole_frame,
 )
 from onceward.inspector.reading import opened
-from onceward.inspector.redaction import Redaction, pretty
 from onceward.inspector.sequence import Exchange, exchanges
 from onceward.inspector.site import NOT_FOUND, Site, site_of
+from onceward.model.redaction import Redaction, pretty
 from onceward.model.values import dataclass
 
 NOTHING: Final = FoundMessage(

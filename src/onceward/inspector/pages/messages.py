@@ -13,8 +13,9 @@ from starlette.responses import Response
 from onceward.inspector.queries.listing import VIEWS, Conditions, Visible, before, listing
 from onceward.inspector.queries.message import LARGE, whole_frame
 from onceward.inspector.reading import NEVER
-from onceward.inspector.redaction import pretty
 from onceward.inspector.site import NOT_FOUND, Site, site_of
+from onceward.model.redaction import pretty
+from onceward.model.visible import visible
 from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES, REASONS
 
 FILTERS: Final = ("state", "peer", "type", "session", "topic", "text")
@@ -93,4 +94,4 @@ def body(request: Request) -> Response:
         text = pretty(site.redaction.value(json.loads(frame.decode("utf-8", "replace"))))
     except (ValueError, RecursionError) as error:
         raise HTTPException(NOT_FOUND, f"the stored frame is damaged: {error}") from error
-    return Response(text, media_type="text/plain; charset=utf-8")
+    return Response(visible(text), media_type="text/plain; charset=utf-8")

@@ -1,0 +1,139 @@
+"""Hide secrets in bodies, errors and log lines before they are shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from onceward.errors import InvalidArgument
+
+HIDDEN: Final = "•••"
+KEYS: Final = (
+    r"passw(?:or)?d|passphrase|pwd|secret|token|authorization|api[_-]?key|credential"
+    r"|private[_-]?key|cookie|jwt"
+)
+"""Fields that are hidden where nothing else is said; a pattern of the user's adds to them."""
+NAMED: Final = re.compile(
+    rf"""(?P<name>(?:{KEYS})(?:[\w-]{{0,40}}\\*["']?\s*=(?!=)|[\w-]{{0,40}}\\*["']\s*:|\s*:)\s*)"""
+    r"""(?:(?P<quote>\\*["'])(?:(?!(?<!\\)(?P=quote)).)*(?:(?P=quote)|\Z)"""
+    r"""|(?:(?:bearer|basic|digest|token)\s+)?[^\s,;&"'(){}\[\]]+)""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A field and its value inside a text, as JSON, Python, YAML, a query or a header writes them."""
+COOKIE: Final = re.compile(r"(?P<name>\bcookie:\s*)[^\r\n]+", re.IGNORECASE)
+SECRETS: Final = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)"
+    r"|(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*"  # a JSON Web Token: its header is an object
+    r"|(?<![\w-])(?:sk|rk|pk)[-_][\w-]{16,}"  # of model providers and of Stripe
+    r"|(?<!\w)(?:gh[a-z]_\w{20,}|github_pat_\w{20,}|xox[a-z]-[\w-]{10,}|AKIA[0-9A-Z]{16})",
+    re.DOTALL,
+)
+"""Values that are secrets wherever they stand."""
+BEARER: Final = re.compile(r"(?P<name>\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
+LOGIN: Final = re.compile(r"(?P<name>://[^/\s:@]{0,100}:)[^/\s@]{1,200}(?=@)")
+"""The password in an address, such as that of a database."""
+CARD: Final = re.compile(
+    r"(?<!\d)(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|35\d\d|3[0689]\d\d|3[47]\d\d|6(?:011|[45]\d\d))"
+    r"(?:[ -]?\d){8,15}(?!\d)"
+)
+"""Digits as payment cards have them (ISO/IEC 7812), spaced or not; the last one is a check."""
+DOUBLED: Final = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+"""Sum of the digits of twice a digit."""
+
+
+class Redaction:
+    """
+    Hide fields by their names, and text that a pattern matches.
+
+    A field whose name a pattern matches somewhere is hidden with all that is in it, also
+    where the field stands in JSON inside a string. In every other text are hidden: values of
+    such fields (``password=…``), passwords in addresses, bearer tokens, keys of well-known
+    services, JSON Web Tokens, private keys, numbers of payment cards, and what a pattern of the
+    user's matches.
+
+    Raises:
+        InvalidArgument: a pattern is no regular expression.
+
+    """
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        given = [_compiled(pattern) for pattern in patterns]
+        self._texts = given
+        self._names = [_compiled(KEYS), *given]
+
+    def value(self, value: Any) -> Any:
+        """Return a JSON value with what is secret hidden."""
+        match value:
+            case dict():
+                return {
+                    self.text(name): HIDDEN if self._is_secret(name) else self.value(each)
+                    for name, each in value.items()
+                }
+            case list():
+                return [self.value(each) for each in value]
+            case str():
+                return self._string(value)
+            case int() | float() if not isinstance(value, bool):
+                return value if self.text(str(value)) == str(value) else HIDDEN
+        return value
+
+    def text(self, text: str) -> str:
+        """Return a text with what is secret hidden."""
+        text = SECRETS.sub(HIDDEN, text)
+        for named in (COOKIE, BEARER, LOGIN, NAMED):
+            text = named.sub(rf"\g<name>{HIDDEN}", text)
+        text = CARD.sub(_unless_no_card, text)
+        for pattern in self._texts:
+            text = pattern.sub(HIDDEN, text)
+        return text
+
+    def error(self, text: str | None) -> str | None:
+        """Return an error text with what is secret hidden, None where there is none."""
+        return None if text is None else self.text(text)
+
+    def json(self, text: str) -> str:
+        """Return JSON text, laid out, with what is secret hidden; other text as text."""
+        try:
+            return pretty(self.value(json.loads(text)))
+        except ValueError:
+            return self.text(text)
+        except RecursionError:
+            return HIDDEN
+
+    def _string(self, text: str) -> str:
+        """Return a string of a body; JSON in it, as of a tool call's arguments, field by field."""
+        if text.lstrip()[:1] not in {"{", "[", '"'}:
+            return self.text(text)
+        try:
+            inner = json.loads(text)
+            shown = self.value(inner)
+        except ValueError:
+            return self.text(text)
+        except RecursionError:
+            return HIDDEN
+        return text if shown == inner else json.dumps(shown, ensure_ascii=False)
+
+    def _is_secret(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self._names)
+
+
+def pretty(value: Any) -> str:
+    """Return a JSON value as text on several lines."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _unless_no_card(found: re.Match[str]) -> str:
+    """Hide digits whose check digit is right (ISO/IEC 7812-1, Luhn), and leave others."""
+    digits = [int(each) for each in found[0] if each.isdigit()][::-1]
+    total = sum(digits[::2]) + sum(DOUBLED[each] for each in digits[1::2])
+    return found[0] if total % 10 else HIDDEN
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        msg = f"redact pattern {pattern!r} is no regular expression: {error}"
+        raise InvalidArgument(msg) from error
