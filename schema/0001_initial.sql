@@ -722,7 +722,7 @@ SELECT o.seq, o.id, i.agent AS sender, o.recipient, o.session, o.lane, o.type, o
             ELSE (SELECT CASE WHEN json_valid(b.text) THEN json_extract(b.text, '$') END
                     FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
         END AS TEXT) AS body,
-       o.channel, o.kind, o.correlation_id, o.held_by
+       o.channel, o.kind, o.correlation_id, o.held_by, o.replays
   FROM _onceward_outbox AS o, _onceward_file_info AS i;
 
 CREATE VIEW onceward_inbox AS
@@ -734,7 +734,7 @@ SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b
        b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
        CASE WHEN json_valid(b.frame)
             THEN CAST(coalesce(json_extract(b.frame, '$.data'), json_extract(b.frame, '$.data_base64')) AS TEXT) END AS body,
-       b.channel, b.kind, b.mailbox, b.mailbox_key
+       b.channel, b.kind, b.mailbox, b.mailbox_key, b.replays
   FROM _onceward_inbox AS b JOIN _onceward_file_info AS i LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
 
 CREATE VIEW onceward_processed_messages AS
@@ -770,7 +770,7 @@ SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head_seq IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
        b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased, l.owner,
-       r.recipient AS awaits, r.id AS request_id, r.asked_at
+       r.recipient AS awaits, r.id AS request_id, r.asked_at, l.head_seq
   FROM _onceward_lanes AS l
   LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq
   LEFT JOIN _onceward_pending_replies AS r ON r.id = (

@@ -3,7 +3,9 @@
 CREATE TRIGGER _onceward_transitions_outbox_insert AFTER INSERT ON _onceward_outbox
 BEGIN
     INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state)
-    VALUES (NEW.created_at, 'outbox', NEW.id, NEW.recipient, NULL, NEW.state);
+    VALUES (CASE WHEN NEW.replays = 0 THEN NEW.created_at
+                 ELSE CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) END,
+            'outbox', NEW.id, NEW.recipient, NULL, NEW.state);
 END;
 
 CREATE TRIGGER _onceward_transitions_outbox_update AFTER UPDATE OF state, due_at ON _onceward_outbox
@@ -18,7 +20,9 @@ END;
 CREATE TRIGGER _onceward_transitions_inbox_insert AFTER INSERT ON _onceward_inbox
 BEGIN
     INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state)
-    VALUES (NEW.received_at, 'inbox', NEW.id, NEW.sender, NULL, NEW.state);
+    VALUES (CASE WHEN NEW.replays = 0 THEN NEW.received_at
+                 ELSE CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) END,
+            'inbox', NEW.id, NEW.sender, NULL, NEW.state);
 END;
 
 CREATE TRIGGER _onceward_transitions_inbox_update AFTER UPDATE OF state, attempts ON _onceward_inbox

@@ -157,17 +157,19 @@ def test_a_column_is_as_wide_as_the_names_need(name: str, shown: str) -> None:
 
 
 def test_a_row_is_made_of_a_snapshot(shop: Postbox, home: Path) -> None:
-    """What fails or is paused is said; a file that cannot be read is a row, too."""
+    """What fails, died or is paused is said; a file that cannot be read is a row, too."""
     (home / "bad.db").write_bytes(b"no database" * 1000)
     shop.send("shop", 1)
     whole, bad = read_snapshot(shop.path, 1), read_snapshot(home / "bad.db", 1)
     row = row_of(whole, Rates(), shop._db.now())
+    dead = replace(whole, stats={**whole.stats, "dead_letters": 67})
     shop.pause()
     paused = row_of(read_snapshot(shop.path, 1), Rates(), 0)
 
     assert ("shop", "ok", None) == (row.agent, row.state, row.sent_rate)
     assert ("bad", "unreadable") == (row_of(bad, Rates(), 0).agent, row_of(bad, Rates(), 0).state)
     assert "paused" == paused.state
+    assert "dead letters" == row_of(dead, Rates(), 0).state
 
 
 @pytest.mark.parametrize("size", [(120, 24), (80, 24), (40, 10), (20, 5), (5, 2)])

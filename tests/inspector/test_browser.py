@@ -66,6 +66,19 @@ TALLEST = 860
 MOST = 150_000
 """Bytes of a picture."""
 
+RECORD = """
+window.labels = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...more) {
+  const at = this.getTransform().transformPoint(new DOMPoint(x, y));
+  const wide = this.measureText(text).width;
+  const before = { left: 0, start: 0, center: wide / 2, right: wide, end: wide };
+  const left = at.x - before[this.textAlign];
+  labels.push([text, left, left + wide - this.canvas.width]);
+  return fill.call(this, text, x, y, ...more);
+};
+"""
+"""Notes each text that is drawn, where it begins, and how far it ends outside of its canvas."""
 TOKEN = "a-token-of-twenty-two"  # noqa: S105 - of this test
 
 Open = Callable[..., "Page"]
@@ -173,6 +186,38 @@ def test_a_page_follows_the_file(moving: str, open_page: Open, home: Home) -> No
 
     playwright.expect(waiting).to_have_text(str(before + 2), timeout=20_000)
     assert "same page" == page.evaluate("document.body.dataset.mark")
+
+
+def test_what_a_reader_opened_stays_open(moving: str, open_page: Open, home: Home) -> None:
+    """A refresh of a conversation leaves its table open."""
+    page = open_page(f"{moving}/agents/shop/conversations/{home.ids['order']}")
+    playwright.expect(page.locator("#live")).to_have_text("live")
+    page.locator("summary").click()
+    page.evaluate("new Promise((done) => { document.body.addEventListener('htmx:after:swap', done,"
+                  " { once: true }); document.getElementById('page').dispatchEvent("
+                  "new CustomEvent('refresh')); })")  # fmt: skip
+
+    assert page.locator("details table").is_visible()
+
+
+@pytest.mark.parametrize("most", [3, 12_000, 1_000_000])
+def test_labels_of_an_axis_are_whole(browser: Browser, still: str, most: int) -> None:
+    """However large the numbers are, none begins or ends outside of the chart."""
+    page = browser.new_page(viewport={"width": 500, "height": 600})
+    times = [1_767_225_600 + 180 * n for n in range(21)]
+    answer = {"times": times, "span": 180, "series": [[0, most] + [0] * 19] * 3}
+    page.add_init_script(RECORD)
+    page.route("**/rates.json", lambda route: route.fulfill(json=answer))
+    page.goto(still)
+    settled(page)
+    labels = page.evaluate("labels")
+    page.close()
+
+    assert any(
+        text.replace(",", "").isdigit() and int(text.replace(",", "")) * 3 > most
+        for text, _, _ in labels
+    )
+    assert [] == [each for each in labels if each[1] < 0 or each[2] > 0]
 
 
 def test_a_paused_page_stands_still(moving: str, open_page: Open, home: Home) -> None:

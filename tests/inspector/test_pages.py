@@ -41,6 +41,15 @@ UPDATE _onceward_outbox SET frame = substr(frame, 1, length(frame) - 9), body_id
 """
 
 
+TRIED = "UPDATE _onceward_inbox SET attempts = 2 WHERE type = 'refund.wanted' AND state = 'pending'"
+WAIT = "UPDATE _onceward_lanes SET due_at = 1 WHERE head_seq IS NOT NULL AND due_at IS NULL"
+OPEN_BREAKERS = """
+WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < ?)
+INSERT INTO _onceward_peers (name, epoch, breaker, due_at)
+SELECT 'peer-' || value, hex(randomblob(8)), 'open', 1 FROM n
+"""
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pages look at all files, also on a busy machine."""
@@ -78,6 +87,46 @@ def test_the_home_says_what_is_wrong(web: TestClient) -> None:
     assert "billing failing dead letters" in found
     assert "shop breaker open dead letters" in found
     assert "failing lanes 1" in found
+
+
+def test_tiles_count_all_that_fails(home: Home) -> None:
+    """More lanes and more breakers than any list of a page shows."""
+    with Postbox(home.path / "billing.db", start=False, clock=home.clock) as billing:
+        for n in range(60):
+            billing.session(f"many-{n}").send("billing", {}, type="refund.wanted")
+        billing.run_until_idle()
+        with billing.begin() as tx:
+            tx.execute(TRIED)
+            tx.execute(WAIT)
+            tx.execute(OPEN_BREAKERS, (60,))
+    with inspecting(home) as client:
+        found = text(client, "/")
+
+    assert "failing lanes 61 open breakers 61" in found
+
+
+def test_a_paused_agent_shows_the_lanes_that_wait(home: Home) -> None:
+    """They are ready, but no worker takes them."""
+    with Postbox(home.path / "mailer.db", start=False, clock=home.clock) as mailer:
+        waiting = mailer.stats()["inbox_pending"]
+        mailer.pause()
+    with inspecting(home) as client:
+        found = text(client, "/agents/mailer")
+
+    assert waiting > 0
+    assert "The agent is paused: no lane is handled until it is resumed." in found
+    assert re.search(r"order-\d shop ready 0", found)
+
+
+def test_a_type_is_the_same_filter_on_every_page(web: TestClient) -> None:
+    """The whole type: a part of one fits nothing; the page suggests those that there are."""
+    whole, part = text(web, "/dead?type=invoice.created"), text(web, "/dead?type=invoice")
+    listed = text(web, "/agents/billing/messages?box=dead&type=invoice")
+
+    assert "3 in 1 groups" in whole
+    assert "No dead letter fits" in part
+    assert "No message fits" in listed
+    assert '<option value="invoice.created">' in web.get("/dead").text
 
 
 def test_agents_are_filtered_and_sorted(web: TestClient) -> None:

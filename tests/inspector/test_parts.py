@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Message, Postbox
 from onceward.inspector import words
 from onceward.inspector.journey import phases, steps
 from onceward.inspector.pages.home import together
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
     from tests.inspector.conftest import Home
 
-Journey = Callable[[str, int], list[tuple[str, str]]]
+Journey = Callable[..., list[tuple[str, str]]]
 
 
 @pytest.mark.parametrize(
@@ -180,16 +180,22 @@ def journeys(tmp_path: Path) -> Iterator[Journey]:
             opened_box(tmp_path / "worker.db", agent=worker, handler_retries=2)
         )
 
-        def journey(kind: str, rounds: int) -> list[tuple[str, str]]:
+        def journey(kind: str, rounds: int, replays: int = 0) -> list[tuple[str, str]]:
             sent = shop.send("worker", 1, type=kind)
+            for replayed in range(replays + 1):
+                if replayed:
+                    box.dead_letters.replay(sent)
+                _work(rounds)
+            with opened(shop.path) as here, opened(box.path) as there:
+                both = message(here, sent), message(there, sent, senders=("shop",))
+            return [(step.what, step.detail) for step in steps(*both)]
+
+        def _work(rounds: int) -> None:
             for _ in range(rounds):
                 shop.run_until_idle()
                 box.run_until_idle()
                 clock.advance(2)
             shop.run_until_idle()
-            with opened(shop.path) as here, opened(box.path) as there:
-                both = message(here, sent), message(there, sent, senders=("shop",))
-            return [(step.what, step.detail) for step in steps(*both)]
 
         yield journey
 
@@ -205,6 +211,48 @@ def test_a_dead_letter_tells_its_attempts(journeys: Journey) -> None:
     assert [("dead letter", f"max_retries_exceeded after 3 attempts: {error}")] == [
         step for step in told if "dead" in step[0]
     ]
+
+
+def test_a_replayed_dead_letter_tells_both_lives(journeys: Journey) -> None:
+    """Its first death and the replay stay in the journey; attempts are counted again."""
+    told = journeys("fails", 6, replays=1)
+    error = "RuntimeError: no connection"
+
+    assert 1 == [what for what, _ in told].count("accepted")
+    assert [("replayed", "was a dead letter")] == [step for step in told if step[0] == "replayed"]
+    assert ["max_retries_exceeded", f"max_retries_exceeded after 3 attempts: {error}"] == sorted(
+        detail for what, detail in told if what == "dead letter"
+    )
+    assert ["tried, attempt 1"] * 2 + ["tried, attempt 2"] * 2 == sorted(
+        what for what, _ in told if what.startswith("tried")
+    )
+
+
+@pytest.mark.parametrize("transitions", [False, True])
+def test_a_replay_is_told_without_transitions_too(tmp_path: Path, transitions: bool) -> None:
+    """By the count that the message bears; its time is not known then."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False, transitions=transitions) as box:
+        sent = box.send("a", 1)
+        box.run_until_idle()
+        message_of(box).reject("no")
+        box.dead_letters.replay(sent)
+        with opened(box.path) as reader:
+            found = message(reader, sent)
+        told = [step for step in steps(found, found) if step.what == "replayed"]
+        message_of(box).ack()
+
+    details = [step.detail for step in told]
+    assert [
+        "was a dead letter" if transitions
+        else "was a dead letter: when is known where transitions are recorded"
+    ] == details  # fmt: skip
+
+
+def message_of(box: Postbox) -> Message[Any]:
+    """Return the next message of a box."""
+    found = box.receive(timeout=0)
+    assert found is not None
+    return found
 
 
 def test_a_handler_that_waits_for_a_reply_has_not_failed(
@@ -259,6 +307,19 @@ def test_an_answer_by_a_clock_that_is_behind_stands_below_its_question() -> None
     assert ["1", "2"] == [
         each.id for each in exchanges([Part((reply,), (), ()), Part((question,), (), ())])
     ]
+
+
+def test_no_message_stands_above_its_cause() -> None:
+    """Where a clock is behind, or all happened in one millisecond; a circle of causes ends."""
+    causes = {"1": None, "4": "1", "3": "4", "2": "3", "5": "6", "6": "5"}
+    times = {"1": 50, "4": 50, "3": 49, "2": 60, "5": 70, "6": 70}
+    sent = tuple(
+        Spoken(name, "a", "b", "s", "t", "sent", times[name], None, cause, None, None)
+        for name, cause in causes.items()
+    )
+
+    assert ["1", "4", "3", "2"] == [each.id for each in exchanges([Part(sent, (), ())])][:4]
+    assert 6 == len(exchanges([Part(sent, (), ())]))
 
 
 def test_one_id_for_two_recipients_is_two_arrows() -> None:

@@ -75,7 +75,7 @@ def _state(found: FileSnapshot) -> str:
         return "paused"
     if found.breakers_open or found.lanes_failing:
         return "failing"
-    return "ok"
+    return "dead letters" if found.stats["dead_letters"] else "ok"
 
 
 def _age(at: Millis | None, now: Millis) -> float | None:

@@ -22,7 +22,10 @@ HEADERS: Final = {
     "queue": "run queue",
     "wal": "WAL",
 }
-COLOURS: Final = {"ok": "green", "paused": "magenta", "failing": "red", "unreadable": "bold red"}
+COLOURS: Final = {
+    "ok": "green", "paused": "magenta", "dead letters": "yellow", "failing": "red",
+    "unreadable": "bold red",
+}  # fmt: skip
 WORRIES: Final = {"oldest": 300.0, "waits": 300.0, "failing": 1, "dead": 1, "breakers": 1}
 """From which value on a cell is shown in yellow."""
 KEYS: Final = "q quit  enter detail  / filter  left right sort  r reverse  p pause"
@@ -67,7 +70,7 @@ def screen(
     at, room = state.at(shown), max(1, size.height - LINES_AROUND)
     first = min(max(0, at - room // 2), max(0, len(shown) - room))
     columns = columns_for(size.width, state.sort, shown)
-    table = _table(columns, size.width, state)
+    table = _table(columns, size.width, shown, state)
     for index, row in enumerate(shown[first : first + room], first):
         cells = [_cell(name, getattr(row, name)) for name in columns]
         table.add_row(*cells, style="reverse" if index == at else "")
@@ -86,14 +89,14 @@ def columns_for(width: int, sort: str, rows: Sequence[AgentRow]) -> list[Sort]:
     room = width - min(NAME, max(len("agent v"), longest)) - 2
     left = [name for name in LEAST_FIRST if name != sort]
     columns = list(COLUMNS)
-    while left and _width(columns) > room:
+    while left and _width(columns, rows) > room:
         columns.remove(left.pop(0))
     return columns
 
 
-def _width(columns: Sequence[Sort]) -> int:
+def _width(columns: Sequence[Sort], rows: Sequence[AgentRow]) -> int:
     """Return how wide columns are, but for that of the names."""
-    widths = {"agent": 0, "state": STATE}
+    widths = {"agent": 0, "state": max([STATE, *(len(row.state) + 2 for row in rows)])}
     return sum(widths.get(name, len(_header(name)) + 3) for name in columns)
 
 
@@ -102,7 +105,7 @@ def detail_screen(
 ) -> RenderableType:
     """Return one agent with the rows that stand behind its numbers."""
     now, columns = SystemClock().now(), columns_for(size.width, "state", [row])
-    numbers = _table(columns, size.width)
+    numbers = _table(columns, size.width, [row])
     numbers.add_row(*(_cell(name, getattr(row, name)) for name in columns))
     parts: list[RenderableType] = [_headline(f"{title}  {safe(row.agent)}", str(row.path), state)]
     if detail.problem is not None:
@@ -157,10 +160,12 @@ def _trouble(rows: Sequence[AgentRow]) -> str:
     return f"{told}, {unread} {UNREAD}" if unread else told
 
 
-def _table(columns: Sequence[Sort], width: int, state: TopState | None = None) -> Table:
+def _table(
+    columns: Sequence[Sort], width: int, rows: Sequence[AgentRow], state: TopState | None = None
+) -> Table:
     """Return a table without rows; the column of the order is marked."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    room = min(LONGEST_NAME, max(1, width - _width(columns) - 2))
+    room = min(LONGEST_NAME, max(1, width - _width(columns, rows) - 2))
     for name in columns:
         sorts = state is not None and name == state.sort
         mark = (" ^" if state.reverse else " v") if state is not None and sorts else ""

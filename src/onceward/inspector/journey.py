@@ -27,8 +27,8 @@ ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
 """Word and tone by the state in which a row ended."""
 LATER: Final = 1 << 62
 ORDER: Final = (
-    "committed", "packed", "push tried", "accepted", "stored there", "asked again", "tried",
-    "processed", "handled", "dropped", "expired", "dead letter", "failed", "receipt",
+    "committed", "replayed", "packed", "push tried", "accepted", "stored there", "asked again",
+    "tried", "processed", "handled", "dropped", "expired", "dead letter", "failed", "receipt",
 )  # fmt: skip
 """Order of steps of one millisecond."""
 
@@ -59,8 +59,32 @@ def steps(sender: FoundMessage, recipient: FoundMessage) -> list[Step]:
     """Return the steps in the order of their times; what is still to come stands last."""
     found = [*_of_sender(sender), *_of_recipient(recipient)]
     for files in (sender, recipient) if sender is not recipient else (sender,):
-        found += [step for dead in files.dead for step in _of_death(dead)]
+        found += [*_lives(files), *(step for dead in files.dead for step in _of_death(dead))]
     return sorted(dict.fromkeys(found), key=_place)
+
+
+def _lives(found: FoundMessage) -> Iterator[Step]:
+    """Yield the deaths whose dead letter is gone, and what replayed the message."""
+    one = found.any
+    if one is None:
+        return
+    kept = {(dead.dead_at, dead.reason) for dead in found.dead}
+    died: set[bool] = set()
+    for each in found.transitions:
+        sent = each.box == "outbox"
+        name = one.sender if sent else one.recipient
+        if each.to_state == "dead":
+            died.add(sent)
+            if (each.at, each.reason) not in kept:
+                yield Step(each.at, "dead letter", name, each.reason or "", "bad")
+        elif each.from_state is None and sent in died:
+            yield Step(each.at, "replayed", name, "was a dead letter", "wait")
+    for row in (*filter(None, (found.sent,)), *found.received):
+        if row.replays and (row is found.sent) not in died:
+            name = row.sender if row is found.sent else row.recipient
+            times = f"{row.replays} times, " if row.replays > 1 else ""
+            told = f"{times}was a dead letter: when is known where transitions are recorded"
+            yield Step(row.at, "replayed", name, told, "wait")
 
 
 def _place(step: Step) -> tuple[Millis, int]:
@@ -150,15 +174,18 @@ def _place_in_inbox(row: StoredMessage) -> str:
 
 
 def _tries(found: FoundMessage, sender: str, owner: str) -> Iterator[Step]:
-    """Yield the attempts of handlers that were recorded, each with the error that was known."""
+    """Yield the recorded attempts, each with the error known then; a replay counts again."""
     tried = [
         each for each in found.transitions
         if (each.box, each.peer) == ("inbox", sender)
-        and (each.from_state, each.to_state) == ("pending", "pending")
+        and each.from_state in {None, "pending"} and each.to_state == "pending"
     ]  # fmt: skip
-    for number, each in enumerate(tried, 1):
+    number = 0
+    for each in tried:
+        number = number + 1 if each.from_state else 0
         error = f"last error: {each.reason}" if each.reason else ""
-        yield Step(each.at, f"tried, attempt {number}", owner, error)
+        if number:
+            yield Step(each.at, f"tried, attempt {number}", owner, error)
 
 
 def _before_death(found: FoundMessage, died: StoredDeath) -> Iterator[Step]:
@@ -167,6 +194,7 @@ def _before_death(found: FoundMessage, died: StoredDeath) -> Iterator[Step]:
     for each in found.transitions:
         if (each.box, each.peer, each.from_state, each.to_state) == came:
             yield Step(each.at, "accepted", died.recipient, died.priority)
+            break  # a later one is a replay
     yield from _tries(found, died.sender, died.recipient)
 
 

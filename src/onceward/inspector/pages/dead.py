@@ -12,6 +12,8 @@ from onceward.inspector.refresher import Snapshot
 from onceward.inspector.site import site_of
 
 ROWS: Final = 200
+TYPES: Final = 200
+"""Types that the page suggests."""
 
 
 def dead(request: Request) -> Response:
@@ -19,12 +21,17 @@ def dead(request: Request) -> Response:
     site = site_of(request)
     asked = request.query_params
     reason, kind = asked.get("reason", ""), asked.get("type", "")
-    found: list[tuple[Snapshot, DeadGroup]] = [
+    letters: list[tuple[Snapshot, DeadGroup]] = [
         (each, group)
         for each in site.refresher.snapshots.values()
         if each.overview
         for group in each.overview.dead
-        if reason in {"", group.reason} and kind in group.type
+    ]
+    types = {group.type for _, group in letters}
+    found = [
+        (each, group)
+        for each, group in letters
+        if reason in {"", group.reason} and kind in {"", group.type}
     ]
     found.sort(key=lambda pair: (-pair[1].count, -pair[1].newest_at, pair[0].key))
     return site.html(
@@ -35,5 +42,6 @@ def dead(request: Request) -> Response:
         letters=sum(group.count for _, group in found),
         reasons=sorted({group.reason for _, group in found} | ({reason} - {""})),
         reason=reason,
+        types=sorted(types)[:TYPES],
         type=kind,
     )

@@ -20,7 +20,7 @@ SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
     "out": lambda each: -(each.overview.outgoing if each.overview else -1),
     "in": lambda each: -(each.overview.incoming if each.overview else -1),
     "oldest": lambda each: (each.overview and each.overview.oldest_at) or 1 << 62,
-    "failing": lambda each: -(len(each.overview.failing) if each.overview else -1),
+    "failing": lambda each: -(each.overview.failing_lanes if each.overview else -1),
     "dead": lambda each: -(each.overview.dead_letters if each.overview else -1),
     "rate": lambda each: -(each.overview.rates.total() if each.overview else -1),
     "wal": lambda each: -each.wal_bytes,
@@ -49,7 +49,7 @@ def trouble(each: Snapshot) -> list[str]:
     found = each.overview
     words = {
         "paused": found.paused_at is not None,
-        "failing": bool(found.failing),
+        "failing": bool(found.failing_lanes),
         "breaker open": bool(found.open_breakers),
         "dead letters": bool(found.dead),
         "schedule failing": bool(found.unsent),
@@ -103,7 +103,7 @@ def _totals(found: list[Snapshot]) -> Totals:
         outgoing=sum(each.outgoing for each in known),
         incoming=sum(each.incoming for each in known),
         oldest_at=min((each.oldest_at for each in known if each.oldest_at), default=None),
-        failing=sum(len(each.failing) for each in known),
+        failing=sum(each.failing_lanes for each in known),
         breakers=sum(each.open_breakers for each in known),
         dead=sum(each.dead_letters for each in known),
         problems=len(found) - len(known),

@@ -34,6 +34,12 @@ SELECT w.sender, w.lane, w.session, w.priority, w.state, w.head_id, w.attempts, 
           FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT 10000)
          ORDER BY attempts DESC, due_at LIMIT {ROWS + 1}) AS w
 """
+# Nothing holds these back but workers that are busy, absent or paused.
+READY: Final = f"""
+SELECT w.sender, w.lane, w.session, w.priority, w.state, w.head_id, w.attempts, w.due_at, w.leased,
+       w.owner, NULL
+  FROM onceward_lanes AS w WHERE w.head_seq IS NOT NULL AND w.due_at IS NULL LIMIT {ROWS + 1}
+"""
 PEERS: Final = f"""
 SELECT name, url, breaker, failures, in_flight, number, due_at, seen_at, last_error, owner
   FROM onceward_peers
@@ -112,7 +118,7 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class LaneRow:
-    """A lane that is leased, or that waits for a moment."""
+    """A lane that has messages: it is leased, waits for a moment, or is ready."""
 
     sender: str | None
     lane: str
@@ -269,7 +275,7 @@ def agent_facts(reader: Reader, now: Millis, after: After) -> AgentFacts:
         overview=overview(reader, now),
         file=FileFacts(*reader.rows(FILE)[0]),
         states=States(*reader.rows(STATES)[0]),
-        lanes=tuple(LaneRow(*row) for row in reader.rows(LANES)),
+        lanes=tuple(LaneRow(*row) for row in [*reader.rows(LANES), *reader.rows(READY)]),
         peers=tuple(PeerRow(*row) for row in reader.rows(PEERS, (after.peer,))),
         oldest_by_peer=dict(reader.rows(BACKLOG)),
         runs=tuple(RunRow(*row) for row in reader.rows(RUNS, (after.run,))),

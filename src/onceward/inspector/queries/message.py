@@ -28,13 +28,13 @@ WITH RECURSIVE senders (name) AS (
 SENT: Final = f"""
 SELECT seq, id, sender, recipient, session, lane, type, topic, priority, state, attempts,
        created_at, due_at, expires_at, sent_at, ended_at, reason, key, held_by, channel, kind,
-       correlation_id, NULL, {SIZE}
+       correlation_id, NULL, replays, {SIZE}
   FROM onceward_outbox WHERE id = ?
 """
 RECEIVED: Final = f"""{SENDERS}
 SELECT b.seq, b.id, b.sender, b.recipient, b.session, b.lane, b.type, b.topic, b.priority, b.state,
        b.attempts, b.received_at, NULL, b.expires_at, NULL, b.ended_at, b.reason, NULL, NULL,
-       b.channel, b.kind, b.correlation_id, b.mailbox, {SIZE}
+       b.channel, b.kind, b.correlation_id, b.mailbox, b.replays, {SIZE}
   FROM senders AS s CROSS JOIN onceward_inbox AS b ON b.sender = s.name AND b.id = ?
 """
 DEAD: Final = f"""
@@ -108,6 +108,7 @@ class StoredMessage:
     kind: str | None
     correlation_id: str | None
     mailbox: str | None
+    replays: int
     size: int
 
 

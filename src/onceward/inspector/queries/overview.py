@@ -13,8 +13,6 @@ MANY: Final = 10_000
 """Counts go so far; above it stands ``10,000+``."""
 SPAN: Final = 180_000
 SPANS: Final = 20
-FEW: Final = 20
-"""Rows of each list of a snapshot."""
 
 FILE: Final = "SELECT agent, paused_at FROM onceward_file"
 STATS: Final = """
@@ -37,17 +35,15 @@ SELECT g.reason, g.type, g.letters,
  ORDER BY g.letters DESC, g.reason, g.type
 """
 BREAKERS: Final = f"""
-SELECT name, breaker, failures, due_at, last_error FROM onceward_peers
- WHERE breaker <> 'closed' OR failures > 0
- ORDER BY name LIMIT {FEW}
+SELECT count(*)
+  FROM (SELECT breaker FROM onceward_peers WHERE name > '' ORDER BY name LIMIT {MANY})
+ WHERE breaker <> 'closed'
 """
 # Lanes that are leased or wait for a moment have one; a lane that is ready has failed no more.
 FAILING: Final = f"""
-SELECT sender, lane, priority, head_id, attempts, due_at
-  FROM (SELECT sender, lane, priority, head_id, attempts, due_at FROM onceward_lanes
-         WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY})
+SELECT count(*)
+  FROM (SELECT attempts FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY})
  WHERE attempts > 1
- ORDER BY attempts DESC LIMIT {FEW}
 """
 # What a schedule could not send is no message yet, so nothing else tells of it.
 UNSENT: Final = f"""
@@ -68,29 +64,6 @@ class DeadGroup:
     newest_at: Millis
 
 
-@dataclass(frozen=True, slots=True)
-class Breaker:
-    """A peer that pushes failed to reach."""
-
-    peer: str
-    state: str
-    failures: int
-    due_at: Millis | None
-    last_error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FailingLane:
-    """A lane whose first message was tried more than once."""
-
-    sender: str | None
-    lane: str
-    priority: str
-    head_id: str | None
-    attempts: int
-    due_at: Millis | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """One file at one moment."""
@@ -108,8 +81,10 @@ class Overview:
     oldest_out_at: Millis | None
     oldest_in_at: Millis | None
     dead: tuple[DeadGroup, ...]
-    breakers: tuple[Breaker, ...]
-    failing: tuple[FailingLane, ...]
+    open_breakers: int
+    """Peers that are left alone for a while."""
+    failing_lanes: int
+    """Lanes whose first message was tried more than once."""
     unsent: int
     """Schedules whose last message could not be sent."""
     rates: Rates
@@ -123,11 +98,6 @@ class Overview:
     def oldest_at(self) -> Millis | None:
         """When the oldest message that waits, in either box, was sent or received."""
         return min(filter(None, (self.oldest_out_at, self.oldest_in_at)), default=None)
-
-    @property
-    def open_breakers(self) -> int:
-        """How many of its peers are left alone for a while."""
-        return sum(each.state != "closed" for each in self.breakers)
 
 
 def overview(reader: Reader, now: Millis) -> Overview:
@@ -147,8 +117,8 @@ def overview(reader: Reader, now: Millis) -> Overview:
         oldest_out_at=oldest_out_at,
         oldest_in_at=oldest_in_at,
         dead=tuple(DeadGroup(*row) for row in reader.rows(DEAD, (NEVER,))),
-        breakers=tuple(Breaker(*row) for row in reader.rows(BREAKERS)),
-        failing=tuple(FailingLane(*row) for row in reader.rows(FAILING)),
+        open_breakers=reader.rows(BREAKERS)[0][0],
+        failing_lanes=reader.rows(FAILING)[0][0],
         unsent=reader.rows(UNSENT)[0][0],
         rates=rates(reader, now, span=SPAN, count=SPANS),
     )

@@ -52,7 +52,8 @@
   const show = (connected) => {
     button.setAttribute("aria-pressed", String(connected && !paused()));
     button.querySelector(".word").textContent = paused() ? "paused" : connected ? "live" : "away";
-    button.setAttribute("aria-label", paused() ? "Paused: show changes as they come" : "Live: pause");
+    const word = button.querySelector(".word").textContent;  // its name begins with what it shows
+    button.setAttribute("aria-label", paused() ? `${word}: show changes as they come` : `${word}: pause`);
   };
   const toggle = () => {
     sessionStorage.setItem(KEY, paused() ? "0" : "1");
@@ -88,9 +89,9 @@
     }));
     return {
       width: box.clientWidth, height: 110, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-      legend: { show: false }, cursor: { show: false }, padding: [6, 18, 0, 0],
+      legend: { show: false }, cursor: { show: false }, padding: [8, 22, 0, 0],
       scales: { y: { range: (_, low, high) => [0, Math.max(4, high * 1.1)] } },
-      axes: [{ ...axis, size: 22, values: "{HH}:{mm}" }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000], space: 26 }],
+      axes: [{ ...axis, size: 22, values: "{HH}:{mm}" }, { ...axis, size: (_, texts) => 14 + 7 * Math.max(2, ...(texts ?? []).map((text) => String(text ?? "").length)), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000], space: 26 }],
       series: [{}, ...series],
     };
   };
