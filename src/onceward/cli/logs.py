@@ -11,9 +11,12 @@ from typing import Final, Literal
 
 from onceward.model.clock import iso
 from onceward.model.log import STDLIB
+from onceward.model.redaction import Redaction
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
+SECRETS: Final = Redaction()
+"""Hides values that are secrets wherever they stand, as the inspector does."""
 TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -30,14 +33,22 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False, default=str)
+        return json.dumps(SECRETS.value(told), ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """Each line as text, a traceback behind it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with what is secret hidden."""
+        return SECRETS.text(super().format(record))
 
 
 @contextmanager
 def written_to_stderr(level: LogLevel, style: LogFormat) -> Iterator[None]:
     """Write what the library logs from *level* on, for a block; the agent's own lines stay its."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if style == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonLines() if style == "json" else TextLines(TEXT))
     before = STDLIB.level, STDLIB.propagate
     STDLIB.addHandler(handler)
     STDLIB.setLevel(level.upper())

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from onceward import Postbox
 from onceward.cli.exit_codes import DONE, SIGNAL
+from onceward.cli.logs import SECRETS
 from onceward.cli.output import document, note
 from onceward.cli.signals import first, stops
 from onceward.cli.target import Answer
@@ -78,10 +79,18 @@ def _told(box: Postbox, moved: int | None, name: str | None) -> dict[str, Any]:
 
 
 def tell(event: Event) -> None:
-    """Write one line about an event of trouble; events have no bodies."""
+    """Write one line about an event of trouble; events have no bodies, and secrets are hidden."""
+    # Why a handler is called again is in the log, where its exception has a traceback.
+    left_out = {"at", "error"} if event.name == "retry" else {"at"}
     fields = " ".join(
-        f"{name}={iso(value) if name.endswith('_at') else value}"
+        f"{name}={_shown(name, value)}"
         for name, value in asdict(event).items()
-        if value not in (None, "") and name != "at"
+        if value not in (None, "") and name not in left_out
     )
-    note(f"{event.name}: {fields}")
+    note(SECRETS.text(f"{event.name}: {fields}"))
+
+
+def _shown(name: str, value: object) -> object:
+    if name.endswith("_at") and isinstance(value, int):
+        return iso(value)
+    return f"{value:.3f}s" if isinstance(value, float) else value
