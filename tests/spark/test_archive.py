@@ -139,7 +139,8 @@ def test_files_that_were_pruned_are_judged_beside_their_log(case: Case, tmp_path
     pruned = prune.files(fleet.paths, log, keep=0, clock=clock)
     assert sum(done.rows for done in pruned) > 40
 
-    both = fleet.table("evidence", *EVIDENCE).unionByName(archive.evidence(fleet.spark, log))
+    shipped = archive.evidence(fleet.spark, log, fleet)
+    both = fleet.table("evidence", *EVIDENCE).unionByName(shipped)
     frames = reconcile(both, Rules(now=case.made.now))
 
     assert dict(case.made.verdicts) == {

@@ -114,11 +114,9 @@ def _on_spark(
     paths: tuple[str, ...], how: Into, rules: Rules, *, log: str | None, resume: bool
 ) -> Report:
     with fleet_of(paths, how) as (fleet, on_step):
-        from onceward.spark import archive as archives  # noqa: PLC0415 - an extra
         from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
 
-        archived = None if log is None else archives.evidence(fleet.spark, log)
-        return job.run(fleet, how.out, rules, archived=archived, resume=resume, on_step=on_step)
+        return job.run(fleet, how.out, rules, log=log, resume=resume, on_step=on_step)
 
 
 def _show(report: Report, how: Into, fail_on: FailOn) -> None:

@@ -50,6 +50,7 @@ class Reading:
             pruned_at=known["pruned_at"],
             streams={name: (epoch, horizon) for name, (epoch, horizon) in known["streams"].items()},
             peers=known["peers"],
+            upto_at=known.get("upto_at", ALWAYS),
         )
 
 

@@ -1,15 +1,19 @@
-"""Copy what a shipped log says of messages into a workspace, as its files themselves would."""
+"""Tell what a shipped log says of messages, as its files themselves would, for every engine."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import COLUMNS, VIEWS, expression, number_of, where
+
+if TYPE_CHECKING:
+    from onceward.fleet.ship import LoggedFile, ShippedLog
 
 NAME: Final = re.compile(r'"(\w+)"')
 RAW: Final = "CREATE TEMP TABLE raw_{box} ({names})"
@@ -24,52 +28,75 @@ def load_log(con: apsw.Connection, uri: str, beside: Sequence[Reading] = ()) -> 
     """
     Add the evidence of all files that were shipped to the log at *uri*; return its files.
 
-    Rows that a file has pruned since it was shipped count; those of a past that a restored file
-    has overwritten do not. A file whose log is not level with it yet counts as unread, and so does
-    the log of a file that was read *beside* it and was restored since.
+    *beside* are the files that were read themselves: see ``load_file``.
 
     Raises:
         MissingExtra, NoLog, LogDamaged: see each; nothing is judged by a damaged log.
 
     """
     from onceward.fleet import ship  # noqa: PLC0415 - an extra
-    from onceward.fleet.ship.lineage import goes_on  # noqa: PLC0415 - as above
 
     log = ship.ShippedLog(uri)
+    tables(con)
+    return [load_file(con, log, uri, file, copies(beside, file)) for file in log.files()]
+
+
+def tables(con: apsw.Connection) -> None:
+    """Make the tables that the rows of a log pass through."""
     for box in VIEWS:
         con.execute(RAW.format(box=box, names=", ".join(_names(box))))
-    readings = []
-    for file in log.files():
-        path = f"{uri}#{file.file_id}"
-        number = number_of(file.file_id)
-        copies = [one.path for one in beside if one.state == READ and one.file == number]
-        if not file.complete:
-            readings.append(Reading(path, "changing", "its log is not level with the file yet"))
-            continue
-        if copies and not any(goes_on(each, file.living) for each in copies):
-            readings.append(Reading(path, "changing", "its file was restored since: ship it first"))
-            continue
-        for box in VIEWS:
-            for batch in log.batches(box, columns=_names(box), files=[file], abandoned=False):
-                _keep(con, box, batch)
-            _add(con, box, number)
-        horizons: dict[str, str] = {}
-        for epoch in file.living:
-            for sender, horizon in epoch.horizons.items():
-                horizons[sender] = max(horizon, horizons.get(sender, ""))
-        pruned = (epoch.outbox_pruned_at for epoch in file.living)
-        readings.append(
-            Reading(
-                path,
-                READ,
-                agent=file.agent,
-                file=number,
-                pruned_at=max(filter(None, pruned), default=None),
-                streams={sender: ("", horizon) for sender, horizon in horizons.items()},
-                upto_at=max(file.clock, file.manifest.shipped_at),
-            )
-        )
-    return readings
+
+
+def copies(beside: Iterable[Reading], file: LoggedFile) -> list[str]:
+    """Return the paths of the files that were read and have the id of one of the log."""
+    number = number_of(file.file_id)
+    return [one.path for one in beside if one.state == READ and one.file == number]
+
+
+def load_file(
+    con: apsw.Connection, log: ShippedLog, uri: str, file: LoggedFile, beside: Sequence[str]
+) -> Reading:
+    """
+    Add the evidence of one file of a log, whose copies *beside* it were read themselves.
+
+    Rows that the file has pruned since it was shipped count; those of a past that a restored file
+    has overwritten do not. A file whose log is not level with it yet counts as unread and adds
+    nothing; so does one of whose copies none goes on with what was shipped: it was restored since.
+
+    Raises:
+        LogDamaged: an object is missing or was changed.
+
+    """
+    from onceward.fleet.ship.lineage import goes_on  # noqa: PLC0415 - an extra
+
+    path = f"{uri}#{file.file_id}"
+    if not file.complete:
+        return Reading(path, "changing", "its log is not level with the file yet")
+    if beside and not any(goes_on(each, file.living) for each in beside):
+        return Reading(path, "changing", "its file was restored since: ship it first")
+    for box in VIEWS:
+        for batch in log.batches(box, columns=_names(box), files=[file], abandoned=False):
+            _keep(con, box, batch)
+        _add(con, box, number_of(file.file_id))
+    return Reading.of(path, said(file))
+
+
+def said(file: LoggedFile) -> str:
+    """Return what a file of a log says of itself, as ``evidence.FILE_FACTS`` of a file does."""
+    horizons: dict[str, str] = {}
+    for epoch in file.living:
+        for sender, horizon in epoch.horizons.items():
+            horizons[sender] = max(horizon, horizons.get(sender, ""))
+    pruned = (epoch.outbox_pruned_at for epoch in file.living)
+    facts = {
+        "agent": file.agent,
+        "file_id": file.file_id,
+        "pruned_at": max(filter(None, pruned), default=None),
+        "streams": {sender: ("", horizon) for sender, horizon in horizons.items()},
+        "peers": {},
+        "upto_at": max(file.clock, file.manifest.shipped_at),
+    }
+    return json.dumps(facts)
 
 
 def _names(box: str) -> list[str]:

@@ -112,6 +112,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
             planned["job"],
             planned["onceward"],
             planned["paths"],
+            planned.get("log"),
             rules.get("grace"),
             rules.get("late_after"),
         ]

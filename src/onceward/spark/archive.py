@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql.functions import col, row_number, udf
 
 from onceward.errors import InvalidArgument
-from onceward.fleet.evidence import VIEWS
 from onceward.fleet.ship import ShippedLog
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.log import NoLog
 from onceward.fleet.ship.tables import Kind, standard
 from onceward.spark.compaction import FOLDED, folded
-from onceward.spark.facts import archived
+from onceward.spark.fleet import Fleet
+from onceward.spark.shipped import FORMAT, Shipped
 from onceward.spark.start import absolute
 
 ROW: Final = ("_file_id", "_epoch", "seq")
@@ -58,14 +59,35 @@ def read(spark: SparkSession, uri: str, table: str) -> DataFrame:
     return empty.unionByName(rows, allowMissingColumns=True).where("not _gone")
 
 
-def evidence(spark: SparkSession, uri: str) -> DataFrame:
-    """Return what ended, as evidence to be reconciled beside live files, from all epochs."""
-    tables = {name: read(spark, uri, name) for name in VIEWS}
-    ended = {
-        name: table.where("ended_at is not null") if "ended_at" in table.columns else table
-        for name, table in tables.items()
-    }
-    return archived(ended)
+def evidence(spark: SparkSession, uri: str, beside: Fleet | None = None) -> DataFrame:
+    """
+    Return what a log says of messages, to be reconciled alone or with the files *beside* it.
+
+    Columns are those of the table ``evidence``, rows those that SQLite judges, with one for each
+    file of the log. Executors read the log with pyarrow, and the files beside it once more, to
+    find those that were restored since they were shipped.
+
+    Raises:
+        NoLog: there is no log at that place.
+
+    """
+    place = absolute(uri)
+    logged = [each.file_id for each in ShippedLog(place).files()]
+    copies = _copies(beside, logged)
+    spark.dataSource.register(Shipped)
+    told = {"uri": place, "copies": json.dumps(copies)}
+    return spark.read.format(FORMAT).options(**told).load()
+
+
+def _copies(beside: Fleet | None, logged: list[str]) -> dict[str, list[str]]:
+    """Return by file id the paths of the files that were read beside the log."""
+    if beside is None or not beside.paths:
+        return {}
+    agents = beside.table("agents", "_db", "file_id").where(col("file_id").isin(logged))
+    found: dict[str, list[str]] = {}
+    for row in agents.collect():
+        found.setdefault(row.file_id, []).append(row._db)
+    return found
 
 
 def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:

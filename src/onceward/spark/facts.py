@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, expr
 
-from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.coverage import READ, CoverageIndex, Reading
-from onceward.fleet.evidence import COLUMNS, VIEWS, expression
 from onceward.fleet.opening import FILE_STATES
 from onceward.fleet.states import spelt
 from onceward.fleet.verdict_sql import (
@@ -108,18 +105,13 @@ def readings(rows: Iterable[Mapping[str, Any]]) -> list[Reading]:
     return list(found.values())
 
 
-def owners(stated: DataFrame, read: Iterable[Reading], archived: DataFrame | None) -> list[Owner]:
-    """
-    Return whose messages each file knows, of two tenants that may have chosen the same ids.
-
-    None if *archived* evidence has such messages: it does not say of which tenant they are.
-    """
+def owners(stated: DataFrame, read: Iterable[Reading]) -> list[Owner]:
+    """Return whose messages each file knows, of two tenants that may have chosen the same ids."""
     known = CoverageIndex(read)
     if not known.twins:
         return []
     pairs = stated.where(CHOSEN).select("sender", "recipient").distinct().collect()
-    found = [(*pair, *one) for pair in pairs for one in known.owners(*pair).items()]
-    return found if archived is None or archived.where(CHOSEN).isEmpty() else []
+    return [(*pair, *one) for pair in pairs for one in known.owners(*pair).items()]
 
 
 def alone(stated: DataFrame, found: list[Owner]) -> DataFrame:
@@ -156,21 +148,3 @@ def decided(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFra
     return (
         joined.withColumns(numbers).withColumn("verdict", verdict).withColumns(times).select(*FRAME)
     )
-
-
-def archived(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Return archived tables, whose moments are timestamps, as evidence of no file."""
-    return reduce(DataFrame.unionByName, (_archived(box, tables[box]) for box in VIEWS))
-
-
-def _archived(box: str, table: DataFrame) -> DataFrame:
-    moments = {n: expr(f"unix_millis({n})") for n in table.columns if n.endswith("_at")}
-    own = table.where("consumer = ''") if box == "processed" else table
-    known = own.withColumns(moments)
-    columns = {
-        name: "null" if name == "file" else expression(box, name).replace('"', "`")
-        for name in COLUMNS
-    }
-    if "expires_at" not in table.columns:
-        columns["expires"] = "null"
-    return known.select(*(expr(f"cast({columns[n]} as {EVIDENCE[n]}) as {n}") for n in EVIDENCE))

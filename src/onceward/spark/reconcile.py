@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from onceward.fleet.run import JOB, OnStep, finish
 from onceward.fleet.summary import report_of
 from onceward.fleet.verdict_sql import MINTED, MOMENTS, OPEN_VERDICTS, SEQUENCES
 from onceward.fleet.verdicts import Rules
+from onceward.spark import archive
 from onceward.spark.facts import DDL, alone, apart, decided, gather, owners, readings, state
 from onceward.spark.fleet import Fleet
 from onceward.spark.measure import sums, write
@@ -35,13 +37,13 @@ def reconcile(evidence: DataFrame, rules: Rules) -> DataFrame:
     """
     Return one row per message of the fleet with its verdict.
 
-    *evidence* is the table ``evidence`` of live files, also with that of archived tables, see
-    ``facts.archived``. It is read at once: what files say of themselves and of their messages must
-    be of one moment.
+    *evidence* is the table ``evidence`` of live files, or that of a shipped log, see
+    ``archive.evidence``, or both. It is read at once: what files say of themselves and of their
+    messages must be of one moment.
     """
     stated = state(gather(evidence), rules).localCheckpoint()
     read = _told(stated)
-    found = owners(stated, read, evidence.where("file is null"))
+    found = owners(stated, read)
     if not found:
         return decided(stated, read, rules)
     both = apart(evidence, found, rules).localCheckpoint()
@@ -59,7 +61,7 @@ def run(
     out: Path,
     rules: Rules | None = None,
     *,
-    archived: DataFrame | None = None,
+    log: str | None = None,
     resume: bool = False,
     on_step: OnStep = str,
 ) -> Report:
@@ -70,7 +72,8 @@ def run(
     ``pairs/``, ``spans/``, ``hours/`` and ``lanes/`` as Parquet, and
     ``report.html``. ``manifest.json`` is written last and says that all is
     there. With *resume* a run that was broken off goes on behind its last
-    finished step. Archived evidence counts beside the live files.
+    finished step. *log* is the URI of a shipped log, which counts beside the files, or instead of
+    them; it knows what files have pruned since.
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
@@ -78,20 +81,16 @@ def run(
 
     """
     with manifest.alone(out, JOB) as own:
-        planned = manifest.prepare(
-            own, manifest.plan(fleet.paths, JOB, rules or Rules.at_present()), resume=resume
-        )
-        return _run(fleet, own, planned, archived, on_step)
+        wanted = manifest.plan(fleet.paths, JOB, rules or Rules.at_present()) | {"log": log}
+        return _run(fleet, own, manifest.prepare(own, wanted, resume=resume), on_step)
 
 
-def _run(
-    fleet: Fleet, out: Path, planned: dict[str, Any], archived: DataFrame | None, on_step: OnStep
-) -> Report:
+def _run(fleet: Fleet, out: Path, planned: dict[str, Any], on_step: OnStep) -> Report:
     rules = manifest.rules(planned)
     work = out / "work" / str(rules.now)
     if not (work / "measured").exists():
         on_step(f"reading {len(planned['files'])} files")
-        frames = _judged(fleet, work, rules, archived, on_step)
+        frames = _judged(fleet, work, planned["log"], rules, on_step)
         on_step("measuring")
         write(frames, out)
         (work / "measured").touch()
@@ -105,22 +104,21 @@ def _run(
     return found
 
 
-def _judged(
-    fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, on_step: OnStep
-) -> DataFrame:
+def _judged(fleet: Fleet, work: Path, log: str | None, rules: Rules, on_step: OnStep) -> DataFrame:
     """Return all messages with verdicts; those settled when gathered are not written again."""
     spark, settled = fleet.spark, work / "facts" / "open=false"
 
     def evidence() -> DataFrame:
-        live = fleet.table("evidence", *EVIDENCE)
-        return live if archived is None else live.unionByName(archived)
+        live = [fleet.table("evidence", *EVIDENCE)] if fleet.paths else []
+        shipped = [] if log is None else [archive.evidence(spark, log, fleet)]
+        return reduce(DataFrame.unionByName, [*live, *shipped])
 
     def facts() -> DataFrame:
         return state(gather(evidence()), rules).selectExpr("*", f"{OPEN} as open")
 
     stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
     opened, read = stated.where("open").drop("open"), _files(work / "facts" / "open=true")
-    found = owners(opened, read, archived)
+    found = owners(opened, read)
     if found:
         both = stored(spark, work / "apart", DDL, lambda: apart(evidence(), found, rules))
 

@@ -1,0 +1,109 @@
+"""Files, their log, and both are judged alike by SQLite and by Spark, whatever became of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+
+from tests.fleet.lives import DAY, TO_A_LOG, Judged, Life
+
+from onceward.fleet import ship
+from onceward.fleet.report import Report
+from onceward.fleet.verdicts import Rules
+from onceward.spark import reconcile
+from onceward.spark.fleet import Fleet
+from onceward.testing.fleet_faults import handling, post
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WAYS = {"files": (True, False), "log": (False, True), "both": (True, True)}
+"""By name: whether files are read, and whether the log is."""
+
+
+@pytest.fixture
+def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Life]:
+    """Return three agents with a seed."""
+    made = Life(tmp_path, getattr(request, "param", 0))
+    yield made
+    made.world.rest()
+    shutil.rmtree(tmp_path / "agents")  # its files break every rule
+
+
+def by_spark(spark: SparkSession, life: Life, log: str | None, *, files: bool) -> Judged:
+    """Return the verdict of Spark on each message."""
+    paths = (str(life.world.folder),) if files else ()
+    out, now = life.folder / f"spark-{len(list(life.folder.iterdir()))}", life.world.clock.now()
+    reconcile.run(Fleet(spark, paths), out, Rules(now=now), log=log)
+    frames = spark.read.parquet(str(out / "frames"))
+    rows = frames.select("sender", "recipient", "id", "verdict").collect()
+    return {(row.sender, row.recipient, row.id): row.verdict for row in rows}
+
+
+def told_apart(spark: SparkSession, life: Life, log: str) -> dict[str, tuple[Judged, Judged]]:
+    """Return by way what SQLite says and what Spark says, where they differ."""
+    found: dict[str, tuple[Judged, Judged]] = {}
+    for way, (files, logged) in WAYS.items():
+        uri = log if logged else None
+        one: tuple[Report, Judged] = life.reconcile(log=uri, files=files)
+        other = by_spark(spark, life, uri, files=files)
+        if one[1] != other:
+            found[way] = one[1], other
+    return found
+
+
+@pytest.mark.broken("the recipient's file was restored")
+def test_a_loss_is_found_from_the_log_too(spark: SparkSession, life: Life, tmp_path: Path) -> None:
+    """What a restored file has lost stays lost, though the log still has rows of its past."""
+    near, far = life.world.open("ada"), life.world.open(handling("bob"))
+    post(near, "bob", 3)
+    life.world.run(near, far)
+    life.world.rest()
+    life.keep("bob")
+    near, far = life.world.open("ada"), life.world.open(handling("bob"))
+    post(near, "bob", 4)
+    life.world.run(near, far)
+    life.world.rest()
+    log = str(tmp_path / "log")
+    ship.files([str(life.world.folder)], log)
+    life.restore("bob")
+    life.world.clock.advance(DAY)
+    ship.files([str(life.world.folder)], log)
+
+    for files, logged in WAYS.values():
+        judged = by_spark(spark, life, log if logged else None, files=files)
+        assert ["delivered_once"] * 3 + ["lost"] * 4 == sorted(judged.values())
+
+
+@pytest.mark.broken("files are restored, copied and moved")
+@pytest.mark.parametrize("life", [1, 4], indirect=True)
+def test_engines_agree(spark: SparkSession, life: Life) -> None:
+    """Message by message, after each of some days."""
+    _agree(spark, life, days=2)
+
+
+@pytest.mark.proof
+@pytest.mark.broken("files are restored, copied and moved")
+@pytest.mark.parametrize("life", range(10, 16), indirect=True)
+def test_engines_agree_for_long(spark: SparkSession, life: Life) -> None:
+    """With more seeds, and more days."""
+    _agree(spark, life, days=5)
+
+
+def _agree(spark: SparkSession, life: Life, *, days: int) -> None:
+    log = str(life.folder / "log")
+    for _ in range(days):
+        life.work()
+        life.mischief(*TO_A_LOG)
+        life.work()
+        life.world.clock.advance(DAY)
+        ship.files([str(life.world.folder)], log)
+        life.mischief("restore", "")
+
+        assert {} == told_apart(spark, life, log)
