@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.proof.power_cut.planted import PLANTED
-from tests.proof.power_cut.workload import Town
+from tests.proof.power_cut.workload import LiveTown, Town
 from tests.proof.seed import proof_seed
 
 from onceward.testing.powercut.explorer import PATIENCE, explore_days
@@ -22,6 +22,8 @@ def main() -> int:
     )
     parser.add_argument("--states", type=int, default=15_000)
     parser.add_argument("--depth", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--aimed", action="store_true", help="two deep, before syncs only")
+    parser.add_argument("--live", action="store_true", help="engines on threads of their own")
     parser.add_argument("--steps", type=int, default=60, help="how long the two agents live")
     parser.add_argument("--transport", choices=("memory", "file"), default="memory")
     parser.add_argument("--near", choices=("safe", "fast"), default="safe")
@@ -38,7 +40,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="one state, as an earlier run named it")
     parser.add_argument("--keep", type=Path, help="where the files of violations go")
     named = parser.parse_args()
-    town = Town(
+    town = (LiveTown if named.live else Town)(
         seed=named.seed,
         steps=named.steps,
         transport=named.transport,
@@ -52,7 +54,8 @@ def main() -> int:
         lambda seed: replace(town, seed=seed),
         seed=named.seed,
         states=named.states,
-        depth=named.depth,
+        depth=2 if named.aimed else named.depth,
+        aimed=named.aimed,
         seconds=named.seconds,
         only=named.only,
         keep=named.keep,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -13,6 +14,7 @@ from tests.proof.power_cut import planted
 from onceward.api.postbox import Postbox
 from onceward.errors import Reject, Retry
 from onceward.model.body import Msg
+from onceward.model.clock import Millis, SystemClock
 from onceward.model.events import Event, MessageEvent
 from onceward.model.parcel import Durability
 from onceward.runtime.agent import Agent
@@ -363,6 +365,43 @@ class Pair:
                 self.scene.note("told", n)
             case ("near", "processed"):
                 self.scene.note("answered", -n)
+
+
+class LivePair(Pair):
+    """Both postboxes with their engines on threads of their own, on the machine's clock."""
+
+    def __init__(self, scene: Scene, terms: Terms) -> None:
+        super().__init__(scene, terms)
+        self._minting = Lock()
+        self._wall = OffsetClock(scene.starts_at)
+
+    def open(self, side: Side) -> None:
+        """Start one of them, and its engines."""
+        box = Postbox(
+            self.path(side),
+            agent=self._agent(side),
+            clock=self._wall,
+            vfs=self.scene.vfs,
+            **self.options(side) | {"retry_first": 0.05, "retry_cap": 0.05},
+        )
+        box.on("*", self._heard)
+        self.boxes[side] = box
+        self._furnish(side, box)
+
+    def _mint(self) -> str:
+        with self._minting:
+            return super()._mint()
+
+
+class OffsetClock(SystemClock):
+    """The machine's clock, set to a moment at which a life begins."""
+
+    def __init__(self, starts_at: Millis) -> None:
+        self._offset = starts_at - SystemClock().now()
+
+    def now(self) -> Millis:
+        """Return the present moment of that life."""
+        return super().now() + self._offset
 
 
 def work(n: int) -> Work:

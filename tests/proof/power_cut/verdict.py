@@ -123,10 +123,15 @@ def _forgotten(pair: Pair, scene: Scene) -> list[str]:
 def _drain(pair: Pair) -> list[str]:
     for _ in range(ROUNDS):
         pair.turn()
-        if not any(box._db.read(OPEN_ENDS)[0][0] for box in pair.boxes.values()):
+        if not any(map(waits, pair.boxes.values())):
             return []
         pair.clock.advance(61)
     return ["STUCK: mail still waits after everybody had time enough"]
+
+
+def waits(box: Postbox) -> bool:
+    """Return whether a message of an agent has not come to its end."""
+    return bool(box._db.read(OPEN_ENDS)[0][0])
 
 
 def _unequal(pair: Pair, scene: Scene) -> list[str]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from random import Random
+from time import monotonic, sleep
 from typing import Final
+from unittest.mock import patch
 
 from tests.proof.power_cut import planted, verdict
-from tests.proof.power_cut.pair import Pair, Side, Terms, session_of
+from tests.proof.power_cut.pair import LivePair, Pair, Side, Terms, session_of
 
 from onceward.api.postbox import Postbox
 from onceward.errors import OncewardError
@@ -34,6 +36,10 @@ STEPS: Final[dict[str, int]] = {
     "reopen": 3,
 }
 """What may happen next, and how often it does."""
+
+
+PATIENCE: Final = 20.0
+"""Seconds in which live engines do all that waits."""
 
 
 class _Undone(Exception):
@@ -83,6 +89,31 @@ class Town(Terms):
                 return verdict.judge(pair, scene)
         except OncewardError as error:
             return [f"BROKE {type(error).__name__}: {error}"]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTown(Town):
+    """
+    The two agents with engines that run on threads of their own, as in a program.
+
+    A run is no other one's twin: threads decide the order. What was told is known from the
+    operation on that was the last one by then.
+    """
+
+    def perform(self, scene: Scene) -> None:
+        """Promise, and let the engines do the rest, until nothing waits."""
+        rng = Random(self.seed)
+        with (
+            patch("onceward.db.file_checks.is_dead", lambda _: False),  # names are made up
+            LivePair(scene, self) as pair,
+        ):
+            day = _Day(pair, rng)
+            for step in rng.choices(["send", "block", "many", "remember"], k=self.steps):
+                day.step(step)
+                sleep(rng.choice((0.0, 0.0, 0.002)))
+            until = monotonic() + PATIENCE
+            while monotonic() < until and any(map(verdict.waits, pair.boxes.values())):
+                sleep(0.005)
 
 
 class _Day:

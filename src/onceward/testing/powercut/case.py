@@ -13,6 +13,8 @@ from onceward.testing.powercut.persistence import DRAWS, MODELS
 KILL: Final = "kill"
 BLOCK: Final = 64
 """Neighbouring operations that one process looks at: identical images lie close together."""
+AIMED_CUTS: Final = 2
+"""Syncs of a recovering life before which an aimed exploration cuts the power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,28 @@ def shuffled(length: int, rng: Random, *, part: int, parts: int) -> list[Cut]:
 
 def endings(log: Sequence[Op], rng: Random) -> Iterator[Cut]:
     """Yield ends of a first life: kills as often as cuts, half of the kills before a sync."""
-    unsynced = [position for position, op in enumerate(log) if op.kind == "sync"]
+    unsynced = before_syncs(log)
     while True:
         model, draw = rng.choice(DRAWS)
         cut = Cut(rng.randint(1, len(log)), model, draw)
         yield rng.choice((cut, cut, Cut(cut.position, KILL), Cut(rng.choice(unsynced), KILL)))
+
+
+def before_syncs(log: Sequence[Op]) -> list[int]:
+    """Return the positions of a life at which its last writes are in the cache only."""
+    return [position for position, op in enumerate(log) if op.kind == "sync"]
+
+
+def aimed_endings(log: Sequence[Op], rng: Random, *, part: int, parts: int) -> list[Cut]:
+    """Return this process's share of all kills just before a sync, shuffled."""
+    found = [Cut(position, KILL) for position in before_syncs(log)[part::parts]]
+    rng.shuffle(found)
+    return found
+
+
+def aimed_seconds(log: Sequence[Op]) -> list[Cut]:
+    """Return cuts at the next life's first syncs: what the killed one had not synced is lost."""
+    return [Cut(position, "nothing") for position in before_syncs(log)[:AIMED_CUTS]]
 
 
 def seconds(log: Sequence[Op], rng: Random) -> Iterator[Cut]:

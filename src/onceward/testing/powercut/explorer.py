@@ -51,13 +51,16 @@ def explore(
     enough: int | None = None,
     only: str = "",
     keep: Path | None = None,
+    aimed: bool = False,
 ) -> Verdict:
     """
     Cut the power in *states* distinct ways, start again each time, and return what broke.
 
     At *depth* 2 the first life is cut or killed, a second one is recorded while
     it recovers and goes on, and is cut too. Ends early after *seconds*, or
-    after *enough* violations. *only* names one state of an earlier run.
+    after *enough* violations. *only* names one state of an earlier run. *aimed* (two
+    deep) kills the first life before each of its syncs and cuts the power before the second
+    life's first syncs: a few hundred states that find what is acted on before it is durable.
     Images of states with violations are copied to *keep*.
     """
     count = 1 if only else min(8, os.cpu_count() or 1)
@@ -70,6 +73,7 @@ def explore(
         enough=enough,
         only=only,
         keep=str(keep or ""),
+        aimed=aimed,
         parts=count,
     )
     with worker_pool(count) as pool:
@@ -83,6 +87,7 @@ def explore_days(
     seed: int,
     states: int,
     depth: int = 1,
+    aimed: bool = False,
     seconds: float = PATIENCE,
     only: str = "",
     keep: Path | None = None,
@@ -97,6 +102,7 @@ def explore_days(
             program(day),
             states=states,
             depth=depth,
+            aimed=aimed,
             seconds=until - time.monotonic(),
             only=only,
             keep=keep,

@@ -15,7 +15,15 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from unittest.mock import patch
 
-from onceward.testing.powercut.case import KILL, Cut, endings, seconds, shuffled
+from onceward.testing.powercut.case import (
+    KILL,
+    Cut,
+    aimed_endings,
+    aimed_seconds,
+    endings,
+    seconds,
+    shuffled,
+)
 from onceward.testing.powercut.disk import Disk, Image
 from onceward.testing.powercut.persistence import image
 from onceward.testing.powercut.recovered import Recovered
@@ -41,6 +49,8 @@ class Task:
     enough: int | None
     only: str
     keep: str
+    aimed: bool = False
+    """Whether to kill before each sync and then lose what was not synced."""
     part: int = 0
     parts: int = 1
 
@@ -112,6 +122,8 @@ class Part:
         self._found.operations = len(track.life.log)
         if self._task.only:
             self._one(track, [Cut.parse(each) for each in self._task.only.split(">")])
+        elif self._task.aimed:
+            self._aimed_cuts(track)
         elif self._task.depth == 1:
             self._cuts(track)
         else:
@@ -141,6 +153,15 @@ class Part:
                 break
             second = self._resumed(track, end)
             for cut in islice(seconds(second.life.log, self._rng), SECOND_CUTS):
+                self._cut(second, cut, number=2, before=f"{end} > ")
+
+    def _aimed_cuts(self, track: Track) -> None:
+        task = self._task
+        for end in aimed_endings(track.life.log, self._rng, part=task.part, parts=task.parts):
+            if self._enough:
+                break
+            second = self._resumed(track, end)
+            for cut in aimed_seconds(second.life.log):
                 self._cut(second, cut, number=2, before=f"{end} > ")
 
     def _one(self, track: Track, cuts: list[Cut]) -> None:

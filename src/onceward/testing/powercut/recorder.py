@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
+from threading import RLock
 from typing import Any, Final
 
 import apsw
@@ -34,20 +35,24 @@ class Recorder(apsw.VFS):
         self._rng = Random(seed)  # noqa: S311 - the same salts in every run
         # The default file system is where SQLite takes its randomness from.
         self.base = apsw.vfs_names()[0]
+        self.lock = RLock()
+        """Held from an operation until it is in the log: that is its order, for all threads."""
         super().__init__(self.name, self.base, makedefault=True)
 
     def xOpen(self, name: Any, flags: list[int]) -> RecordedFile:  # noqa: N802 - SQLite's name
         """Open a file whose operations are kept."""
-        return RecordedFile(self, name, flags)
+        with self.lock:
+            return RecordedFile(self, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - SQLite's name and order
         """Delete a file; its name is gone for good once its folder has been synced."""
-        super().xDelete(filename, syncdir)
         name = Path(filename).name
-        if self._names.pop(name, None) is not None:
-            self.log.append(Op("unlink", name=name))
-        if syncdir:
-            self.log.append(Op("sync-folder", name=name))
+        with self.lock:
+            super().xDelete(filename, syncdir)
+            if self._names.pop(name, None) is not None:
+                self.log.append(Op("unlink", name=name))
+            if syncdir:
+                self.log.append(Op("sync-folder", name=name))
 
     def xRandomness(self, numbytes: int) -> bytes:  # noqa: N802 - SQLite's name
         """Return the same salts in every run."""
@@ -68,7 +73,7 @@ class RecordedFile(apsw.VFSFile):
 
     def __init__(self, recorder: Recorder, name: Any, flags: list[int]) -> None:
         super().__init__(recorder.base, name, flags)
-        self._log = recorder.log
+        self._log, self._lock = recorder.log, recorder.lock
         self._name = Path(
             name.filename() if isinstance(name, apsw.URIFilename) else name or ""
         ).name
@@ -82,24 +87,27 @@ class RecordedFile(apsw.VFSFile):
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802 - SQLite's name
         """Write, and keep what was written."""
-        super().xWrite(data, offset)
-        if self._inode:
-            self._log.append(Op("write", self._inode, at=offset, data=bytes(data)))
+        with self._lock:
+            super().xWrite(data, offset)
+            if self._inode:
+                self._log.append(Op("write", self._inode, at=offset, data=bytes(data)))
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802 - SQLite's name
         """Truncate, and keep to what size."""
-        super().xTruncate(newsize)
-        if self._inode:
-            self._log.append(Op("truncate", self._inode, at=newsize))
+        with self._lock:
+            super().xTruncate(newsize)
+            if self._inode:
+                self._log.append(Op("truncate", self._inode, at=newsize))
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
         """Sync, and keep that everything so far is durable."""
-        super().xSync(flags)
-        if self._inode:
-            self._log.append(Op("sync", self._inode))
-            if self._folder_unsynced:
-                self._folder_unsynced = False
-                self._log.append(Op("sync-folder", name=self._name))
+        with self._lock:
+            super().xSync(flags)
+            if self._inode:
+                self._log.append(Op("sync", self._inode))
+                if self._folder_unsynced:
+                    self._folder_unsynced = False
+                    self._log.append(Op("sync-folder", name=self._name))
 
 
 @contextmanager
