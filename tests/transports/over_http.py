@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +23,7 @@ from onceward.testing.builders import build_frame, parcel
 from onceward.transports import TransportContext
 from onceward.transports.http import HttpTransport
 from onceward.transports.http_listener import HttpListener
-from onceward.transports.http_signing import new_nonce, signed_headers
+from onceward.transports.http_signing import head_signature, new_nonce, signed_headers
 from onceward.transports.keys import Keys
 
 LOOPBACK = "http://127.0.0.1:0"
@@ -85,19 +85,13 @@ class Served:
                 found.append(message.body)
         return found
 
-    def signed(self, body: bytes, **changed: str) -> dict[str, str]:
-        """Return the headers of a request of Alice, some changed."""
-        return {
-            "content-type": wire.CONTENT_TYPE,
-            **signed_headers(
-                Keys(self.near).secrets("bob"),
-                "alice",
-                new_nonce(),
-                SystemClock().now() // 1000,
-                body,
-            ),
-            **changed,
-        }
+    def signed(
+        self, body: bytes, verb: str = "parcels", to: str = "bob", **changed: str
+    ) -> dict[str, str]:
+        """Return the headers of a request of Alice, some changed after they were signed."""
+        return (
+            request_headers(Keys(self.near).secrets("bob"), body, verb=verb, recipient=to) | changed
+        )
 
     def post(
         self, body: bytes, headers: dict[str, str], path: str = "/v1/agents/bob/parcels"
@@ -105,6 +99,24 @@ class Served:
         """Make one request by hand."""
         with httpx2.Client(trust_env=False) as client:
             return client.post(self.url + path, content=body, headers=headers)
+
+
+def request_headers(
+    secrets: Sequence[bytes],
+    body: bytes,
+    *,
+    sender: str = "alice",
+    recipient: str = "bob",
+    verb: str = "parcels",
+    at: int | None = None,
+) -> dict[str, str]:
+    """Return the headers of a request, as its sender signs them at *at*, in seconds."""
+    nonce, now = new_nonce(), SystemClock().now() // 1000 if at is None else at
+    return {
+        "content-type": wire.CONTENT_TYPE if verb == "parcels" else wire.ANSWER_TYPE,
+        **signed_headers(secrets, sender, nonce, now, body),
+        **head_signature(secrets, (sender, recipient, verb), nonce, now),
+    }
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tests.transports.over_http import (
     context,
     head,
     raw,
+    request_headers,
     served,
 )
 
@@ -37,7 +38,7 @@ from onceward.testing.clock import ManualClock
 from onceward.transports.http import HttpTransport
 from onceward.transports.http_endpoint import HttpEndpoint, HttpLimits, Nonces
 from onceward.transports.http_listener import HttpListener, _bound
-from onceward.transports.http_signing import Signed, new_nonce, signed_headers
+from onceward.transports.http_signing import Signed
 from onceward.transports.keys import Keys
 
 BODY = wire.encode_parcel(a_parcel())
@@ -81,6 +82,10 @@ def test_a_proved_parcel_is_taken(there: Served) -> None:
         {"webhook-signature": ""},
         {"webhook-signature": "v1,AAAA"},
         {"webhook-signature": "v1," + "A" * 2000},
+        {"onceward-head": ""},
+        {"onceward-head": "v1,AAAA"},
+        {"onceward-head": "v1," + "A" * 2000},
+        *({"onceward-from": name} for name in ("all", "broadcast", "directory", "ALL")),
     ],
 )
 def test_a_request_that_is_not_proved_leaves_nothing(
@@ -93,7 +98,8 @@ def test_a_request_that_is_not_proved_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "missing", ["onceward-from", "webhook-id", "webhook-timestamp", "webhook-signature"]
+    "missing",
+    ["onceward-from", "webhook-id", "webhook-timestamp", "webhook-signature", "onceward-head"],
 )
 def test_a_missing_header_is_refused(there: Served, missing: str) -> None:
     """A request without one of the headers is 401."""
@@ -117,13 +123,11 @@ def test_a_key_of_another_peer_proves_nothing(there: Served) -> None:
     secret = Keys(there.far).create("mallory")
     Keys(there.near).add("mallory", secret)
     theirs = Keys(there.near).secrets("mallory")
-    now = SystemClock().now() // 1000
 
-    by_header = signed_headers(theirs, "alice", new_nonce(), now, BODY)
-    by_body = signed_headers(theirs, "mallory", new_nonce(), now, BODY)
+    by_header = request_headers(theirs, BODY)
+    by_body = request_headers(theirs, BODY, sender="mallory")
 
     for headers in (by_header, by_body):
-        headers["content-type"] = wire.CONTENT_TYPE
         assert 401 == there.post(BODY, headers).status_code
     assert [] == there.kept()
 
@@ -183,12 +187,11 @@ def test_a_nonce_is_remembered_as_long_as_its_time_is_taken() -> None:
     for number in range(10_010):
         assert nonces.add(Signed("alice", str(number), 1000, ""), 1000)
 
-    assert not nonces.known(Signed("alice", "9", 1000, ""))
-    assert nonces.known(Signed("alice", "10", 1000, ""))
-    assert not nonces.known(Signed("carl", "10", 1000, ""))
     assert not nonces.add(Signed("alice", "10", 1000, ""), 1000)
+    assert nonces.add(Signed("alice", "9", 1000, ""), 1000)
+    assert nonces.add(Signed("carl", "11", 1000, ""), 1000)
     assert nonces.add(Signed("alice", "new", 1301, ""), 1301)
-    assert not nonces.known(Signed("alice", "10009", 1000, ""))
+    assert nonces.add(Signed("alice", "10009", 1000, ""), 1000)
 
 
 def test_a_stranger_is_refused_before_the_body(there: Served) -> None:
@@ -212,8 +215,8 @@ def test_the_operator_is_told_why(there: Served, caplog: pytest.LogCaptureFixtur
     asked = [
         (there.signed(BODY, **{"onceward-from": "mallory"}), "bob"),
         (there.signed(BODY), "carl"),
-        (there.signed(BODY, **{"webhook-timestamp": "1"}), "bob"),
-        (there.signed(BODY, **{"webhook-signature": "v1,AAAA"}), "bob"),
+        (request_headers(Keys(there.near).secrets("bob"), BODY, at=1), "bob"),
+        (there.signed(BODY, **{"onceward-head": "v1,AAAA"}), "bob"),
     ]
     found = [there.post(BODY, headers, f"/v1/agents/{name}/parcels") for headers, name in asked]
     told = _causes(caplog)
@@ -300,6 +303,53 @@ def test_the_bytes_in_flight_are_bounded(tmp_path: Path) -> None:
         assert found.startswith(b"HTTP/1.1 503 ")
         assert ("busy", 1000) == (answer.verdict, answer.retry_after)
         assert 200 == there.post(BODY, there.signed(BODY)).status_code
+
+
+def test_a_stranger_who_withholds_a_body_stops_no_pair(there: Served) -> None:
+    """A head with the names of a pair takes no place: the pair's own parcel is taken beside it."""
+    names = {"content-length": str(len(BODY)), "webhook-id": "f" * 32}
+    with raw(there.url) as stranger:
+        stranger.sendall(head(there.signed(BODY, **names)))
+        told = answer_of(stranger)
+
+        assert 200 == there.post(BODY, there.signed(BODY)).status_code
+    assert told.startswith(b"HTTP/1.1 401 ")
+    assert ["hello"] == there.kept()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"content-type": "text/plain"},
+        {"content-encoding": "gzip"},
+        {"content-length": "999999999"},
+    ],
+)
+@pytest.mark.parametrize("name", ["alice", "mallory"])
+def test_a_stranger_learns_no_names(there: Served, name: str, changed: dict[str, str]) -> None:
+    """Without the key a pair that is known and one that is not get the same answer."""
+    forged = request_headers([b"x" * 32], BODY, sender=name) | {"content-length": "1"} | changed
+    with raw(there.url) as stranger:
+        stranger.sendall(head(forged))
+        found = answer_of(stranger)
+
+    assert found.startswith(b"HTTP/1.1 401 ")
+    assert found.endswith(NOT_TAKEN)
+
+
+def test_a_question_and_a_parcel_of_one_peer_have_places_of_their_own(there: Served) -> None:
+    """While a peer's parcel is being read, its question for parcels is read, too."""
+    question = encode_notice(Notice(kind="collect", sender="alice", recipient="bob")) + b"\n"
+    with raw(there.url) as slow:
+        slow.sendall(head(there.signed(BODY) | {"content-length": str(len(BODY))}))
+        while there.server.endpoint._slots == set():
+            pass
+        asked = there.post(question, there.signed(question, "collect"), "/v1/agents/bob/collect")
+        slow.sendall(BODY)
+        first = slow.recv(65536)
+
+    assert 200 == asked.status_code
+    assert first.startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_peer_sends_one_parcel_at_a_time(there: Served) -> None:
@@ -481,11 +531,12 @@ def test_a_ping_is_answered_signed(there: Served) -> None:
 def test_a_signed_ping_is_no_parcel(there: Served) -> None:
     """What was signed for one path is not taken at the other."""
     ping = encode_notice(Notice(kind="ping", sender="alice", recipient="bob"))
-    media = {"content-type": wire.ANSWER_TYPE}
     path = "/v1/agents/bob/ping"
 
+    assert 401 == there.post(ping, there.signed(ping, "ping")).status_code
+    assert 401 == there.post(BODY, there.signed(BODY), path).status_code
     assert 422 == there.post(ping, there.signed(ping)).status_code
-    assert 422 == there.post(BODY, there.signed(BODY, **media), path).status_code
+    assert 422 == there.post(BODY, there.signed(BODY, "ping"), path).status_code
     assert [] == there.kept()
 
 

@@ -172,17 +172,16 @@ def test_a_peer_that_does_not_ask_is_away(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_question_is_proved_like_a_parcel(tmp_path: Path) -> None:
     """A question of a stranger, a replayed one and a ping at its path get no parcel."""
     path = "/v1/agents/bob/collect"
-    media = {"content-type": wire.ANSWER_TYPE}
     question = encode_notice(Notice(kind="collect", sender="alice", recipient="bob")) + b"\n"
     ping = encode_notice(Notice(kind="ping", sender="alice", recipient="bob")) + b"\n"
     with served(tmp_path) as there:
-        headers = there.signed(question, **media)
-        stranger = there.signed(question, **media, **{"onceward-from": "mallory"})
+        headers = there.signed(question, "collect")
+        stranger = there.signed(question, "collect", **{"onceward-from": "mallory"})
         found = [
             there.post(question, headers, path),
             there.post(question, headers, path),
             there.post(question, stranger, path),
-            there.post(ping, there.signed(ping, **media), path),
+            there.post(ping, there.signed(ping, "collect"), path),
         ]
 
     assert [200, 401, 401, 422] == [each.status_code for each in found]
@@ -296,8 +295,8 @@ def test_a_stranger_leaves_no_mark(tmp_path: Path) -> None:
     path = "/v1/agents/bob/collect"
     question = encode_notice(Notice(kind="collect", sender="alice", recipient="bob")) + b"\n"
     with served(tmp_path) as there:
-        media = {"content-type": wire.ANSWER_TYPE, "webhook-signature": "v1,AAAA"}
-        found = there.post(question, there.signed(question, **media), path)
+        forged = there.signed(question, "collect", **{"webhook-signature": "v1,AAAA"})
+        found = there.post(question, forged, path)
 
     assert 401 == found.status_code
     assert not (tmp_path / "far" / "asked").exists()

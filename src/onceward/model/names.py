@@ -33,9 +33,14 @@ RANKS: Final[dict[str, int]] = {
 """Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
 
 
+def is_agent_name(name: str) -> bool:
+    """Return whether *name* is valid for an agent."""
+    return AGENT.fullmatch(name) is not None and name.lower() not in RESERVED
+
+
 def agent_name(name: str) -> str:
     """Return *name* if it is valid for an agent; raise InvalidMessage otherwise."""
-    if not isinstance(name, str) or AGENT.fullmatch(name) is None or name.lower() in RESERVED:
+    if not isinstance(name, str) or not is_agent_name(name):
         msg = (
             f"agent name {quoted(name)} must match {AGENT.pattern} in full"
             f" and be none of {sorted(RESERVED)}"

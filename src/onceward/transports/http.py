@@ -28,14 +28,18 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import quoted
 from onceward.transports.base import Features, TransportContext
 from onceward.transports.http_network import ERRORS, Network
-from onceward.transports.http_signing import WINDOW, Signed, new_nonce, signed_headers
+from onceward.transports.http_signing import (
+    WINDOW,
+    Signed,
+    head_signature,
+    new_nonce,
+    signed_headers,
+)
 from onceward.transports.http_urls import check_url
 from onceward.transports.keys import Keys, fingerprint
 
 PARCEL_MAX: Final = 8 << 20
 """Largest parcel in bytes that is pushed, and that a listener takes by default."""
-BUSY_MAX: Final = 3_600_000
-"""Longest pause in milliseconds that a busy peer can ask for."""
 IDLE: Final = 20.0
 """Seconds for which an idle connection is kept; a listener keeps it for longer."""
 BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
@@ -96,7 +100,7 @@ class HttpTransport:
         asked = SignedRequest(parcel.sender, parcel.recipient, "parcels", wire.CONTENT_TYPE, body)
         reply = self.request(url, asked, limit=wire.answer_bytes(parcel))
         if reply.status in BUSY and (wait := _retry_after(reply.headers, self._now())):
-            return Answer(verdict="busy", retry_after=min(wait, BUSY_MAX))
+            return Answer(verdict="busy", retry_after=min(wait, self._longest_pause()))
         self._prove(asked, reply)
         try:
             if reply.status == HTTPStatus.OK:
@@ -133,10 +137,16 @@ class HttpTransport:
             raise Unreachable(msg)
         return told.at
 
-    def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes:
-        """Return the proved answer to a question of *name* for a parcel of *peer*."""
+    def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes | None:
+        """
+        Return the proved answer to a question of *name* for a parcel of *peer*.
+
+        None where the question before is still being read: ask again.
+        """
         asked = SignedRequest(name, peer, "collect", wire.ANSWER_TYPE, question)
         reply = self.request(url, asked, limit=PARCEL_MAX)
+        if reply.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return None
         self._prove(asked, reply)
         if reply.status != HTTPStatus.OK:
             msg = f"status {reply.status} to a question for parcels"
@@ -179,6 +189,10 @@ class HttpTransport:
 
     def _now(self) -> Millis:
         return self._context.clock.now()
+
+    def _longest_pause(self) -> Millis:
+        """Return how long a busy peer can keep us away; nothing proves that the peer said so."""
+        return round(1000 * self._settings.retry_cap)
 
     def _open_pool(self, scheme: str) -> httpcore2.ConnectionPool:
         with self._lock:
@@ -245,6 +259,9 @@ class SignedRequest:
             "accept-encoding": "identity",
             "user-agent": "onceward",
             **signed_headers(secrets, self.sender, self.nonce, timestamp, self.body),
+            **head_signature(
+                secrets, (self.sender, self.recipient, self.verb), self.nonce, timestamp
+            ),
         }
 
 

@@ -1,9 +1,10 @@
 """
 Take parcels in over HTTP, as an ASGI app that a listener or a web framework serves.
 
-Before the body of a request is read its sender is known, its time is within the window and its
-nonce is new; then bytes, peers and time are bounded while it is read. Nothing is decoded before
-the signature has proved the whole body. Requests that are not proved get equal answers.
+Before the body of a request is read its head is proved: its sender has a key here, signed it for
+this agent and verb, within the window, and its nonce is new. Only then does it take a place, and
+bytes and time are bounded while it is read. Nothing is decoded before a second signature has
+proved the whole body. Requests whose head is not proved get equal answers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Condition, Lock
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -53,6 +54,12 @@ DRAINED: Final = 4
 NONCES_MAX: Final = 10_000
 """Most nonces that are remembered for one sender; beyond that its stream alone judges."""
 AGAIN: Final = {"retry-after": "1"}
+Verb = Literal["parcels", "ping", "collect"]
+MEDIA: Final[dict[Verb, str]] = {
+    "parcels": wire.CONTENT_TYPE,
+    "ping": wire.ANSWER_TYPE,
+    "collect": wire.ANSWER_TYPE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +108,6 @@ class Nonces:
     def __init__(self) -> None:
         self._seen: dict[str, OrderedDict[str, int]] = {}
         self._lock = Lock()
-
-    def known(self, signed: Signed) -> bool:
-        """Return whether the nonce came before."""
-        with self._lock:
-            return signed.nonce in self._seen.get(signed.sender, ())
 
     def add(self, signed: Signed, now: float) -> bool:
         """Remember a proved nonce; return whether it is new."""
@@ -176,7 +178,7 @@ class HttpEndpoint:
         self._agents: dict[str, list[Served]] = {}
         self._pool = ThreadPoolExecutor(self.limits.threads, "onceward-http-in")
         self._in_flight = 0
-        self._slots = set[tuple[str, str, str]]()
+        self._slots = set[_Slot]()
         self._denials = Denials()
         self.app = Starlette(
             routes=[
@@ -210,16 +212,17 @@ class HttpEndpoint:
 
     async def _parcels(self, request: Request) -> Response:
         limit = self.limits.parcel_bytes
-        return await self._answer(request, _take_parcel, wire.CONTENT_TYPE, limit)
+        return await self._answer(request, "parcels", _take_parcel, limit)
 
     async def _ping(self, request: Request) -> Response:
-        return await self._answer(request, _take_ping, wire.ANSWER_TYPE, NOTICE_MAX)
+        return await self._answer(request, "ping", _take_ping, NOTICE_MAX)
 
     async def _collect(self, request: Request) -> Response:
         """Hold the question of a peer until a parcel waits for it, and answer with that."""
         try:
-            served, signed = self._look(request, wire.ANSWER_TYPE)
-            body = await self._body(request, served, signed, self.limits.parcel_bytes)
+            served, signed = self._look(request, "collect")
+            slot = _slot(request, served, signed, "collect")
+            body = await self._body(request, slot, served, signed, self.limits.parcel_bytes)
             loop = asyncio.get_running_loop()
             work = loop.run_in_executor(self._pool, _asked, served, signed, bytes(body.text))
             work.add_done_callback(lambda _: body.release())
@@ -234,10 +237,11 @@ class HttpEndpoint:
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)
 
-    async def _answer(self, request: Request, take: Take, media: str, limit: int) -> Response:
+    async def _answer(self, request: Request, verb: Verb, take: Take, limit: int) -> Response:
         try:
-            served, signed = self._look(request, media)
-            body = await self._body(request, served, signed, limit)
+            served, signed = self._look(request, verb)
+            slot = _slot(request, served, signed, verb)
+            body = await self._body(request, slot, served, signed, limit)
             return await self._taken(served, signed, body, take)
         except _Denied as denied:
             headers = denied.headers | {"connection": "close"}
@@ -245,8 +249,8 @@ class HttpEndpoint:
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)
 
-    def _look(self, request: Request, media: str) -> tuple[Served, Signed]:
-        """Judge the head of a request, before a byte of its body is read."""
+    def _look(self, request: Request, verb: Verb) -> tuple[Served, Signed]:
+        """Prove the head of a request, before a byte of its body is read."""
         signed, name = Signed.read(request.headers), request.path_params["name"]
         if signed is None:
             raise _Denied(HTTPStatus.UNAUTHORIZED)
@@ -256,21 +260,16 @@ class HttpEndpoint:
             self._denials.tell(why, agent=name, peer=signed.sender, known=False)
             raise _Denied(HTTPStatus.UNAUTHORIZED)
         served = there[-1]
-        _secrets(served, signed)
-        off = served.clock.now() // 1000 - signed.timestamp
-        if abs(off) > WINDOW:
-            raise _unknown(served, signed, "clock: it was signed at another time", f" by {off} s")
-        if served.nonces.known(signed):
-            raise _unknown(served, signed, "it came before")
+        _prove_head(served, signed, verb)
         inflated = request.headers.get("content-encoding", "identity") != "identity"
-        if inflated or request.headers.get("content-type") != media:
+        if inflated or request.headers.get("content-type") != MEDIA[verb]:
             raise _Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         return served, signed
 
-    async def _body(self, request: Request, served: Served, signed: Signed, limit: int) -> _Body:
-        """Read a body within all limits; each peer sends one at a time from one place."""
-        place = request.client.host if request.client else ""
-        slot = (signed.sender, served.name, place)
+    async def _body(
+        self, request: Request, slot: _Slot, served: Served, signed: Signed, limit: int
+    ) -> _Body:
+        """Read a body within all limits; a peer sends one of a verb at a time from one place."""
         if slot in self._slots:
             raise _Denied(HTTPStatus.TOO_MANY_REQUESTS, headers=AGAIN)
         body = _Body(self, slot)
@@ -321,6 +320,19 @@ class HttpEndpoint:
         self._pool.shutdown()
 
 
+class _Slot(NamedTuple):
+    """One request is read at a time for each of these."""
+
+    sender: str
+    agent: str
+    verb: Verb
+    place: str
+
+
+def _slot(request: Request, served: Served, signed: Signed, verb: Verb) -> _Slot:
+    return _Slot(signed.sender, served.name, verb, request.client.host if request.client else "")
+
+
 class _Larger(Exception):
     """A body is larger than may be read."""
 
@@ -328,7 +340,7 @@ class _Larger(Exception):
 class _Body:
     """A body that is being read, with the place and the bytes that it takes."""
 
-    def __init__(self, endpoint: HttpEndpoint, slot: tuple[str, str, str]) -> None:
+    def __init__(self, endpoint: HttpEndpoint, slot: _Slot) -> None:
         self._endpoint, self._slot = endpoint, slot
         self.text, self._reserved = bytearray(), 0
 
@@ -417,16 +429,30 @@ def _handed(served: Served, signed: Signed, parcel: Parcel | None) -> tuple[byte
     return body, signed_headers(secrets, served.name, signed.nonce, now, body)
 
 
-def _prove(served: Served, signed: Signed, body: bytes) -> tuple[bytes, ...]:
-    """Return the secrets of the pair; raises _Denied where the body is not proved, or replayed."""
+def _prove_head(served: Served, signed: Signed, verb: Verb) -> None:
+    """Raise _Denied unless a peer with a key here signed the head lately, and for this once."""
     secrets = _secrets(served, signed)
-    if not signed.proves(secrets, body):
-        ours = " or ".join(map(fingerprint, secrets))
-        why = "key: it is not signed with the one that is here"
-        raise _unknown(served, signed, why, f", {ours}: compare onceward keys ls")
+    if not signed.proves_head(secrets, served.name, verb):
+        raise _not_signed(served, signed, secrets)
+    off = served.clock.now() // 1000 - signed.timestamp
+    if abs(off) > WINDOW:
+        raise _unknown(served, signed, "clock: it was signed at another time", f" by {off} s")
     if not served.nonces.add(signed, served.clock.now() // 1000):
         raise _unknown(served, signed, "it came before")
+
+
+def _prove(served: Served, signed: Signed, body: bytes) -> tuple[bytes, ...]:
+    """Return the secrets of the pair; raises _Denied where the body is not proved."""
+    secrets = _secrets(served, signed)
+    if not signed.proves(secrets, body):
+        raise _not_signed(served, signed, secrets)
     return secrets
+
+
+def _not_signed(served: Served, signed: Signed, secrets: tuple[bytes, ...]) -> _Denied:
+    ours = " or ".join(map(fingerprint, secrets))
+    why = "key: it is not signed with the one that is here"
+    return _unknown(served, signed, why, f", {ours}: compare onceward keys ls")
 
 
 def _secrets(served: Served, signed: Signed) -> tuple[bytes, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from onceward.model.names import AGENT
+from onceward.model.names import is_agent_name
 from onceward.transports.keys import sign_all, verify
 
 FROM: Final = "onceward-from"
@@ -16,6 +16,8 @@ FROM: Final = "onceward-from"
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
+HEAD: Final = "onceward-head"
+"""Header that signs a request's head: it is proved before a byte of the body is read."""
 NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 SECONDS: Final = re.compile(r"[0-9]{1,12}")
 SIGNATURE_MAX: Final = 1024
@@ -31,19 +33,27 @@ class Signed:
     nonce: str
     timestamp: int
     signature: str
+    head: str = ""
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> Self | None:
         """Return the headers where each is there and of its form, else None."""
         sender, nonce = headers.get(FROM, ""), headers.get(ID, "")
         seconds, signature = headers.get(TIMESTAMP, ""), headers.get(SIGNATURE, "")
+        head = headers.get(HEAD, "")
         formed = (
-            AGENT.fullmatch(sender)
+            is_agent_name(sender)
             and NONCE.fullmatch(nonce)
             and SECONDS.fullmatch(seconds)
             and 0 < len(signature) <= SIGNATURE_MAX
+            and len(head) <= SIGNATURE_MAX
         )
-        return cls(sender, nonce, int(seconds), signature) if formed else None
+        return cls(sender, nonce, int(seconds), signature, head) if formed else None
+
+    def proves_head(self, secrets: Sequence[bytes], recipient: str, verb: str) -> bool:
+        """Return whether one of *secrets* signed this head, for that agent and verb."""
+        text = _head_text(self.sender, recipient, verb)
+        return verify(secrets, self.nonce, self.timestamp, text, self.head)
 
     def proves(self, secrets: Sequence[bytes], body: bytes) -> bool:
         """Return whether *body* was signed by one of *secrets*, with this nonce and time."""
@@ -65,3 +75,15 @@ def signed_headers(
         TIMESTAMP: str(timestamp),
         SIGNATURE: sign_all(secrets, nonce, timestamp, body),
     }
+
+
+def head_signature(
+    secrets: Sequence[bytes], asked: tuple[str, str, str], nonce: str, timestamp: int
+) -> dict[str, str]:
+    """Return the header that signs the head of a request: its sender, recipient and verb."""
+    return {HEAD: sign_all(secrets, nonce, timestamp, _head_text(*asked))}
+
+
+def _head_text(sender: str, recipient: str, verb: str) -> bytes:
+    """Return what is signed of a head; no body of ours begins like it."""
+    return f"onceward-head {verb} {sender} {recipient}".encode()

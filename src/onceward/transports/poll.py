@@ -42,6 +42,8 @@ LATELY: Final = 2 * HOLD
 """Seconds after its last question after which a ping calls a peer away."""
 GONE: Final = 5.0
 """Seconds after its last question after which a peer counts as gone."""
+AGAIN: Final = 0.05
+"""Seconds before a question is asked again that came while the one before was being read."""
 PAUSES: Final = (1.0, 30.0)
 """Shortest and longest pause in seconds after a question that failed; it doubles."""
 
@@ -297,6 +299,9 @@ class Asking:
         )
         body = encode_notice(question) + b"\n" + answer
         found = self._http.collect(self._url, name, self._peer, body)
+        if found is None:
+            self._stopping.wait(AGAIN)
+            return answer
         if not found.startswith(b"["):
             return b""
         parcel = wire.decode_parcel(found)

@@ -161,7 +161,7 @@ GOOD_LINES: Final = tuple(
     f"{name}: %{name}%".encode()
     for name in (
         *("onceward-from", "webhook-id", "webhook-timestamp", "webhook-signature"),
-        *("content-type", "content-length", "host"),
+        *("onceward-head", "content-type", "content-length", "host"),
     )
 )
 odd_lines = st.sampled_from(
@@ -196,10 +196,11 @@ odd_lines = st.sampled_from(
 VARIANTS: Final = tuple(
     (name, f"{name}: {value}".encode())
     for name, values in {
-        "onceward-from": ("b", "A", "a, a", "a\0", "", "%onceward-from%"),
+        "onceward-from": ("b", "A", "all", "a, a", "a\0", "", "%onceward-from%"),
         "webhook-id": ("x", "%webhook-id%, %webhook-id%", "0" * 32, "%webhook-id%"),
         "webhook-timestamp": ("1", "-1", "%webhook-timestamp%.0", "now", "%webhook-timestamp%"),
         "webhook-signature": ("v1,AAAA", "v1a,x", "", "v1,AAAA %webhook-signature%"),
+        "onceward-head": ("v1,AAAA", "", "%webhook-signature%"),
         "content-type": ("text/plain", "%content-type%; charset=x"),
         "content-length": ("0", "-1", "1e3", "9" * 30, "%content-length%, %content-length%"),
     }.items()

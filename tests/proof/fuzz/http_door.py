@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from tests.transports.over_http import request_headers
+
 from onceward.model import wire
 from onceward.model.clock import SystemClock
 from onceward.model.frame import digest
@@ -18,7 +20,6 @@ from onceward.model.settings import Settings
 from onceward.transports import TransportContext
 from onceward.transports.http_endpoint import HttpLimits
 from onceward.transports.http_listener import HttpListener
-from onceward.transports.http_signing import new_nonce, signed_headers
 from onceward.transports.keys import Keys
 
 SEP: Final = b"\x1f"
@@ -83,8 +84,8 @@ class HttpDoor:
 
     def _ask(self, raw: bytes) -> set[int]:
         """Make one request; return the statuses of the answers."""
-        now = SystemClock().now() // 1000
-        signed = signed_headers(self._secrets, "a", new_nonce(), now, BODY)
+        signed = request_headers(self._secrets, BODY, sender="a", recipient="b")
+        del signed["content-type"]
         request, before = _request(raw, signed), len(self._taken)
         found = {int(each) for each in STATUS.findall(self._answer(request))}
         took = len(self._taken) - before

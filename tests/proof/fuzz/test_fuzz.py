@@ -93,13 +93,13 @@ def test_an_answer_for_other_frames_is_found(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_door_without_a_lock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that takes any signature is caught by a head with another one."""
     monkeypatch.setattr(Signed, "proves", lambda *_: True)
+    monkeypatch.setattr(Signed, "proves_head", lambda *_: True)
 
     assert "taken 1 times" in fuzz_one("http_door", 50, 1)[1]
 
 
 def test_a_door_that_takes_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that forgets which requests came is caught by one that comes twice."""
-    monkeypatch.setattr(http_endpoint.Nonces, "known", lambda *_: False)
     monkeypatch.setattr(http_endpoint.Nonces, "add", lambda *_: True)
 
     assert "taken 2 times" in fuzz_one("http_door", 50, 1)[1]
@@ -109,9 +109,9 @@ def test_a_door_that_stumbles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that fails at a head that it did not expect is caught by its status."""
     known = http_endpoint.HttpEndpoint._look
 
-    def look(self: Any, request: Any, media: str) -> Any:
+    def look(self: Any, request: Any, verb: Any) -> Any:
         int(request.headers.get("webhook-timestamp", "0"))
-        return known(self, request, media)
+        return known(self, request, verb)
 
     monkeypatch.setattr(http_endpoint.HttpEndpoint, "_look", look)
 
