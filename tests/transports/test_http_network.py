@@ -123,3 +123,51 @@ def test_an_unread_parcel_is_given_up(tmp_path: Path) -> None:
         stop.set()
         thread.join()
     way.close()
+
+
+def test_transports_of_a_process_share_their_connections(tmp_path: Path) -> None:
+    """Two transports push on one connection, one after the other, also after one was closed."""
+    with served(tmp_path) as there:
+        first, second = there.transport(), there.transport()
+        pushed = a_parcel()
+        verdicts = [first.deliver(there.url, pushed).verdict]
+        verdicts.append(second.deliver(there.url, pushed).verdict)
+        first.close()
+        verdicts.append(second.deliver(there.url, pushed).verdict)
+        found = there.server.connections()
+
+    assert ["accepted", "duplicate", "duplicate"] == verdicts
+    assert found is not None
+    assert 1 == found.peers
+
+
+def test_closing_a_transport_ends_its_own_pushes_only(tmp_path: Path) -> None:
+    """A push of another transport of the process goes on."""
+    errors, verdicts = list[str](), list[str]()
+    Keys(tmp_path).create("bob")
+    stuck = HttpTransport(context(tmp_path, "alice", deliver_timeout=60))
+
+    def push() -> None:
+        try:
+            stuck.deliver(deaf, a_parcel())
+        except Unreachable as error:
+            errors.append(str(error))
+
+    (tmp_path / "served").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server, served(tmp_path / "served") as there:
+        deaf = f"http://127.0.0.1:{server.getsockname()[1]}"
+        other, pusher = there.transport(), Thread(target=push)
+        pushed = a_parcel()
+        verdicts.append(other.deliver(there.url, pushed).verdict)
+        pusher.start()
+        connection, _ = server.accept()
+        connection.recv(1)
+        stuck.close()
+        verdicts.append(other.deliver(there.url, pushed).verdict)
+        pusher.join()
+        connection.close()
+        found = there.server.connections()
+
+    assert (["this transport was closed"], ["accepted", "duplicate"]) == (errors, verdicts)
+    assert found is not None
+    assert 1 == found.peers

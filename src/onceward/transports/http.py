@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httpcore2
@@ -27,7 +27,7 @@ from onceward.model.notices import NOTICE_MAX, Notice, decode_notice, encode_not
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import quoted
 from onceward.transports.base import Features, TransportContext
-from onceward.transports.http_network import ERRORS, Network
+from onceward.transports.http_network import ERRORS, Connector, Network
 from onceward.transports.http_signing import (
     WINDOW,
     Signed,
@@ -37,11 +37,14 @@ from onceward.transports.http_signing import (
 )
 from onceward.transports.http_urls import check_url
 from onceward.transports.keys import Keys, fingerprint
+from onceward.transports.shared import Shared
 
 PARCEL_MAX: Final = 8 << 20
 """Largest parcel in bytes that is pushed, and that a listener takes by default."""
 IDLE: Final = 20.0
 """Seconds for which an idle connection is kept; a listener keeps it for longer."""
+IDLE_MAX: Final = 128
+"""Most idle connections of this process that are kept, for each scheme and set of certificates."""
 BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 MEANINGS: Final[dict[int, str]] = {
     401: "it does not know us, by name, key or clock: see onceward peers ping",
@@ -79,8 +82,8 @@ class HttpTransport:
         self._context, self._settings = context, context.settings
         self._keys = Keys(context.folder)
         self._network, self._lock = Network(), Lock()
-        self._pools: dict[str, httpcore2.ConnectionPool] = {}
-        """By the scheme of a url."""
+        self._used: dict[str, tuple[_Pool, httpcore2.ConnectionPool]] = {}
+        """The pools that are entered, by the scheme of a url."""
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* may be that of a home; reach nothing."""
@@ -195,43 +198,73 @@ class HttpTransport:
         return round(1000 * self._settings.retry_cap)
 
     def _open_pool(self, scheme: str) -> httpcore2.ConnectionPool:
-        with self._lock:
-            pool = self._pools.get(scheme)
-            if pool is None:
-                pool = self._pools[scheme] = httpcore2.ConnectionPool(
-                    self._tls(scheme),
-                    max_connections=None,
-                    max_keepalive_connections=self._settings.carriers,
-                    keepalive_expiry=IDLE,
-                    network_backend=self._network,
-                )
-            return pool
-
-    def _tls(self, scheme: str) -> ssl.SSLContext | None:
-        """Return how certificates are checked; raises Unreachable where a file cannot be read."""
         settings = self._settings
-        if not settings.http_ca and not settings.http_certificate:
-            return _usual_authorities() if scheme == "https" else None
-        what = f"http_ca {settings.http_ca}"
-        try:
-            context = ssl.create_default_context(cafile=settings.http_ca or None)
-            if settings.http_certificate:
-                what = f"http_certificate {settings.http_certificate} with its key"
-                context.load_cert_chain(
-                    settings.http_certificate, settings.http_certificate_key or None
+        with self._lock:
+            if (found := self._used.get(scheme)) is None:
+                trust = _Trust(
+                    settings.http_ca,
+                    settings.http_certificate,
+                    settings.http_certificate_key,
                 )
-        except OSError as error:
-            msg = f"certificate: the file of {what} cannot be used: {error}"
-            raise Unreachable(msg) from error
-        return context
+                shared = _pool(scheme, trust)
+                found = self._used[scheme] = (shared, shared.enter())
+            return found[1]
 
     def close(self) -> None:
         """End the pushes under way and close the connections; safe to call twice."""
         if self._network.close():
             with self._lock:
-                pools, self._pools = self._pools, {}
-            for pool in pools.values():
-                pool.close()
+                used, self._used = self._used, {}
+            for shared, _ in used.values():
+                shared.leave()
+
+
+class _Trust(NamedTuple):
+    """The files by which a server and this client prove themselves."""
+
+    authorities: str
+    certificate: str
+    key: str
+
+
+_Pool = Shared[httpcore2.ConnectionPool]
+_pools: dict[tuple[str, _Trust], _Pool] = {}
+_pools_lock: Final = Lock()
+
+
+def _pool(scheme: str, trust: _Trust) -> _Pool:
+    """Return the connections that all transports of this process with the same files share."""
+    with _pools_lock:
+        return _pools.setdefault(
+            (scheme, trust),
+            Shared(lambda: _new_pool(_tls(scheme, trust)), httpcore2.ConnectionPool.close),
+        )
+
+
+def _tls(scheme: str, trust: _Trust) -> ssl.SSLContext | None:
+    """Return how certificates are checked; raises Unreachable where a file cannot be read."""
+    if not trust.authorities and not trust.certificate:
+        return _usual_authorities() if scheme == "https" else None
+    what = f"http_ca {trust.authorities}"
+    try:
+        context = ssl.create_default_context(cafile=trust.authorities or None)
+        if trust.certificate:
+            what = f"http_certificate {trust.certificate} with its key"
+            context.load_cert_chain(trust.certificate, trust.key or None)
+    except OSError as error:
+        msg = f"certificate: the file of {what} cannot be used: {error}"
+        raise Unreachable(msg) from error
+    return context
+
+
+def _new_pool(tls: ssl.SSLContext | None) -> httpcore2.ConnectionPool:
+    return httpcore2.ConnectionPool(
+        tls,
+        max_connections=None,
+        max_keepalive_connections=IDLE_MAX,
+        keepalive_expiry=IDLE,
+        network_backend=Connector(),
+    )
 
 
 def _usual_authorities() -> ssl.SSLContext:

@@ -26,12 +26,13 @@ ERRORS: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.Time
 _Address = tuple[Any, ...]
 
 
-class Network(httpcore2.NetworkBackend):
+class Network:
     """
-    The connections of a transport.
+    The exchanges of a transport, on connections that all transports of the process share.
 
     A thread makes one exchange at a time, and waits for all of it no longer than the exchange
-    may take. Closing ends exchanges under way, also those that wait for a name.
+    may take. Closing ends exchanges under way, also those that wait for a name; connections that
+    others use stay as they are.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,6 @@ class Network(httpcore2.NetworkBackend):
         self._closed, self._under_way = False, 0
         self._sockets: set[socket.socket] = set()
         self._lookups: set[Future[list[_Address]]] = set()
-        self._this = threading.local()
 
     @contextmanager
     def exchange(self, within: float) -> Iterator[None]:
@@ -53,7 +53,8 @@ class Network(httpcore2.NetworkBackend):
         with self._changed:
             self._check_open()
             self._under_way += 1
-        self._this.ends = time.monotonic() + within
+        _this.network, _this.ends = self, time.monotonic() + within
+        _this.socket = None
         try:
             yield
         except ERRORS as error:
@@ -66,8 +67,10 @@ class Network(httpcore2.NetworkBackend):
             raise
         finally:
             with self._changed:
+                self._sockets.discard(_this.socket)
                 self._under_way -= 1
                 self._changed.notify_all()
+            _this.network = _this.socket = None
 
     def close(self) -> bool:
         """End exchanges under way; return whether none is left, which is true soon."""
@@ -80,48 +83,15 @@ class Network(httpcore2.NetworkBackend):
                     socket.socket.shutdown(made, socket.SHUT_RDWR)
             return self._changed.wait_for(lambda: not self._under_way, CLOSE_WITHIN)
 
-    def left(self) -> float:
-        """Return the seconds that are left to this thread's exchange; raises TimeoutError."""
-        seconds: float = self._this.ends - time.monotonic()
-        if seconds <= 0:
-            raise TimeoutError
-        return seconds
+    def use(self, made: socket.socket) -> None:
+        """Shut a socket down when the transport is closed while this exchange uses it."""
+        with self._changed:
+            self._check_open()
+            self._sockets.discard(_this.socket)
+            self._sockets.add(made)
+        _this.socket = made
 
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ARG002 - the exchange has its own
-        local_address: str | None = None,  # noqa: ARG002 - as the system chooses
-        socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - none are given
-    ) -> httpcore2.NetworkStream:
-        """Connect to a host, by name or number."""
-        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
-            addresses = self._addresses(host, port)
-            for nth, address in enumerate(addresses, 1):
-                last = nth == len(addresses)
-                try:
-                    return self._connected(address, self.left() if last else NEXT_ADDRESS)
-                except OSError:
-                    if last:
-                        raise
-            msg = f"{host} has no address"
-            raise OSError(msg)
-
-    def _connected(self, address: _Address, within: float) -> _Stream:
-        family, kind, protocol, _, place = address
-        made = socket.socket(family, kind, protocol)
-        self.keep(made)
-        try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.settimeout(min(within, self.left()))
-            made.connect(place)
-        except BaseException:
-            self.drop(made)
-            raise
-        return _Stream(self, made)
-
-    def _addresses(self, host: str, port: int) -> list[_Address]:
+    def addresses(self, host: str, port: int) -> list[_Address]:
         """Look a host up on a thread of its own: the system's resolver knows no deadline."""
         with suppress(socket.gaierror):
             return _resolved(host, port, socket.AI_NUMERICHOST)
@@ -133,28 +103,12 @@ class Network(httpcore2.NetworkBackend):
             Thread(
                 target=_look_up, args=(found, host, port), name="onceward-look-up", daemon=True
             ).start()
-            return found.result(self.left())
+            return found.result(_left())
         except CancelledError as error:
             raise OSError from error
         finally:
             with self._changed:
                 self._lookups.discard(found)
-
-    def keep(self, made: socket.socket, instead: socket.socket | None = None) -> None:
-        """Shut a socket down when the transport is closed, *instead* of another one."""
-        with self._changed:
-            if self._closed:
-                made.close()
-            self._check_open()
-            self._sockets.add(made)
-            if instead is not None:
-                self._sockets.discard(instead)
-
-    def drop(self, made: socket.socket) -> None:
-        """Close a socket."""
-        with self._changed:
-            self._sockets.discard(made)
-            made.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -162,16 +116,74 @@ class Network(httpcore2.NetworkBackend):
             raise Unreachable(msg)
 
 
+_this = threading.local()
+"""Of each thread: the network of its exchange, when that ends, and the socket that it uses."""
+
+
+def _use(made: socket.socket) -> float:
+    """Note that this thread's exchange uses a socket; return the seconds that are left to it."""
+    if _this.socket is not made:
+        _this.network.use(made)
+    return _left()
+
+
+def _left() -> float:
+    """Return the seconds that are left to this thread's exchange; raises TimeoutError."""
+    seconds: float = _this.ends - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return seconds
+
+
+class Connector(httpcore2.NetworkBackend):
+    """Connects to servers, on the thread of the exchange that needs a connection."""
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ARG002 - the exchange has its own
+        local_address: str | None = None,  # noqa: ARG002 - as the system chooses
+        socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - none are given
+    ) -> httpcore2.NetworkStream:
+        """Connect to a host, by name or number."""
+        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+            addresses = _this.network.addresses(host, port)
+            for nth, address in enumerate(addresses, 1):
+                last = nth == len(addresses)
+                try:
+                    return _connected(address, _left() if last else NEXT_ADDRESS)
+                except OSError:
+                    if last:
+                        raise
+            msg = f"{host} has no address"
+            raise OSError(msg)
+
+
+def _connected(address: _Address, within: float) -> _Stream:
+    family, kind, protocol, _, place = address
+    made = socket.socket(family, kind, protocol)
+    try:
+        left = _use(made)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.settimeout(min(within, left))
+        made.connect(place)
+    except BaseException:
+        made.close()
+        raise
+    return _Stream(made)
+
+
 class _Stream(httpcore2.NetworkStream):
     """A connection that waits no longer than the exchange of the thread that uses it."""
 
-    def __init__(self, network: Network, made: socket.socket) -> None:
-        self._network, self._socket = network, made
+    def __init__(self, made: socket.socket) -> None:
+        self._socket = made
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
         """Return bytes that came, at least one before the end."""
         with _told(httpcore2.ReadTimeout, httpcore2.ReadError):
-            self._socket.settimeout(self._network.left())
+            self._socket.settimeout(_use(self._socket))
             return self._socket.recv(max_bytes)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
@@ -179,12 +191,12 @@ class _Stream(httpcore2.NetworkStream):
         rest = memoryview(buffer)
         with _told(httpcore2.WriteTimeout, httpcore2.WriteError):
             while rest:
-                self._socket.settimeout(self._network.left())
+                self._socket.settimeout(_use(self._socket))
                 rest = rest[self._socket.send(rest) :]
 
     def close(self) -> None:
         """Close the connection."""
-        self._network.drop(self._socket)
+        self._socket.close()
 
     def start_tls(
         self,
@@ -194,18 +206,16 @@ class _Stream(httpcore2.NetworkStream):
     ) -> httpcore2.NetworkStream:
         """Agree on TLS; from now on the connection is that of the stream that is returned."""
         with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
-            plain = self._socket
             self._socket = ssl_context.wrap_socket(
-                plain, server_hostname=server_hostname, do_handshake_on_connect=False
+                self._socket, server_hostname=server_hostname, do_handshake_on_connect=False
             )
-            self._network.keep(self._socket, plain)
             try:
-                self._socket.settimeout(self._network.left())
+                self._socket.settimeout(_use(self._socket))
                 self._socket.do_handshake()
             except BaseException:
                 self.close()
                 raise
-        return _Stream(self._network, self._socket)
+        return _Stream(self._socket)
 
     def get_extra_info(self, info: str) -> Any:
         """Return what the pool asks: whether an idle connection has been ended by the server."""
