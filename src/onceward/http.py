@@ -1,6 +1,7 @@
 """Serve agents over HTTP, with a server of their own or in your app; needs ``onceward[http]``."""
 
 try:
+    from onceward.transports.http_connections import ConnectionStats
     from onceward.transports.http_endpoint import HttpEndpoint, HttpLimits
     from onceward.transports.http_listener import HttpListener
     from onceward.transports.poll import PollListener
@@ -8,4 +9,4 @@ except ModuleNotFoundError as error:
     msg = f"onceward.http needs {error.name}, which is not installed: pip install 'onceward[http]'"
     raise ModuleNotFoundError(msg, name=error.name) from error
 
-__all__ = ["HttpEndpoint", "HttpLimits", "HttpListener", "PollListener"]
+__all__ = ["ConnectionStats", "HttpEndpoint", "HttpLimits", "HttpListener", "PollListener"]

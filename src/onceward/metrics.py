@@ -9,6 +9,7 @@ try:
         text_of,
     )
     from onceward.observe.file_metrics import FileMetrics
+    from onceward.observe.listener_metrics import ListenerMetrics
     from onceward.observe.message_metrics import MessageMetrics
 except ModuleNotFoundError as error:
     msg = (
@@ -19,6 +20,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "FileMetrics",
+    "ListenerMetrics",
     "MessageMetrics",
     "MetricsServer",
     "are_ready",

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from tests.children import ONCEWARD, Child
 from tests.transports.over_http import scripted
+from tests.waiting import until
 
 from onceward import Postbox
 from onceward.http import HttpListener
 from onceward.keys import Keys
+from onceward.model.clock import SystemClock
 
 Cli = Callable[..., Any]
 
@@ -331,6 +333,67 @@ def test_a_file_that_cannot_be_served_is_said_once(cli: Cli, home: Path) -> None
         told[1].startswith("serving bob at"),
         told[2] == "serving carl, too\n",
     ]
+
+
+def test_agents_beyond_the_open_files_are_named(cli: Cli, home: Path) -> None:
+    """A process that may open too few files says which agents it leaves; it serves the others."""
+    far, names = _made(home / "far"), [f"agent{n:02}" for n in range(40)]
+    for name in names:
+        Postbox(far / f"{name}.db", agent=name, start=False).close()
+    Keys(far).add("shop", Keys(home).create("agent00"))
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
+    serve = f"{code}; from onceward.cli import main; main()"
+    words = ["serve", far, "--listen", "http://127.0.0.1:0"]
+    left, said = [], ""
+    with Child([sys.executable, "-c", serve, *words], "stderr") as child:
+        while not said.startswith("serving "):
+            said = child.read()
+            left.append(said)
+        url = said.partition(" at ")[2].partition(";")[0].strip()
+        with Postbox(home / "shop.db", agent="shop") as shop:
+            shop.peers.register("agent00", url)
+            shop.send("agent00", "hello")
+            waits = shop.flush(timeout=60)
+        child.stop()
+
+    served = said.removeprefix("serving ").partition(" at ")[0].split(", ")
+    assert 0 == waits
+    assert names == sorted([*served, *(Path(each.split(".db")[0]).name for each in left[:-1])])
+    assert {True} == {
+        "may have 256 files open" in each and "ulimit -n" in each for each in left[:-1]
+    }
+
+
+def test_the_doctor_tells_the_connections_of_a_listener(cli: Cli, home: Path) -> None:
+    """While a home is served, its connections are a finding; those it refused are a warning."""
+    far = _made(home / "far")
+    cli("init", "bob", "--home", far)
+    words = ("--listen", "http://127.0.0.1:0", "--connections", 16)
+    with serving(far, *words) as child:
+        url = url_of(child)
+        [mark] = until(lambda: list((far / "listening").glob("*")))
+        calm = cli("doctor", far / "bob.db", "--json").json
+        told = json.loads(mark.read_text()) | {"refused": 3, "refused_at": SystemClock().now()}
+        mark.write_text(json.dumps(told))
+        full = cli("doctor", far / "bob.db", "--json").json
+    found = [
+        each for one in (calm, full) for each in one["findings"] if each["check"] == "connections"
+    ]
+
+    assert ["ok", "warning"] == [each["level"] for each in found]
+    assert f"at {url} has 0 of 16 connections" in found[0]["found"]
+    assert "it has told 3 to come again" in found[1]["found"]
+    assert [] == list((far / "listening").glob("*"))
+
+
+@pytest.mark.parametrize("number", [0, 10**9])
+def test_a_number_of_connections_that_cannot_be_is_refused(
+    cli: Cli, home: Path, number: int
+) -> None:
+    """Each connection is an open file, of which a process may have so many."""
+    done = cli("serve", home, "--listen", "http://127.0.0.1:0", "--connections", number)
+
+    assert (2, True) == (done.code, "ulimit -n" in done.err)
 
 
 @pytest.mark.parametrize("command", ["serve {home}", "relay {home}/shop.db"])

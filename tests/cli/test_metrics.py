@@ -98,6 +98,8 @@ def test_a_served_home_has_an_address_for_metrics_alone(shop: Postbox, home: Pat
     assert 'onceward_paused{agent="billing"} 0.0' in text
     assert 'onceward_paused{agent="shop"} 0.0' in text
     assert 'onceward_commit_duration_seconds_bucket{agent="shop"' in text
+    for name in ("connections", "connections_max", "refused_total", "displaced_total"):
+        assert f"onceward_listener_{name}{{" in text
 
 
 def test_each_process_of_a_team_has_a_port() -> None:

@@ -162,6 +162,22 @@ def answer_of(connection: socket.socket) -> bytes:
     return found
 
 
+def whole_answer(connection: socket.socket) -> bytes:
+    """Read one answer from a connection that stays open."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        found += connection.recv(65536)
+    top, _, body = found.partition(b"\r\n\r\n")
+    [length] = [
+        int(line.split(b":")[1])
+        for line in top.lower().split(b"\r\n")
+        if line.startswith(b"content-length:")
+    ]
+    while len(body) < length:
+        body += connection.recv(65536)
+    return top + b"\r\n\r\n" + body
+
+
 Reply = Callable[["Asked"], tuple[int, dict[str, str], bytes]]
 
 

@@ -17,6 +17,7 @@ from tests.proof.seed import size
 from onceward import Postbox
 from onceward.db import descriptors
 from onceward.db.file_checks import file_key
+from onceward.db.file_limit import DESCRIPTORS
 from onceward.errors import OutOfDescriptors
 from onceward.transports import file_slots
 from onceward.transports.file_slots import FileSlots, Opened, Slot
@@ -109,7 +110,7 @@ def test_a_recipient_costs_three_descriptors(tmp_path: Path) -> None:
             for side in descriptors.SIDE_FILES
         ]
 
-    assert [1] * len(names) * file_slots.DESCRIPTORS == held
+    assert [1] * len(names) * DESCRIPTORS == held
 
 
 def test_a_process_without_descriptors_blames_no_peer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -20,7 +21,9 @@ from tests.transports.over_http import (
     raw,
     request_headers,
     served,
+    whole_answer,
 )
+from tests.waiting import until
 
 from onceward.errors import (
     Busy,
@@ -382,7 +385,7 @@ def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sent", [b"", b"POST /v1", head({"a": "b"})[:-2]])
 def test_slow_heads_are_cut_off(tmp_path: Path, sent: bytes) -> None:
     """Connections without a whole head are closed in time, and hold no other up."""
-    with served(tmp_path, limits=HttpLimits(header_timeout=0.05, connections=8)) as there:
+    with served(tmp_path, limits=HttpLimits(header_timeout=0.05, connections=16)) as there:
         slow = [raw(there.url) for _ in range(8)]
         for connection in slow:
             connection.sendall(sent)
@@ -428,17 +431,78 @@ def test_a_body_that_is_not_wanted_is_not_awaited(
         assert answer_of(connection).startswith(b"HTTP/1.1 " + status)
 
 
-def test_connections_are_bounded(tmp_path: Path) -> None:
-    """A connection beyond the most that there may be is closed at once."""
-    with served(tmp_path, limits=HttpLimits(connections=2)) as there:
+def test_a_stranger_of_longest_standing_makes_room(tmp_path: Path) -> None:
+    """Beyond the most of an address the oldest unproved connection is told to come again."""
+    with served(tmp_path, limits=HttpLimits(connections=4)) as there:
+        strangers = [raw(there.url) for _ in range(6)]
+        told = [answer_of(each) for each in strangers[:4]]
+        status = there.post(BODY, there.signed(BODY)).status_code
+        found = there.server.connections()
+        for each in strangers:
+            each.close()
+
+    assert [True] * 4 == [
+        each.startswith(b"HTTP/1.1 503 ") and b"\r\nretry-after: 1\r\n" in each for each in told
+    ]
+    assert 200 == status
+    assert found is not None
+    assert (4, 5) == (found.most, found.refused)
+
+
+def test_a_resting_connection_makes_room(tmp_path: Path) -> None:
+    """Where peers' connections rest, the one that has rested longest is closed for a new one."""
+    limits = HttpLimits(connections=2, connections_of_an_address=2)
+    with served(tmp_path, limits=limits) as there:
+        length = {"content-length": str(len(BODY))}
         first, second = raw(there.url), raw(there.url)
         for connection in (first, second):
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-            connection.recv(65536)
-        with raw(there.url) as third:
-            assert b"" == answer_of(third)
+            connection.sendall(head(there.signed(BODY) | length) + BODY)
+            assert whole_answer(connection).startswith(b"HTTP/1.1 200 ")
+        third = there.post(BODY, there.signed(BODY)).status_code
+        ended = answer_of(first)
+        second.sendall(head(there.signed(BODY) | length) + BODY)
+        going_on = whole_answer(second)
+        found = there.server.connections()
         first.close()
         second.close()
+
+    assert (200, b"") == (third, ended)
+    assert going_on.startswith(b"HTTP/1.1 200 ")
+    assert found is not None
+    assert (0, 1) == (found.refused, found.displaced)
+
+
+def test_a_stranger_with_many_connections_stops_no_pair(tmp_path: Path) -> None:
+    """Beside 500 connections of a stranger at the same address each parcel of a pair is taken."""
+    with ExitStack() as stack, served(tmp_path, limits=HttpLimits(connections=200)) as there:
+        for _ in range(500):
+            stack.enter_context(raw(there.url)).sendall(b"POST /v1")
+        until(lambda: (found := there.server.connections()) is not None and found.refused == 400)
+        pushed = a_parcel()
+        sent = [there.transport().deliver(there.url, pushed).verdict for _ in range(20)]
+        found = there.server.connections()
+
+    assert ["accepted", *["duplicate"] * 19] == sent
+    assert found is not None
+    assert found.strangers <= 100
+
+
+def test_questions_are_counted_apart(tmp_path: Path) -> None:
+    """A question that is held takes no connection's place; beyond the most it comes again."""
+    question = (
+        encode_notice(Notice(kind="collect", sender="alice", recipient="bob", limit=10_000)) + b"\n"
+    )
+    path = "/v1/agents/bob/collect"
+    with served(tmp_path, limits=HttpLimits(connections=2, questions=1)) as there:
+        length = {"content-length": str(len(question))}
+        with raw(there.url) as held:
+            held.sendall(head(there.signed(question, "collect") | length, path) + question)
+            until(lambda: (found := there.server.connections()) is not None and found.held == 1)
+            second = there.post(question, there.signed(question, "collect"), path)
+            parcel = there.post(BODY, there.signed(BODY))
+
+    assert (503, "1") == (second.status_code, second.headers["retry-after"])
+    assert 200 == parcel.status_code
 
 
 def test_a_large_head_is_refused(there: Served) -> None:

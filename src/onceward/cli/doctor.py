@@ -30,14 +30,14 @@ def doctor(
     Examine files and their surroundings; each finding names its cure.
 
     It examines the SQLite library, permissions, file system, other processes that hold the file,
-    schema version, the WAL, the clock, pause, breakers, keys, peers on other machines, the streams
-    of NATS servers, dead letters, schedules, limits, and messages that wait although they could be
-    delivered or handled, or that wait for another agent's reply. It also writes: one durable commit
-    that stores the time and changes nothing else. Exit code 1 if any finding is serious. onceward
-    check examines the content. With --repair it first mends what it can, and prints each change:
-    file modes, leases of ended processes, leases that end a month or more ahead, and positions past
-    the last message. Of several files only findings that are not ok are printed, with the path in
-    front.
+    schema version, the WAL, the clock, pause, breakers, keys, connections of listeners, peers on
+    other machines, the streams of NATS servers, dead letters, schedules, limits, and messages that
+    wait although they could be delivered or handled, or that wait for another agent's reply. It
+    also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
+    any finding is serious. onceward check examines the content. With --repair it first mends what
+    it can, and prints each change: file modes, leases of ended processes, leases that end a month
+    or more ahead, and positions past the last message. Of several files only findings that are not
+    ok are printed, with the path in front.
 
     Columns: check, level, found, cure; of changes: check, change.
 
@@ -115,6 +115,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield findings.pause(health, path)
         yield from findings.breakers(found, path)
         yield from findings.keys(path)
+        yield from findings.connections(path)
         yield from findings.machines(box)
         yield from findings.nats(box)
         yield findings.dead_letters(health, path)

@@ -15,6 +15,7 @@ from onceward import Health, Postbox
 from onceward.cli import queries
 from onceward.cli.durations import ago
 from onceward.cli.handles import holders, writer
+from onceward.cli.listener_mark import LATELY, listeners
 from onceward.cli.readonly import Look, pending
 from onceward.db.connection import check_version
 from onceward.db.environment import disabled_by_environment, load_settings
@@ -228,6 +229,23 @@ def keys(path: Path) -> Iterator[Finding]:
             yield warning("keys", said, f"onceward keys rotate {key.peer}")
     if all(key.mode_ok and key.count for key in found):
         yield ok("keys", f"{len(found)} keys, each for its owner only" if found else "none")
+
+
+def connections(path: Path) -> Iterator[Finding]:
+    """Examine the connections of the processes that listen for the agents of the home."""
+    now = SystemClock().now()
+    for each in listeners(path.parent):
+        taken, most = each["strangers"] + each["peers"], each["most"]
+        said = (
+            f"process {each['pid']} at {each['url']} has {taken} of {most} connections,"
+            f" and holds {each['held']} of {each['most_held']} questions"
+        )
+        if now - each["refused_at"] > LATELY:
+            yield ok("connections", said)
+            continue
+        refused = f"{said}; it has told {each['refused']} to come again"
+        cure = "raise ulimit -n, or give --connections; strangers are in its log"
+        yield warning("connections", refused, cure)
 
 
 def machines(box: Postbox) -> Iterator[Finding]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self
 
 from onceward import Postbox
 from onceward.cli.exit_codes import SIGNAL, NothingThere, Usage
+from onceward.cli.listener_mark import ListenerMark
 from onceward.cli.listening import Listening, is_http
 from onceward.cli.measuring import Measuring, Watch
 from onceward.cli.output import document, note
@@ -18,7 +20,8 @@ from onceward.cli.serve import tell
 from onceward.cli.shipping import Shipping
 from onceward.cli.signals import stops
 from onceward.cli.target import Answer, home_folder
-from onceward.errors import StoreError
+from onceward.db.file_limit import descriptors_left, files_limit
+from onceward.errors import StoreError, StoreFault
 from onceward.model.names import DIRECTORY
 
 ANSWER = Answer()
@@ -27,6 +30,10 @@ SHIPPING: Final = Shipping()
 MEASURING: Final = Measuring()
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for new files."""
+MARK_EVERY: Final = 10
+"""Looks between two notes of how the connections stand."""
+ROOM: Final = 64
+"""Files that the process keeps for connections; an agent that would need them is not served."""
 
 
 def serve(
@@ -66,11 +73,15 @@ def serve(
             msg = f"no agent's file is in {folder}: {cure}"
             raise NothingThere(msg)
         _refuse_unknown(listening.ask or (), boxes)
-        watch = stack.enter_context(measuring.serving(boxes, [folder]))
+        over_http: list[Any] = [*listeners] if is_http(listening.listen) else []
+        watch = stack.enter_context(measuring.serving(boxes, [folder], over_http))
         stack.enter_context(stops(told))
+        marks = [ListenerMark(folder, each) for each in over_http]
+        for mark in marks:
+            stack.callback(mark.remove)
         names = ", ".join(box.agent for box in boxes)
         note(f"serving {names}{_where(listening, listeners)}; interrupt to stop")
-        number = _next_signal(told, open_files, watch)
+        number = _next_signal(told, open_files, watch, marks)
         name = signal.Signals(number).name
         note(f"{name}, stopping")
         agents = sorted(box.agent for box in open_files.boxes.values())
@@ -95,15 +106,31 @@ def _refuse_unknown(peers: Iterable[str], boxes: list[Postbox]) -> None:
             raise NothingThere(msg)
 
 
-def _next_signal(told: SimpleQueue[int], files: _HomeFiles, watch: Watch) -> int:
-    """Wait for a signal; serve agents that are created meanwhile."""
-    while True:
+def _next_signal(
+    told: SimpleQueue[int], files: _HomeFiles, watch: Watch, marks: list[ListenerMark]
+) -> int:
+    """Wait for a signal; serve agents that are created meanwhile, and mark how it goes."""
+    for look in count():
+        if look % MARK_EVERY == 0:
+            for mark in marks:
+                mark.write()
         try:
             return told.get(timeout=LOOK_EVERY)
         except Empty:
             for box in files.look():
                 watch(box)
                 note(f"serving {box.agent}, too")
+    raise AssertionError  # count() has no end
+
+
+def _keep_room(path: Path) -> None:
+    """Raise StoreFault where opening one more file would leave none for connections."""
+    if not descriptors_left(ROOM):
+        msg = (
+            f"{path}: this process may have {files_limit()} files open, and the rest is for"
+            " connections: raise its limit (ulimit -n)"
+        )
+        raise StoreFault(msg)
 
 
 class _HomeFiles:
@@ -137,6 +164,7 @@ class _HomeFiles:
     def _opened(self, path: Path) -> Postbox | None:
         """Open a file; say once why it cannot be served, as while it is being created."""
         try:
+            _keep_room(path)
             asking = self._listening.asking(path, all_of_them=False)
             box = Postbox(path, listeners=[*self._listeners, *asking])
         except StoreError as error:

@@ -16,6 +16,7 @@ from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.options import Quiet, Several
 from onceward.cli.output import note
 from onceward.cli.readonly import views
+from onceward.db.file_limit import raise_files_limit
 
 if TYPE_CHECKING:
     from onceward.http import HttpListener, PollListener
@@ -40,6 +41,8 @@ class Listening:
     """Take connections only with a certificate of these authorities (mTLS)."""
     behind_proxy: Annotated[bool, Quiet] = False
     """Listen with plain http for other machines: a proxy in front speaks https."""
+    connections: Annotated[int | None, Quiet] = None
+    """Most connections that are open at a time. Default: a quarter of the open files allowed."""
     ask: Several = None
     """Ask this peer for parcels, at its url of http, as none can call us; may be repeated."""
 
@@ -49,13 +52,19 @@ class Listening:
             return []
         if self.listen.startswith("nats:"):
             return [self._at_nats(self.listen)]
+        limit = raise_files_limit()
+        if self.connections is not None and not 0 < self.connections < limit:
+            msg = f"--connections is 1 to {limit - 1}, below the files that may be open (ulimit -n)"
+            raise Usage(msg)
+        found = _http()
         return [
-            _http().HttpListener(
+            found.HttpListener(
                 self.listen,
                 certfile=str(self.certfile or ""),
                 keyfile=str(self.keyfile or ""),
                 client_ca=str(self.client_ca or ""),
                 behind_proxy=self.behind_proxy,
+                limits=found.HttpLimits(connections=self.connections),
             )
         ]
 
@@ -89,8 +98,10 @@ class Listening:
             note(f"{box.agent}: {', '.join(left)} ask for their parcels; they are left to {where}")
 
     def _at_nats(self, url: str) -> NatsListener:
-        if any((self.certfile, self.keyfile, self.client_ca, self.behind_proxy)):
-            msg = "--certfile, --keyfile, --client-ca and --behind-proxy are for https"
+        given = (self.certfile, self.keyfile, self.client_ca, self.behind_proxy, self.connections)
+        if any(given):
+            names = "--certfile, --keyfile, --client-ca, --behind-proxy and --connections"
+            msg = f"{names} are for https"
             raise Usage(msg)
         if find_spec("nats") is None:
             msg = "--listen needs an extra: pip install 'onceward[nats]'"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
@@ -16,6 +16,9 @@ from onceward import Postbox
 from onceward.cli.exit_codes import Usage
 from onceward.cli.options import Several
 from onceward.cli.output import note
+
+if TYPE_CHECKING:
+    from onceward.http import HttpListener
 
 Watch = Callable[[Postbox], None]
 TOKEN: Final = "ONCEWARD_METRICS_TOKEN"  # noqa: S105 - the name of a variable
@@ -32,9 +35,16 @@ class Measuring:
     """A message type that durations are measured for by itself; may be repeated."""
 
     @contextmanager
-    def serving(self, boxes: Iterable[Postbox], places: Iterable[Path]) -> Iterator[Watch]:
+    def serving(
+        self,
+        boxes: Iterable[Postbox],
+        places: Iterable[Path],
+        listeners: Iterable[HttpListener] = (),
+    ) -> Iterator[Watch]:
         """
         Measure *boxes*, and serve that and the metrics of the files in *places* for a block.
+
+        The connections of *listeners* are among them.
 
         Yields a function that measures one postbox more. Nothing is loaded and nothing is
         measured where no address is given.
@@ -51,6 +61,7 @@ class Measuring:
             from onceward import metrics  # noqa: PLC0415 - an extra
         registry = metrics.new_registry()
         registry.register(metrics.FileMetrics(places))
+        registry.register(metrics.ListenerMetrics(listeners))
         measured = metrics.MessageMetrics(registry, types=self.metrics_type or ())
         opened = list(boxes)
         server = metrics.MetricsServer(

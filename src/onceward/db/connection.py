@@ -14,6 +14,7 @@ from urllib.parse import quote
 import apsw
 
 from onceward.db.file_checks import canonical
+from onceward.db.file_limit import descriptors_left, files_limit
 from onceward.errors import (
     Busy,
     InvalidArgument,
@@ -245,7 +246,7 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
         case (
             apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError()
         ):
-            return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
+            return _not_opened(error, path)
         case (
             apsw.IOError() | apsw.NoMemError() | apsw.ProtocolError() | apsw.ConnectionClosedError()
         ):
@@ -253,6 +254,16 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
         case apsw.ConstraintError() if MARK in str(error):
             return _raised(str(error).partition(MARK)[2])
     return error
+
+
+def _not_opened(error: apsw.Error, path: Path | str) -> ReadOnlyStore | StoreFault:
+    """Return why a file cannot be opened or written: by this process's limit, or its rights."""
+    if isinstance(error, apsw.CantOpenError) and not descriptors_left():
+        return StoreFault(
+            f"{path}: this process may have {files_limit()} files open and has no further one:"
+            " raise its limit (ulimit -n), or open fewer files; nothing was written"
+        )
+    return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
 
 
 def translate_own_error(error: BaseException, path: Path | str = "") -> BaseException:

@@ -9,6 +9,7 @@ from typing import Final
 
 from onceward.db import open_files
 from onceward.db.file_checks import file_key
+from onceward.db.file_limit import descriptors_left
 from onceward.errors import (
     InvalidArgument,
     OncewardError,
@@ -20,7 +21,7 @@ from onceward.errors import (
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import error_text
 from onceward.transports.base import Features
-from onceward.transports.file_slots import Opened, descriptors_left, slots
+from onceward.transports.file_slots import Opened, slots
 
 SCHEME: Final = "file:"
 

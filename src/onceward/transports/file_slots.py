@@ -19,13 +19,12 @@ from pathlib import Path
 from threading import Condition, Lock
 from typing import Final, NamedTuple
 
+from onceward.db.file_limit import DESCRIPTORS, descriptors_left, files_limit
 from onceward.errors import OncewardError, OutOfDescriptors
 from onceward.transports.base import Accept
 
 OPEN_MAX: Final = 1024
 """Most files that are kept open to deliver to."""
-DESCRIPTORS: Final = 3
-"""Descriptors of such a file: database, WAL and shared memory."""
 SHARE: Final = 2
 """All such files together use at most one of this many parts of RLIMIT_NOFILE."""
 KEPT: Final = 128
@@ -258,28 +257,7 @@ class FileSlots:
 
 def files_allowed() -> int:
     """Return how many files this process may have open to deliver to."""
-    try:
-        import resource  # noqa: PLC0415 - not on all platforms
-    except ImportError:
-        return OPEN_MAX
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return OPEN_MAX
-    return max(1, min(OPEN_MAX, limit // (SHARE * DESCRIPTORS)))
-
-
-def descriptors_left() -> bool:
-    """Return whether this process can still open a database: file, WAL, shared memory, journal."""
-    taken: list[int] = []
-    try:
-        for _ in range(DESCRIPTORS + 1):
-            taken.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - those before an error count
-    except OSError:
-        return False
-    finally:
-        for number in taken:
-            os.close(number)
-    return True
+    return max(1, min(OPEN_MAX, files_limit() // (SHARE * DESCRIPTORS)))
 
 
 def _out(why: str) -> OutOfDescriptors:

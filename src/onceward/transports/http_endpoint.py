@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Condition, Lock
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -54,6 +54,8 @@ DRAINED: Final = 4
 NONCES_MAX: Final = 10_000
 """Most nonces that are remembered for one sender; beyond that its stream alone judges."""
 AGAIN: Final = {"retry-after": "1"}
+CONNECTION: Final = "onceward.connection"
+"""Where the state of a request names its connection, which a server of ours counts."""
 Verb = Literal["parcels", "ping", "collect"]
 MEDIA: Final[dict[Verb, str]] = {
     "parcels": wire.CONTENT_TYPE,
@@ -74,8 +76,17 @@ class HttpLimits:
     """Longest time for a body to arrive."""
     threads: int = 8
     """Threads that prove and accept."""
-    connections: int = 200
-    """Most connections of an ``HttpListener``; your own server bounds its own."""
+    connections: int | None = None
+    """
+    Most connections of an ``HttpListener``, without those that hold a question.
+
+    Default: a quarter of the files that the process may open, 4,096 at most. Your own server
+    bounds its own.
+    """
+    questions: int | None = None
+    """Most questions for parcels that it holds; default: a quarter of the files, at most 8,192."""
+    connections_of_an_address: int | None = None
+    """Most of its connections from one address on which nothing is proved; default: half."""
     header_timeout: Span = 10.0
     """Longest time for a head to arrive at an ``HttpListener``."""
 
@@ -180,12 +191,14 @@ class HttpEndpoint:
         self._in_flight = 0
         self._slots = set[_Slot]()
         self._denials = Denials()
+        self.full: Callable[[], bool] = lambda: False
+        """Whether the server in front takes no further connection."""
         self.app = Starlette(
             routes=[
                 Route("/v1/agents/{name}/parcels", self._parcels, methods=["POST"]),
                 Route("/v1/agents/{name}/ping", self._ping, methods=["POST"]),
                 Route("/v1/agents/{name}/collect", self._collect, methods=["POST"]),
-                Route("/healthz", _healthz, methods=["GET"]),
+                Route("/healthz", self._healthz, methods=["GET"]),
             ]
         )
         self.app.router.redirect_slashes = False  # it would send a caller to any host it names
@@ -227,6 +240,7 @@ class HttpEndpoint:
             work = loop.run_in_executor(self._pool, _asked, served, signed, bytes(body.text))
             work.add_done_callback(lambda _: body.release())
             place, seconds = await asyncio.shield(work)
+            _hold(request)
             parcel = await _held(request, place, seconds)
             answer = loop.run_in_executor(self._pool, _handed, served, signed, parcel)
             told, headers = await answer
@@ -261,6 +275,8 @@ class HttpEndpoint:
             raise _Denied(HTTPStatus.UNAUTHORIZED)
         served = there[-1]
         _prove_head(served, signed, verb)
+        if (connection := _connection(request)) is not None:
+            connection.proved()
         inflated = request.headers.get("content-encoding", "identity") != "identity"
         if inflated or request.headers.get("content-type") != MEDIA[verb]:
             raise _Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
@@ -314,6 +330,9 @@ class HttpEndpoint:
         work.add_done_callback(lambda _: body.release())
         taken, headers = await asyncio.shield(work)
         return Response(taken.body, taken.status, headers, wire.ANSWER_TYPE)
+
+    async def _healthz(self, _: Request) -> Response:
+        return JSONResponse({"status": "full" if self.full() else "ok"})
 
     def close(self) -> None:
         """End the threads."""
@@ -381,8 +400,23 @@ class Binding:
             self._endpoint.remove(self._served.pop())
 
 
-async def _healthz(_: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+class _Counted(Protocol):
+    """A connection that a server of ours counts."""
+
+    def proved(self) -> None: ...
+    def hold(self) -> bool: ...
+
+
+def _connection(request: Request) -> _Counted | None:
+    """Return the connection of a request; None where another server than ours has it."""
+    found: _Counted | None = request.scope.get("state", {}).get(CONNECTION)
+    return found
+
+
+def _hold(request: Request) -> None:
+    """Count a question as held; raises _Denied where too many are."""
+    if (connection := _connection(request)) is not None and not connection.hold():
+        raise _Denied(HTTPStatus.SERVICE_UNAVAILABLE, headers=AGAIN)
 
 
 async def _held(request: Request, place: Place, seconds: float) -> Parcel | None:

@@ -1,4 +1,4 @@
-"""Bound the connections of a server: their number, and the time for a head or a handshake."""
+"""The protocol of a server whose connections are counted, and timed until a head has come."""
 
 from __future__ import annotations
 
@@ -8,36 +8,59 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from onceward.transports.http_connections import Connections
+from onceward.transports.http_endpoint import CONNECTION
+
 HANDSHAKE_TIMEOUT: Final = 10.0
 """Longest TLS handshake in seconds."""
+LINGER: Final = 1.0
+"""Seconds for which the client of a connection that was refused may read why."""
+REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\n"
+    b"retry-after: 1\r\nconnection: close\r\ncontent-length: 10\r\n\r\nnot taken\n"
+)
 
 
-def guarded(*, header_timeout: float, connections: int) -> type[asyncio.Protocol]:
-    """Return the protocol of a server with at most so many connections."""
+def guarded(*, header_timeout: float, connections: Connections) -> type[asyncio.Protocol]:
+    """Return the protocol of a server whose connections are counted in *connections*."""
     return type(
-        "GuardedProtocol",
-        (_Guarded,),
-        {"header_timeout": header_timeout, "most_connections": connections},
+        "GuardedProtocol", (Guarded,), {"header_timeout": header_timeout, "counted": connections}
     )
 
 
-class _Guarded(H11Protocol):
-    """Close a connection whose head takes too long, and any beyond the most there may be."""
+class Guarded(H11Protocol):
+    """Close a connection whose head takes too long; refuse what is beyond the most there may be."""
 
     header_timeout = 10.0
-    most_connections = 200
+    counted: Connections
     _timer: asyncio.TimerHandle | None = None
+    _refused = False
+
+    @property
+    def place(self) -> str:
+        """Return the address of the client."""
+        return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
         super().connection_made(transport)
-        if len(self.connections) > self.most_connections:
-            transport.abort()
-            return
+        self.app_state = self.app_state | {CONNECTION: self}
         self._arm()
+        self.counted.add(self)
+
+    def proved(self) -> None:
+        """Count this connection as one of a peer, from a request's head that was proved."""
+        self.counted.works(self)
+
+    def hold(self) -> bool:
+        """Count the question of this connection as held; return whether there is room for it."""
+        return self.counted.hold(self)
 
     def data_received(self, data: bytes) -> None:
         """Wait for the head to be whole; the endpoint bounds the body."""
+        if self._refused:
+            return
+        self.counted.hears(self)
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             self._arm()
@@ -46,14 +69,34 @@ class _Guarded(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Close a connection whose request was answered before its body came: it may never come."""
+        self.counted.rests(self)
         unread = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
         if unread:
             self.transport.close()
 
+    def refuse(self) -> None:
+        """Tell the client to come again, and close once it has read that."""
+        self._refused = True
+        self._disarm()
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # an answer that is still being made is not written
+        self.transport.write(REFUSAL)
+        if not self.transport.can_write_eof():  # TLS: what is unread may cost the client the answer
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER, self.transport.abort)
+
+    def leave(self) -> None:
+        """Close a connection that rests: its client makes another one for its next request."""
+        self._disarm()
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._disarm()
+        self.counted.discard(self)
         super().connection_lost(exc)
 
     def _arm(self) -> None:

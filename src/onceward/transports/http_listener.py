@@ -14,6 +14,7 @@ import uvicorn
 from onceward.errors import InvalidArgument
 from onceward.model.times import seconds
 from onceward.transports.base import Accept, TransportContext
+from onceward.transports.http_connections import Connections, ConnectionStats
 from onceward.transports.http_endpoint import Binding, HttpEndpoint, HttpLimits
 from onceward.transports.http_guard import GuardedLoop, guarded
 from onceward.transports.http_urls import is_loopback
@@ -51,6 +52,7 @@ class HttpListener:
         self._scheme, self._host, self._port = _place(url, certfile, behind_proxy=behind_proxy)
         self._tls = (certfile, keyfile or certfile, client_ca)
         self.endpoint = HttpEndpoint(limits)
+        self._connections: Connections | None = None
         self._shared = Shared(self._start, _stop)
 
     @property
@@ -62,6 +64,10 @@ class HttpListener:
     def __call__(self, context: TransportContext) -> SharedBinding:
         """Return the listener of one postbox."""
         return SharedBinding(self, self.endpoint(context))
+
+    def connections(self) -> ConnectionStats | None:
+        """Return the numbers of its connections; None before it was started."""
+        return None if self._connections is None else self._connections.stats()
 
     def start(self) -> None:
         """
@@ -109,11 +115,15 @@ class HttpListener:
 
     def _config(self) -> uvicorn.Config:
         (certfile, keyfile, client_ca), limits = self._tls, self.endpoint.limits
+        counted = Connections(
+            limits.connections, limits.questions, limits.connections_of_an_address
+        )
+        self._connections, self.endpoint.full = counted, lambda: counted.stats().full
         return uvicorn.Config(
             self.endpoint.app,
             http=guarded(
                 header_timeout=seconds("header_timeout", limits.header_timeout),
-                connections=limits.connections,
+                connections=counted,
             ),
             ws="none",
             lifespan="off",
