@@ -10,9 +10,8 @@ from typing import Any
 import readers
 from pieces import code, flow, page, table
 
-from onceward import spark
-from onceward.fleet import columns, opening
-from onceward.spark import options, sink
+from onceward.fleet import columns, opening, spark
+from onceward.fleet.spark import options, sink
 
 SOURCE = Path(spark.__file__)
 OWN = {
@@ -126,7 +125,7 @@ def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
             "them as streams, and sends rows as messages. Everywhere below, a fleet is a glob, a "
             "folder, or a list of these. Braces are alternatives: `/fleet/{a,b}/*.db`.",
         ),
-        "## Functions of `onceward.spark`",
+        "## Functions of `onceward.fleet.spark`",
         *_functions(),
         "## Options of reading",
         flow(

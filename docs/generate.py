@@ -26,7 +26,7 @@ from pieces import code, flow, page, table
 
 import onceward
 from onceward import errors
-from onceward.model import events, parcel, settings, states, vocabulary
+from onceward.message import events, parcel, settings, states, vocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
@@ -459,12 +459,12 @@ def _moves(moves: dict[tuple[str, str], str]) -> str:
 
 def has_command() -> bool:
     """Return whether the command line is installed."""
-    return importlib.util.find_spec("onceward.cli.app") is not None
+    return importlib.util.find_spec("onceward.ops.cli.app") is not None
 
 
 def command_page() -> str:
     """Return the page of the command, from its own help."""
-    from onceward import cli  # noqa: PLC0415 - an extra
+    from onceward.ops import cli  # noqa: PLC0415 - an extra
 
     parts = [
         f"## {name}\n\n```text\n{text.rstrip()}\n```" for name, text in cli.help_pages().items()

@@ -31,10 +31,10 @@ class Field:
 
 ASYNC_MODULES = (
     "onceward.api.aio",
-    "onceward.runtime.runs.run",
-    "onceward.runtime.message",
-    "onceward.runtime.batch_context",
-    "onceward.runtime.context",
+    "onceward.features.runs.run",
+    "onceward.core.handle.message",
+    "onceward.core.handle.batch_context",
+    "onceward.core.handle.context",
 )
 """Modules of async classes: their names for the sync ones are looked up in this order."""
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from onceward import Postbox
-from onceward.model import wire
-from onceward.model.clock import SystemClock
+from onceward.message import wire
+from onceward.message.clock import SystemClock
 from onceward.transports import Frame
 
 MEANING = {

@@ -18,7 +18,7 @@ from typing import IO, Final, Self
 ENDS_WITHIN: Final = 60.0
 DUMPS_WITHIN: Final = 10.0
 PYTHON: Final = (sys.executable,)
-ONCEWARD: Final = (sys.executable, "-m", "onceward.cli")
+ONCEWARD: Final = (sys.executable, "-m", "onceward.ops.cli")
 
 
 class Child(subprocess.Popen[str]):

@@ -18,8 +18,8 @@ import apsw
 import pytest
 
 from onceward.errors import OncewardError
-from onceward.observe.reading import Rows, reading
-from onceward.store import invariants
+from onceward.features.checks import invariants
+from onceward.ops.observe.reading import Rows, reading
 from onceward.testing import Harness
 
 SAID = "said"

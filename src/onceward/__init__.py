@@ -11,32 +11,32 @@ import typing as _typing
 if _typing.TYPE_CHECKING:
     from onceward import errors
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncPostbox, AsyncSession
-    from onceward.api.channels import Channel
-    from onceward.api.mailboxes import HandlerTransaction, Mailbox
     from onceward.api.postbox import Postbox
     from onceward.api.session import Session
+    from onceward.core.handle.agent import Agent
+    from onceward.core.handle.batch_context import AsyncBatchContext, BatchContext
+    from onceward.core.handle.context import AsyncContext, AsyncTransaction, Context
+    from onceward.core.handle.depends import Depends
+    from onceward.core.handle.message import AsyncMessage, Message
+    from onceward.core.send.block import Transaction
+    from onceward.core.send.fanout import SendResult
+    from onceward.core.upkeep.health import Health
+    from onceward.core.views import DeadLetter, Page
     from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-    from onceward.model.body import Msg
-    from onceward.model.record import MessageRecord
-    from onceward.model.retry import RetryPolicy
-    from onceward.model.send_options import SendOptions
-    from onceward.model.settings import Settings
-    from onceward.model.tick import Tick
-    from onceward.model.ticket import Ticket
-    from onceward.runtime.agent import Agent
-    from onceward.runtime.batch_context import AsyncBatchContext, BatchContext
-    from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
-    from onceward.runtime.depends import Depends
-    from onceward.runtime.fanout import SendResult
-    from onceward.runtime.message import AsyncMessage, Message
-    from onceward.runtime.runs.run import AsyncRun, Run
-    from onceward.runtime.transaction import Transaction
-    from onceward.store.directory.channels import ChannelConfig
-    from onceward.store.health import Health
-    from onceward.store.mailbox_readers import Start
-    from onceward.store.queries import DeadLetter, Page
-    from onceward.store.repairs import Repair
-    from onceward.store.schedules import Schedule
+    from onceward.features.channels.api import Channel
+    from onceward.features.channels.directory import ChannelConfig
+    from onceward.features.checks.repairs import Repair
+    from onceward.features.mailboxes.api import HandlerTransaction, Mailbox
+    from onceward.features.mailboxes.mailbox_readers import Start
+    from onceward.features.runs.run import AsyncRun, Run
+    from onceward.features.schedules.schedules import Schedule
+    from onceward.features.schedules.tick import Tick
+    from onceward.message.body import Msg
+    from onceward.message.record import MessageRecord
+    from onceward.message.retry import RetryPolicy
+    from onceward.message.send_options import SendOptions
+    from onceward.message.settings import Settings
+    from onceward.message.ticket import Ticket
 
 __all__ = [
     "Agent",
@@ -84,47 +84,47 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Agent": "runtime.agent",
-    "AsyncBatchContext": "runtime.batch_context",
+    "Agent": "core.handle.agent",
+    "AsyncBatchContext": "core.handle.batch_context",
     "AsyncChannel": "api.aio",
-    "AsyncContext": "runtime.context",
+    "AsyncContext": "core.handle.context",
     "AsyncMailbox": "api.aio",
-    "AsyncMessage": "runtime.message",
+    "AsyncMessage": "core.handle.message",
     "AsyncPostbox": "api.aio",
-    "AsyncRun": "runtime.runs.run",
+    "AsyncRun": "features.runs.run",
     "AsyncSession": "api.aio",
-    "AsyncTransaction": "runtime.context",
-    "BatchContext": "runtime.batch_context",
-    "Channel": "api.channels",
-    "ChannelConfig": "store.directory.channels",
-    "Context": "runtime.context",
-    "DeadLetter": "store.queries",
-    "Depends": "runtime.depends",
+    "AsyncTransaction": "core.handle.context",
+    "BatchContext": "core.handle.batch_context",
+    "Channel": "features.channels.api",
+    "ChannelConfig": "features.channels.directory",
+    "Context": "core.handle.context",
+    "DeadLetter": "core.views",
+    "Depends": "core.handle.depends",
     "Drop": "errors",
-    "HandlerTransaction": "api.mailboxes",
-    "Health": "store.health",
-    "Mailbox": "api.mailboxes",
-    "Message": "runtime.message",
-    "MessageRecord": "model.record",
-    "Msg": "model.body",
+    "HandlerTransaction": "features.mailboxes.api",
+    "Health": "core.upkeep.health",
+    "Mailbox": "features.mailboxes.api",
+    "Message": "core.handle.message",
+    "MessageRecord": "message.record",
+    "Msg": "message.body",
     "OncewardError": "errors",
     "OutcomeUnknown": "errors",
-    "Page": "store.queries",
+    "Page": "core.views",
     "Postbox": "api.postbox",
     "Reject": "errors",
-    "Repair": "store.repairs",
+    "Repair": "features.checks.repairs",
     "Retry": "errors",
-    "RetryPolicy": "model.retry",
-    "Run": "runtime.runs.run",
-    "Schedule": "store.schedules",
-    "SendOptions": "model.send_options",
-    "SendResult": "runtime.fanout",
+    "RetryPolicy": "message.retry",
+    "Run": "features.runs.run",
+    "Schedule": "features.schedules.schedules",
+    "SendOptions": "message.send_options",
+    "SendResult": "core.send.fanout",
     "Session": "api.session",
-    "Settings": "model.settings",
-    "Start": "store.mailbox_readers",
-    "Tick": "model.tick",
-    "Ticket": "model.ticket",
-    "Transaction": "runtime.transaction",
+    "Settings": "message.settings",
+    "Start": "features.mailboxes.mailbox_readers",
+    "Tick": "features.schedules.tick",
+    "Ticket": "message.ticket",
+    "Transaction": "core.send.block",
     "errors": "errors",
 }
 """Module by public name: each is loaded with the first use of a name of it."""

@@ -49,7 +49,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 if TYPE_CHECKING:
-    from onceward.model.ticket import Ticket
+    from onceward.message.ticket import Ticket
 
 
 class OncewardError(Exception):

@@ -1,6 +1,6 @@
 """Events that hooks are told of, by ``postbox.on(name, hook)``."""
 
-from onceward.model.events import (
+from onceward.message.events import (
     EVENTS,
     Acked,
     BreakerClosed,

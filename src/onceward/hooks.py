@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from onceward.errors import InvalidArgument
-from onceward.model.clock import iso
-from onceward.model.events import EVENTS, Event, Expired, Polled
-from onceward.model.frame import Frame
-from onceward.model.log import Level, Log, log
-from onceward.model.states import Settlement
-from onceward.model.values import dataclass
+from onceward.message.clock import iso
+from onceward.message.events import EVENTS, Event, Expired, Polled
+from onceward.message.frame import Frame
+from onceward.message.log import Level, Log, log
+from onceward.message.states import Settlement
+from onceward.message.values import dataclass
 
 Hook = Callable[[Event], None]
 ALL: Final = "*"

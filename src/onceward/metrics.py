@@ -1,16 +1,16 @@
 """Metrics for Prometheus, in a program of your own; needs ``onceward[metrics]``."""
 
 try:
-    from onceward.observe.exposition import (
+    from onceward.ops.observe.exposition import (
         MetricsServer,
         are_ready,
         asgi_app,
         new_registry,
         text_of,
     )
-    from onceward.observe.file_metrics import FileMetrics
-    from onceward.observe.listener_metrics import ListenerMetrics
-    from onceward.observe.message_metrics import MessageMetrics
+    from onceward.ops.observe.file_metrics import FileMetrics
+    from onceward.ops.observe.listener_metrics import ListenerMetrics
+    from onceward.ops.observe.message_metrics import MessageMetrics
 except ModuleNotFoundError as error:
     msg = (
         f"onceward.metrics needs {error.name}, which is not installed:"

@@ -1,8 +1,8 @@
 """Reach agents by way of NATS JetStream, and prepare its servers; needs ``onceward[nats]``."""
 
-from onceward.transports.nats import NatsTransport
-from onceward.transports.nats_listener import NatsListener
-from onceward.transports.nats_setup import (
+from onceward.transports.network.nats import NatsTransport
+from onceward.transports.network.nats_listener import NatsListener
+from onceward.transports.network.nats_setup import (
     NatsStream,
     NatsUser,
     configuration,

@@ -21,9 +21,9 @@ from onceward.hooks import (
     Sending,
     SendOutcome,
 )
-from onceward.model.frame import RESERVED_ATTRIBUTES, check_extension
-from onceward.model.log import log
-from onceward.model.states import Settlement
+from onceward.message.frame import RESERVED_ATTRIBUTES, check_extension
+from onceward.message.log import log
+from onceward.message.states import Settlement
 
 T = TypeVar("T")
 

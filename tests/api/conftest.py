@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from onceward import AsyncMailbox, AsyncPostbox, Postbox
-from onceward.db.database import Database
+from onceward.file.database import Database
 from onceward.testing.clock import ManualClock
 
 

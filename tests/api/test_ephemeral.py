@@ -15,8 +15,8 @@ import pytest
 from tests.children import PYTHON, Child
 
 from onceward import Postbox
-from onceward.db.owner_lock import OwnerLock
 from onceward.errors import Busy
+from onceward.file.owner_lock import OwnerLock
 
 HOLDER = """
 import sys

@@ -7,15 +7,15 @@ import pytest
 from onceward import Context, Message, Postbox, Run, Session, Transaction
 from onceward.api import aio
 from onceward.api.agents import Agents
-from onceward.api.channels import Channel, Channels
 from onceward.api.dead_letters import DeadLetters
-from onceward.api.limits import Limits
-from onceward.api.mailboxes import HandlerTransaction, Mailbox, Mailboxes
 from onceward.api.peers import Peers
-from onceward.api.queues import Queues, Runs
-from onceward.runtime.context import AsyncContext, AsyncTransaction
-from onceward.runtime.message import AsyncMessage
-from onceward.runtime.runs.run import AsyncRun
+from onceward.core.handle.context import AsyncContext, AsyncTransaction
+from onceward.core.handle.message import AsyncMessage
+from onceward.features.channels.api import Channel, Channels
+from onceward.features.limits.api import Limits
+from onceward.features.mailboxes.api import HandlerTransaction, Mailbox, Mailboxes
+from onceward.features.runs.api import Queues, Runs
+from onceward.features.runs.run import AsyncRun
 
 FACES: dict[type, type] = {
     Agents: aio.AsyncAgents,

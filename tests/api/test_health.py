@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.observe.exposition import are_ready
-from onceward.store import health
+from onceward.core.upkeep import health
+from onceward.ops.observe.exposition import are_ready
 from onceward.testing import ManualClock
 
 BREAKER = "UPDATE _onceward_peers SET breaker = 'open' WHERE name = 'b'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onceward import Msg, Postbox
-from onceward.model.retry import exponential
+from onceward.message.retry import exponential
 
 
 class Count(Msg, type="count"):

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.core.accept import mailbox_keys
+from onceward.core.accept.mailbox_keys import supersede
 from onceward.errors import StoreFault
-from onceward.store import mailbox_keys
-from onceward.store.mailbox_keys import supersede
 
 Fill = Callable[..., list[str]]
 ENDED = """

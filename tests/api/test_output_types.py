@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 
 import onceward
-from onceward.api.limits import DropRecord
-from onceward.model import events
-from onceward.store.acknowledgments import Acknowledgment
-from onceward.store.directory.cache import Member
-from onceward.store.directory.channels import ChannelInfo
-from onceward.store.limits import Limit
-from onceward.store.queries import DeadLetter, HistoryEntry, PeerInfo, QueueInfo, RunInfo
+from onceward.core.accept.acknowledgments import Acknowledgment
+from onceward.core.home.cache import Member
+from onceward.core.send.limits import Limit
+from onceward.core.views import DeadLetter, HistoryEntry, PeerInfo, QueueInfo, RunInfo
+from onceward.features.channels.directory import ChannelInfo
+from onceward.features.limits.api import DropRecord
+from onceward.message import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from onceward.db.file_checks import process_id
-from onceward.model.clock import iso
+from onceward.file.file_checks import process_id
+from onceward.message.clock import iso
 
 YEARS = 10 * 366 * 86_400_000
 DEAD = """
-from onceward.db.file_checks import process_id
+from onceward.file.file_checks import process_id
 print(process_id())
 """
 LEASES = {

@@ -14,9 +14,9 @@ import pytest
 
 from onceward import AsyncPostbox, Postbox
 from onceward.api import postbox, routing
-from onceward.db.transaction import StoreTransaction
+from onceward.core.views import PeerInfo
 from onceward.errors import InvalidArgument, StoreClosed
-from onceward.store.queries import PeerInfo
+from onceward.file.transaction import StoreTransaction
 from onceward.testing.clock import ManualClock
 from onceward.transports import (
     Accept,

@@ -19,7 +19,7 @@ from tests.bench.measure import Goal, Lap, Result, alternate, compare
 from tests.bench.plan import Plan
 
 from onceward import Agent, Context, Postbox
-from onceward.model.parcel import Durability
+from onceward.message.parcel import Durability
 
 MESSAGES: Final = 50_000
 BATCH: Final = 100

@@ -28,13 +28,13 @@ from tests.bench.plan import Plan
 from onceward import Postbox
 from onceward.http import HttpListener
 from onceward.keys import Keys
-from onceward.model import wire
-from onceward.model.clock import SystemClock
-from onceward.model.parcel import Durability, Parcel
-from onceward.model.settings import Settings
+from onceward.message import wire
+from onceward.message.clock import SystemClock
+from onceward.message.parcel import Durability, Parcel
+from onceward.message.settings import Settings
 from onceward.testing.builders import build_frame, parcel
 from onceward.transports import TransportContext
-from onceward.transports.http import HttpTransport, SignedRequest
+from onceward.transports.network.http import HttpTransport, SignedRequest
 
 EXCHANGES: Final = 500
 ROUNDS: Final = 3

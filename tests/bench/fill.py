@@ -9,8 +9,8 @@ from typing import Final
 from tests.bench.mail import UNBOUNDED, note
 
 from onceward import Postbox, Transaction
-from onceward.model.frame import digest
-from onceward.model.settings import DAY
+from onceward.message.frame import digest
+from onceward.message.settings import DAY
 
 OUTBOX: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)

@@ -20,13 +20,13 @@ from tests.bench import fill
 from tests.bench.measure import Goal, Lap, Result, alternate, compare
 from tests.bench.plan import Plan
 
-from onceward import Postbox, spark
-from onceward.fleet import files
+from onceward import Postbox
+from onceward.fleet import files, spark
 from onceward.fleet.plan import tasks
-from onceward.model.names import DIRECTORY
-from onceward.spark import follow, gateway
-from onceward.spark.options import Options
-from onceward.spark.positions import Positions
+from onceward.fleet.spark import follow, gateway
+from onceward.fleet.spark.options import Options
+from onceward.fleet.spark.positions import Positions
+from onceward.message.names import DIRECTORY
 
 FILES: Final = 100
 DIFFERENT: Final = 10

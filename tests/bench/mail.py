@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from onceward import Msg, Postbox
-from onceward.model.parcel import Durability
+from onceward.message.parcel import Durability
 
 BODY_BYTES: Final = 512
 UNBOUNDED: Final = 1 << 40

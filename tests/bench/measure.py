@@ -18,7 +18,7 @@ from typing import Any
 
 import apsw
 
-from onceward.db.file_checks import filesystem
+from onceward.file.file_checks import filesystem
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tests.bench.mail import note
 from tests.bench.reconcile import AGE, BEGAN, HEADER, NUMBERS, fill
 
 from onceward.fleet import Rules, reconcile
-from onceward.model.frame import digest
+from onceward.message.frame import digest
 
 ID: Final = "printf('%08x-0000-7000-8000-000000000000', i + :base)"
 GROWN: Final = {

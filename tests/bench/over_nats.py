@@ -21,7 +21,7 @@ from tests.bench.nats import JetStream, server
 from tests.bench.plan import Plan
 
 from onceward import Postbox
-from onceward.transports.nats_listener import NatsListener
+from onceward.transports.network.nats_listener import NatsListener
 
 MESSAGES: Final = 10_000
 ROUNDS: Final = 3

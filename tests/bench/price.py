@@ -23,12 +23,12 @@ from tests.bench.plan import Plan
 from tests.bench.wake import once, receive
 
 from onceward import Postbox
-from onceward.db.group_commit import ReplacedFileDetector
-from onceward.db.notify import Notifier
-from onceward.model.body import encode
-from onceward.model.frame import FrameHeaders, digest, frame_prefix, render_frame
-from onceward.model.ids import new_id
-from onceward.model.parcel import Durability
+from onceward.file.group_commit import ReplacedFileDetector
+from onceward.file.notify import Notifier
+from onceward.message.body import encode
+from onceward.message.frame import FrameHeaders, digest, frame_prefix, render_frame
+from onceward.message.ids import new_id
+from onceward.message.parcel import Durability
 
 INSERT: Final = """
 INSERT INTO _onceward_outbox (id, recipient, session, lane, type, frame, digest, created_at)

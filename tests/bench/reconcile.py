@@ -19,11 +19,11 @@ from tests.bench.measure import Goal, Lap, Result, alternate, compare
 from tests.bench.plan import Plan
 
 from onceward import Postbox
-from onceward.model.frame import digest
-from onceward.model.names import DIRECTORY
+from onceward.message.frame import digest
+from onceward.message.names import DIRECTORY
 
 if TYPE_CHECKING:
-    from onceward.spark.fleet import Fleet
+    from onceward.fleet.spark.fleet import Fleet
 
 MESSAGES: Final = 1_000_000
 PAIRS: Final = 40
@@ -86,8 +86,8 @@ def reconcile(plan: Plan) -> Iterator[Result]:
 
     The rate is of messages, reading to report.
     """
-    from onceward import spark  # noqa: PLC0415 - an extra
-    from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
+    from onceward.fleet import spark  # noqa: PLC0415 - an extra
+    from onceward.fleet.spark.fleet import Fleet  # noqa: PLC0415 - an extra
 
     size = plan.messages(MESSAGES, per_second=100_000)
     couples = PAIRS if plan.seconds is None else FEW
@@ -117,8 +117,8 @@ def reconcile(plan: Plan) -> Iterator[Result]:
 
 def ours(fleet: Fleet, out: Path) -> Lap:
     """Reconcile as the command does: facts, verdicts, figures, Parquet and the page."""
+    from onceward.fleet.spark import reconcile as job  # noqa: PLC0415 - an extra
     from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - an extra
-    from onceward.spark import reconcile as job  # noqa: PLC0415 - an extra
 
     began = time.perf_counter()
     report = job.run(fleet, out, Rules(now=BEGAN + AGE * 24))

@@ -20,7 +20,7 @@ from tests.bench.plan import Plan
 from tests.bench.raw import connect
 
 from onceward import Agent, Postbox, Run
-from onceward.model.vocabulary import QueueMode
+from onceward.message.vocabulary import QueueMode
 
 SESSIONS: Final = 100
 EACH: Final = 100

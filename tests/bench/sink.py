@@ -13,9 +13,9 @@ from typing import Any, Final
 from tests.bench.mail import UNBOUNDED
 
 from onceward import Postbox
+from onceward.core.deliver.transport import Features
 from onceward.errors import Unreachable
-from onceward.model.parcel import Answer, Parcel, Receipt
-from onceward.transports.base import Features
+from onceward.message.parcel import Answer, Parcel, Receipt
 
 URL: Final = "sink:bob"
 

@@ -9,7 +9,7 @@ from typing import Final
 from tests.bench.measure import Goal, Result, alternate, compare, repeat
 from tests.bench.plan import Plan
 
-from onceward.model.topics import TopicIndex, matches
+from onceward.message.topics import TopicIndex, matches
 
 SUBSCRIPTIONS: Final = 10_000
 TOPICS: Final = 1000

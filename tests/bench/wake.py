@@ -17,7 +17,7 @@ from tests.bench.measure import Goal, Result, quantile_ms
 from tests.bench.plan import Plan
 
 from onceward import Agent, Postbox
-from onceward.model.parcel import Durability
+from onceward.message.parcel import Durability
 
 ROUNDS: Final = 100
 WARM: Final = 3

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.cli import main
+from onceward.ops.cli import main
 
 
 @dataclass(frozen=True)

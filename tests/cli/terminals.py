@@ -73,7 +73,7 @@ def terminal(
     env = {**os.environ, "TERM": term}
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         env.pop(name, None)
-    command = [sys.executable, "-m", "onceward.cli", *words]
+    command = [sys.executable, "-m", "onceward.ops.cli", *words]
     process = subprocess.Popen(
         command,
         cwd=folder,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.cli import clone
+from onceward.ops.cli import clone
 
 Cli = Callable[..., Any]
 COMMANDS = [("bench", "tests.bench"), ("prove", "tests.proof")]

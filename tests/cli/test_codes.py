@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox, errors
-from onceward.cli import exit_codes
+from onceward.ops.cli import exit_codes
 
 Cli = Callable[..., Any]
 
@@ -180,7 +180,7 @@ def test_130_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("onceward.cli.app.check_command", interrupt)
+    monkeypatch.setattr("onceward.ops.cli.app.check_command", interrupt)
 
     assert 130 == cli("stats").code
 

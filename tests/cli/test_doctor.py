@@ -12,9 +12,9 @@ import pytest
 from tests.children import PYTHON, Child
 
 from onceward import Agent, Context, Postbox, Run
-from onceward.cli import findings, handles
-from onceward.cli.handles import Holder
-from onceward.model.clock import SystemClock
+from onceward.message.clock import SystemClock
+from onceward.ops.cli import findings, handles
+from onceward.ops.cli.handles import Holder
 from onceward.testing import ManualClock
 
 Cli = Callable[..., Any]

@@ -8,9 +8,9 @@ from typing import Any, get_type_hints
 import pytest
 
 from onceward import Postbox
-from onceward.cli.app import COMMANDS
-from onceward.cli.file_word import GROUPS, OWN, WITHOUT, with_file
-from onceward.cli.target import Where
+from onceward.ops.cli.app import COMMANDS
+from onceward.ops.cli.file_word import GROUPS, OWN, WITHOUT, with_file
+from onceward.ops.cli.target import Where
 
 Cli = Callable[..., Any]
 

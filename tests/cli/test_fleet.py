@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from onceward import Postbox
-from onceward.cli import main
+from onceward.ops.cli import main
 
 WITHOUT: Final = (
-    "import sys; sys.modules['pyspark'] = None; from onceward.cli import main;"
+    "import sys; sys.modules['pyspark'] = None; from onceward.ops.cli import main;"
     " sys.exit(main({tokens!r}))"
 )
 """A process in which the extra is not installed."""

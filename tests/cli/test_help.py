@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from onceward.cli import help_pages
-from onceward.cli.app import COMMANDS, NOUNS, build, summary
-from onceward.cli.examples import EXAMPLES
-from onceward.cli.file_word import with_file
+from onceward.ops.cli import help_pages
+from onceward.ops.cli.app import COMMANDS, NOUNS, build, summary
+from onceward.ops.cli.examples import EXAMPLES
+from onceward.ops.cli.file_word import with_file
 
 Cli = Callable[..., Any]
 GUESTS = {"demo", "bench", "prove"}
@@ -72,11 +72,11 @@ def test_help_imports_no_command() -> None:
     listed, shown = _loaded("--help"), _loaded("stats", "--help")
 
     assert set() == names & listed
-    assert {"onceward.cli.ls"} == names & shown
+    assert {"onceward.ops.cli.ls"} == names & shown
 
 
 def _loaded(*tokens: str) -> set[str]:
-    code = f"import sys; from onceward.cli import main; main({tokens!r}); print(*sys.modules)"
+    code = f"import sys; from onceward.ops.cli import main; main({tokens!r}); print(*sys.modules)"
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     return set(ran.stdout.splitlines()[-1].split())
@@ -128,7 +128,7 @@ def test_a_slip_is_guessed(cli: Cli, tokens: list[str], guess: str) -> None:
 @pytest.mark.parametrize(("library", "word"), [("cyclopts", "stats"), ("rich", "--help")])
 def test_without_the_extra_the_install_line_is_printed(library: str, word: str) -> None:
     """The script exists in every installation, and says what it needs."""
-    code = f"from onceward.cli import main; sys.exit(main([{word!r}]))"
+    code = f"from onceward.ops.cli import main; sys.exit(main([{word!r}]))"
     bare = f"import sys; sys.modules[{library!r}] = None; {code}"
 
     ran = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ from tests.waiting import until
 from onceward import Postbox
 from onceward.http import HttpListener
 from onceward.keys import Keys
-from onceward.model.clock import SystemClock
+from onceward.message.clock import SystemClock
 
 Cli = Callable[..., Any]
 
@@ -342,7 +342,7 @@ def test_agents_beyond_the_open_files_are_named(cli: Cli, home: Path) -> None:
         Postbox(far / f"{name}.db", agent=name, start=False).close()
     Keys(far).add("shop", Keys(home).create("agent00"))
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
-    serve = f"{code}; from onceward.cli import main; main()"
+    serve = f"{code}; from onceward.ops.cli import main; main()"
     words = ["serve", far, "--listen", "http://127.0.0.1:0"]
     left, said = [], ""
     with Child([sys.executable, "-c", serve, *words], "stderr") as child:

@@ -273,7 +273,7 @@ def test_recv_does_not_acknowledge_an_unprinted_message(
         raise BrokenPipeError
 
     with monkeypatch.context() as patch:
-        patch.setattr("onceward.cli.recv.show", broken)
+        patch.setattr("onceward.ops.cli.recv.show", broken)
         ran = cli("recv")
 
     assert (1, 1) == (ran.code, shop.stats()["inbox_pending"])

@@ -12,7 +12,7 @@ import pytest
 from tests.children import ONCEWARD, Child
 
 from onceward import Postbox
-from onceward.cli.measuring import Measuring
+from onceward.ops.cli.measuring import Measuring
 
 Cli = Callable[..., Any]
 APP = """
@@ -56,7 +56,7 @@ def test_metrics_says_what_it_cannot_read(cli: Cli, home: Path) -> None:
 
 def test_without_the_extra_the_install_line_is_printed(cli: Cli, shop: Postbox) -> None:
     """For the command and for the option, and only where metrics are asked for."""
-    code = "from onceward.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "from onceward.ops.cli import main; sys.exit(main(sys.argv[1:]))"
     bare = f"import sys; sys.modules['prometheus_client'] = None; {code}"
 
     def ran(*words: str) -> tuple[int, bool]:

@@ -15,7 +15,7 @@ from tests.waiting import until
 from onceward import Postbox
 
 Cli = Callable[..., Any]
-COMMAND = [sys.executable, "-m", "onceward.cli"]
+COMMAND = [sys.executable, "-m", "onceward.ops.cli"]
 TIMES = "SELECT times FROM greeted"
 
 

@@ -23,7 +23,7 @@ from onceward.fleet.ship.changes import Limit
 from onceward.fleet.ship.log import NoLog
 
 WITHOUT = (
-    "import sys; sys.modules['pyarrow'] = None; from onceward.cli import main;"
+    "import sys; sys.modules['pyarrow'] = None; from onceward.ops.cli import main;"
     " sys.exit(main({tokens!r}))"
 )
 """A process in which the extra is not installed."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.cli.durations import ago, seconds
+from onceward.ops.cli.durations import ago, seconds
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.cli import main
-from onceward.cli.output import cell, safe
+from onceward.ops.cli import main
+from onceward.ops.cli.output import cell, safe
 
 Cli = Callable[..., Any]
 

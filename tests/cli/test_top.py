@@ -17,12 +17,12 @@ from rich.console import Console
 from tests.cli.terminals import terminal
 
 from onceward import Agent, Postbox, Reject
-from onceward.cli.keyboard import keys_of
-from onceward.cli.top import Looks, frame, live
-from onceward.cli.top_state import COLUMNS, AgentRow, TopState, row_of
-from onceward.cli.top_view import Size, columns_for, screen
-from onceward.observe.rates import Rates
-from onceward.observe.snapshots import read_snapshot
+from onceward.ops.cli.keyboard import keys_of
+from onceward.ops.cli.top import Looks, frame, live
+from onceward.ops.cli.top_state import COLUMNS, AgentRow, TopState, row_of
+from onceward.ops.cli.top_view import Size, columns_for, screen
+from onceward.ops.observe.rates import Rates
+from onceward.ops.observe.snapshots import read_snapshot
 
 AGENTS = 200
 Cli = Callable[..., Any]
@@ -330,8 +330,8 @@ def test_a_paused_screen_waits_though_files_are_unread(
             waits.append(timeout)
             return "pq"[len(waits) - 1]
 
-    monkeypatch.setattr("onceward.cli.keyboard.keyboard", lambda: nullcontext(Keys()))
-    monkeypatch.setattr("onceward.cli.top.LOOK_FOR", 0.0)
+    monkeypatch.setattr("onceward.ops.cli.keyboard.keyboard", lambda: nullcontext(Keys()))
+    monkeypatch.setattr("onceward.ops.cli.top.LOOK_FOR", 0.0)
     live(Looks([tmp_path]), TopState(), 3600.0)
 
     assert [True, False] == [wait == 0.0 for wait in waits]
@@ -340,7 +340,7 @@ def test_a_paused_screen_waits_though_files_are_unread(
 def test_a_pipe_loads_no_terminal_library(shop: Postbox) -> None:
     """One look in a pipe does without rich's screens."""
     code = (
-        "import sys; from onceward.cli import main; main(sys.argv[1:]);"
+        "import sys; from onceward.ops.cli import main; main(sys.argv[1:]);"
         " print('rich.live' in sys.modules)"
     )
     command = [sys.executable, "-c", code, "top", str(shop.path), "--json"]

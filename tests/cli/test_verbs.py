@@ -6,14 +6,14 @@ import pytest
 
 from onceward import Channel, Mailbox, Postbox
 from onceward.api.agents import Agents
-from onceward.api.channels import Channels
 from onceward.api.dead_letters import DeadLetters
-from onceward.api.limits import Limits
-from onceward.api.mailboxes import Mailboxes
 from onceward.api.peers import Peers
-from onceward.api.queues import Queues, Runs
-from onceward.api.schedules import Schedules
-from onceward.cli.app import COMMANDS
+from onceward.features.channels.api import Channels
+from onceward.features.limits.api import Limits
+from onceward.features.mailboxes.api import Mailboxes
+from onceward.features.runs.api import Queues, Runs
+from onceward.features.schedules.api import Schedules
+from onceward.ops.cli.app import COMMANDS
 
 CODE = "needs code of the caller's: "
 VERBS: dict[type, dict[str, str]] = {

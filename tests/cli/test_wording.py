@@ -10,7 +10,7 @@ import pytest
 from tests.syntax import parsed
 
 from onceward import Postbox
-from onceward.cli.wording import in_shell
+from onceward.ops.cli.wording import in_shell
 
 Cli = Callable[..., Any]
 PYTHON = re.compile(r"\w\(\)|\b[a-z_]+=|\bNone\b|\bTrue\b|\bint\b|Literal|``|box\.|\bensure_")

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from onceward import Postbox
-from onceward.cli.app import build
-from onceward.observe import names
+from onceward.ops.cli.app import build
+from onceward.ops.observe import names
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 import onceward
 from onceward import Postbox, Settings
-from onceward.model import vocabulary
-from onceward.model.parcel import Durability, ReceiptState
+from onceward.message import vocabulary
+from onceward.message.parcel import Durability, ReceiptState
 from onceward.transports import Frame
 
 ROOT = Path(__file__).parents[2]

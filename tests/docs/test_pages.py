@@ -209,7 +209,7 @@ def _compare(where: str, want: str, got: str) -> None:
 @pytest.fixture(scope="module")
 def help_pages() -> dict[str, str]:
     """Return the help of every command by its full name."""
-    cli = pytest.importorskip("onceward.cli", reason="the command is an extra")
+    cli = pytest.importorskip("onceward.ops.cli", reason="the command is an extra")
     pages: dict[str, str] = cli.help_pages()
     return pages
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceward.cli.app import build
+from onceward.ops.cli.app import build
 
 FOLDER = Path(__file__).parents[2] / "examples" / "mcp"
 FILES = sorted(FOLDER.glob("*.json"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.children import ONCEWARD, Child
 
-from onceward.cli import demo_team, main
+from onceward.ops.cli import demo_team, main
 
 TEAM = Path(__file__).parents[2] / "examples" / "review_team"
 PATIENCE = 0.05

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
-from onceward.cli import main
 from onceward.fleet import Rules, graph, reconcile, replay
 from onceward.fleet.export import InvalidCondition, InvalidPointer, blacken, export, parse
 from onceward.fleet.manifest import OutputBusy, OutputTaken, alone
+from onceward.ops.cli import main
 from onceward.testing import fleet as generator
 from onceward.testing.fleet import DUTIES, TASKS
 

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pip install 'onceward[ship]' brings it")
 
-from onceward.cli import main
 from onceward.errors import InvalidArgument
 from onceward.fleet import Rules, reconcile, ship
-from onceward.model.settings import DAY
+from onceward.message.settings import DAY
+from onceward.ops.cli import main
 from onceward.testing import fleet as generator
 from onceward.testing.fleet_faults import BEFORE, NOW, handling, post
 from onceward.testing.world import World

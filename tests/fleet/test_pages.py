@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceward.cli import main
+from onceward.ops.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "4-prove-your-fleet.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,7 +13,6 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.cli import main
 from onceward.fleet.loading import attached, reading_of, workspace
 from onceward.fleet.manifest import OutputTaken
 from onceward.fleet.opening import Unreadable
@@ -21,7 +20,8 @@ from onceward.fleet.report import Report
 from onceward.fleet.run import reconcile
 from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import Rules
-from onceward.model.names import DIRECTORY
+from onceward.message.names import DIRECTORY
+from onceward.ops.cli import main
 from onceward.testing import fleet as generator
 from onceward.testing.fleet_faults import BEFORE, NOW, handling, post
 from onceward.testing.world import World

@@ -11,8 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 from tests.inspector.homes import lively
 
-from onceward.inspector import app
-from onceward.inspector.site import Site
+from onceward.ops.inspector import app
+from onceward.ops.inspector.site import Site
 from onceward.testing import ManualClock
 
 BASE = "http://localhost"

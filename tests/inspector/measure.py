@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from tests.inspector.homes import crowd, swollen
 
 from onceward import Postbox
-from onceward.inspector import app
+from onceward.ops.inspector import app
 from onceward.testing import ManualClock
 
 LAPS = 5

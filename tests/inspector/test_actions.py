@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from onceward import Agent, Postbox, Run
 from onceward.errors import InvalidArgument
-from onceward.inspector import app
+from onceward.ops.inspector import app
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home

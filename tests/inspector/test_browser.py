@@ -19,7 +19,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.fleet import Rules, reconcile
-from onceward.inspector import app, server
+from onceward.ops.inspector import app, server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

@@ -15,12 +15,12 @@ from starlette.testclient import TestClient
 from tests.inspector.homes import EVIL
 
 from onceward import Postbox
-from onceward.inspector import app
-from onceward.inspector.pages import conversation, search
-from onceward.inspector.queries.listing import Conditions, listing
-from onceward.inspector.reading import NEVER, opened
-from onceward.inspector.site import Site
-from onceward.model.clock import iso
+from onceward.message.clock import iso
+from onceward.ops.inspector import app
+from onceward.ops.inspector.pages import conversation, search
+from onceward.ops.inspector.queries.listing import Conditions, listing
+from onceward.ops.inspector.reading import NEVER, opened
+from onceward.ops.inspector.site import Site
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Context, Message, Postbox
-from onceward.inspector import words
-from onceward.inspector.journey import phases, steps
-from onceward.inspector.pages.home import together
-from onceward.inspector.pages.live import Streams
-from onceward.inspector.pages.message import NOTHING
-from onceward.inspector.queries.conversation import Part, Spoken
-from onceward.inspector.queries.message import message
-from onceward.inspector.queries.rates import Rates
-from onceward.inspector.reading import opened
-from onceward.inspector.sequence import diagram, exchanges
-from onceward.inspector.site import Site
-from onceward.model.clock import SystemClock
-from onceward.model.redaction import HIDDEN, Redaction
-from onceward.model.visible import visible
+from onceward.message.clock import SystemClock
+from onceward.message.redaction import HIDDEN, Redaction
+from onceward.message.visible import visible
+from onceward.ops.inspector import words
+from onceward.ops.inspector.journey import phases, steps
+from onceward.ops.inspector.pages.home import together
+from onceward.ops.inspector.pages.live import Streams
+from onceward.ops.inspector.pages.message import NOTHING
+from onceward.ops.inspector.queries.conversation import Part, Spoken
+from onceward.ops.inspector.queries.message import message
+from onceward.ops.inspector.queries.rates import Rates
+from onceward.ops.inspector.reading import opened
+from onceward.ops.inspector.sequence import diagram, exchanges
+from onceward.ops.inspector.site import Site
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from tests.inspector.homes import crowd, swollen
 from tests.inspector.test_pages import PAGES
 
 from onceward import Postbox
-from onceward.db.connection import connect
-from onceward.inspector import app, reading
-from onceward.inspector.queries.listing import VIEWS, Conditions, listing
-from onceward.inspector.queries.overview import DEAD, overview
-from onceward.inspector.queries.rates import rates
-from onceward.inspector.reading import NEVER, Reader, opened
-from onceward.inspector.refresher import Refresher
-from onceward.inspector.targets import Targets
+from onceward.file.connection import connect
+from onceward.ops.inspector import app, reading
+from onceward.ops.inspector.queries.listing import VIEWS, Conditions, listing
+from onceward.ops.inspector.queries.overview import DEAD, overview
+from onceward.ops.inspector.queries.rates import rates
+from onceward.ops.inspector.reading import NEVER, Reader, opened
+from onceward.ops.inspector.refresher import Refresher
+from onceward.ops.inspector.targets import Targets
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:

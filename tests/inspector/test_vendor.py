@@ -7,9 +7,9 @@ import json
 import re
 from pathlib import Path
 
-import onceward.inspector
+import onceward.ops.inspector
 
-FOLDER = Path(onceward.inspector.__file__).parent
+FOLDER = Path(onceward.ops.inspector.__file__).parent
 VENDOR = FOLDER / "static" / "vendor"
 KEYS = {"package", "version", "licence", "licence_file", "sha256"}
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.core.engines.test_call_counts import counted
+from tests.core.test_statements import Counted
 from tests.integrations.conftest import Telemetry
-from tests.runtime.test_call_counts import counted
-from tests.store.test_statements import Counted
 
 from onceward import Agent, Postbox
 

@@ -12,9 +12,9 @@ from tests.transports.nats_server import nats_server
 from tests.transports.over_http import LOOPBACK
 
 from onceward import Agent, Postbox
-from onceward.transports.http_listener import HttpListener
-from onceward.transports.keys import Keys
-from onceward.transports.nats_listener import NatsListener
+from onceward.transports.network.http_listener import HttpListener
+from onceward.transports.network.keys import Keys
+from onceward.transports.network.nats_listener import NatsListener
 
 Listening = HttpListener | NatsListener
 CALLER = SpanContext(

@@ -23,7 +23,7 @@ from onceward.integrations.sqlalchemy import (
     sessionmaker,
     transaction,
 )
-from onceward.model.log import Log
+from onceward.message.log import Log
 
 InHandler = Annotated[Session, Depends(session_for)]
 

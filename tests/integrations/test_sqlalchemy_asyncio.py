@@ -32,8 +32,8 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Depends, Postbox
-from onceward.db import database
 from onceward.errors import Busy, InvalidArgument, StoreClosed, StoreError
+from onceward.file import database
 from onceward.integrations.sqlalchemy import dbapi, engine, transaction
 from onceward.integrations.sqlalchemy.aio import (
     async_engine,

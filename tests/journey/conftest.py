@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from onceward import Agent, Postbox
+from onceward.core.deliver.transport import Features
 from onceward.errors import PushFailed, Refused, Unreachable
-from onceward.model.names import DIRECTORY
-from onceward.model.parcel import Answer, Parcel
-from onceward.transports.base import Features
+from onceward.message.names import DIRECTORY
+from onceward.message.parcel import Answer, Parcel
 from onceward.transports.memory import MemoryTransport
 
 START = 1_767_225_600_000

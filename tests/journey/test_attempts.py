@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, RetryPolicy, Settings
-from onceward.model.parcel import Receipt
+from onceward.message.parcel import Receipt
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:

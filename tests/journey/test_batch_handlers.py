@@ -9,8 +9,8 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, AsyncBatchContext, BatchContext, Drop, Msg, Postbox, Reject, Retry
+from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.errors import InvalidArgument
-from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.testing import Harness
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.model.handler_options import HandlerOptions
+    from onceward.message.handler_options import HandlerOptions
 
 STATES = "SELECT id, state FROM onceward_inbox ORDER BY seq"
 FATES = "SELECT reason, last_error, attempts FROM onceward_dead_letters ORDER BY seq"
@@ -89,7 +89,7 @@ def test_a_batch_is_one_commit_with_its_writes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claim, effects and marks of a hundred messages take two commits at most."""
-    from onceward.db.transaction import StoreTransaction  # noqa: PLC0415
+    from onceward.file.transaction import StoreTransaction  # noqa: PLC0415
 
     agent = Agent("bob")
 

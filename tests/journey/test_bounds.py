@@ -13,14 +13,14 @@ from tests.children import PYTHON, side_by_side
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
 from onceward.errors import InvalidArgument, QueueFull, RateLimited, StoreCapacity, StoreFull
-from onceward.model.events import Event
+from onceward.message.events import Event
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.journey.conftest import World
 
-    from onceward.model.vocabulary import Overflow
+    from onceward.message.vocabulary import Overflow
 
 
 class Job(Msg, type="job"):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from onceward import AsyncPostbox, Postbox
-from onceward.db.transaction import StoreTransaction
 from onceward.errors import OutcomeUnknown, StoreClosed, StoreFault
+from onceward.file.transaction import StoreTransaction
 
 TURNS = 50
 """Turns of the loop in which whatever can happen while the file is held has happened."""

@@ -8,7 +8,7 @@ import pytest
 from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
-from onceward.api.channels import Channel
+from onceward.core.handle.inbox import NEXT_CAME, NEXT_IN
 from onceward.errors import (
     ChannelRefused,
     DuplicateChannel,
@@ -18,9 +18,9 @@ from onceward.errors import (
     UnknownChannel,
     ValidationFailed,
 )
-from onceward.model.names import PriorityName
-from onceward.model.vocabulary import AckStatus
-from onceward.store.inbox import NEXT_CAME, NEXT_IN
+from onceward.features.channels.api import Channel
+from onceward.message.names import PriorityName
+from onceward.message.vocabulary import AckStatus
 
 from .conftest import World
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Postbox
+from onceward.core.deliver.transport import Features
 from onceward.errors import Unreachable
-from onceward.model.clock import MonotonicFileClock
-from onceward.model.parcel import Answer, Parcel
+from onceward.message.clock import MonotonicFileClock
+from onceward.message.parcel import Answer, Parcel
 from onceward.testing import ManualClock
 from onceward.testing.clock import START_AT
-from onceward.transports.base import Features
 
 if TYPE_CHECKING:
-    from onceward.model.vocabulary import Missed
+    from onceward.message.vocabulary import Missed
 
 DAY = 86_400.0
 HOUR = 3_600_000

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, Postbox, Reject, Retry, Run
-from onceward.db.transaction import StoreTransaction
 from onceward.events import DeadLettered, Event, Processed, Retried, Sent
+from onceward.file.transaction import StoreTransaction
 from onceward.testing import ManualClock
 
 
@@ -41,7 +41,7 @@ def test_events_say_how_long_the_handler_ran(
 ) -> None:
     """Whether it returned, asked for a retry or rejected the message."""
     agent = Agent("b")
-    monkeypatch.setattr("onceward.runtime.worker.time", _Ticking())
+    monkeypatch.setattr("onceward.core.handle.worker.time", _Ticking())
 
     @agent.on("json")
     def handle(_: object) -> None:
@@ -62,7 +62,7 @@ def test_events_say_how_long_a_run_took(
 ) -> None:
     """Each of its messages was handled by one call, however that ended."""
     agent = Agent("b")
-    monkeypatch.setattr("onceward.runtime.runs.execution.time", _Ticking())
+    monkeypatch.setattr("onceward.features.runs.execution.time", _Ticking())
 
     @agent.session(mode="collect", debounce=0)
     def serve(_: Run) -> None:

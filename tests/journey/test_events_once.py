@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent
-from onceward.model.events import DeliveryFailed, Event, MessageEvent, Retried
+from onceward.message.events import DeliveryFailed, Event, MessageEvent, Retried
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

@@ -14,7 +14,7 @@ from tests.journey.counted import Job, counting, effects
 
 from onceward import Msg, Postbox, Retry
 from onceward.events import StreamForked
-from onceward.model.parcel import Parcel
+from onceward.message.parcel import Parcel
 
 if TYPE_CHECKING:
     from pathlib import Path

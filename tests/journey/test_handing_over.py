@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
-from tests.db.test_interrupts import interrupted
+from tests.file.test_interrupts import interrupted
 
 from onceward import Agent, Postbox
-from onceward.db import group_commit
-from onceward.db.transaction import StoreTransaction
-from onceward.runtime import busy_peers, engine, hand_over, parcel_packer
+from onceward.core.deliver import busy_peers, hand_over, parcel_packer
+from onceward.core.engine import engine_loop as engine
+from onceward.file import group_commit
+from onceward.file.transaction import StoreTransaction
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from onceward.runtime.carriers import Delivery
-    from onceward.store.parcels import InFlight
+    from onceward.core.deliver.carriers import Delivery
+    from onceward.core.deliver.parcels import InFlight
     from onceward.transports import Frame
 
 LIMIT = 60.0

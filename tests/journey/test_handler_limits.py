@@ -12,15 +12,15 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Msg, Postbox, Retry
+from onceward.core.handle.handler_limits import WorkerGate
+from onceward.core.handle.worker import Worker
+from onceward.core.handle.worker_pool import handler_limits
 from onceward.errors import InvalidArgument
-from onceward.runtime.handler_limits import WorkerGate
-from onceward.runtime.worker import Worker
-from onceward.runtime.worker_pool import handler_limits
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
 
-    from onceward.model.handler_options import HandlerOptions
+    from onceward.message.handler_options import HandlerOptions
 
 LONG = 60.0
 BUCKETS = "SELECT name, tokens FROM _onceward_rate_limits"

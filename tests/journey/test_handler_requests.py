@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry, Ticket
+from onceward.core.requests.handler_requests import HandlerRequests, MadeRequest
+from onceward.core.upkeep import retention
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
-from onceward.runtime.handler_requests import HandlerRequests, MadeRequest
-from onceward.store import retention
 from onceward.testing import Harness
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pydantic import field_validator
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
 from onceward.errors import InvalidArgument, StoreError
-from onceward.model.events import Event
+from onceward.message.events import Event
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

@@ -7,10 +7,10 @@ from threading import Thread
 import pytest
 
 from onceward import Postbox
-from onceward.model.states import Done
-from onceward.runtime.commit_batch import HandlerCommitBatch
-from onceward.store import inbox
-from onceward.store.inbox import ClaimRequest, SettledMessage
+from onceward.core.handle import inbox
+from onceward.core.handle.commit_batch import HandlerCommitBatch
+from onceward.core.handle.inbox import ClaimRequest, SettledMessage
+from onceward.message.states import Done
 
 
 class Meanwhile(list[SettledMessage]):

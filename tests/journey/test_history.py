@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
+from onceward.core.engine.counters import bump
+from onceward.core.views import HistoryEntry
 from onceward.errors import InvalidArgument
-from onceward.model.topics import matches
-from onceward.store.counters import bump
-from onceward.store.history import NEVER
-from onceward.store.queries import HistoryEntry
-from onceward.store.time_index import LENGTH
+from onceward.features.history.history import NEVER
+from onceward.features.history.time_index import LENGTH
+from onceward.message.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import pytest
 
 from onceward import Agent, Context, Reject, Run, Settings
 from onceward.errors import InvalidArgument
-from onceward.model.frame import Frame
+from onceward.message.frame import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable

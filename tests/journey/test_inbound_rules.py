@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.core.views import PeerInfo
 from onceward.errors import InvalidArgument
-from onceward.model.frame import Frame
-from onceward.model.parcel import Answer, Receipt
-from onceward.store.queries import PeerInfo
+from onceward.message.frame import Frame
+from onceward.message.parcel import Answer, Receipt
 from onceward.testing.builders import build_frame, parcel
 from onceward.transports import Accept
 

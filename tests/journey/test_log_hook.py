@@ -10,7 +10,7 @@ from structlog.testing import CapturingLogger
 
 from onceward import Agent, Postbox
 from onceward.hooks import LEVELS, LogHook
-from onceward.model.events import EVENTS, DeadLettered, Event, MessageEvent
+from onceward.message.events import EVENTS, DeadLettered, Event, MessageEvent
 
 
 def test_every_event_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

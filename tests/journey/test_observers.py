@@ -19,7 +19,7 @@ from onceward.hooks import (
     Sending,
     SendOutcome,
 )
-from onceward.model.states import Done, Settlement
+from onceward.message.states import Done, Settlement
 
 
 @dataclass

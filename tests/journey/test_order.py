@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Postbox
-from onceward.model.names import PriorityName
+from onceward.message.names import PriorityName
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

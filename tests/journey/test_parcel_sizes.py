@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, Postbox
+from onceward.core.accept import receipts
+from onceward.core.deliver.parcel_growth import ParcelGrowth
 from onceward.errors import ParcelTooLarge
-from onceward.model.parcel import Answer, Parcel, Receipt
-from onceward.model.settings import Settings
-from onceward.model.wire import encode_parcel
-from onceward.runtime.parcel_growth import ParcelGrowth
-from onceward.store import receipts
+from onceward.message.parcel import Answer, Parcel, Receipt
+from onceward.message.settings import Settings
+from onceward.message.wire import encode_parcel
 from onceward.testing.clock import ManualClock
 from onceward.transports import Features
 from onceward.transports.memory import MemoryTransport

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Msg, Postbox
+from onceward.core.deliver import dispatcher
+from onceward.core.deliver.parcels import InFlight
+from onceward.core.deliver.pusher import Pusher
+from onceward.core.engine import engine_loop as engine
+from onceward.core.upkeep import dead_letters
 from onceward.errors import StoreCorrupt, Unreachable
-from onceward.runtime import dispatcher, engine
-from onceward.runtime.pusher import Pusher
-from onceward.store import dead_letters
-from onceward.store.parcels import InFlight
 from onceward.transports import Frame, Parcel
 from onceward.transports.function import FunctionTransport
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.db.transaction import StoreTransaction
+    from onceward.file.transaction import StoreTransaction
 
 
 class Job(Msg, type="job"):

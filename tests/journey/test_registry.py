@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, AsyncPostbox, Postbox
+from onceward.core.home.agents import AgentInfo
 from onceward.errors import InvalidArgument, InvalidMessage
-from onceward.store.directory.agents import AgentInfo
 from onceward.testing import ManualClock
 
 Open = Callable[..., Postbox]

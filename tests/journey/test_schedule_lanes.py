@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.store.schedules import Schedule
+    from onceward.features.schedules.schedules import Schedule
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -11,17 +11,17 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Postbox, Tick
+from onceward.core.send.sender import Sender
 from onceward.errors import InvalidArgument, InvalidMessage, TooLarge, UnknownRecipient
-from onceward.model.clock import Millis
-from onceward.model.schedules import AT_ONCE, LATE, iso, make_rule
-from onceward.runtime.sender import Sender
+from onceward.message.clock import Millis
+from onceward.message.dates import AT_ONCE, LATE, iso, make_rule
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.journey.conftest import World
 
-    from onceward.model.vocabulary import Missed
+    from onceward.message.vocabulary import Missed
 
 HOUR = 3_600_000
 DATES = """

@@ -10,8 +10,8 @@ import pytest
 from tests.journey.counted import Job, counting, effects
 
 from onceward import Agent, Msg, Reject
-from onceward.model.events import Event
-from onceward.model.parcel import Parcel, Receipt
+from onceward.message.events import Event
+from onceward.message.parcel import Parcel, Receipt
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

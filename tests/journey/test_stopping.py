@@ -13,8 +13,8 @@ from tests.waiting import until
 
 from onceward import Agent, AsyncContext, Context, Depends, Postbox
 from onceward.api import postbox as postboxes
-from onceward.db import database
 from onceward.errors import OncewardError, RequestFailed, StoreClosed
+from onceward.file import database
 
 
 @pytest.fixture

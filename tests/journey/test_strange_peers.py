@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from onceward import Agent, errors
-from onceward.model.parcel import ParcelFrame, Receipt
-from onceward.store import parcels
+from onceward.core.deliver import parcels
+from onceward.core.deliver.transport import Features
+from onceward.message.parcel import ParcelFrame, Receipt
 from onceward.testing.builders import build_frame, parcel
-from onceward.transports.base import Features
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
 
     from onceward import Postbox
-    from onceward.model.parcel import Parcel
+    from onceward.message.parcel import Parcel
 
 BAD_NAMES = ["a/b", "../../x", "", "a b", "all", "x\x00", "x" * 200]
 KEPT = """

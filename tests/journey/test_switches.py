@@ -8,7 +8,7 @@ import pytest
 
 from onceward import Agent, Context, Msg, Postbox
 from onceward.errors import Paused, QueueFull
-from onceward.model.events import Event
+from onceward.message.events import Event
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

@@ -12,14 +12,14 @@ import pytest
 from tests.children import PYTHON, Child
 
 from onceward import Postbox
-from onceward.db.notify import Notifier
+from onceward.file.notify import Notifier
 from onceward.transports.file import FileTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from onceward.model.parcel import Answer, Parcel
+    from onceward.message.parcel import Answer, Parcel
 
 STATIONS = """
 import json, socket, sys, threading

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, AsyncContext, Context, Msg, Postbox
-from onceward.model.names import DIRECTORY
+from onceward.message.names import DIRECTORY
 
 LONG = 60.0
 BRISK: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 
 from mcp import Client
 from onceward import AsyncPostbox, Postbox
-from onceward.mcp import McpOptions, server
-from onceward.model.clock import SystemClock
+from onceward.message.clock import SystemClock
+from onceward.ops.mcp import McpOptions, server
 from onceward.testing import ManualClock
 
 Serve = Callable[..., AbstractAsyncContextManager[Client]]

@@ -13,8 +13,8 @@ from tests.mcp.conftest import Refused, Serve, call
 from mcp import Client
 from onceward import AsyncMessage, AsyncPostbox, Postbox
 from onceward.errors import Busy, InvalidArgument, OutcomeUnknown
-from onceward.mcp import McpOptions
-from onceward.mcp.claims import OPEN
+from onceward.ops.mcp import McpOptions
+from onceward.ops.mcp.claims import OPEN
 from onceward.testing import ManualClock
 
 READING = [
@@ -436,7 +436,7 @@ def test_a_claim_that_failed_takes_no_place(
     for session in ("one", "two"):
         bob.session(session).send("alice", 1)
     bob.flush()
-    monkeypatch.setattr("onceward.mcp.claims.OPEN", 1)
+    monkeypatch.setattr("onceward.ops.mcp.claims.OPEN", 1)
 
     async def main() -> Any:
         async with serve() as client:

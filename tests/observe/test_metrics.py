@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from onceward import Agent, Postbox, Reject, Retry
-from onceward.observe import names
-from onceward.observe.exposition import text_of
-from onceward.observe.file_metrics import OTHER, FileMetrics
-from onceward.observe.message_metrics import MessageMetrics
+from onceward.ops.observe import names
+from onceward.ops.observe.exposition import text_of
+from onceward.ops.observe.file_metrics import OTHER, FileMetrics
+from onceward.ops.observe.message_metrics import MessageMetrics
 from onceward.testing import ManualClock
 
 Series = dict[tuple[str, ...], float]
@@ -235,7 +235,7 @@ def test_nothing_is_loaded_or_called_where_it_is_not_asked_for(tmp_path: Path) -
     code = """
 import sys
 from onceward import Postbox
-import onceward.cli.work, onceward.cli.home
+import onceward.ops.cli.work, onceward.ops.cli.home
 with Postbox(sys.argv[1], agent="a", start=False) as box:
     print(box._db.writer.measured_commit, bool(box._hooks), "prometheus_client" in sys.modules)
 """

@@ -1,8 +1,8 @@
 """Rates: how fast the totals of a file grow between two looks."""
 
 from onceward import Postbox
-from onceward.observe.rates import Rates
-from onceward.observe.snapshots import read_snapshot
+from onceward.ops.observe.rates import Rates
+from onceward.ops.observe.snapshots import read_snapshot
 
 
 def test_a_rate_is_the_growth_between_two_looks(shop: Postbox) -> None:

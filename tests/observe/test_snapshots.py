@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, Postbox, Retry
-from onceward.observe import queries, snapshots
-from onceward.observe.reading import reading
-from onceward.observe.snapshots import Snapshots, agent_files, read_snapshot
+from onceward.ops.observe import queries, snapshots
+from onceward.ops.observe.reading import reading
+from onceward.ops.observe.snapshots import Snapshots, agent_files, read_snapshot
 from onceward.testing import ManualClock
 
 Settle = Callable[[Path], None]

@@ -35,8 +35,8 @@ HELP_MODULES = 420
 LOADED = "import json, sys; from onceward import Postbox; print(json.dumps(sorted(sys.modules)))"
 NAMES = "import sys, onceward; print(*sorted(n for n in sys.modules if n.startswith('onceward')))"
 UNBUILT = """
-import onceward, onceward.model.frame
-models = onceward.Settings, onceward.Msg, onceward.ChannelConfig, onceward.model.frame.Frame
+import onceward, onceward.message.frame
+models = onceward.Settings, onceward.Msg, onceward.ChannelConfig, onceward.message.frame.Frame
 print(*(kind.__name__ for kind in models if kind.__pydantic_complete__))
 """
 
@@ -122,7 +122,7 @@ def test_a_command_loads_few_modules(tokens: list[str], most: int, tmp_path: Pat
     """The parser, the command and what they need: one that reads a file opens no postbox."""
     with Postbox(tmp_path / "shop.db", agent="shop", start=False) as box:
         words = [str(box.path) if word == "FILE" else word for word in tokens]
-    code = f"import sys; from onceward.cli import main; main({words!r}); print(*sys.modules)"
+    code = f"import sys; from onceward.ops.cli import main; main({words!r}); print(*sys.modules)"
     loaded = set(_printed(code).splitlines()[-1].split())
 
     unwanted = {"asyncio", "httpx", "pydantic", "pyspark", "sqlite3", "structlog", "tenacity"}
@@ -135,7 +135,7 @@ def test_a_command_loads_few_modules(tokens: list[str], most: int, tmp_path: Pat
 
 def test_logging_is_used_in_one_place(trees: dict[str, ast.Module]) -> None:
     """
-    Every module writes through ``onceward.model.log``, which imports structlog late.
+    Every module writes through ``onceward.message.log``, which imports structlog late.
 
     Only a command configures where its lines go.
     """

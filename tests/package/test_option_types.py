@@ -6,21 +6,21 @@ from typing import Any, get_args, get_overloads, get_type_hints
 from pydantic import BaseModel
 
 from onceward import Postbox, Settings
-from onceward.api.channels import ChannelOptions
 from onceward.api.event_source import EventSource
 from onceward.api.postbox import PostboxOptions
-from onceward.model.events import EVENTS, Event
-from onceward.model.filters import (
+from onceward.features.channels.api import ChannelOptions
+from onceward.features.channels.directory import ChannelConfig
+from onceward.features.history import history
+from onceward.message.events import EVENTS, Event
+from onceward.message.filters import (
     ChannelHistoryFilters,
     HistoryFilters,
     SessionHistoryFilters,
 )
-from onceward.model.names import RANKS, PriorityName
-from onceward.model.settings_options import SettingsOptions
-from onceward.model.times import Span
-from onceward.model.vocabulary import MessageState
-from onceward.store import history
-from onceward.store.directory.channels import ChannelConfig
+from onceward.message.names import RANKS, PriorityName
+from onceward.message.settings_options import SettingsOptions
+from onceward.message.times import Span
+from onceward.message.vocabulary import MessageState
 
 PAGE = {"limit", "offset", "after", "count"}
 

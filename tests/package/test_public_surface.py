@@ -27,13 +27,13 @@ MODULES = (
     "onceward.transports",
 )
 FACES = {
-    "onceward.runtime.agent",
-    "onceward.runtime.async_face",
-    "onceward.runtime.context",
-    "onceward.runtime.fanout",  # SendResult
-    "onceward.runtime.message",
-    "onceward.runtime.runs.run",
-    "onceward.runtime.transaction",
+    "onceward.core.handle.agent",
+    "onceward.core.engine.async_face",
+    "onceward.core.handle.context",
+    "onceward.core.send.fanout",  # SendResult
+    "onceward.core.handle.message",
+    "onceward.features.runs.run",
+    "onceward.core.send.block",
 }
 """Modules of the runtime whose classes users hold."""
 
@@ -41,7 +41,7 @@ FACES = {
 def is_internal(kind: type) -> bool:
     """Return whether a class is a part of the machinery, which users do not hold."""
     module = kind.__module__
-    return module.startswith("onceward.db") or (
+    return module.startswith("onceward.file") or (
         module.startswith("onceward.runtime") and module not in FACES
     )
 

@@ -14,20 +14,20 @@ import pytest
 from tests.package.test_public_surface import MODULES, public_classes
 
 from onceward import Agent, RetryPolicy, Run, Settings
-from onceward.cli.app import COMMANDS
 from onceward.errors import InvalidArgument
-from onceward.mcp.options import McpOptions
-from onceward.model.handler_options import HandlerOptions
-from onceward.model.queue_modes import QueueOptions
-from onceward.model.send_options import ScheduleOptions, SendOptions
-from onceward.model.settings import Spelled
-from onceward.model.settings_options import SettingsOptions
-from onceward.model.times import GivenRate, Span
-from onceward.observe.file_metrics import FileMetrics
-from onceward.store.directory.channels import ChannelConfig
+from onceward.features.channels.directory import ChannelConfig
+from onceward.message.handler_options import HandlerOptions
+from onceward.message.queue_modes import QueueOptions
+from onceward.message.send_options import ScheduleOptions, SendOptions
+from onceward.message.settings import Spelled
+from onceward.message.settings_options import SettingsOptions
+from onceward.message.times import GivenRate, Span
+from onceward.ops.cli.app import COMMANDS
+from onceward.ops.mcp.options import McpOptions
+from onceward.ops.observe.file_metrics import FileMetrics
 from onceward.testing.clock import ManualClock
 from onceward.transports.function import FunctionTransport
-from onceward.transports.http_endpoint import HttpLimits
+from onceward.transports.network.http_endpoint import HttpLimits
 
 SPAN, RATE = set(get_args(Span)), set(get_args(GivenRate))
 NUMBERS = {"burst", "cap", "jitter", "queue_cap", "retry_jitter"}
@@ -166,7 +166,7 @@ def test_spans_of_declarations_are_read_alike(given: Any) -> None:
 
 def attempt(number: int) -> Any:
     """Return the state of a retried call at its attempt of that number."""
-    from onceward.model.retry import _state  # noqa: PLC0415 - made for this test only
+    from onceward.message.retry import _state  # noqa: PLC0415 - made for this test only
 
     return _state(number)
 

@@ -14,7 +14,7 @@ from onceward.testing import fleet as generator
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from onceward.spark.fleet import Fleet
+    from onceward.fleet.spark.fleet import Fleet
 
 __all__ = ["box", "mail"]
 CORES = 2
@@ -24,7 +24,7 @@ CORES = 2
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return a local session of two cores with our format in it; it ends with the run."""
     pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
-    from onceward import spark as door  # noqa: PLC0415 - an extra
+    from onceward.fleet import spark as door  # noqa: PLC0415 - an extra
 
     made = door.session(
         **{
@@ -50,7 +50,7 @@ class Case:
 @pytest.fixture(scope="session")
 def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Return the fleet that all jobs look at."""
-    from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
+    from onceward.fleet.spark.fleet import Fleet  # noqa: PLC0415 - an extra
 
     folder = tmp_path_factory.mktemp("jobs")
     made = generator.build(folder, mishaps=("dead_lettered", "expired"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from onceward import spark as onceward
+from onceward.fleet import spark as onceward
 
 
 def main(folder: str) -> None:

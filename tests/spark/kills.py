@@ -26,7 +26,7 @@ import apsw
 
 from onceward import Postbox
 from onceward.fleet.opening import opened
-from onceward.spark.sink import Batch, hand_over
+from onceward.fleet.spark.sink import Batch, hand_over
 
 AGENTS = ("alice", "carol")
 ROWS: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from onceward import spark as door
+from onceward.fleet import spark as door
 
 os.environ["RELAY_GROUP"] = str(os.getpgrp())
 

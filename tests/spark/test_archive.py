@@ -26,12 +26,12 @@ from onceward.fleet.manifest import OutputBusy, alone
 from onceward.fleet.ship import prune
 from onceward.fleet.ship.compaction import compacted
 from onceward.fleet.ship.log import NoLog
+from onceward.fleet.spark import archive
+from onceward.fleet.spark import reconcile as reconciling
+from onceward.fleet.spark.fleet import Fleet
+from onceward.fleet.spark.keep import keep
+from onceward.fleet.spark.reconcile import reconcile
 from onceward.fleet.verdicts import Rules
-from onceward.spark import archive
-from onceward.spark import reconcile as reconciling
-from onceward.spark.fleet import Fleet
-from onceward.spark.keep import keep
-from onceward.spark.reconcile import reconcile
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 import pyarrow.dataset as ds
 
 from onceward import Postbox
-from onceward.cli import main
 from onceward.fleet import ship
 from onceward.fleet.ship import prune
+from onceward.ops.cli import main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

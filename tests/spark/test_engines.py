@@ -15,9 +15,9 @@ from tests.fleet.lives import DAY, TO_A_LOG, Judged, Life
 
 from onceward.fleet import ship
 from onceward.fleet.report import Report
+from onceward.fleet.spark import reconcile
+from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.verdicts import Rules
-from onceward.spark import reconcile
-from onceward.spark.fleet import Fleet
 from onceward.testing.fleet_faults import handling, post
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from onceward import Postbox
 from onceward.fleet.columns import InvalidOption
 from onceward.fleet.files import Found
-from onceward.spark import follow as follow_module
-from onceward.spark.follow import MOST_LOOKS, Follower, Head, advance, lag, slices
-from onceward.spark.options import Options
-from onceward.spark.positions import (
+from onceward.fleet.spark import follow as follow_module
+from onceward.fleet.spark.follow import MOST_LOOKS, Follower, Head, advance, lag, slices
+from onceward.fleet.spark.options import Options
+from onceward.fleet.spark.positions import (
     ENDING,
     INLINE_MAX,
     KEPT,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Postbox
-from onceward.spark import read
+from onceward.fleet.spark import read
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 if TYPE_CHECKING:

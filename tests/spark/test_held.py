@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow", reason="pip install 'onceward[spark]' brings it")
 
 import pyarrow as pa
 
-from onceward.spark.held import MOST, held
+from onceward.fleet.spark.held import MOST, held
 
 ROWS = 1000
 

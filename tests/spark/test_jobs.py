@@ -19,9 +19,9 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 import apsw
 from pyspark.sql import SparkSession
 
+from onceward.fleet.spark import metrics, pairs, threads, waits
+from onceward.fleet.spark.keep import keep
 from onceward.fleet.summary import SHARES
-from onceward.spark import metrics, pairs, threads, waits
-from onceward.spark.keep import keep
 from onceward.testing.fleet import TASKS
 
 if TYPE_CHECKING:

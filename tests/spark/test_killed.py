@@ -13,9 +13,9 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 from pyspark.sql import SparkSession
 
 from onceward.fleet.columns import EVIDENCE
+from onceward.fleet.spark.fleet import Fleet
+from onceward.fleet.spark.reconcile import reconcile
 from onceward.fleet.verdicts import NAMES, SETTLED, VERDICTS, Rules
-from onceward.spark.fleet import Fleet
-from onceward.spark.reconcile import reconcile
 
 
 def test_a_team_whose_processes_were_killed_has_lost_and_doubled_nothing(
@@ -30,7 +30,7 @@ def test_a_team_whose_processes_were_killed_has_lost_and_doubled_nothing(
     command = [
         sys.executable,
         "-m",
-        "onceward.cli",
+        "onceward.ops.cli",
         "demo",
         "--seconds",
         "3",

@@ -17,9 +17,9 @@ from onceward import Postbox
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
-from onceward.spark import gateway, read, reconcile
-from onceward.spark.fleet import Fleet
-from onceward.spark.spool import Spool
+from onceward.fleet.spark import gateway, read, reconcile
+from onceward.fleet.spark.fleet import Fleet
+from onceward.fleet.spark.spool import Spool
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

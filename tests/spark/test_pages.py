@@ -19,7 +19,7 @@ import nats
 from tests.transports.nats_server import nats_server
 
 from onceward import Postbox
-from onceward.spark import read
+from onceward.fleet.spark import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

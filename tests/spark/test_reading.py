@@ -16,8 +16,8 @@ from onceward import Postbox
 from onceward.fleet.columns import VIEWS, tables
 from onceward.fleet.evidence import VIEWS as VIEWS_OF_MESSAGES
 from onceward.fleet.opening import FILE_STATES
-from onceward.model.names import DIRECTORY
-from onceward.spark import read
+from onceward.fleet.spark import read
+from onceward.message.names import DIRECTORY
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 if TYPE_CHECKING:
@@ -398,8 +398,8 @@ def test_a_file_that_breaks_between_its_slices_fails_the_job(box: Made) -> None:
     from onceward.fleet.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
     from onceward.fleet.plan import Slice  # noqa: PLC0415 - as above
     from onceward.fleet.rows import Wanted  # noqa: PLC0415 - as above
-    from onceward.spark.options import Options  # noqa: PLC0415 - as above
-    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.reader import read as read_slices  # noqa: PLC0415 - as above
 
     path = box("alice", 4)
     slices = [Slice(str(path), 0, 2), Slice(str(path), 2)]
@@ -459,8 +459,8 @@ def test_a_file_that_vanishes_is_left_out_or_fails(box: Made) -> None:
     from onceward.fleet.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
     from onceward.fleet.plan import Slice  # noqa: PLC0415 - as above
     from onceward.fleet.rows import Wanted  # noqa: PLC0415 - as above
-    from onceward.spark.options import Options  # noqa: PLC0415 - as above
-    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.reader import read as read_slices  # noqa: PLC0415 - as above
 
     gone = str(box("alice", 1).with_name("gone.db"))
     options, wanted = Options.of({"path": gone}), Wanted({"id": "string"})
@@ -518,8 +518,8 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
     from onceward.fleet.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
     from onceward.fleet.plan import Slice  # noqa: PLC0415 - as above
     from onceward.fleet.rows import Wanted  # noqa: PLC0415 - as above
-    from onceward.spark.options import Options  # noqa: PLC0415 - as above
-    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.reader import read as read_slices  # noqa: PLC0415 - as above
 
     path = box("alice", 2)
     options = Options.of({"path": str(path), "busyTimeout": "0.01"})
@@ -553,9 +553,9 @@ def test_a_stream_passes_over_no_planned_rows_unasked(
     It may come back as it was, and its rows would never be read. An option leaves it out.
     """
     from onceward.fleet.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
-    from onceward.spark.catalog import typed  # noqa: PLC0415 - as above
-    from onceward.spark.options import Options  # noqa: PLC0415 - as above
-    from onceward.spark.stream import StreamReader  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.catalog import typed  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.stream import StreamReader  # noqa: PLC0415 - as above
 
     path, kept = box("alice", 2), tmp_path / "kept"
     given = {"path": str(tmp_path), "columns": "id"}
@@ -592,8 +592,8 @@ def test_batches_of_large_rows_hold_few(column: str, tmp_path: Path) -> None:
     """
     from onceward.fleet.plan import Slice  # noqa: PLC0415 - as above
     from onceward.fleet.rows import Wanted  # noqa: PLC0415 - as above
-    from onceward.spark.options import Options  # noqa: PLC0415 - as above
-    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.fleet.spark.reader import read as read_slices  # noqa: PLC0415 - as above
 
     with Postbox(tmp_path / "alice.db", agent="alice", start=False, hold_unknown=True) as alice:
         alice.session().send_many([("bob", {"text": "x" * 50_000})] * 200, type="note")

@@ -22,11 +22,11 @@ from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.manifest import OutputTaken
 from onceward.fleet.report import Report
 from onceward.fleet.run import reconcile as in_process
+from onceward.fleet.spark import facts, reconcile
+from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.summary import LANE_MARKS
 from onceward.fleet.verdicts import FATAL, Rules
-from onceward.model.names import DIRECTORY
-from onceward.spark import facts, reconcile
-from onceward.spark.fleet import Fleet
+from onceward.message.names import DIRECTORY
 from onceward.testing import fleet as generator
 from onceward.testing.fleet_faults import HEALTHY
 

@@ -15,7 +15,7 @@ from onceward import Agent, Postbox
 from onceward.errors import Conflict, InvalidMessage, Paused, UnknownRecipient
 from onceward.fleet.columns import InvalidOption
 from onceward.fleet.opening import Unreadable, opened
-from onceward.spark.sink import (
+from onceward.fleet.spark.sink import (
     KEPT,
     Batch,
     BatchTooOld,

@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow", reason="pip install 'onceward[spark]' brings it")
 
 import pyarrow as pa
 
-from onceward.spark.spool import Spool
+from onceward.fleet.spark.spool import Spool
 
 
 def _batch(numbers: range, **columns: Any) -> Any:

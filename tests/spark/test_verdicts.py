@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from tests.fleet.cases import RULES, evidence, expected
 
 from onceward.fleet.columns import EVIDENCE
-from onceward.spark.reconcile import reconcile
+from onceward.fleet.spark.reconcile import reconcile
 
 
 def test_every_case_has_the_same_verdict_on_spark(spark: SparkSession) -> None:

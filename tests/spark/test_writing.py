@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Postbox
-from onceward import spark as door
+from onceward.fleet import spark as door
 from onceward.fleet.columns import InvalidOption
 from onceward.fleet.opening import opened
 
@@ -22,7 +22,7 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
-from onceward.spark.writer import Sending, StreamWriter
+from onceward.fleet.spark.writer import Sending, StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

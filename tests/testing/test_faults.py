@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from onceward.core.deliver.transport import Features, Transport
 from onceward.errors import Refused, Unreachable
-from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.testing import Fault, FaultyTransport
 from onceward.testing.builders import build_frame, parcel
-from onceward.transports.base import Features, Transport
 
 URL = "record:far"
 

@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import OncewardError
-from onceward.model.names import DIRECTORY
+from onceward.message.names import DIRECTORY
 from onceward.testing.fleet import TASKS, Fleet, build
 
 IDS = """

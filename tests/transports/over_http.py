@@ -14,17 +14,17 @@ from typing import Any
 import httpx2
 
 from onceward import Postbox
-from onceward.model import wire
-from onceward.model.clock import Clock, SystemClock
-from onceward.model.frame import Frame
-from onceward.model.parcel import Parcel
-from onceward.model.settings import Settings
+from onceward.message import wire
+from onceward.message.clock import Clock, SystemClock
+from onceward.message.frame import Frame
+from onceward.message.parcel import Parcel
+from onceward.message.settings import Settings
 from onceward.testing.builders import build_frame, parcel
 from onceward.transports import TransportContext
-from onceward.transports.http import HttpTransport
-from onceward.transports.http_listener import HttpListener
-from onceward.transports.http_signing import head_signature, new_nonce, signed_headers
-from onceward.transports.keys import Keys
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_listener import HttpListener
+from onceward.transports.network.http_signing import head_signature, new_nonce, signed_headers
+from onceward.transports.network.keys import Keys
 
 LOOPBACK = "http://127.0.0.1:0"
 

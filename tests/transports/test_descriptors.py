@@ -15,10 +15,10 @@ import pytest
 from tests.proof.seed import size
 
 from onceward import Postbox
-from onceward.db import descriptors
-from onceward.db.file_checks import file_key
-from onceward.db.file_limit import DESCRIPTORS
 from onceward.errors import OutOfDescriptors
+from onceward.file import descriptors
+from onceward.file.file_checks import file_key
+from onceward.file.file_limit import DESCRIPTORS
 from onceward.transports import file_slots
 from onceward.transports.file_slots import FileSlots, Opened, Slot
 

@@ -9,9 +9,9 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import Unreachable
-from onceward.model.events import Retried
-from onceward.model.frame import Frame
-from onceward.model.parcel import Receipt
+from onceward.message.events import Retried
+from onceward.message.frame import Frame
+from onceward.message.parcel import Receipt
 from onceward.testing import ManualClock
 from onceward.transports.function import FunctionTransport, Receipts
 

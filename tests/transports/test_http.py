@@ -10,9 +10,9 @@ from onceward.testing.listener_conformance import AGENTS
 from onceward.testing.listener_conformance import SENDERS as STRANGERS
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
 from onceward.transports import Listener, Transport, TransportContext
-from onceward.transports.http import HttpTransport
-from onceward.transports.http_listener import HttpListener
-from onceward.transports.keys import Keys, new_secret
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_listener import HttpListener
+from onceward.transports.network.keys import Keys, new_secret
 
 SENDERS = [NEAR, *(f"sender{n}" for n in range(8))]
 

@@ -20,14 +20,14 @@ from onceward.errors import (
     Refused,
     Unreachable,
 )
-from onceward.model import wire
-from onceward.model.clock import SystemClock
-from onceward.model.notices import Notice, decode_notice, encode_notice
-from onceward.model.parcel import Answer, Receipt
-from onceward.transports.http import HttpTransport
-from onceward.transports.http_signing import new_nonce, signed_headers
-from onceward.transports.http_urls import check_url, is_loopback
-from onceward.transports.keys import Keys
+from onceward.message import wire
+from onceward.message.clock import SystemClock
+from onceward.message.notices import Notice, decode_notice, encode_notice
+from onceward.message.parcel import Answer, Receipt
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_signing import new_nonce, signed_headers
+from onceward.transports.network.http_urls import check_url, is_loopback
+from onceward.transports.network.keys import Keys
 
 SECRET = b"k" * 32
 TAKEN = Answer(verdict="accepted")

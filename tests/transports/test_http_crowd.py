@@ -23,11 +23,11 @@ from tests.transports.over_http import (
 from tests.waiting import until
 
 from onceward.http import HttpLimits, HttpListener
-from onceward.model import wire
-from onceward.model.notices import Notice, encode_notice
-from onceward.model.parcel import Answer
-from onceward.transports.http_connections import ConnectionStats
-from onceward.transports.keys import Keys
+from onceward.message import wire
+from onceward.message.notices import Notice, encode_notice
+from onceward.message.parcel import Answer
+from onceward.transports.network.http_connections import ConnectionStats
+from onceward.transports.network.keys import Keys
 
 CROWD = 300
 LAPTOPS = [f"laptop{n}" for n in range(CROWD)]

@@ -33,16 +33,16 @@ from onceward.errors import (
     Refused,
     Unreachable,
 )
-from onceward.model import wire
-from onceward.model.clock import SystemClock
-from onceward.model.notices import Notice, decode_notice, encode_notice
-from onceward.model.parcel import Answer, Parcel
+from onceward.message import wire
+from onceward.message.clock import SystemClock
+from onceward.message.notices import Notice, decode_notice, encode_notice
+from onceward.message.parcel import Answer, Parcel
 from onceward.testing.clock import ManualClock
-from onceward.transports.http import HttpTransport
-from onceward.transports.http_endpoint import HttpEndpoint, HttpLimits, Nonces
-from onceward.transports.http_listener import HttpListener, _bound
-from onceward.transports.http_signing import Signed
-from onceward.transports.keys import Keys
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_endpoint import HttpEndpoint, HttpLimits, Nonces
+from onceward.transports.network.http_listener import HttpListener, _bound
+from onceward.transports.network.http_signing import Signed
+from onceward.transports.network.keys import Keys
 
 BODY = wire.encode_parcel(a_parcel())
 NOT_TAKEN = b"not taken\n"

@@ -12,9 +12,9 @@ from tests.transports.over_http import LOOPBACK, Served, a_parcel, context, serv
 from onceward import Agent, Postbox
 from onceward.errors import InvalidArgument, Unreachable
 from onceward.testing.clock import ManualClock
-from onceward.transports.http import HttpTransport
-from onceward.transports.http_listener import HttpListener
-from onceward.transports.keys import Keys
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_listener import HttpListener
+from onceward.transports.network.keys import Keys
 
 
 @pytest.fixture

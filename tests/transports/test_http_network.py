@@ -14,8 +14,8 @@ import pytest
 from tests.transports.over_http import a_parcel, context, served
 
 from onceward.errors import Unreachable
-from onceward.transports.http import HttpTransport
-from onceward.transports.keys import Keys
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.keys import Keys
 
 
 def test_a_push_to_a_number_starts_no_thread(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from onceward.errors import InvalidArgument, NoKey, OncewardError, UnsafeKey
-from onceward.transports.keys import (
+from onceward.transports.network.keys import (
     Keys,
     decode_secret,
     new_secret,
@@ -18,7 +18,7 @@ from onceward.transports.keys import (
     sign_all,
     verify,
 )
-from onceward.transports.nats_keys import create_seed
+from onceward.transports.network.nats_keys import create_seed
 
 NOW = 1_767_225_600
 

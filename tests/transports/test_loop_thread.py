@@ -10,8 +10,8 @@ from threading import Event
 import pytest
 
 from onceward.errors import Unreachable
-from onceward.transports import loop_thread
-from onceward.transports.loop_thread import LoopThread
+from onceward.transports.network import loop_thread
+from onceward.transports.network.loop_thread import LoopThread
 
 
 async def no_connections() -> None:

@@ -19,20 +19,20 @@ from tests.transports.nats_server import NatsServer, nats_server
 from tests.waiting import until
 
 from onceward import Postbox
+from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.errors import ParcelTooLarge, Refused, StoreCapacity, Unreachable
-from onceward.model import nats as names
-from onceward.model.clock import SystemClock
-from onceward.model.frame import Frame
-from onceward.model.parcel import Answer, Parcel, Receipt
-from onceward.model.settings import Settings
-from onceward.model.wire import encode_answer, encode_parcel
+from onceward.message.clock import SystemClock
+from onceward.message.frame import Frame
+from onceward.message.parcel import Answer, Parcel, Receipt
+from onceward.message.settings import Settings
+from onceward.message.wire import encode_answer, encode_parcel
 from onceward.testing.builders import build_frame, parcel
 from onceward.testing.wire import acceptor
-from onceward.transports import nats, nats_link
-from onceward.transports.base import Accept, TransportContext
-from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
-from onceward.transports.nats_link import Link
-from onceward.transports.nats_listener import NatsBinding, NatsListener
+from onceward.transports.network import nats, nats_link
+from onceward.transports.network import nats_names as names
+from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
+from onceward.transports.network.nats_link import Link
+from onceward.transports.network.nats_listener import NatsBinding, NatsListener
 
 SOON = 4.0
 """Seconds that a push waits in vain."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tests.transports.nats_server import NatsServer, nats_server
 
+from onceward.core.deliver.transport import Listener, Transport, TransportContext
 from onceward.testing.conformance import TransportConformance
 from onceward.testing.listener_conformance import ListenerConformance
 from onceward.testing.transport_fixture import FarEnd
-from onceward.transports.base import Listener, Transport, TransportContext
-from onceward.transports.nats import NatsTransport
-from onceward.transports.nats_listener import NatsListener
+from onceward.transports.network.nats import NatsTransport
+from onceward.transports.network.nats_listener import NatsListener
 
 pytestmark = pytest.mark.broken("the suite leaves forged receipts; it checks what it leaves itself")
 

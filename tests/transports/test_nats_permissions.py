@@ -15,13 +15,13 @@ from tests.transports.nats_server import nats_server
 from tests.transports.test_nats import Ends, pushed, stored
 
 from onceward.errors import Unreachable
-from onceward.model import nats as names
-from onceward.model.parcel import Answer, Parcel
-from onceward.model.wire import encode_answer, encode_parcel
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.wire import encode_answer, encode_parcel
 from onceward.testing.builders import build_frame, parcel
-from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, _content
-from onceward.transports.nats_keys import create_seed
-from onceward.transports.nats_link import Link
+from onceward.transports.network import nats_names as names
+from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, _content
+from onceward.transports.network.nats_keys import create_seed
+from onceward.transports.network.nats_link import Link
 
 USERS = ("near", "far", "mallory")
 STRANGER = "mallory"

@@ -16,10 +16,10 @@ from tests.transports.test_nats import SOON, Ends, pushed
 from tests.waiting import until
 
 from onceward.errors import Unreachable
-from onceward.model import nats as names
-from onceward.model.clock import SystemClock
-from onceward.model.notices import Notice, decode_notice, encode_notice
+from onceward.message.clock import SystemClock
+from onceward.message.notices import Notice, decode_notice, encode_notice
 from onceward.nats import NatsTransport, configuration, make_user
+from onceward.transports.network import nats_names as names
 
 
 def heard(transport: NatsTransport, url: str, peer: str) -> int:

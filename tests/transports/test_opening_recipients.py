@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.db import database, descriptors, open_files
-from onceward.db.file_checks import file_key
+from onceward.file import database, descriptors, open_files
+from onceward.file.file_checks import file_key
 from onceward.transports import file, file_slots
 
 OPENING = 18

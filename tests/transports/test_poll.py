@@ -15,18 +15,19 @@ from tests.transports.over_http import LOOPBACK, a_parcel, context, served, shar
 from tests.waiting import until
 
 from onceward import Agent, Postbox
+from onceward.core.deliver.transport import TransportContext
 from onceward.errors import InvalidArgument, Unreachable
 from onceward.http import HttpListener, PollListener
 from onceward.keys import Keys
-from onceward.model import wire
-from onceward.model.notices import Notice, encode_notice
-from onceward.model.parcel import Answer, Parcel
+from onceward.message import wire
+from onceward.message.notices import Notice, encode_notice
+from onceward.message.parcel import Answer, Parcel
 from onceward.testing import TransportConformance
 from onceward.testing.clock import ManualClock
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
-from onceward.transports import Transport, poll
-from onceward.transports.base import TransportContext
-from onceward.transports.poll import Place, PollTransport
+from onceward.transports import Transport
+from onceward.transports.network import poll
+from onceward.transports.network.poll import Place, PollTransport
 
 SOON = 0.5
 """Seconds after which a peer that does not ask counts as gone."""

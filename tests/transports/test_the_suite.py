@@ -14,10 +14,10 @@ import json
 from dataclasses import replace
 from threading import Event
 from onceward.errors import ParcelTooLarge, Refused, Unreachable
-from onceward.model.parcel import Answer, Receipt
-from onceward.model.wire import encoded_size
+from onceward.message.parcel import Answer, Receipt
+from onceward.message.wire import encoded_size
 from onceward.testing.conformance import TransportConformance
-from onceward.transports.base import Features
+from onceward.core.deliver.transport import Features
 DONE = {"dead": "processed"}
 """
 FOOTER = """
@@ -124,7 +124,7 @@ BROKEN = {
     "a function that keeps no ids": (
         honest_but(
             """
-            from onceward.model.frame import Frame
+            from onceward.message.frame import Frame
             self.far._known.clear()
             receipts = self.far.take([Frame.parse(c.text) for c in parcel.frames])
             return Answer(verdict="accepted", receipts=tuple(receipts.values()))
@@ -136,7 +136,7 @@ BROKEN = {
     "a function that hands over what is behind a refused frame": (
         honest_but(
             """
-            from onceward.model.frame import Frame
+            from onceward.message.frame import Frame
             receipts = self.far.take([Frame.parse(c.text) for c in parcel.frames])
             return Answer(verdict="accepted", receipts=tuple(receipts.values()))
             """,
@@ -338,7 +338,7 @@ LISTENER = """
 from onceward.errors import Refused, Unreachable
 from onceward.testing import listener_conformance
 from onceward.testing.listener_conformance import ListenerConformance
-from onceward.transports.base import Features
+from onceward.core.deliver.transport import Features
 
 class Listener:
     def __init__(self):

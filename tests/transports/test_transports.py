@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from onceward.db.database import Database
-from onceward.model.frame import Frame
-from onceward.model.parcel import Receipt
-from onceward.runtime.receiver import Receiver
+from onceward.core.accept.receiver import Receiver
+from onceward.core.deliver.transport import Listener, Transport, TransportContext
+from onceward.file.database import Database
+from onceward.message.frame import Frame
+from onceward.message.parcel import Receipt
 from onceward.testing.conformance import TransportConformance
 from onceward.testing.listener_conformance import ListenerConformance
 from onceward.testing.transport_fixture import LIMITS, FarEnd
-from onceward.transports.base import Listener, Transport, TransportContext
 from onceward.transports.file import FileTransport
 from onceward.transports.file_slots import Opened
 from onceward.transports.function import FunctionTransport

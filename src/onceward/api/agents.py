@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from onceward.core.home import agents
+from onceward.core.home.agents import AgentInfo
+from onceward.core.home.cache import DirectoryCache
 from onceward.errors import InvalidArgument
-from onceward.model.agent_profile import agent_profile
-from onceward.model.topics import check_pattern
-from onceward.store.directory import agents
-from onceward.store.directory.agents import AgentInfo
-from onceward.store.directory.cache import DirectoryCache
+from onceward.message.agent_profile import agent_profile
+from onceward.message.topics import check_pattern
 
 
 class Agents:

@@ -19,36 +19,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from onceward.api.agents import Agents
-from onceward.api.channels import Channel, Channels, Topics
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
-from onceward.api.limits import Limits
-from onceward.api.mailboxes import (
-    HandlerTransaction,
-    Mailbox,
-    Mailboxes,
-    MailboxFields,
-    Where,
-)
 from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions
-from onceward.api.queues import Queues, Runs
-from onceward.api.schedules import Schedules
 from onceward.api.session import Session
-from onceward.db.database import Database
-from onceward.errors import InvalidArgument, StoreClosed
-from onceward.hooks import Hooks
-from onceward.model.filters import MailboxFilters
-from onceward.model.names import DEFAULT_SESSION
-from onceward.model.quoting import quoted
-from onceward.model.record import MessageRecord
-from onceward.model.send_options import SendOptions
-from onceward.model.ticket import Ticket
-from onceward.model.times import Span
-from onceward.model.times import seconds as span_seconds
-from onceward.runtime.agent import Agent
-from onceward.runtime.async_bridge import AsyncBridge
-from onceward.runtime.async_face import (
+from onceward.core import views as queries
+from onceward.core.engine.async_bridge import AsyncBridge
+from onceward.core.engine.async_face import (
     AsyncFace,
     OffLoop,
     OnWorker,
@@ -58,15 +36,38 @@ from onceward.runtime.async_face import (
     awaitable_on_thread,
     awaitable_write,
 )
-from onceward.runtime.async_waiter import AsyncWaiter
-from onceward.runtime.context import AsyncTransaction
-from onceward.runtime.engine import Due
-from onceward.runtime.invoke import run_coroutine
-from onceward.runtime.message import AsyncMessage, Message
-from onceward.runtime.replies import read_reply
-from onceward.runtime.transaction import Transaction
-from onceward.store import invariants, queries
-from onceward.store.mailbox_readers import EARLIEST
+from onceward.core.engine.async_waiter import AsyncWaiter
+from onceward.core.engine.engine_loop import Due
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.context import AsyncTransaction
+from onceward.core.handle.invoke import run_coroutine
+from onceward.core.handle.message import AsyncMessage, Message
+from onceward.core.requests.replies import read_reply
+from onceward.core.send.block import Transaction
+from onceward.errors import InvalidArgument, StoreClosed
+from onceward.features.channels.api import Channel, Channels, Topics
+from onceward.features.checks import invariants
+from onceward.features.limits.api import Limits
+from onceward.features.mailboxes.api import (
+    HandlerTransaction,
+    Mailbox,
+    Mailboxes,
+    MailboxFields,
+    Where,
+)
+from onceward.features.mailboxes.mailbox_readers import EARLIEST
+from onceward.features.runs.api import Queues, Runs
+from onceward.features.schedules.api import Schedules
+from onceward.file.database import Database
+from onceward.hooks import Hooks
+from onceward.message.filters import MailboxFilters
+from onceward.message.names import DEFAULT_SESSION
+from onceward.message.quoting import quoted
+from onceward.message.record import MessageRecord
+from onceward.message.send_options import SendOptions
+from onceward.message.ticket import Ticket
+from onceward.message.times import Span
+from onceward.message.times import seconds as span_seconds
 
 T = TypeVar("T")
 S_co = TypeVar("S_co", bound=Session, covariant=True)

@@ -6,21 +6,22 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
-from onceward.db.database import Database
-from onceward.db.transaction import StoreTransaction
+from onceward.core import views as queries
+from onceward.core.send.sender import Sender
+from onceward.core.upkeep import dead_letters
+from onceward.core.views import DeadLetter, DeadLetterSelection
 from onceward.errors import InvalidArgument, OncewardError
-from onceward.model.body import BYTES
-from onceward.model.clock import Millis
-from onceward.model.frame import Frame
-from onceward.model.send_options import MessageOptions
-from onceward.model.times import GivenRate, Span, millis
-from onceward.model.values import dataclass
-from onceward.runtime.sender import Sender
-from onceward.store import dead_letters, queries
-from onceward.store.queries import DeadLetter, DeadLetterSelection
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction
+from onceward.message.body import BYTES
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.send_options import MessageOptions
+from onceward.message.times import GivenRate, Span, millis
+from onceward.message.values import dataclass
 
 if TYPE_CHECKING:
-    from onceward.model.rate import Rate
+    from onceward.message.rate import Rate
 
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
@@ -112,7 +113,7 @@ class DeadLetters:
         nothing and returns the ids that would be tried. A dead letter that cannot be
         replayed stays.
         """
-        from onceward.model.rate import read_rate  # noqa: PLC0415 - rarely needed
+        from onceward.message.rate import read_rate  # noqa: PLC0415 - rarely needed
 
         chosen = self.list(limit=limit, **which)
         most = None if rate is None else read_rate("rate", rate)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from onceward.hooks import Hooks, Observer
-from onceward.model import events as e
+from onceward.message import events as e
 
 E = TypeVar("E", bound=e.Event)
 EventHook = Callable[[E], object]

@@ -6,16 +6,17 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from onceward.db.database import Database
+from onceward.core import views as queries
+from onceward.core.deliver import peers
+from onceward.core.deliver.transport import Features, Pings, Transport
+from onceward.core.home.cache import DirectoryCache
 from onceward.errors import InvalidArgument
-from onceward.model.clock import Millis
-from onceward.model.inbound_rule import InboundRule
-from onceward.model.names import agent_name
-from onceward.model.topics import check_pattern
-from onceward.model.values import dataclass
-from onceward.store import peers, queries
-from onceward.store.directory.cache import DirectoryCache
-from onceward.transports.base import Features, Pings, Transport
+from onceward.file.database import Database
+from onceward.message.clock import Millis
+from onceward.message.inbound_rule import InboundRule
+from onceward.message.names import agent_name
+from onceward.message.topics import check_pattern
+from onceward.message.values import dataclass
 
 
 class Ways(Protocol):

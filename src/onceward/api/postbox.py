@@ -14,79 +14,75 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from onceward.api.agents import Agents
-from onceward.api.channels import Channels
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
-from onceward.api.limits import Limits
-from onceward.api.mailboxes import Mailboxes
 from onceward.api.peers import Peers
-from onceward.api.queues import Queues, Runs
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
-from onceward.db import descriptors
-from onceward.db.database import Database
-from onceward.db.environment import disabled_by_environment, load_settings
-from onceward.db.transaction import StoreTransaction
+from onceward.core import views as queries
+from onceward.core.accept.receiver import Receiver
+from onceward.core.deliver.dispatcher import Dispatcher
+from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
+from onceward.core.engine import transitions
+from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.engine.engine_loop import until_found
+from onceward.core.handle import inbox
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.consumer import Consumer
+from onceward.core.handle.lane_leases import InboxLeases
+from onceward.core.handle.worker import Worker
+from onceward.core.home import agents
+from onceward.core.home.cache import DirectoryCache
+from onceward.core.home.database import DirectoryHandle
+from onceward.core.home.open_agents import OpenAgentFiles
+from onceward.core.send import outbox
+from onceward.core.send.auditor import audit_damage, auditor
+from onceward.core.send.block import Bindings
+from onceward.core.send.sender import Sender
+from onceward.core.upkeep import health
+from onceward.core.upkeep.maintenance import Maintenance
+from onceward.core.upkeep.owner_session import OwnerSession
 from onceward.errors import InvalidArgument, UnknownRecipient
+from onceward.features.channels.api import Channels
+from onceward.features.channels.channel_sender import ChannelSender
+from onceward.features.channels.channel_tasks import ChannelTasks
+from onceward.features.checks import invariants, repairs
+from onceward.features.history import full_text, history
+from onceward.features.limits.api import Limits
+from onceward.features.mailboxes import mailboxes
+from onceward.features.mailboxes.api import Mailboxes
+from onceward.features.polling import polling
+from onceward.features.polling.polling import Poll, ScanPosition
+from onceward.features.runs.api import Queues, Runs
+from onceward.file import descriptors
+from onceward.file.database import Database
+from onceward.file.environment import disabled_by_environment, load_settings
+from onceward.file.transaction import StoreTransaction
 from onceward.hooks import AuditLog, Hooks
-from onceward.model.agent_profile import AgentProfile
-from onceward.model.clock import Clock, Millis
-from onceward.model.events import Event, Expired, Polled, Processed
-from onceward.model.filters import HistoryFilters
-from onceward.model.frame import session_and_type
-from onceward.model.ids import IdSource, clock_ids, new_id
-from onceward.model.names import DEFAULT_SESSION, agent_name, no_option, plain_text
-from onceward.model.parcel import Answer, Parcel
-from onceward.model.record import MessageRecord
-from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings
-from onceward.model.settings_options import SettingsOptions
-from onceward.model.times import Span, seconds
-from onceward.model.vocabulary import SentState
-from onceward.runtime.agent import Agent
-from onceward.runtime.auditor import audit_damage, auditor
-from onceward.runtime.channel_sender import ChannelSender
-from onceward.runtime.channel_tasks import ChannelTasks
-from onceward.runtime.consumer import Consumer
-from onceward.runtime.deps import RuntimeDeps
-from onceward.runtime.dispatcher import Dispatcher
-from onceward.runtime.engine import until_found
-from onceward.runtime.lane_leases import InboxLeases
-from onceward.runtime.maintenance import Maintenance
-from onceward.runtime.open_agents import OpenAgentFiles
-from onceward.runtime.owner_session import OwnerSession
-from onceward.runtime.receiver import Receiver
-from onceward.runtime.sender import Sender
-from onceward.runtime.transaction import Bindings
-from onceward.runtime.worker import Worker
-from onceward.store import (
-    full_text,
-    health,
-    history,
-    inbox,
-    invariants,
-    mailboxes,
-    outbox,
-    polling,
-    queries,
-    repairs,
-    transitions,
-)
-from onceward.store.directory import agents
-from onceward.store.directory.cache import DirectoryCache
-from onceward.store.directory.database import DirectoryHandle
-from onceward.store.polling import Poll, ScanPosition
+from onceward.message.agent_profile import AgentProfile
+from onceward.message.clock import Clock, Millis
+from onceward.message.events import Event, Expired, Polled, Processed
+from onceward.message.filters import HistoryFilters
+from onceward.message.frame import session_and_type
+from onceward.message.ids import IdSource, clock_ids, new_id
+from onceward.message.names import DEFAULT_SESSION, agent_name, no_option, plain_text
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.record import MessageRecord
+from onceward.message.retry import RetryPolicy, retry_policy
+from onceward.message.settings import Settings
+from onceward.message.settings_options import SettingsOptions
+from onceward.message.times import Span, seconds
+from onceward.message.vocabulary import SentState
 from onceward.transports import file_slots
-from onceward.transports.base import Listener, MakeListener, MakeTransport, Transport
-from onceward.transports.event_loop import start_loop
 from onceward.transports.memory import MemoryListener
+from onceward.transports.network.event_loop import start_loop
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from onceward.api.schedules import Schedules
-    from onceward.runtime.runs.worker import RunWorker
-    from onceward.runtime.worker_pool import WorkerPool
+    from onceward.core.handle.worker_pool import WorkerPool
+    from onceward.features.runs.worker import RunWorker
+    from onceward.features.schedules.api import Schedules
 
 MAX_ROUNDS: Final = 10_000
 MOST: Final = 1 << 62
@@ -203,7 +199,7 @@ class Postbox(Session, EventSource):
         for work in self._handlers._openings if self._handlers else ():
             pending = work(self)
             if hasattr(pending, "__await__"):
-                from onceward.runtime.invoke import run_to_end  # noqa: PLC0415 - rarely needed
+                from onceward.core.handle.invoke import run_to_end  # noqa: PLC0415 - rarely needed
 
                 run_to_end(pending, self._own_loop())
         self._pause_undeclared_schedules()
@@ -295,7 +291,7 @@ class Postbox(Session, EventSource):
     @cached_property
     def schedules(self) -> Schedules:
         """Messages that are sent again and again, at dates."""
-        from onceward.api.schedules import Schedules  # noqa: PLC0415 - rarely needed
+        from onceward.features.schedules.api import Schedules  # noqa: PLC0415 - rarely needed
 
         declared = self._handlers._schedules if self._handlers else ()
         return Schedules(self._db, self._sender, declared)
@@ -324,13 +320,13 @@ class Postbox(Session, EventSource):
         deps, agent, workers = self._deps, self._handlers, list[Worker]()
         self._pool: WorkerPool | None = None
         if agent and agent.handlers:
-            from onceward.runtime.worker_pool import WorkerPool  # noqa: PLC0415 - handlers only
+            from onceward.core.handle.worker_pool import WorkerPool  # noqa: PLC0415 - handlers only
 
             self._pool = WorkerPool(deps, agent, self._own_loop)
             workers = self._pool.workers
         if agent is None or not agent.sessions:
             return workers, []
-        from onceward.runtime.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
+        from onceward.features.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
 
         return workers, [RunWorker(deps, agent, self._own_loop)]
 
@@ -676,14 +672,14 @@ class Postbox(Session, EventSource):
 
     def _prune_archived(self, box: str, rows: Sequence[tuple[int, str, str, int]]) -> int:
         """Prune rows (seq, id, state, end) that an archive was found to hold; return how many."""
-        from onceward.store import retention  # noqa: PLC0415 - asked for by pruning jobs only
+        from onceward.core.upkeep import retention  # noqa: PLC0415 - asked for by pruning jobs only
 
         known = [retention.ArchivedRow(*row) for row in rows]
         return self._db.write(lambda tx: retention.prune_archived(tx, box, known))
 
     def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
         """Prune dedup records (seq, message id) that an archive was found to hold."""
-        from onceward.store import retention  # noqa: PLC0415 - as above
+        from onceward.core.upkeep import retention  # noqa: PLC0415 - as above
 
         return self._db.write(lambda tx: retention.prune_archived_marks(tx, rows, before=before))
 

@@ -9,19 +9,10 @@ from pathlib import Path
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from onceward.db import file_checks, open_files
-from onceward.db.database import Database
-from onceward.errors import InvalidArgument, Unreachable
-from onceward.model.log import log
-from onceward.model.names import AGENT
-from onceward.model.parcel import Answer, Parcel
-from onceward.model.quoting import error_text
-from onceward.model.settings import Settings
-from onceward.runtime.receiver import Receiver
-from onceward.runtime.routes import Elsewhere, NotMade
-from onceward.store import peers
-from onceward.store.directory.database import DirectoryHandle
-from onceward.transports.base import (
+from onceward.core.accept.receiver import Receiver
+from onceward.core.deliver import peers
+from onceward.core.deliver.routes import Elsewhere, NotMade
+from onceward.core.deliver.transport import (
     ChecksUrls,
     Features,
     Listener,
@@ -31,6 +22,15 @@ from onceward.transports.base import (
     Transport,
     TransportContext,
 )
+from onceward.core.home.database import DirectoryHandle
+from onceward.errors import InvalidArgument, Unreachable
+from onceward.file import file_checks, open_files
+from onceward.file.database import Database
+from onceward.message.log import log
+from onceward.message.names import AGENT
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.quoting import error_text
+from onceward.message.settings import Settings
 from onceward.transports.file import FileTransport
 from onceward.transports.file_slots import Opened
 from onceward.transports.memory import MemoryTransport
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 GROUP: Final = "onceward.transports"
 BUILT_IN: Final[dict[str, str]] = {
-    "http": "onceward.transports.http:HttpTransport",
-    "https": "onceward.transports.http:HttpTransport",
-    "poll": "onceward.transports.poll:PollTransport",
-    "nats": "onceward.transports.nats:NatsTransport",
+    "http": "onceward.transports.network.http:HttpTransport",
+    "https": "onceward.transports.network.http:HttpTransport",
+    "poll": "onceward.transports.network.poll:PollTransport",
+    "nats": "onceward.transports.network.nats:NatsTransport",
 }
 """By scheme: module and name of the factory of a transport of ours that needs an extra."""
 

@@ -8,8 +8,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
-from onceward.db.database import Database
-from onceward.db.transaction import StoreTransaction
+from onceward.core import views as queries
+from onceward.core.engine.engine_loop import until_found
+from onceward.core.handle.lane_leases import InboxConsumer
+from onceward.core.handle.message import Message
+from onceward.core.requests import stored as requests
+from onceward.core.requests.replies import read_reply
+from onceward.core.send.block import Transaction
+from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult
+from onceward.core.send.sender import Sender
 from onceward.errors import (
     AnswerTimeout,
     Conflict,
@@ -17,20 +24,15 @@ from onceward.errors import (
     InvalidMessage,
     OutcomeUnknown,
 )
-from onceward.model.filters import SessionHistoryFilters
-from onceward.model.names import plain_text
-from onceward.model.send_options import PLAIN, PublishOptions, SendOptions, parse_options
-from onceward.model.settings import Settings
-from onceward.model.ticket import Ticket
-from onceward.model.times import Span, seconds
-from onceward.runtime.engine import until_found
-from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
-from onceward.runtime.lane_leases import InboxConsumer
-from onceward.runtime.message import Message
-from onceward.runtime.replies import read_reply
-from onceward.runtime.sender import Sender
-from onceward.runtime.transaction import Transaction
-from onceward.store import history, queries, requests
+from onceward.features.history import history
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction
+from onceward.message.filters import SessionHistoryFilters
+from onceward.message.names import plain_text
+from onceward.message.send_options import PLAIN, PublishOptions, SendOptions, parse_options
+from onceward.message.settings import Settings
+from onceward.message.ticket import Ticket
+from onceward.message.times import Span, seconds
 
 T = TypeVar("T")
 

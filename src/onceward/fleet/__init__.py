@@ -1,8 +1,8 @@
 """
 Read many agents' files at once, and judge what became of every message.
 
-Needs neither Spark nor Arrow: ``onceward.spark`` builds on it, never the other way. The modules
-``rows`` and ``ship`` alone need pyarrow.
+Needs neither Spark nor Arrow: ``onceward.fleet.spark`` builds on it, never the other way. The
+modules ``rows`` and ``ship`` alone need pyarrow.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 import apsw
 
-from onceward.db.migrations import migrations
 from onceward.errors import OncewardError
+from onceward.file.migrations import migrations
 from onceward.fleet import evidence
 
 Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from onceward.fleet.evidence import number_of
-from onceward.model.clock import Millis
-from onceward.model.ids import time_prefix
+from onceward.message.clock import Millis
+from onceward.message.ids import time_prefix
 
 OpenVerdict = Literal["no_sender_row", "no_recipient_row"]
 """One side has no row of a message: was it pruned, or was it never there?"""

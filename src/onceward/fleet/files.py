@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from onceward.errors import OncewardError
-from onceward.model.names import DIRECTORY
+from onceward.message.names import DIRECTORY
 
 BRACES: Final = re.compile(r"\{([^{}]*)\}")
 """Innermost alternatives of a pattern: ``{a,b}``."""

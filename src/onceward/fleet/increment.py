@@ -16,7 +16,7 @@ from onceward.fleet.loading import add, attached, reading_of
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.unsettled import KnownFile, Places, State, continues, places_of
 from onceward.fleet.verdict_sql import MINTED
-from onceward.model.clock import Millis
+from onceward.message.clock import Millis
 
 AGAIN: Final = (
     "CREATE TEMP TABLE again (id, sender, recipient, PRIMARY KEY (id, sender, recipient))"

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import apsw
 
-from onceward.db.connection import connect
+from onceward.file.connection import connect
 from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import COLUMNS, FILE_FACTS, VIEWS, expression, where
 from onceward.fleet.opening import Source, Unreadable, lacking, opened, translated

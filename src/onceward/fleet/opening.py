@@ -13,9 +13,9 @@ from typing import Final, Literal, cast
 
 import apsw
 
-from onceward.db.connection import BusyHandler, connect, translate_error
-from onceward.db.migrations import migrations
 from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
+from onceward.file.connection import BusyHandler, connect, translate_error
+from onceward.file.migrations import migrations
 from onceward.fleet.files import stat
 
 Reason = Literal[

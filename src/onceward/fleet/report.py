@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from onceward.fleet import charts
 from onceward.fleet.verdicts import FATAL, UNPROVED, VERDICTS, FailOn, Rules
-from onceward.model.clock import iso
+from onceward.message.clock import iso
 
 Row = Mapping[str, Any]
 WORST: Final = 20

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import apsw
 
-from onceward.db.connection import connect, translate_error
 from onceward.errors import OncewardError, StoreCorrupt
+from onceward.file.connection import connect, translate_error
 from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
 from onceward.fleet.manifest import OutputBusy
 from onceward.fleet.verdict_sql import MINTED
 from onceward.fleet.verdicts import VERDICTS
-from onceward.model.clock import Millis
+from onceward.message.clock import Millis
 
 CREATE: Final = """
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, mark TEXT NOT NULL, reading TEXT NOT NULL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from onceward.model.clock import SystemClock
+from onceward.message.clock import SystemClock
 
 Weight = Literal["good", "ended", "moving", "open", "bad"]
 """``good``: took effect; ``ended``: otherwise, with a reason; ``moving``: under way; ``open``:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from onceward.model.body import BYTES, encode
-from onceward.model.clock import Millis
-from onceward.model.frame import SOURCE, Frame, digest
-from onceward.model.ids import new_id
-from onceward.model.names import DEFAULT_SESSION
-from onceward.model.parcel import Parcel, ParcelFrame, Receipt
+from onceward.message.body import BYTES, encode
+from onceward.message.clock import Millis
+from onceward.message.frame import SOURCE, Frame, digest
+from onceward.message.ids import new_id
+from onceward.message.names import DEFAULT_SESSION
+from onceward.message.parcel import Parcel, ParcelFrame, Receipt
 from onceward.testing.clock import START_AT
 
 

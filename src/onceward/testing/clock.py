@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from onceward.model.clock import Millis
-from onceward.model.times import Span, millis
+from onceward.message.clock import Millis
+from onceward.message.times import Span, millis
 
 START_AT: Final[Millis] = 1_767_225_600_000
 """2026-01-01T00:00:00Z: the same in every run, so that printed dates can be compared."""

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from onceward.core.deliver.transport import Transport
 from onceward.errors import Unreachable
-from onceward.model.parcel import Receipt
+from onceward.message.parcel import Receipt
 from onceward.testing.builders import build_frame, parcel, spell
 from onceward.testing.faults import Fault
 from onceward.testing.transport_fixture import (
@@ -35,7 +36,6 @@ from onceward.testing.transport_fixture import (
     open_line,
 )
 from onceward.testing.wire_conformance import WireConformance
-from onceward.transports.base import Transport
 
 HARMLESS = (
     Fault.NONE,

@@ -16,9 +16,9 @@ from weakref import WeakSet
 
 import apsw
 
-from onceward.db.file_checks import canonical
-from onceward.runtime.agent import Agent, Handler, SessionHandler
-from onceward.runtime.runs.run import AsyncRun, Run
+from onceward.core.handle.agent import Agent, Handler, SessionHandler
+from onceward.features.runs.run import AsyncRun, Run
+from onceward.file.file_checks import canonical
 from onceward.testing.during_run import MiddleOfRun
 
 Point = Literal[

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
-from onceward.runtime.runs.run import AsyncRun, Holder, Run
-from onceward.runtime.runs.scheduler import ReadMessage
-from onceward.runtime.transaction import Transaction
+from onceward.core.send.block import Transaction
+from onceward.features.runs.run import AsyncRun, Holder, Run
+from onceward.features.runs.scheduler import ReadMessage
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from enum import StrEnum
 from threading import Lock
 
+from onceward.core.deliver.transport import Transport
 from onceward.errors import Refused, Unreachable
-from onceward.model.parcel import Answer, Parcel, ParcelFrame
-from onceward.transports.base import Transport
+from onceward.message.parcel import Answer, Parcel, ParcelFrame
 
 
 class Fault(StrEnum):

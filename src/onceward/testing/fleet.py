@@ -10,9 +10,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.model.clock import Millis
-from onceward.runtime.agent import Agent
-from onceward.runtime.context import Context
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.context import Context
+from onceward.message.clock import Millis
 from onceward.testing.faults import Fault
 from onceward.testing.fleet_faults import BEFORE, NOW, Mishap, Outcome
 from onceward.testing.world import World

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.api.postbox import Postbox
+from onceward.core.handle.agent import Agent
 from onceward.errors import Drop, Reject
-from onceward.model.settings import DAY
-from onceward.runtime.agent import Agent
+from onceward.message.settings import DAY
 from onceward.testing.faults import Fault
 from onceward.testing.world import World
 

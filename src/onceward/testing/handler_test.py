@@ -7,14 +7,14 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, cast
 
 from onceward.api.session import Session
+from onceward.core.handle.context import Context
+from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.lanes import Lease
+from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
-from onceward.model.clock import Millis
-from onceward.model.frame import Frame
-from onceward.model.times import seconds
-from onceward.runtime.context import Context
-from onceward.runtime.transaction import Transaction
-from onceward.store.inbox import LeasedMessage
-from onceward.store.lanes import Lease
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.times import seconds
 from onceward.testing.builders import build_frame, spell
 
 

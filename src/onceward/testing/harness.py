@@ -11,19 +11,19 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from onceward.api.postbox import Postbox
-from onceward.db.environment import load_settings
-from onceward.model.body import Msg, decode
-from onceward.model.frame import Frame
-from onceward.model.names import DEFAULT_SESSION
-from onceward.model.times import Span
-from onceward.runtime.agent import Agent
-from onceward.store.invariants import Violation
+from onceward.core.deliver.transport import Accept
+from onceward.core.handle.agent import Agent
+from onceward.features.checks.invariants import Violation
+from onceward.file.environment import load_settings
+from onceward.message.body import Msg, decode
+from onceward.message.frame import Frame
+from onceward.message.names import DEFAULT_SESSION
+from onceward.message.times import Span
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, mortal
 from onceward.testing.during_run import MiddleOfRun
 from onceward.testing.handler_test import TrialContext, trial
 from onceward.testing.wire import SCHEME, Wire, acceptor
-from onceward.transports.base import Accept
 
 STEADY: Final[Mapping[str, Any]] = {
     "retry_jitter": 0.0,

@@ -19,8 +19,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
-from onceward.model import times
-from onceward.model.times import Span
+from onceward.message import times
+from onceward.message.times import Span
 from onceward.testing.workers import end_with_parent
 
 Role = Callable[[Path, str], None]

@@ -21,13 +21,13 @@ from typing import Final
 
 import pytest
 
+from onceward.core.deliver.transport import Accept, Listener, Transport, TransportContext
 from onceward.errors import Busy, Refused, StoreClosed, Unreachable
-from onceward.model.clock import SystemClock
-from onceward.model.parcel import Answer, Parcel, Receipt
-from onceward.model.settings import Settings
+from onceward.message.clock import SystemClock
+from onceward.message.parcel import Answer, Parcel, Receipt
+from onceward.message.settings import Settings
 from onceward.testing.builders import build_frame, parcel
 from onceward.testing.wire_conformance import END_WITHIN, answered, trouble
-from onceward.transports.base import Accept, Listener, Transport, TransportContext
 
 SENDERS: Final = ("ann", "ben", "cat")
 AGENTS: Final = ("far", "other")

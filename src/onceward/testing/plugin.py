@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from onceward.api.postbox import Postbox
-    from onceward.runtime.agent import Agent
+    from onceward.core.handle.agent import Agent
     from onceward.testing.clock import ManualClock
     from onceward.testing.harness import Harness
 

@@ -10,15 +10,16 @@ from threading import Semaphore, Thread, get_ident
 from typing import Any, Final
 
 from onceward.api.postbox import Postbox
-from onceward.db.group_commit import WriteRequest
-from onceward.db.transaction import StoreTransaction
+from onceward.core.deliver import peers
+from onceward.core.deliver.carriers import Delivery
+from onceward.core.handle import lanes
+from onceward.core.handle import worker as worker_module
+from onceward.core.handle.batch_worker import BatchWorker
+from onceward.core.handle.worker import Worker
 from onceward.errors import OncewardError
-from onceward.model.states import Settlement
-from onceward.runtime import worker as worker_module
-from onceward.runtime.batch_worker import BatchWorker
-from onceward.runtime.carriers import Delivery
-from onceward.runtime.worker import Worker
-from onceward.store import lanes, peers
+from onceward.file.group_commit import WriteRequest
+from onceward.file.transaction import StoreTransaction
+from onceward.message.states import Settlement
 
 MAX_ROUNDS: Final = 10_000
 OWNERS: Final = ((peers.OWNERS, peers.end_dead_owner), (lanes.OWNERS, lanes.end_dead_worker))

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.api.postbox import Postbox
+from onceward.core.deliver.transport import Accept, Transport, TransportContext
+from onceward.core.handle.agent import Agent
 from onceward.errors import Unreachable
-from onceward.model.body import decode
-from onceward.model.clock import SystemClock
-from onceward.model.frame import Frame
-from onceward.model.parcel import Answer, Parcel, Receipt
-from onceward.model.settings import Settings
-from onceward.runtime.agent import Agent
+from onceward.message.body import decode
+from onceward.message.clock import SystemClock
+from onceward.message.frame import Frame
+from onceward.message.parcel import Answer, Parcel, Receipt
+from onceward.message.settings import Settings
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, acceptor
-from onceward.transports.base import Accept, Transport, TransportContext
 
 NEAR: Final = "near"
 FAR: Final = "far"

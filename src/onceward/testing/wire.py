@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from onceward.api.postbox import Postbox
+from onceward.core.accept.receiver import Receiver
+from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import Unreachable
-from onceward.model.parcel import Answer, Parcel
-from onceward.model.settings import Settings
-from onceward.runtime.receiver import Receiver
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.settings import Settings
 from onceward.testing.crash import Life
-from onceward.transports.base import Accept, Features
 
 SCHEME: Final = "test"
 

@@ -16,12 +16,12 @@ from typing import Final
 
 import pytest
 
+from onceward.core.deliver.transport import Transport
 from onceward.errors import Busy, ParcelTooLarge, Refused, StoreCapacity, Unreachable
-from onceward.model.parcel import Answer, Parcel, ParcelFrame, Receipt, ReceiptState
-from onceward.model.wire_sizes import encoded_size
+from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, ReceiptState
+from onceward.message.wire_sizes import encoded_size
 from onceward.testing.builders import build_frame, parcel
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd, Line, open_line
-from onceward.transports.base import Transport
 
 EPOCH: Final = "00000002" + "5" * 24
 OTHER: Final = "00000001" + "a" * 24

@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from onceward.api.postbox import Postbox
-from onceward.db.environment import load_settings
-from onceward.model.ids import clock_ids
-from onceward.runtime.agent import Agent
+from onceward.core.deliver.transport import Accept
+from onceward.core.handle.agent import Agent
+from onceward.file.environment import load_settings
+from onceward.message.ids import clock_ids
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, acceptor
-from onceward.transports.base import Accept
 
 STEADY: Final[dict[str, Any]] = {
     "durability": "fast",

@@ -8,17 +8,7 @@ accepted: a frame whose text does not fit its ``digest`` is pushed again.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from onceward.model.frame import Frame, digest
-from onceward.model.parcel import (
-    Answer,
-    Durability,
-    Parcel,
-    ParcelFrame,
-    Receipt,
-    ReceiptState,
-    Verdict,
-)
-from onceward.transports.base import (
+from onceward.core.deliver.transport import (
     Accept,
     ChecksUrls,
     Features,
@@ -31,9 +21,19 @@ from onceward.transports.base import (
     TransportContext,
     refuse_damaged,
 )
+from onceward.message.frame import Frame, digest
+from onceward.message.parcel import (
+    Answer,
+    Durability,
+    Parcel,
+    ParcelFrame,
+    Receipt,
+    ReceiptState,
+    Verdict,
+)
 
 if TYPE_CHECKING:
-    from onceward.model import wire
+    from onceward.message import wire
     from onceward.transports.function import FunctionTransport
 
 __all__ = [
@@ -64,7 +64,7 @@ __all__ = [
 
 LATER: Final = {
     "FunctionTransport": "onceward.transports.function",
-    "wire": "onceward.model.wire",
+    "wire": "onceward.message.wire",
 }
 """Names whose modules are imported on first use: that takes long, or needs an extra."""
 

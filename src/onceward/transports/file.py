@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from onceward.db import open_files
-from onceward.db.file_checks import file_key
-from onceward.db.file_limit import descriptors_left
+from onceward.core.deliver.transport import Features
 from onceward.errors import (
     InvalidArgument,
     OncewardError,
@@ -18,9 +16,11 @@ from onceward.errors import (
     Unreachable,
     WrongAgent,
 )
-from onceward.model.parcel import Answer, Parcel
-from onceward.model.quoting import error_text
-from onceward.transports.base import Features
+from onceward.file import open_files
+from onceward.file.file_checks import file_key
+from onceward.file.file_limit import descriptors_left
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.quoting import error_text
 from onceward.transports.file_slots import Opened, slots
 
 SCHEME: Final = "file:"

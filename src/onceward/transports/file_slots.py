@@ -19,9 +19,9 @@ from pathlib import Path
 from threading import Condition, Lock
 from typing import Final, NamedTuple
 
-from onceward.db.file_limit import DESCRIPTORS, descriptors_left, files_limit
+from onceward.core.deliver.transport import Accept
 from onceward.errors import OncewardError, OutOfDescriptors
-from onceward.transports.base import Accept
+from onceward.file.file_limit import DESCRIPTORS, descriptors_left, files_limit
 
 OPEN_MAX: Final = 1024
 """Most files that are kept open to deliver to."""

@@ -11,13 +11,13 @@ from concurrent.futures import CancelledError
 from threading import Lock
 from typing import Any, Final
 
+from onceward.core.deliver.transport import Features, refuse_damaged
 from onceward.errors import DeliveryError, PushFailed, Refused, Unreachable
-from onceward.model.frame import Frame
-from onceward.model.parcel import Answer, Durability, Parcel, Receipt
-from onceward.model.quoting import error_text
-from onceward.model.times import Span, seconds
-from onceward.transports.base import Features, refuse_damaged
-from onceward.transports.event_loop import start_loop
+from onceward.message.frame import Frame
+from onceward.message.parcel import Answer, Durability, Parcel, Receipt
+from onceward.message.quoting import error_text
+from onceward.message.times import Span, seconds
+from onceward.transports.network.event_loop import start_loop
 
 Answered = Receipt | bool | None
 Receipts = Sequence[Answered] | Mapping[str, Answered] | bool | None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from threading import Condition, Lock, get_ident
 from typing import Final
 
+from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import Unreachable
-from onceward.model.names import agent_name
-from onceward.model.parcel import Answer, Parcel
-from onceward.transports.base import Accept, Features
+from onceward.message.names import agent_name
+from onceward.message.parcel import Answer, Parcel
 
 SCHEME: Final = "memory:"
 CLOSE_WITHIN: Final = 30.0

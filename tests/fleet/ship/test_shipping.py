@@ -12,13 +12,13 @@ from tests.fleet.ship.comparing import id_of, level, rows_of_log
 from tests.fleet.ship.views import outbox_with
 
 from onceward import Postbox
+from onceward.core.upkeep import retention
 from onceward.fleet import ship
 from onceward.fleet.ship import Pace, compaction
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.changes import Limit
 from onceward.fleet.ship.objects import LocalObjects
 from onceward.fleet.ship.shipper import Shipper
-from onceward.store import retention
 from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]

@@ -42,7 +42,7 @@ def test_one_bit_is_one_bit() -> None:
     assert spoilt == flipped(data, random.Random(3))
 
 
-BLIND = patch("onceward.store.inbox.LeasedMessage.intact", property(lambda _: True))
+BLIND = patch("onceward.core.handle.inbox.LeasedMessage.intact", property(lambda _: True))
 """A reader that does not look at digests."""
 
 

@@ -30,7 +30,7 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
     """A set-aside row that a damaged index brings back ends the delivery, told at its peer."""
     box._db.write(lambda tx: tx.rows(SPOIL))
 
-    with patch("onceward.store.dead_letters.add_from_outbox", lambda *_, **__: []):
+    with patch("onceward.core.upkeep.dead_letters.add_from_outbox", lambda *_, **__: []):
         box.run_until_idle()
     assert "index is damaged" in str(box.peers.list()[0].last_error)
     box._db.write(
@@ -47,7 +47,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     box.run_until_idle()
     pushed = box.peers.list()[0].number
 
-    with patch("onceward.store.outbox.DUE", STALE):
+    with patch("onceward.core.send.outbox.DUE", STALE):
         box._db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET due_at = due_at + 1"))
         box.run_until_idle()
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_an_offender(box: Postbox, name: str) -> None:
     """
     spoilt = "SELECT nothing FROM _onceward_outbox"
     ruled = {"S8": ("the frame is what was written", spoilt)}
-    with patch(f"onceward.store.invariants.{name}", spoilt if name == "HEADS" else ruled):
+    with patch(f"onceward.features.checks.invariants.{name}", spoilt if name == "HEADS" else ruled):
         assert ["unreadable"] == [found.offender.partition(":")[0] for found in box.check()]
 
 

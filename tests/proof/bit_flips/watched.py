@@ -10,12 +10,12 @@ from typing import Any, Final, cast
 from tests.proof.power_cut.pair import Answer, Pair, Side, Terms, Work, session_of, work
 
 from onceward.api.postbox import Postbox
+from onceward.core.deliver.transport import Features
+from onceward.core.handle.context import Context
 from onceward.errors import Unreachable
-from onceward.model.parcel import Answer as Answered
-from onceward.model.parcel import Parcel, ParcelFrame, Receipt
-from onceward.runtime.context import Context
+from onceward.message.parcel import Answer as Answered
+from onceward.message.parcel import Parcel, ParcelFrame, Receipt
 from onceward.testing.powercut.scene import Scene
-from onceward.transports.base import Features
 
 FIELDS: Final = (
     "text",

@@ -76,7 +76,7 @@ def _certain() -> AbstractContextManager[Any]:
         self._rollback()
         return self._store.translate_error(error), True
 
-    return patch("onceward.db.group_commit.Writer._commit_failed", failed)
+    return patch("onceward.file.group_commit.Writer._commit_failed", failed)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def _certain() -> AbstractContextManager[Any]:
     [
         (nullcontext, ""),
         (
-            lambda: patch("onceward.db.database.translate_own_error", lambda error, _="": error),
+            lambda: patch("onceward.file.database.translate_own_error", lambda error, _="": error),
             "UNTYPED",
         ),
         (_certain, "UNDONE"),
-        (lambda: patch("onceward.db.database.Database.recover", lambda _: None), "CLOSED"),
+        (lambda: patch("onceward.file.database.Database.recover", lambda _: None), "CLOSED"),
     ],
     ids=("sound", "unmapped", "certain", "closed"),
 )

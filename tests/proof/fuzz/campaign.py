@@ -22,10 +22,10 @@ from tests.proof.fuzz.http_door import END
 from tests.proof.fuzz.targets import COMMANDS, FILED, PLAIN, PUSHED, SEP, Target
 from tests.proof.seed import proof_seed
 
-from onceward.model import wire
-from onceward.model.frame import digest
-from onceward.model.parcel import Answer, ParcelFrame, Receipt
-from onceward.model.settings import Settings
+from onceward.message import wire
+from onceward.message.frame import digest
+from onceward.message.parcel import Answer, ParcelFrame, Receipt
+from onceward.message.settings import Settings
 from onceward.testing.workers import worker_pool
 
 HEAD: Final = '{"specversion":"1.0","id":"0","source":"urn:onceward:a","type":"t","recipient":"b"'

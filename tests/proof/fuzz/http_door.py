@@ -12,15 +12,15 @@ from typing import Final
 
 from tests.transports.over_http import request_headers
 
-from onceward.model import wire
-from onceward.model.clock import SystemClock
-from onceward.model.frame import digest
-from onceward.model.parcel import Answer, Parcel, ParcelFrame
-from onceward.model.settings import Settings
+from onceward.message import wire
+from onceward.message.clock import SystemClock
+from onceward.message.frame import digest
+from onceward.message.parcel import Answer, Parcel, ParcelFrame
+from onceward.message.settings import Settings
 from onceward.transports import TransportContext
-from onceward.transports.http_endpoint import HttpLimits
-from onceward.transports.http_listener import HttpListener
-from onceward.transports.keys import Keys
+from onceward.transports.network.http_endpoint import HttpLimits
+from onceward.transports.network.http_listener import HttpListener
+from onceward.transports.network.keys import Keys
 
 SEP: Final = b"\x1f"
 """Stands between the lines of a head."""

@@ -23,8 +23,7 @@ import apsw
 from tests.proof.fuzz.http_door import HttpDoor
 
 from onceward.api.postbox import Postbox
-from onceward.cli import app, main
-from onceward.db.environment import load_settings
+from onceward.core.accept.accept import InboxPolicy, parse_frames
 from onceward.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -32,13 +31,14 @@ from onceward.errors import (
     Refused,
     Unreachable,
 )
-from onceward.model import wire
-from onceward.model.frame import Frame, digest
-from onceward.model.names import agent_name, plain_text, rank
-from onceward.model.parcel import Parcel, ParcelFrame
-from onceward.model.settings import Settings
-from onceward.model.topics import check_pattern, check_topic, matches
-from onceward.store.accept import InboxPolicy, parse_frames
+from onceward.file.environment import load_settings
+from onceward.message import wire
+from onceward.message.frame import Frame, digest
+from onceward.message.names import agent_name, plain_text, rank
+from onceward.message.parcel import Parcel, ParcelFrame
+from onceward.message.settings import Settings
+from onceward.message.topics import check_pattern, check_topic, matches
+from onceward.ops.cli import app, main
 
 CODES: Final = {0, 1, 2, 3, 4, 5, 6, 7}
 ENDLESS: Final = frozenset(

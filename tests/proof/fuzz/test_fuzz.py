@@ -10,11 +10,11 @@ from tests.proof.fuzz.campaign import fuzz, fuzz_one
 from tests.proof.seed import proof_seed, size
 
 from onceward.errors import InvalidMessage, InvalidParcel
-from onceward.model import wire
-from onceward.model.frame import Frame
-from onceward.model.parcel import Answer, Parcel, Receipt
-from onceward.transports import http_endpoint
-from onceward.transports.http_signing import Signed
+from onceward.message import wire
+from onceward.message.frame import Frame
+from onceward.message.parcel import Answer, Parcel, Receipt
+from onceward.transports.network import http_endpoint
+from onceward.transports.network.http_signing import Signed
 
 INPUTS = size(300_000, 35_000, "ONCEWARD_INPUTS")
 """Of which 120,000 are bodies from networks."""

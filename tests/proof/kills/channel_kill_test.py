@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.api.channels import Channel
 from onceward.api.postbox import Postbox
 from onceward.errors import OncewardError
+from onceward.features.channels.api import Channel
 from onceward.testing.kills import Role
 
 BOSS: Final = "boss"

@@ -32,12 +32,12 @@ from tests.proof.kills.nats_kill_test import (
 from tests.proof.network.proxy import FAULTS, spoiling
 
 from onceward.api.postbox import Postbox
+from onceward.core.handle.agent import Agent
 from onceward.errors import OncewardError
 from onceward.http import HttpListener
 from onceward.keys import Keys
-from onceward.runtime.agent import Agent
 from onceward.testing.kills import Role, crew
-from onceward.transports.http import HttpTransport
+from onceward.transports.network.http import HttpTransport
 
 SMALL: Final = {**SETTINGS, "parcel_max_messages": 20}
 """Many parcels are pushed, so that many are spoiled."""

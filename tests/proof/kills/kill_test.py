@@ -24,10 +24,10 @@ from typing import Any, Final
 import apsw
 
 from onceward.api.postbox import Postbox
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.context import Context
 from onceward.errors import OncewardError
-from onceward.model.body import Msg
-from onceward.runtime.agent import Agent
-from onceward.runtime.context import Context
+from onceward.message.body import Msg
 from onceward.testing.history import Effect, Log, judge
 from onceward.testing.kills import Crew, Role, crew
 

@@ -27,12 +27,12 @@ from nats.aio.msg import Msg as NatsMessage
 from tests.ports import free_port
 
 from onceward.api.postbox import Postbox
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.context import Context
 from onceward.errors import OncewardError
-from onceward.model.body import Msg
-from onceward.runtime.agent import Agent
-from onceward.runtime.context import Context
+from onceward.message.body import Msg
 from onceward.testing.kills import Role, crew
-from onceward.transports.nats_listener import NatsListener
+from onceward.transports.network.nats_listener import NatsListener
 
 ANN: Final = "ann"
 BOB: Final = "bob"

@@ -14,7 +14,7 @@ from tests.proof.seed import proof_seed, size
 from tests.waiting import until
 
 from onceward import Postbox
-from onceward.store import schedules
+from onceward.features.schedules import schedules
 
 KILLS = size(200, 30, "ONCEWARD_SCHEDULE_KILLS")
 SEED = proof_seed()
@@ -25,7 +25,7 @@ SENT = 10
 PROCESS = """
 import sys, time
 from onceward import Postbox
-from onceward.runtime.scheduler import Scheduler
+from onceward.features.schedules.scheduler import Scheduler
 from onceward.store import schedules
 
 class Fast:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import apsw
 from tests.children import PYTHON, Child
-from tests.db.test_waiting import HOLDER
+from tests.file.test_waiting import HOLDER
 from tests.waiting import until
 
 from onceward import Agent, Context, Postbox

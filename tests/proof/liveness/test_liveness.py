@@ -11,7 +11,7 @@ from tests.proof.liveness import judge
 from tests.proof.liveness.holds import HOLDS
 from tests.proof.liveness.verbs import CALLS, NOT_CALLED, public
 
-from onceward.db import open_files
+from onceward.file import open_files
 
 
 def test_every_public_verb_is_called_or_says_why_not() -> None:

@@ -9,18 +9,12 @@ from itertools import count
 from typing import Any, Final
 
 from onceward import Postbox
-from onceward.api import (
-    agents,
-    channels,
-    dead_letters,
-    event_source,
-    limits,
-    mailboxes,
-    peers,
-    queues,
-    schedules,
-    session,
-)
+from onceward.api import agents, dead_letters, event_source, peers, session
+from onceward.features.channels import api as channels
+from onceward.features.limits import api as limits
+from onceward.features.mailboxes import api as mailboxes
+from onceward.features.runs import api as queues
+from onceward.features.schedules import api as schedules
 
 CLASSES: Final = (
     Postbox,

@@ -14,17 +14,19 @@ from tests.proof.model.model import cancellable, steps
 from tests.proof.model.values import PENDING, Rules, State
 
 from onceward.api.postbox import Postbox
-from onceward.db.transaction import StoreTransaction
+from onceward.core.deliver import parcels, peers
+from onceward.core.deliver.delivery_failures import DeliveryFailures
+from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
+from onceward.core.deliver.peers import PeerLease
+from onceward.core.engine.event_emitter import EventEmitter
+from onceward.core.send import outbox
+from onceward.core.upkeep import retention
+from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
-from onceward.model.parcel import Parcel, Receipt
-from onceward.model.retry import retry_policy
-from onceward.model.settings import Settings
-from onceward.model.wire_sizes import encoded_size
-from onceward.runtime.delivery_failures import DeliveryFailures
-from onceward.runtime.event_emitter import EventEmitter
-from onceward.store import outbox, parcels, peers, retention
-from onceward.store.parcels import InFlight, SenderInfo, SettleOptions
-from onceward.store.peers import PeerLease
+from onceward.message.parcel import Parcel, Receipt
+from onceward.message.retry import retry_policy
+from onceward.message.settings import Settings
+from onceward.message.wire_sizes import encoded_size
 from onceward.testing.clock import ManualClock
 from onceward.testing.simulation.disks import copy, replace
 

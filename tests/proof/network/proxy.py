@@ -11,9 +11,9 @@ from threading import Lock, Thread
 from typing import Final
 
 from onceward.errors import OncewardError
-from onceward.model import wire
-from onceward.model.notices import Notice, encode_notice
-from onceward.model.parcel import Answer, Receipt
+from onceward.message import wire
+from onceward.message.notices import Notice, encode_notice
+from onceward.message.parcel import Answer, Receipt
 
 FAULTS: Final = (
     *("refuse", "swallow", "half", "error", "error_after", "busy", "unsigned_413"),

@@ -8,7 +8,7 @@ from tests.proof.network.proxy import FAULTS
 from tests.proof.network.trial import trial
 from tests.proof.seed import proof_seed, size
 
-from onceward.transports.http import HttpTransport
+from onceward.transports.network.http import HttpTransport
 
 MESSAGES = size(4000, 800, "ONCEWARD_MESSAGES")
 KILLS = size(40, 8, "ONCEWARD_NETWORK_KILLS")

@@ -12,14 +12,14 @@ from typing import Any, Final, Literal, Self
 from tests.proof.power_cut import planted
 
 from onceward.api.postbox import Postbox
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.batch_context import BatchContext
+from onceward.core.handle.context import Context
 from onceward.errors import Reject, Retry
-from onceward.model.body import Msg
-from onceward.model.clock import Millis, SystemClock
-from onceward.model.events import Event, MessageEvent
-from onceward.model.parcel import Durability
-from onceward.runtime.agent import Agent
-from onceward.runtime.batch_context import BatchContext
-from onceward.runtime.context import Context
+from onceward.message.body import Msg
+from onceward.message.clock import Millis, SystemClock
+from onceward.message.events import Event, MessageEvent
+from onceward.message.parcel import Durability
 from onceward.testing.clock import ManualClock
 from onceward.testing.powercut.scene import Scene
 from onceward.testing.stepped import SteppedEngines

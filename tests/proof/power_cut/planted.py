@@ -14,15 +14,15 @@ from unittest.mock import patch
 
 import apsw
 
-from onceward.db import migrations
-from onceward.db.connection import connect
-from onceward.db.migrations import Migration
-from onceward.model.clock import Millis
-from onceward.model.frame import digest
-from onceward.model.parcel import Answer, Receipt
-from onceward.runtime.commit_batch import HandlerCommitBatch
-from onceward.runtime.hand_over import HandOver
-from onceward.store.bodies import FULL_FRAME
+from onceward.core.deliver.hand_over import HandOver
+from onceward.core.handle.commit_batch import HandlerCommitBatch
+from onceward.core.send.bodies import FULL_FRAME
+from onceward.file import migrations
+from onceward.file.connection import connect
+from onceward.file.migrations import Migration
+from onceward.message.clock import Millis
+from onceward.message.frame import digest
+from onceward.message.parcel import Answer, Receipt
 
 NO_BARRIER: Final = """
 SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM _onceward_file_info
@@ -77,7 +77,7 @@ def _schema(*more: Migration) -> AbstractContextManager[object]:
 
 
 def _no_barrier() -> AbstractContextManager[object]:
-    return patch("onceward.db.identity.BARRIER", NO_BARRIER)
+    return patch("onceward.file.identity.BARRIER", NO_BARRIER)
 
 
 def _delete_journal() -> AbstractContextManager[object]:
@@ -85,7 +85,7 @@ def _delete_journal() -> AbstractContextManager[object]:
         con.pragma("journal_mode", "delete")
         con.pragma("synchronous", "full" if full else "normal")
 
-    return patch("onceward.db.database.enable_wal", harden)
+    return patch("onceward.file.database.enable_wal", harden)
 
 
 def _nothing() -> AbstractContextManager[object]:

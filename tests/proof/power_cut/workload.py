@@ -104,7 +104,7 @@ class LiveTown(Town):
         """Promise, and let the engines do the rest, until nothing waits."""
         rng = Random(self.seed)
         with (
-            patch("onceward.db.file_checks.is_dead", lambda _: False),  # names are made up
+            patch("onceward.file.file_checks.is_dead", lambda _: False),  # names are made up
             LivePair(scene, self) as pair,
         ):
             day = _Day(pair, rng)

@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.proof.seed import SEED, TODAY, proof_seed
 
-from onceward.model.handler_options import PLAIN_RULES, HandlerRules
+from onceward.message.handler_options import PLAIN_RULES, HandlerRules
 from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.people import HALF, SCRATCH, people
 from onceward.testing.simulation.scenario import interrupt, step

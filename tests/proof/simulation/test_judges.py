@@ -12,11 +12,13 @@ from tests.proof.power_cut import planted
 from tests.proof.simulation import campaign
 from tests.proof.simulation.campaign import tell
 
-from onceward.model.clock import Clock, MonotonicFileClock
-from onceward.model.parcel import Receipt
-from onceward.runtime import commit_batch
-from onceward.runtime.hand_over import HandOver
-from onceward.store import accept, dedup, inbox, lanes, outbox, peers, receipts
+from onceward.core.accept import accept, dedup, receipts
+from onceward.core.deliver import peers
+from onceward.core.deliver.hand_over import HandOver
+from onceward.core.handle import commit_batch, inbox, lanes
+from onceward.core.send import outbox
+from onceward.message.clock import Clock, MonotonicFileClock
+from onceward.message.parcel import Receipt
 from onceward.testing.simulation import Simulation, Weather, people
 
 Plant = Callable[[pytest.MonkeyPatch], None]

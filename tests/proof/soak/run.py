@@ -23,8 +23,8 @@ from typing import Any, Final
 import apsw
 
 from onceward.api.postbox import Postbox
-from onceward.model.names import DIRECTORY
-from onceward.runtime.agent import Agent
+from onceward.core.handle.agent import Agent
+from onceward.message.names import DIRECTORY
 from onceward.testing.workers import end_with_parent
 
 SENDER: Final = "ada"

@@ -25,7 +25,7 @@ def die() -> NoReturn:
 
 def install() -> None:
     """Put the end of the program into the steps of a commit."""
-    from onceward.spark import sink  # noqa: PLC0415 - only where a process dies
+    from onceward.fleet.spark import sink  # noqa: PLC0415 - only where a process dies
 
     hand_over, send, options = sink.hand_over, sink._send, sink._options
     meant: list[str] = []

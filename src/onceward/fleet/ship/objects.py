@@ -25,8 +25,8 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from onceward.db.file_checks import sync
 from onceward.errors import InvalidArgument
+from onceward.file.file_checks import sync
 from onceward.fleet.opening import LogTrouble
 from onceward.fleet.ship.agreement import agree
 

@@ -27,12 +27,12 @@ from onceward.fleet.ship.lineage import Found, recognised
 from onceward.fleet.ship.log import LAST, LoggedFile, ShippedLog, latest
 from onceward.fleet.ship.manifest import Segment
 from onceward.fleet.ship.tables import Row, Shape, digest_of
-from onceward.model.settings import DAY
+from onceward.message.settings import DAY
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
-    from onceward.model.clock import Clock
+    from onceward.message.clock import Clock
 
 KEEP: Final = 7 * DAY
 """Seconds before a file's latest moment that stay in the file."""

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import apsw
 
-from onceward.db.migrations import migrations
 from onceward.errors import StoreCorrupt
+from onceward.file.migrations import migrations
 from onceward.fleet.opening import Source, lacking
 
 Kind = Literal["text", "integer", "moment"]

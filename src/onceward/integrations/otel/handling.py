@@ -15,8 +15,8 @@ from onceward.integrations.otel import names, trace_context
 from onceward.integrations.otel.clock import Stopwatch
 from onceward.integrations.otel.meters import OperationMeters
 from onceward.integrations.otel.sending import class_name, operation
-from onceward.model.frame import Frame
-from onceward.model.states import Dead, Done, RetryAt, Settlement, Waits
+from onceward.message.frame import Frame
+from onceward.message.states import Dead, Done, RetryAt, Settlement, Waits
 
 PROCESS = "process"
 

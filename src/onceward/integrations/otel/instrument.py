@@ -17,8 +17,8 @@ from onceward.integrations.otel.handling import TracedAttempt
 from onceward.integrations.otel.logs import trace_ids
 from onceward.integrations.otel.meters import OperationMeters
 from onceward.integrations.otel.sending import TracedSend, operation
-from onceward.model.frame import Frame
-from onceward.model.log import add_fields
+from onceward.message.frame import Frame
+from onceward.message.log import add_fields
 
 if TYPE_CHECKING:
     from onceward import AsyncPostbox

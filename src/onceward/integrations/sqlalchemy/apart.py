@@ -13,9 +13,9 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session as OrmSession
 
 from onceward import Postbox
-from onceward.db.database import Database
+from onceward.file.database import Database
 from onceward.hooks import ComposedMessage, Observer, SendFacts, Sending
-from onceward.model.log import log
+from onceward.message.log import log
 
 APART: Final = "message is committed apart from the pending rows of a SQLAlchemy session"
 

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary, WeakSet
 import apsw
 
 from onceward import Transaction
-from onceward.db.database import Database
-from onceward.db.group_commit import ENDED
-from onceward.db.transaction import SavepointMark, StoreTransaction
 from onceward.errors import StoreFault
+from onceward.file.database import Database
+from onceward.file.group_commit import ENDED
+from onceward.file.transaction import SavepointMark, StoreTransaction
 from onceward.integrations.sqlalchemy.dbapi_errors import (
     ProgrammingError,
     WrongThread,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import apsw
 
-from onceward.db.connection import translate_error
 from onceward.errors import OncewardError, OutcomeUnknown, StoreCorrupt, StoreError
+from onceward.file.connection import translate_error
 
 
 class Warning(Exception):  # noqa: A001 - PEP 249 names it

@@ -15,7 +15,7 @@ from onceward.errors import InvalidArgument, StoreClosed
 from onceward.integrations.sqlalchemy import apart, dialect
 from onceward.integrations.sqlalchemy.connections import Connection
 from onceward.integrations.sqlalchemy.loop_connections import LoopConnection
-from onceward.model.names import DEFAULT_SESSION
+from onceward.message.names import DEFAULT_SESSION
 
 C = TypeVar("C", Connection, LoopConnection)
 URL: Final = f"{dialect.NAME.replace('.', '+')}://"

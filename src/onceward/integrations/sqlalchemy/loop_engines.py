@@ -30,7 +30,7 @@ from onceward.integrations.sqlalchemy.engines import (
     still_there,
 )
 from onceward.integrations.sqlalchemy.loop_connections import BlockConnection, LoopConnection
-from onceward.model.names import DEFAULT_SESSION
+from onceward.message.names import DEFAULT_SESSION
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import apsw
 
 from onceward.integrations.sqlalchemy.dbapi_errors import ProgrammingError
-from onceward.model.values import dataclass
+from onceward.message.values import dataclass
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
 Columns = tuple[tuple[Any, ...], ...]

@@ -10,7 +10,7 @@ from random import Random
 from typing import Protocol
 from unittest.mock import patch
 
-from onceward.model.clock import Millis
+from onceward.message.clock import Millis
 from onceward.testing.clock import START_AT
 
 A_DAY: Millis = 86_400_000
@@ -78,10 +78,10 @@ def steady(seed: int, life: int) -> Iterator[None]:
     rng = Random(f"{seed}/{life}")  # noqa: S311 - the same names in every run
     with ExitStack() as stack:
         stack.enter_context(patch("secrets.token_hex", lambda size=16: rng.randbytes(size).hex()))
-        stack.enter_context(patch("onceward.db.file_checks.boot_id", lambda: f"boot-{life}"))
+        stack.enter_context(patch("onceward.file.file_checks.boot_id", lambda: f"boot-{life}"))
         stack.enter_context(
             patch(
-                "onceward.db.file_checks.process_id",
+                "onceward.file.file_checks.process_id",
                 lambda pid=None: f"boot-{life}.1.{pid or life + 2}.1",
             )
         )

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from onceward.model.settings import Settings
+from onceward.message.settings import Settings
 
 Rates = dict[str, float]
 

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 import apsw
 
-from onceward.model.frame import digest
-from onceward.model.parcel import Answer, Parcel
-from onceward.store.invariants import FRAMES, INVARIANTS
+from onceward.features.checks.invariants import FRAMES, INVARIANTS
+from onceward.message.frame import digest
+from onceward.message.parcel import Answer, Parcel
 
 Word = Literal["promised", "maybe", "denied", "cancelled"]
 """A sender's outcome: returned, unknown, raised with nothing written, or taken back."""

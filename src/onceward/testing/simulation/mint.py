@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from onceward.model.clock import Clock
+from onceward.message.clock import Clock
 
 
 class Mint:

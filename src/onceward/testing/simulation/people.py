@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.context import Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-from onceward.model.handler_options import PLAIN_RULES, HandlerRules
-from onceward.runtime.agent import Agent
-from onceward.runtime.context import Context
+from onceward.message.handler_options import PLAIN_RULES, HandlerRules
 from onceward.testing.simulation.history import Sent, Word
 from onceward.testing.simulation.process import Died, Fatal, Process
 from onceward.testing.simulation.world import Simulation

@@ -12,24 +12,25 @@ from typing import Any, Final
 import apsw
 
 from onceward.api.postbox import Postbox
-from onceward.db import open_files
+from onceward.core.deliver import peers
+from onceward.core.deliver.transport import Transport
+from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.handle import lanes
+from onceward.core.handle.agent import Agent
+from onceward.core.handle.batch_context import BatchContext
+from onceward.core.handle.worker import Worker
+from onceward.core.handle.worker_pool import batch_workers, gates, pool_size
+from onceward.core.home.cache import DirectoryCache
+from onceward.core.home.database import DirectoryHandle
+from onceward.core.send.sender import Sender
 from onceward.errors import InvalidArgument
+from onceward.file import open_files
 from onceward.hooks import Hooks
-from onceward.model.clock import Millis
-from onceward.model.retry import retry_policy
-from onceward.model.settings import Settings
-from onceward.runtime.agent import Agent
-from onceward.runtime.batch_context import BatchContext
-from onceward.runtime.deps import RuntimeDeps
-from onceward.runtime.sender import Sender
-from onceward.runtime.worker import Worker
-from onceward.runtime.worker_pool import batch_workers, gates, pool_size
-from onceward.store import lanes, peers
-from onceward.store.directory.cache import DirectoryCache
-from onceward.store.directory.database import DirectoryHandle
+from onceward.message.clock import Millis
+from onceward.message.retry import retry_policy
+from onceward.message.settings import Settings
 from onceward.testing.clock import ManualClock
 from onceward.testing.stepped import SteppedEngines
-from onceward.transports.base import Transport
 
 SCHEME: Final = "sim"
 TROUBLE: Final = "disk I/O error, as the weather has it"

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
-from onceward.db.environment import load_settings
+from onceward.core.handle.agent import Agent
 from onceward.errors import OncewardError
-from onceward.model.times import Span
-from onceward.runtime.agent import Agent
+from onceward.file.environment import load_settings
+from onceward.message.times import Span
 from onceward.testing.clock import ManualClock
 from onceward.testing.simulation import disks
 from onceward.testing.simulation.fault_plan import Weather

@@ -1,0 +1,1 @@
+"""Store a parcel once, and tell its sender what became of it."""

@@ -1,0 +1,503 @@
+"""Accept a parcel: store its frames once, in one transaction, and answer for each."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import field, replace
+from functools import lru_cache
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, NoReturn, cast
+
+from onceward.core.accept import acknowledgments, dedup, mailbox_keys
+from onceward.core.accept.mailbox_keys import KeyedMessage
+from onceward.core.deliver import peers
+from onceward.core.deliver.transport import refuse_damaged
+from onceward.core.engine.counters import bump
+from onceward.core.handle import inbox, lanes
+from onceward.core.requests import stored as requests
+from onceward.core.send import outbox, rate_limits
+from onceward.core.upkeep import ephemeral
+from onceward.errors import InvalidMessage, Refused
+from onceward.file.transaction import StoreTransaction
+from onceward.message import inbound_rule
+from onceward.message.body import encode
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.inbound_rule import InboundRule
+from onceward.message.names import agent_name
+from onceward.message.parcel import (
+    STRENGTH,
+    Answer,
+    Durability,
+    Parcel,
+    ParcelFrame,
+    Receipt,
+    Verdict,
+    downgrade,
+)
+from onceward.message.quoting import quoted
+from onceward.message.reasons import reason_text
+from onceward.message.values import dataclass
+
+KNOWN: Final = """
+SELECT id, state, outcome, reason
+  FROM (SELECT j.value AS id, b.state, b.reason,
+               (SELECT outcome
+                  FROM _onceward_processed_messages
+                 WHERE sender = :sender AND message_id = j.value) AS outcome
+          FROM json_each(:ids) AS j
+          LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value)
+ WHERE state IS NOT NULL OR outcome IS NOT NULL
+"""
+INSERT: Final = """
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at,
+                             correlation_id, causation_id, frame, digest, received_at, ended_at,
+                             channel, kind, mailbox)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (sender, id) DO NOTHING
+"""
+LIMITS: Final = """
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
+       EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
+       (SELECT inbound_rule FROM _onceward_peers WHERE name = ?)
+"""
+AWAITED: Final = """
+SELECT id
+  FROM _onceward_pending_replies
+ WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
+"""
+ANSWER: Final = """
+UPDATE _onceward_pending_replies
+   SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply,
+       ended_at = coalesce(ended_at, :now)
+ WHERE id = :id AND state IN ('open', 'failed')
+"""
+MARK: Final = """
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+VALUES (?, ?, ?, 'processed', ?)
+ON CONFLICT DO NOTHING
+"""
+CHOSEN: Final = """
+INSERT INTO _onceward_chosen_ids (sender, id) VALUES (?, ?) ON CONFLICT DO NOTHING
+"""
+OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+"""Ids that sort by time; marks of others are never pruned, so they need no horizon."""
+ENVELOPE_MAX: Final = 64 << 10
+TOO_LARGE: Final = reason_text("invalid", "data: larger than max_body")
+PRUNED: Final = "its mark may have been pruned, so it cannot be told from a duplicate"
+
+
+ID: Final = attrgetter("id")
+REASON: Final = attrgetter("reason")
+TEXT: Final = attrgetter("text")
+FRAME: Final = attrgetter("frame")
+Known = dict[str, tuple[str | None, str | None, str | None]]
+"""By message id: the state of its row, the outcome of its mark, and the row's reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxPolicy:
+    """The agent of an inbox, and what the inbox accepts."""
+
+    agent: str
+    durability: Durability
+    max_body: int = 1 << 20
+    max_inbox: int = 1_000_000
+    accept_weaker: bool = False
+    max_hops: int = 64
+    network: bool = False
+    """Whether parcels come from other machines: senders without a rule get that of networks."""
+
+    def trusts(self, other: Durability) -> bool:
+        """Return whether receipts of that durability settle our messages."""
+        return self.accept_weaker or STRENGTH[other] >= STRENGTH[self.durability]
+
+
+NO_ANSWER: Final = Answer(verdict="busy")
+"""The answer of a result that is not complete."""
+
+
+@dataclass(slots=True)
+class AcceptResult:
+    """Changes of a parcel in the recipient's file, and the answer to it."""
+
+    answer: Answer = NO_ANSWER
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    """By message id: the receipt of each frame."""
+    received: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    moved: outbox.Moved = field(default_factory=outbox.Moved)
+
+
+def accept(
+    tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, examined: list[ParsedFrame]
+) -> AcceptResult:
+    """
+    Keep what is new of *parcel*, and answer for every frame of it.
+
+    Stream position, rows and outcomes are one commit: after a crash either all
+    of it happened or the same parcel comes again and finds nothing changed.
+    """
+    moved = _settle(tx, parcel, policy) if parcel.receipts else outbox.NOTHING_MOVED
+    changed = moved.sent or moved.acked or moved.failed or moved.dropped
+    if parcel.stream_position is not None and changed:
+        peers.record_base(tx, parcel.sender, parcel.stream_position)
+    if not parcel.frames:
+        return AcceptResult(_answer(policy, "accepted"), moved=moved)
+    stream = dedup.position_of(tx, parcel.sender)
+    verdict, judge_all = dedup.classify(stream, parcel)
+    if verdict == "fork":
+        bump(tx, forks=1)
+        return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
+    [(waiting, rated, rule)] = tx.rows(LIMITS, (parcel.sender,))
+    known = _known(tx, parcel)
+    new = len(parcel.frames) - len(known)
+    if verdict == "accepted" and new and waiting and waiting + new > policy.max_inbox:
+        return AcceptResult(_answer(policy, "busy"), moved=moved)
+    if (
+        rated
+        and verdict == "accepted"
+        and new
+        and (wait := rate_limits.admit(tx, parcel.sender, new))
+    ):
+        return AcceptResult(replace(_answer(policy, "busy"), retry_after=wait), moved=moved)
+    if rule is not None or policy.network:
+        examined = _allowed(examined, rule)
+    kept = _accept_frames(
+        tx, parcel, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
+    )
+    receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
+    kept.moved, kept.answer = moved, _answer(policy, verdict, tuple(receipts))
+    if verdict == "accepted":
+        dedup.advance(tx, stream, parcel)
+    if kept.duplicates or kept.rejected:
+        bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
+    return kept
+
+
+def _settle(tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy) -> outbox.Moved:
+    """Apply the receipts that a parcel carries to our own outbox."""
+    trusted = policy.trusts(parcel.durability)
+    receipts = parcel.receipts if trusted else tuple(map(downgrade, parcel.receipts))
+    return outbox.settle(tx, parcel.sender, receipts, ask_at=tx.now, stored_ends=False)
+
+
+def _answer(
+    policy: InboxPolicy,
+    verdict: Verdict,
+    receipts: tuple[Receipt, ...] = (),
+    where: tuple[str, int] = ("", 0),
+) -> Answer:
+    return Answer(
+        verdict=verdict,
+        receipts=receipts,
+        durability=policy.durability,
+        epoch=where[0],
+        number=where[1],
+    )
+
+
+def _accept_frames(
+    tx: StoreTransaction,
+    parcel: Parcel,
+    examined: list[ParsedFrame],
+    *,
+    known: Known,
+    horizon: str,
+    judge_all: bool,
+) -> AcceptResult:
+    """Store new frames; one that may have come before is judged by its id, then by the horizon."""
+    kept = AcceptResult()
+    fresh: list[ParsedFrame] = []
+    receipts = kept.receipts
+    for each in examined:
+        carried, frame = each.carried, each.frame
+        message_id = carried.id
+        doubtful = judge_all or carried.redelivered
+        if (state := known.get(message_id)) is not None:
+            receipts[message_id] = _present(message_id, *state)
+            kept.duplicates.append(message_id)
+        elif (doubtful or frame is None or each.problem or frame.expirytime is not None) and (
+            problem := _refusal(each, horizon if doubtful else None, tx.now)
+        ):
+            receipts[message_id] = Receipt(message_id, "rejected", problem)
+            kept.rejected.append((message_id, problem))
+        elif message_id not in receipts:
+            receipts[message_id] = Receipt(message_id, "stored")
+            fresh.append(each)
+            kept.received.append(message_id)
+    if fresh:
+        kept.answered = _store(tx, parcel.sender, fresh)
+    for message_id in kept.answered:
+        receipts[message_id] = Receipt(message_id, "processed")
+    return kept
+
+
+def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
+    ids = json.dumps(list(map(ID, parcel.frames)))
+    found = tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids})
+    return {message_id: (state, outcome, reason) for message_id, state, outcome, reason in found}
+
+
+def _present(
+    message_id: str, state: str | None, outcome: str | None, reason: str | None
+) -> Receipt:
+    if outcome == "dead":
+        return Receipt(message_id, "dead", reason_text("dead", "kept in the peer's dead letters"))
+    if outcome is not None or state != "pending":
+        if state is None and outcome == "dropped":
+            reason = reason_text("dropped", "its row was pruned, and its reason with it")
+        return inbox.receipt(message_id, outcome or str(state), reason)
+    return Receipt(message_id, "duplicate")
+
+
+class ParsedFrame(NamedTuple):
+    """A frame read before any lock was taken: what it says, or why it is refused for good."""
+
+    carried: ParcelFrame
+    frame: Frame | None
+    problem: str = ""
+    digest: bytes = b""
+
+
+def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
+    """
+    Read and check a parcel's frames; needs no file, so that the lock is held for the writing only.
+
+    Raises:
+        Refused: the sender's name is none, or the parcel is for another agent.
+        Unreachable: a frame was damaged on the way; the same parcel is to be pushed again.
+
+    """
+    if _problem_of(parcel.sender) or parcel.recipient != policy.agent:
+        _refuse_names(parcel, policy.agent)
+    _check_texts(parcel)
+    refuse_damaged(parcel)
+    return [_parse_frame(carried, parcel, policy) for carried in parcel.frames]
+
+
+@lru_cache(maxsize=4096)
+def _problem_of(sender: str) -> str:
+    """Return why no agent has that name, empty if one may; the same senders come again."""
+    try:
+        agent_name(sender)
+    except InvalidMessage as error:
+        return str(error)
+    return ""
+
+
+def _refuse_names(parcel: Parcel, agent: str) -> NoReturn:
+    msg = f"parcel refused: this is the inbox of {agent}, not {quoted(parcel.recipient)}"
+    if problem := _problem_of(parcel.sender):
+        msg = f"parcel refused, sender: {problem}"
+    raise Refused(msg)
+
+
+def _check_texts(parcel: Parcel) -> None:
+    """Raise Refused for an unknown durability, and for ids that SQL would cut or not store."""
+    if parcel.durability not in STRENGTH:
+        msg = f"parcel refused, durability {quoted(parcel.durability)} is none of {list(STRENGTH)}"
+        raise Refused(msg)
+    ids = [parcel.epoch, parcel.previous, *map(ID, parcel.frames), *map(ID, parcel.receipts)]
+    texts = [*map(TEXT, parcel.frames), *filter(None, map(REASON, parcel.receipts))]
+    try:
+        if "\0" in "".join(ids):
+            msg = "parcel refused: an id holds a NUL"
+            raise Refused(msg)
+        for text in (*ids, *texts):
+            if not text.isascii():
+                text.encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        msg = f"parcel refused: {error}"
+        raise Refused(msg) from error
+
+
+def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> ParsedFrame:
+    if (
+        len(carried.text) > 6 * policy.max_body + ENVELOPE_MAX
+    ):  # a control character takes six as JSON
+        return ParsedFrame(carried, None, TOO_LARGE)
+    try:
+        frame = Frame.parse(carried.text)
+    except InvalidMessage as error:
+        return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
+    if (frame.id, frame.sender, frame.recipient) != (carried.id, parcel.sender, policy.agent):
+        return ParsedFrame(carried, None, _mismatch(frame, carried, parcel))
+    reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
+    if frame.hops + reply > policy.max_hops:
+        detail = f"{frame.hops} messages led to it, at most {policy.max_hops} may"
+        return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
+    if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
+        return ParsedFrame(carried, None, TOO_LARGE)
+    return ParsedFrame(carried, frame, digest=carried.digest)
+
+
+def _mismatch(frame: Frame, carried: ParcelFrame, parcel: Parcel) -> str:
+    """Return which attribute of a frame is not that of its parcel."""
+    field_name = "recipient"
+    if frame.id != carried.id:
+        field_name = "id"
+    elif frame.sender != parcel.sender:
+        field_name = "source"
+    return reason_text("invalid", f"{field_name}: does not match the parcel")
+
+
+def _allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
+    """Return the frames; those that name what their sender may not are refused."""
+    known = inbound_rule.NETWORK if rule is None else InboundRule.parse(rule)
+    judged: list[ParsedFrame] = []
+    for each in examined:
+        named = "" if each.frame is None else known.problem(each.frame)
+        if named:  # before all else: what there is here is not told either
+            told = reason_text("rejected", f"not allowed here: {named}")
+            judged.append(each._replace(problem=told))
+        else:
+            judged.append(each)
+    return judged
+
+
+def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
+    """Return why a frame is refused for good, empty if it is not."""
+    if (
+        horizon is not None
+        and examined.carried.id <= horizon
+        and OWN_ID.fullmatch(examined.carried.id)
+        and not (examined.frame is not None and examined.frame.chosenid)
+    ):
+        return reason_text("stale", PRUNED)
+    if (
+        examined.frame is not None
+        and examined.frame.expires_at is not None
+        and examined.frame.expires_at <= now
+    ):
+        return reason_text("expired", "its time to live ran out on the way")
+    return examined.problem
+
+
+def body_size(frame: Frame) -> int:
+    """Return the size of a frame's body in bytes of UTF-8."""
+    if frame.data_base64 is not None:
+        return len(frame.data_base64) * 3 // 4 - frame.data_base64[-2:].count("=")
+    if isinstance(frame.data, str):
+        return len(frame.data.encode())
+    return len(encode(frame.data).text.encode())
+
+
+def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[str]:
+    """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
+    frames = cast("list[Frame]", list(map(FRAME, fresh)))
+    awaited = _awaited(tx, sender, frames)
+    lane_ids: dict[tuple[str, int, str], int] = {}
+    rows: list[tuple[Any, ...]] = []
+    settled: list[tuple[str, str, str, Millis]] = []
+    keyed: list[KeyedMessage] = []
+    answered = 0
+    for each, frame in zip(fresh, frames, strict=True):
+        done = frame.inreplyto in awaited and _answered(tx, frame)
+        if done:
+            awaited.discard(str(frame.inreplyto))
+        elif frame.kind == acknowledgments.KIND:
+            done = acknowledgments.note(tx, sender, frame)
+        elif frame.kind == requests.PROGRESS:
+            done = requests.note_progress(tx, sender, frame)
+        answered += done
+        boxed = frame.mailbox is not None and not done
+        if boxed and frame.mailboxkey is not None:
+            keyed.append(KeyedMessage(str(frame.mailbox), frame.mailboxkey, frame.id))
+        if done or boxed:
+            settled.append((sender, frame.id, frame.session, tx.now))
+        lane_id = lanes.NO_LANE if boxed else _lane(tx, sender, frame, lane_ids)
+        rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
+    tx.insert(INSERT, rows)
+    if keyed:
+        mailbox_keys.supersede(tx, sender, keyed)
+    _note_kinds(tx, sender, frames)
+    if settled:
+        tx.many(MARK, settled)
+        bump(tx, processed=answered, ended=answered)
+    lanes.set_heads(tx, list(lane_ids.values()))
+    return list(map(itemgetter(1), settled))
+
+
+def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
+    """Note what a restart may drop, and ids that the caller chose though they look like ours."""
+    fleeting: list[tuple[str, str]] = []
+    chosen: list[tuple[str, str]] = []
+    for frame in frames:
+        if frame.__pydantic_extra__ and frame.ephemeral:
+            fleeting.append((sender, frame.id))
+        if frame.chosenid and OWN_ID.fullmatch(frame.id):
+            chosen.append((sender, frame.id))
+    if fleeting:
+        ephemeral.mark(tx, fleeting)
+    if chosen:
+        tx.many(CHOSEN, chosen)
+
+
+def _lane(
+    tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int, str], int]
+) -> int:
+    """
+    Return the lane of a frame.
+
+    A handler's question does not wait behind a message that waits for a reply itself: that
+    reply may depend on the answer. Questions leave in the commit in which their handler
+    begins to wait, so of those around a circle one always finds the next one waiting.
+    """
+    name, rank, session = frame.partitionkey or frame.session, frame.priority, frame.session
+    if frame.kind == requests.QUESTION and lanes.head_awaits(tx, sender, name, rank):
+        name = f"ask:{frame.causationid or frame.id}"
+    lane = (name, rank, session)
+    if lane not in lane_ids:
+        lane_ids[lane] = lanes.open_lane(tx, sender, *lane[:2], session=session)
+    return lane_ids[lane]
+
+
+def _awaited(tx: StoreTransaction, sender: str, frames: list[Frame]) -> set[str]:
+    """Return the requests to *sender* that these frames answer and that no reply has ended."""
+    asked: set[str] = set()
+    for frame in frames:
+        if frame.inreplyto is not None:
+            asked.add(frame.inreplyto)
+    if not asked:
+        return asked
+    return {str(i) for (i,) in tx.rows(AWAITED, (sender, json.dumps(sorted(asked))))}
+
+
+def _answered(tx: StoreTransaction, frame: Frame) -> bool:
+    return tx.run(ANSWER, {"id": frame.inreplyto, "reply": frame.id, "now": tx.now}) > 0
+
+
+def _row(
+    sender: str,
+    frame: Frame,
+    each: ParsedFrame,
+    lane_id: int | None,
+    now: Millis,
+    *,
+    done: bool,
+) -> tuple[Any, ...]:
+    return (
+        sender,
+        frame.id,
+        lane_id,
+        frame.session,
+        frame.type,
+        frame.topic,
+        frame.priority,
+        "processed" if done else "pending",
+        None if frame.expirytime is None else frame.expires_at,
+        frame.correlationid,
+        frame.causationid,
+        each.carried.text,
+        each.digest,
+        now,
+        now if done else None,
+        frame.channel,
+        frame.kind,
+        frame.mailbox,
+    )

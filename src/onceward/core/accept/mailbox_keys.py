@@ -1,0 +1,60 @@
+"""Keep the newest message of each key in the mailboxes that keep no older ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from onceward.core.engine.counters import bump
+from onceward.file.transaction import StoreTransaction
+
+SUPERSEDE: Final = """
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
+ WHERE mailbox = ? AND mailbox_key = ? AND state = 'pending'
+"""
+NAME: Final = "UPDATE _onceward_inbox SET mailbox_key = ? WHERE sender = ? AND id = ?"
+RETURNED: Final = """
+SELECT b.frame ->> '$.mailboxkey',
+       EXISTS (SELECT 1
+                 FROM _onceward_inbox AS n
+                WHERE n.mailbox = b.mailbox
+                  AND n.mailbox_key = b.frame ->> '$.mailboxkey'
+                  AND n.state = 'pending')
+  FROM _onceward_inbox AS b
+ WHERE b.sender = ? AND b.id = ? AND json_valid(b.frame)
+"""
+END: Final = """
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
+ WHERE sender = ? AND id = ? AND state = 'pending'
+"""
+
+
+class KeyedMessage(NamedTuple):
+    """A message of a mailbox that keeps the newest message of each key."""
+
+    mailbox: str
+    key: str
+    id: str
+
+
+def supersede(tx: StoreTransaction, sender: str, messages: Sequence[KeyedMessage]) -> None:
+    """
+    End the message of each key that was there before, in the commit that stores the new ones.
+
+    Each new message, in their order, ends at most one, so that the work is bounded.
+    """
+    ended = 0
+    for each in messages:
+        ended += tx.run(SUPERSEDE, (tx.now, each.mailbox, each.key))
+        tx.run(NAME, (each.key, sender, each.id))
+    bump(tx, dropped=ended, ended=ended)
+
+
+def readmit(tx: StoreTransaction, sender: str, message_id: str) -> None:
+    """Give a message that comes back its key, or end it where a newer one of its key is there."""
+    [(key, superseded)] = tx.rows(RETURNED, (sender, message_id)) or [(None, False)]
+    if superseded:
+        ended = tx.run(END, (tx.now, sender, message_id))
+        bump(tx, dropped=ended, ended=ended)
+    elif key is not None:
+        tx.run(NAME, (key, sender, message_id))

@@ -1,0 +1,101 @@
+"""Store receipts: written with the dedup record, deleted once a parcel delivered them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.parcel import Receipt
+
+ENQUEUE: Final = "INSERT INTO _onceward_receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
+PENDING: Final = """
+SELECT r.seq, r.receipts, s.epoch, s.number
+  FROM _onceward_receipts AS r
+  LEFT JOIN _onceward_sender_streams AS s ON s.sender = r.peer
+ WHERE r.peer = ? ORDER BY r.seq LIMIT ?
+"""
+SHORTEN: Final = "UPDATE _onceward_receipts SET receipts = :first WHERE seq = :seq"
+REST: Final = """
+INSERT INTO _onceward_receipts (peer, receipts, created_at)
+SELECT peer, :rest, created_at FROM _onceward_receipts WHERE seq = :seq
+"""
+DELIVERED: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"
+WAIT: Final = """
+SELECT EXISTS (SELECT 1
+                 FROM _onceward_receipts AS r LEFT JOIN _onceward_peers AS p ON p.name = r.peer
+                WHERE coalesce(p.due_at, 0) <= ?1
+                  AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
+                      (SELECT value FROM json_each(?2)))
+"""
+PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
+
+
+def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:
+    """Store receipts for senders; one row per sender and commit."""
+    by_peer: dict[str, list[Receipt]] = {}
+    for peer, receipt in outcomes:
+        by_peer.setdefault(peer, []).append(receipt)
+    rows: list[tuple[str, str, Millis]] = []
+    for peer, listed in by_peer.items():
+        tx.outgoing[peer] = None
+        rows.append((peer, json.dumps(listed), tx.now))
+    tx.many(ENQUEUE, rows)
+
+
+class PendingReceipts(NamedTuple):
+    """The receipts that a peer gets next."""
+
+    upto: int = 0
+    """Sequence up to which it goes."""
+    receipts: tuple[Receipt, ...] = ()
+    stream_position: tuple[str, int] | None = None
+    """Position of the peer's stream to us, on which the receipts rest."""
+
+
+NONE: Final = PendingReceipts()
+
+
+def pending(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
+    """Return the receipts that *peer* gets next."""
+    rows = tx.rows(PENDING, (peer, limit))
+    if not rows:
+        return NONE
+    upto, _, epoch, number = rows[-1]
+    listed = [Receipt(*entry) for _, text, *_ in rows for entry in json.loads(text)]
+    return PendingReceipts(upto, tuple(listed), None if epoch is None else (epoch, number))
+
+
+def first(
+    tx: StoreTransaction, owed: PendingReceipts, peer: str, *, count: int, limit: int
+) -> PendingReceipts:
+    """
+    Return the first *count* of the receipts that a peer gets next; the others come later.
+
+    The row in which they end is parted in two. *limit* is that of ``pending``.
+    """
+    taken, upto = 0, 0
+    for seq, text, *_ in tx.rows(PENDING, (peer, limit)):
+        listed = json.loads(text)
+        if taken + len(listed) > count:
+            if taken < count:
+                here = {"first": json.dumps(listed[: count - taken]), "seq": seq}
+                tx.run(REST, {"rest": json.dumps(listed[count - taken :]), "seq": seq})
+                tx.run(SHORTEN, here)
+                upto = seq
+            break
+        taken, upto = taken + len(listed), seq
+    return owed._replace(upto=upto, receipts=owed.receipts[:count])
+
+
+def delivered(tx: StoreTransaction, peer: str, upto: int) -> None:
+    """Delete the receipts that *peer* got."""
+    if upto:
+        tx.run(DELIVERED, (peer, upto))
+
+
+def prune(tx: StoreTransaction, *, before: Millis) -> int:
+    """Delete receipts that were undeliverable for long; the sender's next query repeats them."""
+    return tx.run(PRUNE, (before,))

@@ -1,0 +1,1 @@
+"""Pack parcels for a peer, push them, and settle what the peer answers."""

@@ -1,0 +1,410 @@
+"""Pack outbox rows into parcels for a push, and settle rows by its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, cast
+
+from pydantic_core import to_json
+
+from onceward.core.accept import receipts
+from onceward.core.accept.receipts import PendingReceipts
+from onceward.core.deliver import peers
+from onceward.core.deliver.peers import PeerLease
+from onceward.core.engine.counters import bump
+from onceward.core.send import outbox
+from onceward.core.send.outbox import OutboxRow
+from onceward.core.upkeep import dead_letters
+from onceward.errors import StoreCorrupt
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.parcel import (
+    STRENGTH,
+    Answer,
+    Durability,
+    Parcel,
+    ParcelFrame,
+    Receipt,
+    downgrade,
+)
+from onceward.message.reasons import reason_of
+from onceward.message.settings import Settings
+from onceward.message.vocabulary import PRIORITIES, Reason
+from onceward.message.wire_sizes import ENVELOPE, FRAME, RECEIPT, RECEIPTS_MAX, receipt_bytes
+
+BLOCKED: Final = "SELECT lane, rank, due_at FROM _onceward_blocked_lanes WHERE recipient = ?"
+BLOCK: Final = """
+INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at)
+SELECT recipient, lane, rank, seq, ?
+  FROM _onceward_outbox
+ WHERE id = ?
+ON CONFLICT (recipient, lane, rank) DO UPDATE
+   SET due_at = max(due_at, excluded.due_at), head_seq = min(head_seq, excluded.head_seq)
+RETURNING due_at
+"""
+STILL_READY: Final = f"""
+SELECT EXISTS (SELECT 1 FROM _onceward_outbox INDEXED BY _onceward_outbox_ready
+                WHERE recipient = ?
+                  AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))})
+                  AND seq IN (SELECT value FROM json_each(?))
+                  AND state = 'pending' AND due_at IS NULL AND held_by IS NULL)
+"""
+MORE_WAITS: Final = """
+SELECT EXISTS (SELECT 1 FROM _onceward_receipts WHERE peer = :peer AND seq > :upto)
+       OR (SELECT count(*)
+             FROM (SELECT 1
+                     FROM _onceward_outbox
+                    WHERE recipient = :peer
+                      AND state = 'pending'
+                      AND due_at IS NULL
+                      AND held_by IS NULL
+                    LIMIT :in_flight + 1)) > :in_flight
+"""
+UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
+RECEIPT_ROWS: Final = 200
+SEQ: Final = attrgetter("seq")
+STATE: Final = attrgetter("state")
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+STALE: Final[Reason] = "stale"
+"""The one refusal of a peer that cannot tell whether it knows the message."""
+STUCK: Final = (
+    "rows of the outbox that were put aside are offered again: its index is damaged,"
+    " recover a copy of the file"
+)
+
+
+class InFlight(NamedTuple):
+    """A parcel to push, the lease it is pushed under, and messages that died while packing it."""
+
+    lease: PeerLease
+    parcel: Parcel | None
+    paid_upto: int = 0
+    dead_lettered: tuple[tuple[str, str, Reason], ...] = ()
+    """(id, peer, reason) of messages that went to the dead letters instead."""
+
+
+class SenderInfo(NamedTuple):
+    """The sending agent, and what its receipts are worth."""
+
+    agent: str
+    durability: Durability
+
+
+@dataclass(slots=True)
+class _Choice:
+    rows: list[OutboxRow] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
+    corrupt: list[int] = field(default_factory=list)
+    oversize: list[int] = field(default_factory=list)
+    parked: list[tuple[Millis, int]] = field(default_factory=list)
+    scanned: int = 0
+
+    @property
+    def aside(self) -> set[int]:
+        """Rows that must not be offered again."""
+        return {*self.expired, *self.corrupt, *self.oversize, *(seq for _, seq in self.parked)}
+
+
+def pack(
+    tx: StoreTransaction,
+    held: PeerLease,
+    *,
+    mine: SenderInfo,
+    settings: Settings,
+    until: Millis,
+    max_bytes: int,
+    limit: int,
+) -> InFlight:
+    """
+    Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
+
+    A new one has at most *limit* messages and about ``parcel_max_bytes``.
+    With its receipts and its envelope it has at most *max_bytes*, less where the peer has said so.
+
+    Raises:
+        LeaseLost: another dispatcher pushes to this peer.
+
+    """
+    owed = receipts.pending(tx, held.name, RECEIPT_ROWS)
+    # What frames and receipts leave to the envelope; a new epoch may be opened yet.
+    room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
+    texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
+    room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position)))
+    told = _told_bytes(owed.receipts) if owed.receipts else 0
+    rows: list[OutboxRow] = []
+    buried: list[tuple[str, str, Reason]] = []
+    if held.parcel is not None:
+        rows = outbox.by_seq(tx, held.parcel)
+        if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
+            held, rows = peers.new_epoch(tx, held, "a parcel was given up"), []
+    if not rows:
+        wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
+        held, rows, buried = _fresh(tx, held, limit, until=until, most=room, wanted=wanted)
+    if owed.receipts:
+        owed = _fitting(tx, held.name, owed, room - sum(map(_frame_bytes, rows)), alone=not rows)
+    if not rows and not owed.receipts:
+        return InFlight(held, None, dead_lettered=tuple(buried))
+    return InFlight(held, _parcel(held, mine, rows, owed), owed.upto, tuple(buried))
+
+
+def _parcel(
+    held: PeerLease, mine: SenderInfo, rows: list[OutboxRow], owed: PendingReceipts
+) -> Parcel:
+    frames: list[ParcelFrame] = []
+    for row in rows:
+        again = bool(row.pushed) or row.seq <= held.redelivered_upto_seq
+        frames.append(ParcelFrame(row.id, row.frame, row.frame_digest, again))
+    return Parcel(
+        sender=mine.agent,
+        durability=mine.durability,
+        recipient=held.name,
+        epoch=held.epoch,
+        number=held.number + 1,
+        previous=held.last_id,
+        base_position=held.base_position if held.base_epoch else None,
+        unsettled=held.unsettled[:-1] if held.number == 0 else (),
+        frames=tuple(frames),
+        receipts=owed.receipts,
+        stream_position=owed.stream_position,
+    )
+
+
+def _frame_bytes(row: OutboxRow) -> int:
+    return FRAME + len(to_json(row.id)) + len(row.frame.encode())
+
+
+def _told_bytes(told: tuple[Receipt, ...]) -> int:
+    return len(to_json(told)) + RECEIPT * len(told)
+
+
+def _fitting(
+    tx: StoreTransaction, peer: str, owed: PendingReceipts, room: int, *, alone: bool
+) -> PendingReceipts:
+    """
+    Return the first of the receipts that fit; the others come with later parcels.
+
+    One that alone does not fit is deleted: its sender learns the outcome by asking.
+    """
+    if _told_bytes(owed.receipts) <= room and len(owed.receipts) <= RECEIPTS_MAX:
+        return owed
+    count = 0
+    for receipt in owed.receipts[:RECEIPTS_MAX]:
+        room -= receipt_bytes(receipt)
+        if room < 0:
+            break
+        count += 1
+    cut = receipts.first(tx, owed, peer, count=count or int(alone), limit=RECEIPT_ROWS)
+    if count:
+        return cut
+    if alone:
+        receipts.delivered(tx, peer, cut.upto)
+    return receipts.NONE
+
+
+def more_waits(read: Rows, held: PeerLease, paid_upto: int = 0) -> bool:
+    """Return whether the peer has messages, or receipts past *paid_upto*, besides its parcel."""
+    flight = len(held.parcel or ())
+    named = {"peer": held.name, "upto": paid_upto, "in_flight": flight}
+    return bool(read(MORE_WAITS, named)[0][0])
+
+
+def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
+    return row.expired(tx.now) or not row.intact
+
+
+def _fresh(
+    tx: StoreTransaction,
+    held: PeerLease,
+    limit: int,
+    *,
+    until: Millis,
+    most: int,
+    wanted: int,
+) -> tuple[PeerLease, list[OutboxRow], list[tuple[str, str, Reason]]]:
+    buried, aside = list[tuple[str, str, Reason]](), set[int]()
+    while True:
+        choice = _choose(tx, held, limit, most=most, wanted=wanted)
+        too_large = f"the way to {held.name} takes no frame of more than {most} bytes"
+        unfit: tuple[tuple[list[int], Reason, str], ...] = (
+            (choice.expired, "expired", ""),
+            (choice.corrupt, "corrupt", ""),
+            (choice.oversize, "too_large", too_large),
+        )
+        for seqs, reason, error in unfit:
+            if seqs:
+                moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
+                buried += [(message_id, peer, reason) for message_id, peer in moved]
+        if choice.parked:
+            tx.many(outbox.PARK, choice.parked)
+        if choice.rows or choice.scanned < limit:
+            break
+        if not aside.isdisjoint(again := choice.aside):
+            raise StoreCorrupt(STUCK)
+        aside |= again
+    if choice.rows:
+        held = peers.store_parcel(
+            tx, held, tuple(map(SEQ, choice.rows)), choice.rows[-1].id, until=until
+        )
+    return held, choice.rows, buried
+
+
+def _choose(
+    tx: StoreTransaction, held: PeerLease, limit: int, *, most: int, wanted: int
+) -> _Choice:
+    """
+    Choose rows of at most *wanted* bytes together, or a single one of at most *most*.
+
+    A frame above that is put aside.
+    """
+    lanes = {(lane, rank): due_at for lane, rank, due_at in tx.rows(BLOCKED, (held.name,))}
+    choice, total = _Choice(), 0
+    for row in outbox.ready(tx, held.name, limit):
+        choice.scanned += 1
+        if row.expires_at is not None and row.expired(tx.now):
+            choice.expired.append(row.seq)
+        elif not row.intact:
+            choice.corrupt.append(row.seq)
+        elif (row.lane, row.rank) in lanes:
+            choice.parked.append((lanes[row.lane, row.rank], row.seq))
+        else:
+            own = FRAME + len(to_json(row.id)) + len(row.frame.encode())
+            if own > most:
+                choice.oversize.append(row.seq)
+            elif choice.rows and total + own > wanted:
+                break
+            else:
+                choice.rows.append(row)
+                total += own
+    return choice
+
+
+class Settled(NamedTuple):
+    """Messages that an answer changed, by outcome."""
+
+    lease: PeerLease
+    moved: outbox.Moved
+    rejected: tuple[tuple[str, Reason], ...] = ()
+    held: bool = True
+    """Whether the peer is still leased, for it has more to be pushed."""
+    closed: bool = False
+    weak: Durability | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the answer changed no row: known outcomes, or ids that no row has."""
+        moved = self.moved
+        return not (moved.sent or moved.acked or moved.failed or moved.dropped or self.rejected)
+
+
+class SettleOptions(NamedTuple):
+    """Options of a settlement besides the answer."""
+
+    settings: Settings
+    durability: Durability
+    ask_at: Millis
+    streams: bool
+
+
+def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: SettleOptions) -> Settled:
+    """
+    Settle the rows of a parcel that the peer accepted or knew already; release an idle peer.
+
+    Raises:
+        LeaseLost: another dispatcher pushes to this peer; nothing of the answer is kept,
+            the peer repeats it.
+
+    """
+    parcel, held = packed.parcel, packed.lease
+    assert parcel is not None  # noqa: S101 - only pushed parcels have answers
+    if packed.paid_upto:
+        receipts.delivered(tx, held.name, packed.paid_upto)
+    if not parcel.frames:
+        after = peers.advance(tx, held, 0, held.last_id, terms.settings)
+        return Settled(after.lease, outbox.Moved(), held=after.held, closed=after.closed)
+    weak = (
+        STRENGTH.get(answer.durability, -1) < STRENGTH[terms.durability]
+        and not terms.settings.accept_weaker
+    )
+    told = [downgrade(r) for r in answer.receipts] if weak else list(answer.receipts)
+    # A plain function sends no outcome later, so stored is final.
+    stored_ends = (terms.settings.ack == "stored" or not terms.streams) and not weak
+    moved = outbox.settle(
+        tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
+    )
+    rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
+    after = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
+    return Settled(
+        after.lease, moved, rejected, after.held, after.closed, answer.durability if weak else None
+    )
+
+
+def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:
+    """Make dead letters of refused messages; a reason of the peer's own is kept as details."""
+    done: list[tuple[str, Reason]] = []
+    for receipt in told:
+        if receipt.state != "rejected":
+            continue
+        said = receipt.reason or "rejected"
+        reason = reason_of(said)
+        detail = said.partition(": ")[2] if reason else said
+        seqs = tx.rows(
+            "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
+        )
+        if seqs and dead_letters.add_from_outbox(
+            tx,
+            [s for (s,) in seqs],
+            reason=reason or "rejected",
+            error=detail,
+            unknown=reason != STALE,
+            tried=True,
+        ):
+            done.append((receipt.id, reason or "rejected"))
+    return tuple(done)
+
+
+def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> Millis:
+    """Back off one message that failed alone, and its lane with it; return until when."""
+    [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))  # not before an older one of the lane
+    tx.run(outbox.FAIL_ONE, (lane_due_at, error[:500], message_id))
+    bump(tx, retries=1)
+    return cast("Millis", lane_due_at)
+
+
+def unblock_lane(tx: StoreTransaction) -> None:
+    """Release the lanes whose heads are due again."""
+    tx.run(UNBLOCK, (tx.now,))
+
+
+def index_is_damaged(tx: StoreTransaction, packed: InFlight) -> bool:
+    """Return whether the index lists rows of an answered parcel as pending: it is damaged."""
+    return bool(
+        tx.rows(STILL_READY, (packed.lease.name, json.dumps(packed.lease.parcel or ())))[0][0]
+    )
+
+
+class CountedAttempt(NamedTuple):
+    """A message of a push that failed; ``spent`` are the attempts that count against its budget."""
+
+    seq: int
+    id: str
+    attempt: int
+    spent: int
+
+
+def count_attempts(
+    tx: StoreTransaction, held: PeerLease, error: str, *, all_spend: bool
+) -> list[CountedAttempt]:
+    """
+    Count an attempt for each message of the parcel in flight, and return these in no order.
+
+    Unless *all_spend*, one that the peer has stored before spends none of its budget.
+    """
+    if held.parcel is None:
+        return []
+    named = {"error": error[:500], "seqs": json.dumps(held.parcel), "all": all_spend}
+    counted = [CountedAttempt(*row) for row in tx.rows(outbox.SPEND, named)]
+    bump(tx, retries=len(counted))
+    return counted

@@ -1,0 +1,408 @@
+"""Store peers: url, lease, backoff and circuit breaker, in rows that all processes share."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final, NamedTuple
+
+from onceward.errors import LeaseLost
+from onceward.file.identity import RANDOM
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.parcel import generation_of
+from onceward.message.retry import RetryPolicy
+from onceward.message.settings import Settings
+from onceward.message.times import seconds
+
+KNOW: Final = f"""
+INSERT INTO _onceward_peers (name, epoch)
+VALUES (?, '00000001' || {RANDOM})
+ON CONFLICT (name) DO NOTHING
+"""
+REGISTER: Final = f"""
+INSERT INTO _onceward_peers (name, url, epoch)
+VALUES (?, ?, '00000001' || {RANDOM})
+ON CONFLICT (name) DO UPDATE
+   SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed', max_bytes = NULL
+"""
+FORGET: Final = "UPDATE _onceward_peers SET url = NULL WHERE name = ?"
+URL: Final = "SELECT url FROM _onceward_peers WHERE name = ?"
+LEASE: Final = """
+UPDATE _onceward_peers
+   SET owner = :owner, token = token + 1, lease_at = :until,
+       breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
+ WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
+RETURNING name, url, token, epoch, generation, number, last_id, redelivered_upto_seq,
+          in_flight_seqs, failures, breaker, successes, base_epoch, base_parcel, unsettled_ids,
+          own_forks, max_bytes
+"""
+STORE: Final = """
+UPDATE _onceward_peers
+   SET in_flight_seqs = :parcel, unsettled_ids = :unsettled, lease_at = :until
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+MORE: Final = """
+EXISTS (SELECT 1 FROM _onceward_receipts AS r WHERE r.peer = :name)
+    OR EXISTS (SELECT 1
+                 FROM _onceward_outbox AS o
+                WHERE o.recipient = :name
+                  AND o.state = 'pending'
+                  AND o.due_at IS NULL
+                  AND o.held_by IS NULL)
+"""
+"""Whether a peer without a parcel in flight has messages or receipts."""
+ADVANCE: Final = f"""
+UPDATE _onceward_peers
+   SET number = :number, last_id = :last_id, in_flight_seqs = NULL,
+       unsettled_ids = CASE WHEN :number > number THEN '[]' ELSE unsettled_ids END,
+       failures = 0, due_at = NULL,
+       last_error = NULL, seen_at = :now,
+       successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
+       breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open'
+                      ELSE 'closed' END,
+       (owner, lease_at) = (SELECT owner, lease_at WHERE {MORE})
+ WHERE name = :name AND token = :token AND owner = :owner
+RETURNING breaker, successes, owner IS NOT NULL
+"""
+BACK_OFF: Final = """
+UPDATE _onceward_peers
+   SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL,
+       lease_at = NULL, breaker = :breaker
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+DEFER: Final = """
+UPDATE _onceward_peers SET due_at = :due_at, last_error = :error, owner = NULL, lease_at = NULL
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+NOTE_ERROR: Final = """
+UPDATE _onceward_peers
+   SET due_at = max(coalesce(due_at, 0), :due_at), last_error = :error, owner = NULL,
+       lease_at = NULL
+ WHERE name = :name AND (owner IS NULL OR owner = :owner)
+"""
+MARK_PUSHED: Final = """
+UPDATE _onceward_outbox SET pushed = 1 WHERE seq IN (SELECT value FROM json_each(?)) AND NOT pushed
+"""
+UNSETTLED_IDS: Final = 64
+"""Most last ids of unsettled parcels that are kept; a peer that stands at an older one judges."""
+OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
+FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
+RELEASE_OWN: Final = """
+UPDATE _onceward_peers SET owner = NULL, lease_at = NULL WHERE name = ? AND owner = ?
+"""
+RELEASE: Final = """
+UPDATE _onceward_peers
+   SET owner = NULL, lease_at = NULL
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+SETTLED_DOWN: Final = 16
+"""Parcels of one epoch after which a fork is no repetition of the one before."""
+NEWEST: Final = "(SELECT coalesce(max(seq), 0) FROM _onceward_outbox)"
+GENERATION: Final = "max(generation, :seen) + 1"
+NEW_EPOCH: Final = f"""
+UPDATE _onceward_peers
+   SET epoch = printf('%08x', {GENERATION}) || {RANDOM},
+       generation = {GENERATION}, number = 0, last_id = '',
+       in_flight_seqs = NULL,
+       redelivered_upto_seq = CASE WHEN :in_doubt THEN {NEWEST} ELSE redelivered_upto_seq END,
+       own_forks = CASE WHEN NOT :own THEN own_forks
+                        WHEN number > {SETTLED_DOWN} THEN 1
+                        ELSE own_forks + 1 END,
+       last_error = :why,
+       base_epoch = coalesce(:there, CASE WHEN number > 0 THEN epoch ELSE base_epoch END),
+       base_parcel = coalesce(:upto,
+                              CASE WHEN number > 0
+                                    AND (base_epoch <> epoch
+                                         OR base_parcel < ((generation << 32) | number))
+                                   THEN (generation << 32) | number ELSE base_parcel END)
+ WHERE name = :name AND token = :token AND owner = :owner
+RETURNING epoch, generation, redelivered_upto_seq, base_epoch, base_parcel, own_forks
+"""
+NUMBERS: Final = (1 << 32) - 1
+"""The part of an ordinal that is the number; the rest is the generation of its epoch."""
+# Receipts that came beside the stream rest on parcels whose answers may have been lost. If they
+# arrive from a different epoch while parcel 1 is in flight, the lease is released and parcel 1
+# is sent again with the new base.
+# A position that this file cannot know is the work of a copy, or of a future that was put back.
+RECORD_BASE: Final = f"""
+UPDATE _onceward_peers
+   SET redelivered_upto_seq =
+           CASE WHEN (epoch = :epoch AND :number <= number + 1)
+                  OR (base_epoch = :epoch AND :number <= (base_parcel & 4294967295) + 1)
+                THEN redelivered_upto_seq ELSE {NEWEST} END,
+       base_epoch = :epoch,
+       base_parcel = (CASE :epoch WHEN epoch THEN generation
+                           WHEN base_epoch THEN base_parcel >> 32
+                           ELSE 0 END << 32) | :number,
+       owner = CASE WHEN epoch = :epoch THEN owner END,
+       lease_at = CASE WHEN epoch = :epoch THEN lease_at END
+ WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
+   AND NOT (base_epoch = :epoch AND (base_parcel & 4294967295) >= :number)
+"""
+AWAY: Final = "SELECT 1 FROM _onceward_peers WHERE name = ? AND failures > 0"
+RESET_BREAKER: Final = """
+UPDATE _onceward_peers
+   SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0, max_bytes = NULL
+ WHERE name = ?
+"""
+ALLOW: Final = """
+INSERT INTO _onceward_peers (name, epoch, inbound_rule)
+VALUES (?, '00000001' || lower(hex(randomblob(12))), ?)
+ON CONFLICT (name) DO UPDATE SET inbound_rule = excluded.inbound_rule
+"""
+LIMIT: Final = """
+UPDATE _onceward_peers SET max_bytes = :max_bytes
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+
+
+class PeerLease(NamedTuple):
+    """The right to push to one peer, and its stream position when the lease was taken."""
+
+    name: str
+    url: str | None
+    token: int
+    epoch: str
+    generation: int
+    number: int
+    last_id: str
+    redelivered_upto_seq: int
+    parcel: tuple[int, ...] | None
+    failures: int
+    breaker: str
+    successes: int
+    base_epoch: str
+    base_parcel: int
+    unsettled: tuple[str, ...]
+    """Last ids of the parcels that were stored since one was settled, the one in flight last."""
+    own_forks: int
+    """Forks in a row that this file, put back or copied, was the cause of."""
+    max_bytes: int | None
+    """Largest parcel that the way to the peer takes, as it has said; None where it has not."""
+    owner: str
+
+    @property
+    def fence(self) -> dict[str, Any]:
+        """The values that prove ownership in a statement."""
+        return {"name": self.name, "token": self.token, "owner": self.owner}
+
+    @property
+    def ordinal(self) -> int:
+        """The parcel in flight as one number that grows through all epochs."""
+        return (self.generation << 32) | (self.number + 1)
+
+    @property
+    def base_position(self) -> tuple[str, int] | None:
+        """Base position of an epoch's first parcel; None for parcels that have a predecessor."""
+        return (
+            (self.base_epoch, self.base_parcel & NUMBERS)
+            if self.number == 0 and self.base_epoch
+            else None
+        )
+
+    def ordinal_of(self, epoch: str, number: int) -> int:
+        """Return a position of this epoch or its base as the outbox stores it; 0 for others."""
+        if epoch == self.epoch:
+            return (self.generation << 32) | number
+        relied = (
+            self.base_parcel & ~NUMBERS
+            if self.base_position is not None and epoch == self.base_epoch
+            else 0
+        )
+        return relied and relied | number
+
+
+def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> PeerLease | None:
+    """Lease the right to push to *name*; None while it backs off or another owner has it."""
+    found = tx.rows(LEASE, {"name": name, "owner": owner, "until": until, "now": tx.now})
+    if not found:
+        return None
+    row = found[0]
+    parcel = None if row[8] is None else tuple(json.loads(row[8]))
+    unsettled = tuple(json.loads(row[14]))
+    return PeerLease(*[*row[:8], parcel, *row[9:14], unsettled, *row[15:], owner])
+
+
+def _proved(changed: int, held: PeerLease) -> None:
+    if not changed:
+        msg = f"the lease on peer {held.name} ran out; another dispatcher pushes to it now"
+        raise LeaseLost(msg)
+
+
+def store_parcel(
+    tx: StoreTransaction, held: PeerLease, seqs: tuple[int, ...], last_id: str, *, until: Millis
+) -> PeerLease:
+    """Store the rows that the next parcel is made of, before it is pushed."""
+    unsettled = (*held.unsettled, last_id)[-UNSETTLED_IDS:]
+    named = {"parcel": json.dumps(seqs), "unsettled": json.dumps(unsettled), "until": until}
+    _proved(tx.run(STORE, held.fence | named), held)
+    return held._replace(parcel=seqs, unsettled=unsettled)
+
+
+class Advanced(NamedTuple):
+    """The lease after a successful push, and whether the breaker closed."""
+
+    lease: PeerLease
+    held: bool
+    """Whether the peer stays leased, for it has messages or receipts; it is released otherwise."""
+    closed: bool
+
+
+def advance(
+    tx: StoreTransaction, held: PeerLease, by: int, last_id: str, settings: Settings
+) -> Advanced:
+    """
+    Record a successful push, *by* one parcel or none; release a peer that has nothing more.
+
+    Raises:
+        LeaseLost: another dispatcher pushes to this peer.
+
+    """
+    found = tx.rows(
+        ADVANCE,
+        held.fence
+        | {
+            "number": held.number + by,
+            "last_id": last_id,
+            "now": tx.now,
+            "needed": settings.breaker_successes,
+        },
+    )
+    _proved(len(found), held)
+    closed = held.breaker != "closed" and found[0][0] == "closed"
+    after = held._replace(
+        number=held.number + by,
+        last_id=last_id,
+        parcel=None,
+        unsettled=() if by else held.unsettled,
+        failures=0,
+        breaker=found[0][0],
+        successes=found[0][1],
+    )
+    return Advanced(after, bool(found[0][2]), closed)
+
+
+def limit_parcels(tx: StoreTransaction, held: PeerLease, max_bytes: int) -> PeerLease:
+    """Record the largest parcel that the way to a peer takes."""
+    _proved(tx.run(LIMIT, held.fence | {"max_bytes": max_bytes}), held)
+    return held._replace(max_bytes=max_bytes)
+
+
+class Backoff(NamedTuple):
+    """The end of a peer's backoff, and whether its breaker opened."""
+
+    due_at: Millis
+    opened: bool
+
+
+def back_off(
+    tx: StoreTransaction,
+    held: PeerLease,
+    error: str,
+    *,
+    policy: RetryPolicy,
+    rng: random.Random,
+    settings: Settings,
+) -> Backoff:
+    """Back off after a failure, by delay or by the breaker, and release the lease."""
+    failures = held.failures + 1
+    opened = held.breaker == "half_open" or failures >= settings.breaker_failures
+    wait = policy.delay(failures, rng)
+    open_for = (
+        settings.breaker_open_for
+        if policy.open_for is None
+        else seconds("open_for", policy.open_for)
+    )
+    due_at = tx.now + (max(wait, round(open_for * 1000)) if opened else wait)
+    breaker = "open" if opened else "closed"
+    named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
+    _proved(tx.run(BACK_OFF, held.fence | named), held)
+    return Backoff(
+        due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures
+    )
+
+
+def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) -> None:
+    """Release the lease until the moment the peer asked for, which is no failure."""
+    _proved(tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}), held)
+
+
+def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_at: Millis) -> None:
+    """Record an error of our own side at a peer, which is no failure of it; leave it until then."""
+    tx.run(KNOW, (name,))
+    tx.run(NOTE_ERROR, {"name": name, "error": error[:500], "owner": owner, "due_at": due_at})
+
+
+def end_dead_owner(tx: StoreTransaction, owner: str) -> None:
+    """End the leases of a dispatcher whose process has died."""
+    tx.run(FREE, (tx.now, owner))
+
+
+def release(tx: StoreTransaction, held: PeerLease) -> None:
+    """Release the lease; a no-op where it is lost."""
+    tx.run(RELEASE, held.fence)
+
+
+def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> None:
+    """Record the stream position of *name* at its receipts; a rollback before it loses them."""
+    tx.run(RECORD_BASE, {"name": name, "epoch": stands[0], "number": stands[1]})
+
+
+class Fork(NamedTuple):
+    """A peer's position that does not continue our stream, and whose file is the cause."""
+
+    epoch: str
+    number: int
+    own: bool
+    """Whether this file was put back or copied, rather than the peer's."""
+    in_doubt: bool
+    """Whether messages that this file knows nothing of may have been pushed from a copy."""
+
+
+def new_epoch(
+    tx: StoreTransaction, held: PeerLease, why: str, *, fork: Fork | None = None
+) -> PeerLease:
+    """
+    Open a new epoch: number 1 follows nothing, and the parcel in flight is given up.
+
+    The messages of that parcel are marked: the peer may know them. An epoch is
+    the one way out of every irregularity: a fork, a parcel given up, a
+    peer that was rolled back. Its first parcel says what it builds on: up to
+    where the peer answered last or, after a fork, the peer's own position.
+    So a peer that is put back at this very moment is noticed all the same.
+    """
+    if held.parcel:
+        tx.run(MARK_PUSHED, (json.dumps(held.parcel),))
+    named: dict[str, Any] = {"why": why[:500], "there": None, "upto": None, "seen": 0}
+    named |= {"own": False, "in_doubt": False}
+    if fork is not None:
+        upto = held.ordinal_of(fork.epoch, fork.number) or fork.number
+        named |= {"there": fork.epoch, "upto": upto, "seen": generation_of(fork.epoch)}
+        named |= {"own": fork.own, "in_doubt": fork.in_doubt}
+    found = tx.rows(NEW_EPOCH, held.fence | named)
+    _proved(len(found), held)
+    epoch, generation, again_seq, there, upto, own_forks = found[0]
+    fresh = {
+        "epoch": epoch,
+        "generation": generation,
+        "redelivered_upto_seq": again_seq,
+        "base_epoch": there,
+        "base_parcel": upto,
+        "own_forks": own_forks,
+    }
+    return held._replace(number=0, last_id="", parcel=None, **fresh)
+
+
+def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
+    """
+    Tell from a peer's position whose file is not what it was.
+
+    Behind what the peer has settled, or in an epoch older than ours, it is the
+    peer's. Beyond that, or in an epoch that is not older than ours and not
+    ours, a copy of this file has pushed, or this file was put back.
+    """
+    stands = held.ordinal_of(epoch, number)
+    settled = held.ordinal - 1 if held.number else held.base_parcel
+    own = bool(epoch) and (stands >= settled if stands else generation_of(epoch) >= held.generation)
+    return Fork(epoch, number, own, in_doubt=own or bool(epoch and not stands))

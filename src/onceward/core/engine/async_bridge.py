@@ -1,0 +1,296 @@
+"""
+Calls from an event loop to the file: one hop per operation, one commit per tick of the loop.
+
+The requests that tasks make in one tick run on one thread, and their writes are
+one batch of the write queue. A transaction block of a task lives on a second
+thread, so that others can queue behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar, cast
+from weakref import ref
+
+from onceward.errors import Busy, StoreClosed
+from onceward.file.database import Database
+from onceward.file.group_commit import HELD
+from onceward.file.transaction import StoreTransaction
+
+T = TypeVar("T")
+
+
+class UncancellableFuture(asyncio.Future[Any]):
+    """A future that a task awaits to its end: cancelling it is refused."""
+
+    def cancel(self, msg: object = None) -> bool:
+        """Refuse, as the work is under way; the task raises CancelledError when it wakes."""
+        del msg
+        return False
+
+
+@dataclass(slots=True)
+class PendingCall:
+    """One operation of a task; with ``joins`` it may share a commit with its neighbours."""
+
+    work: Callable[[], Any]
+    future: UncancellableFuture
+    joins: bool
+    result: Any = None
+    error: BaseException | None = None
+
+    def run(self, work: Callable[[], Any] | None = None) -> None:
+        """Run the call, or *work* in its place, and keep its result or error."""
+        try:
+            self.result = (work or self.work)()
+        except BaseException as error:  # noqa: BLE001 - it is raised in the task that asked
+            self.error = error
+
+    def write(self, tx: StoreTransaction) -> Any:
+        """Run the call as one piece of a batch: its writes join *tx*."""
+        del tx
+        return self.work()
+
+    def arrive(self) -> None:
+        """Hand the outcome to the awaiting task."""
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class AsyncBridge:
+    """The way from one event loop to one open file."""
+
+    def __init__(self, db: Database, loop: asyncio.AbstractEventLoop) -> None:
+        self._db, self._loop = db, loop
+        self._tick: list[PendingCall] = []
+        self._closed = False
+        self._queue: SimpleQueue[list[PendingCall] | None] = SimpleQueue()
+        self._thread = Thread(target=self._serve, name=f"onceward-bridge-{db.agent}", daemon=True)
+        self._thread.start()
+        self._block_thread = ThreadPoolExecutor(1, thread_name_prefix=f"onceward-block-{db.agent}")
+        self._block_lock = asyncio.Lock()
+        self._block_owner: ref[asyncio.Task[Any]] | None = None
+        """The task that has the block; a cancelled one holds all that it had, by its traceback."""
+        self._blocks_ended = 0
+        self._undo: deque[Callable[[], None]] = deque()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run *work* off the loop; inside this task's transaction block, in that block."""
+        return await self._submit(work, joins=False)
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """Run *work*, which writes once, sharing the commit of all tasks in this tick."""
+        return await self._submit(work, joins=True)
+
+    def _check(self) -> None:
+        """Raise StoreClosed once the bridge is closed: a call would wait for ever."""
+        if self._closed:
+            msg = "the postbox is closed: open it again"
+            raise StoreClosed(msg)
+
+    async def _submit(self, work: Callable[[], T], *, joins: bool) -> T:
+        if self.in_transaction:
+            return await self.in_block(work)
+        self._check()
+        work = partial(copy_context().run, work)  # logs and traces know the task by it
+        call = PendingCall(work, UncancellableFuture(loop=self._loop), joins)
+        if not self._tick:
+            self._loop.call_soon(self._leave)
+        self._tick.append(call)
+        found: T = await call.future
+        return found
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the running task has a transaction block open; tasks it started do not count."""
+        owner = self._block_owner
+        return owner is not None and owner() is asyncio.current_task()
+
+    @asynccontextmanager
+    async def block(self) -> AsyncIterator[StoreTransaction]:
+        """Open a transaction block for the running task, or join the one it has open."""
+        if self.in_transaction:
+            async with self._on_block_thread() as tx:
+                yield tx
+            return
+        await self.take_block()
+        try:
+            async with self._on_block_thread() as tx:
+                yield tx
+        finally:
+            self.give_block_back()
+
+    async def take_block(self) -> None:
+        """
+        Let the running task have the one transaction block; ``give_block_back`` must follow.
+
+        It waits for its turn as long as other tasks end theirs.
+
+        Raises:
+            Busy: one of them had the block for the whole ``busy_timeout``.
+
+        """
+        ended = -1
+        while ended != self._blocks_ended:
+            ended = self._blocks_ended
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._db.writer.queue.timeout):
+                    await self._block_lock.acquire()
+                    self._block_owner = ref(cast("asyncio.Task[Any]", asyncio.current_task()))
+                    return
+        raise Busy(HELD)
+
+    def give_block_back(self) -> None:
+        """Let the next task that waits for the block have it."""
+        self._block_owner = None
+        self._blocks_ended += 1
+        self._block_lock.release()
+
+    async def in_block(self, work: Callable[[], T]) -> T:
+        """Run *work* on the thread of blocks, and await its end even when cancelled."""
+        self._check()
+        return await uncancelled(self._on_its_thread(partial(copy_context().run, work)))
+
+    def _on_its_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._block_thread, self._after_undoing, work)
+
+    def _after_undoing(self, work: Callable[[], T]) -> T:
+        """Run *work*, after what finalizers left to be undone: else it would be undone, too."""
+        while self._undo:
+            with suppress(Exception):  # it is of a caller that is gone
+                self._undo.popleft()()
+        return work()
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Run *work*, which only reads, without waiting for calls that wait for the file."""
+        self._check()
+        work = partial(copy_context().run, work)
+        return await uncancelled(self._loop.run_in_executor(None, work))
+
+    def abandon_block(self, undo: Callable[[], None], *, owned: bool) -> None:
+        """
+        Run *undo* on the thread of blocks; then, where the block is *owned*, give it back.
+
+        It waits for neither, so that a finalizer may call it, in any thread.
+        """
+        if owned:
+            self._block_owner = None  # no call of that task joins what is undone
+        self._undo.append(undo)
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.give_block_back)
+
+        def start() -> None:
+            with suppress(RuntimeError):  # the bridge is closed, and nothing is open
+                undone = self._block_thread.submit(self._after_undoing, lambda: None)
+                if owned:
+                    undone.add_done_callback(ended)
+
+        try:  # a finalizer that waited for the executor's lock could wait for itself
+            self._loop.call_soon_threadsafe(start)
+        except RuntimeError:  # the loop is closed
+            start()
+
+    @asynccontextmanager
+    async def _on_block_thread(self) -> AsyncIterator[StoreTransaction]:
+        self._check()
+        block = self._db.transaction()
+        entered = self._on_its_thread(block.__enter__)
+        try:
+            tx = await uncancelled(entered)
+        except asyncio.CancelledError as error:
+            if entered.exception() is None:
+                await self._exit(block, error)
+            raise
+        try:
+            yield tx
+        except BaseException as error:
+            if not await self._exit(block, error):
+                raise
+        else:
+            await self._exit(block, None)
+
+    async def _exit(self, block: Any, error: BaseException | None) -> bool:
+        about = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+        return await uncancelled(self._on_its_thread(lambda: _leave_block(block, about)))
+
+    def _leave(self) -> None:
+        batch, self._tick = self._tick, []
+        if batch:  # closing may have taken it already
+            self._queue.put(batch)
+
+    # -- on the bridge's thread -------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            joining: list[PendingCall] = []
+            for call in batch:
+                if call.joins:
+                    joining.append(call)
+                    continue
+                self._together(joining)
+                joining = []
+                call.run()
+            self._together(joining)
+            self._loop.call_soon_threadsafe(_arrive, batch)
+
+    def _together(self, calls: list[PendingCall]) -> None:
+        """Run calls that write, as one batch of the write queue."""
+        if len(calls) == 1:
+            calls[0].run()
+        if len(calls) < 2:  # noqa: PLR2004 - one alone has a commit of its own
+            return
+        try:
+            requests = self._db.write_each([call.write for call in calls])
+        except BaseException as error:  # noqa: BLE001 - it is raised in the tasks that asked
+            for call in calls:
+                call.error = error
+        else:
+            for call, request in zip(calls, requests, strict=True):
+                call.run(request.outcome)
+
+    def close(self) -> None:
+        """Run the calls that were made already, then nothing more."""
+        self._closed = True
+        self._leave()
+        self._queue.put(None)
+        self._block_thread.shutdown(wait=False)
+
+
+def _arrive(batch: list[PendingCall]) -> None:
+    for call in batch:
+        call.arrive()
+
+
+def _leave_block(block: Any, about: tuple[Any, Any, Any]) -> bool:
+    return bool(block.__exit__(*about))
+
+
+async def uncancelled(future: asyncio.Future[T]) -> T:
+    """Await *future* to its end; raise a cancellation that came meanwhile after that."""
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.cancelled():
+                raise
+            cancelled = True
+        except BaseException:  # noqa: BLE001 - alone, each will tell whose it was
+            break
+    if cancelled:
+        future.exception()
+        raise asyncio.CancelledError
+    return future.result()

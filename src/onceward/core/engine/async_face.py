@@ -1,0 +1,123 @@
+"""
+Make the async face of a class from its sync methods.
+
+``join = awaitable(Channel.join)`` in the body of ``AsyncChannel`` is a method
+with the signature, the options and the docstring of ``Channel.join`` that
+returns a coroutine. The sync method runs on a thread that may touch the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+A = TypeVar("A")
+S_co = TypeVar("S_co", covariant=True)
+
+OnWorker = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a call on the worker's thread, where the transaction lives, and awaits its result."""
+
+
+class OffLoop(Protocol):
+    """Runs sync calls on a thread that may touch the file."""
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run *work* off the loop and return its result."""
+        ...
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """Run *work*, which writes once and may share its commit with other tasks."""
+        ...
+
+
+class WorkerThread:
+    """The worker's thread of a handler that is a coroutine."""
+
+    def __init__(self, on_worker: OnWorker) -> None:
+        self._on_worker = on_worker
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run *work* on the worker's thread and return its result."""
+        found: T = await self._on_worker(work)
+        return found
+
+    write = call
+
+    async def in_block(self, work: Callable[[], T]) -> T:
+        """Run *work* on the worker's thread, and await its end even when cancelled."""
+        from asyncio import ensure_future  # noqa: PLC0415 - half of the time of importing the library
+
+        from onceward.core.engine.async_bridge import uncancelled  # noqa: PLC0415 - as above
+
+        return await uncancelled(ensure_future(self.call(work)))
+
+
+class AsyncFace(Generic[S_co]):
+    """Base of the async classes: the sync object and the thread that its methods run on."""
+
+    def __init__(self, plain: S_co, off_loop: OffLoop) -> None:
+        self._face = (plain, off_loop)
+
+    def __repr__(self) -> str:
+        """Name what the sync object names."""
+        return repr(self._plain).replace("<", "<Async", 1)
+
+    @property
+    def _plain(self) -> S_co:
+        return self._face[0]
+
+    @property
+    def _off_loop(self) -> OffLoop:
+        return self._face[1]
+
+
+Method = Callable[Concatenate[S, P], R]
+AsyncMethod = Callable[Concatenate[AsyncFace[S], P], Coroutine[Any, Any, R]]
+
+
+def awaitable(method: Method[S, P, R]) -> AsyncMethod[S, P, R]:
+    """Return *method* as a coroutine function that runs it off the loop."""
+
+    @wraps(method)
+    async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._off_loop.call(lambda: method(self._plain, *args, **kwargs))
+
+    return call
+
+
+def awaitable_write(method: Method[S, P, R]) -> AsyncMethod[S, P, R]:
+    """Return *method*, which writes once, as one that shares its commit with other tasks."""
+
+    @wraps(method)
+    async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._off_loop.write(lambda: method(self._plain, *args, **kwargs))
+
+    return call
+
+
+def awaitable_on_thread(method: Method[S, P, R]) -> AsyncMethod[S, P, R]:
+    """Return *method*, which may take long, as one that runs on a thread of its own."""
+
+    @wraps(method)
+    async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        from asyncio import to_thread  # noqa: PLC0415 - half of the time of importing the library
+
+        return await to_thread(method, self._plain, *args, **kwargs)
+
+    return call
+
+
+def awaitable_as(face: Callable[[R, Any], A], method: Method[S, P, R]) -> AsyncMethod[S, P, A]:
+    """Return *method* as a coroutine function whose result is wrapped in the async class *face*."""
+
+    @wraps(method)
+    async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        off_loop = self._off_loop
+        return face(await off_loop.call(lambda: method(self._plain, *args, **kwargs)), off_loop)
+
+    return call

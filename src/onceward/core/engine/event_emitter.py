@@ -1,0 +1,191 @@
+"""Emit to the hooks of one agent, after each commit, the events of what it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onceward.core.deliver.parcels import CountedAttempt, Settled
+from onceward.core.engine.message_names import MessageNames, find_names
+from onceward.core.handle.message import LeaseInfo
+from onceward.core.send import outbox
+from onceward.file.transaction import StoreTransaction
+from onceward.hooks import Hooks
+from onceward.message.clock import Millis
+from onceward.message.events import (
+    Acked,
+    BreakerClosed,
+    DeadLettered,
+    Dropped,
+    Event,
+    Failed,
+    MessageBound,
+    MessageEvent,
+    Processed,
+    Retried,
+    Sent,
+    WeakReceipt,
+)
+from onceward.message.frame import session_and_type
+from onceward.message.states import Dead, Done, RetryAt, Settlement
+from onceward.message.vocabulary import Reason
+
+
+class EventEmitter:
+    """Builds the events that some hook listens for, and no others."""
+
+    def __init__(self, hooks: Hooks, agent: str) -> None:
+        self._hooks, self.agent = hooks, agent
+
+    @property
+    def listening(self) -> bool:
+        """Whether there is any hook; without one no event needs to be built."""
+        return bool(self._hooks._hooks)
+
+    def emit(self, tx: StoreTransaction, *events: Event) -> None:
+        """Emit *events* once *tx* is committed."""
+        wanted = [event for event in events if self._hooks.wanted(type(event))]
+        if wanted:
+            told = with_names(tx, wanted)
+            tx.after_commit(lambda: self._hooks.emit(told))
+
+    def dead_lettered(self, tx: StoreTransaction, moved: Iterable[tuple[str, str, Reason]]) -> None:
+        """Emit that messages (id, peer, reason) became dead letters."""
+        agent, at = self.agent, tx.now
+        self.emit(
+            tx,
+            *(
+                DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="")
+                for i, p, r in moved
+            ),
+        )
+
+    def retried(
+        self,
+        tx: StoreTransaction,
+        peer: str,
+        counted: Iterable[CountedAttempt],
+        *,
+        error: str,
+        due_at: Millis,
+    ) -> None:
+        """Emit that a push of messages failed, and when the peer is tried again."""
+        if self._hooks.wanted(Retried):
+            named: dict[str, Any] = {"agent": self.agent, "at": tx.now, "peer": peer}
+            named |= {"error": error, "due_at": due_at}
+            self.emit(
+                tx,
+                *(Retried(**named, message_id=c.id, attempt=c.attempt) for c in sorted(counted)),
+            )
+
+    def lease_ended(
+        self,
+        tx: StoreTransaction,
+        ended: Iterable[tuple[LeaseInfo, Settlement]],
+        took: float | None = None,
+    ) -> None:
+        """Emit how leases of messages ended; no frame is read where no hook takes the event."""
+        if self.listening:
+            agent, at, wanted = self.agent, tx.now, self._hooks.wanted
+            told = [each for each in ended if wanted(kind_of(each[1]))]
+            self.emit(
+                tx, *(settlement_event(*each, agent=agent, at=at, took=took) for each in told)
+            )
+
+    def settled(self, tx: StoreTransaction, settled: Settled) -> None:
+        """Emit what the answer to a parcel changed."""
+        if not self._hooks._hooks:
+            return
+        agent, at, peer = self.agent, tx.now, settled.lease.name
+        self.moved(tx, peer, settled.moved)
+        self.dead_lettered(tx, [(i, peer, reason) for i, reason in settled.rejected])
+        if settled.closed:
+            self.emit(tx, BreakerClosed(agent=agent, at=at, peer=peer))
+        if settled.weak is not None:
+            self.emit(tx, WeakReceipt(agent=agent, at=at, peer=peer, durability=settled.weak))
+
+    def moved(self, tx: StoreTransaction, peer: str, moved: outbox.Moved) -> None:
+        """Emit which messages the peer stored, processed or gave up."""
+        agent, at = self.agent, tx.now
+        if self._hooks.wanted(Sent):
+            sent = [i for i in moved.sent if i not in moved.sent_again] + [*moved.at_once]
+            self.emit(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in sent))
+        if self._hooks.wanted(Acked):
+            self.emit(
+                tx, *(Acked(agent=agent, at=at, message_id=i, peer=peer) for i in moved.acked)
+            )
+        if moved.dropped and self._hooks.wanted(Dropped):
+            self.emit(tx, *(self._dropped(i, peer, reason, at) for i, reason in moved.dropped))
+        if self._hooks.wanted(Failed):
+            self.emit(
+                tx,
+                *(
+                    Failed(agent=agent, at=at, message_id=i, peer=peer, error=why)
+                    for i, why in moved.failed
+                ),
+            )
+
+    def _dropped(self, message_id: str, peer: str, reason: str, at: Millis) -> Dropped:
+        policy, _, scope = reason.partition(": ")
+        return Dropped(
+            agent=self.agent, at=at, message_id=message_id, peer=peer, scope=scope, policy=policy
+        )
+
+
+def with_names(tx: StoreTransaction, events: Sequence[Event]) -> list[Event]:
+    """Return *events* with the session and the type of each message that has none yet."""
+    nameless: dict[str, list[str]] = {}
+    for event in events:
+        if isinstance(event, MessageEvent | MessageBound) and not event.type:
+            nameless.setdefault(event.peer, []).append(event.message_id)
+    names = {peer: find_names(tx, peer, ids) for peer, ids in nameless.items()}
+    return [_named(event, names) for event in events]
+
+
+def _named(event: Event, names: dict[str, dict[str, MessageNames]]) -> Event:
+    if not isinstance(event, MessageEvent | MessageBound) or event.type:
+        return event
+    found = names[event.peer].get(event.message_id)
+    if found is None:
+        return event
+    if isinstance(event, DeadLettered):
+        event = replace(event, error=event.error or found.error)
+    if isinstance(event, Sent):
+        event = replace(event, created_at=found.at)
+    return replace(event, session=found.session, type=found.type)
+
+
+def kind_of(settlement: Settlement) -> type[Event]:
+    """Return the class of the event that tells of a settlement."""
+    match settlement:
+        case Done():
+            return Processed
+        case Dead():
+            return DeadLettered
+        case RetryAt():
+            return Retried
+
+
+def settlement_event(
+    leased: LeaseInfo,
+    settlement: Settlement,
+    *,
+    agent: str,
+    at: Millis,
+    took: float | None = None,
+) -> Event:
+    """Return the event of how a received message's lease ended; its handler ran *took* seconds."""
+    named: dict[str, Any] = {
+        "agent": agent,
+        "at": at,
+        "message_id": leased.id,
+        "peer": leased.sender,
+    } | dict(zip(("session", "type"), session_and_type(leased.frame), strict=True))
+    match settlement:
+        case Done(outcome=outcome):
+            return Processed(**named, outcome=outcome, received_at=leased.received_at, took=took)
+        case Dead(reason=reason, error=error):
+            return DeadLettered(**named, reason=reason, error=error, took=took)
+        case RetryAt(due_at=due_at, error=error):
+            return Retried(**named, attempt=leased.attempt, error=error, due_at=due_at, took=took)

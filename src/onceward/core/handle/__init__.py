@@ -1,0 +1,1 @@
+"""Lease messages of the inbox, call their handlers, and settle all in one commit."""

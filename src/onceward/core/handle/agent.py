@@ -1,0 +1,434 @@
+"""Declare agents: a name and its handlers; no file is opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
+
+from pydantic import BaseModel
+
+from onceward.core.handle.depends import Dependencies
+from onceward.core.handle.signatures import (
+    HandlerSignature,
+    check_session_signature,
+    message_signature,
+)
+from onceward.errors import InvalidArgument
+from onceward.message.agent_profile import agent_profile
+from onceward.message.body import message_type
+from onceward.message.handler_options import (
+    PLAIN_RULES,
+    HandlerOptions,
+    HandlerRules,
+    handler_rules,
+    positive_span,
+    whole_number,
+)
+from onceward.message.names import agent_name, plain_text, refuse_options
+from onceward.message.queue_modes import QueueOptions, check_sessions, checked
+from onceward.message.quoting import quoted
+from onceward.message.times import Span
+from onceward.message.topics import check_pattern, matches
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import Missed, Overlap
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Around = Callable[[Any], Iterator[None]]
+"""A generator function of the context; it yields once, where the handler is called."""
+A = TypeVar("A", bound=Around)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """One function of an agent and the messages it handles."""
+
+    pattern: str
+    call: Callable[..., Any]
+    body: Any
+    """Type of the payload, from the annotation of the first parameter; None takes plain values."""
+    takes_context: bool
+    is_async: bool
+    rules: HandlerRules = PLAIN_RULES
+    dependencies: Dependencies | None = None
+    around: tuple[Sequence[Around], ...] = ()
+    """Generator functions that its agents gave ``around``, those of the outer agent first."""
+
+    @property
+    def attempts(self) -> int | None:
+        """Attempts before a message is a dead letter; None as the retry policy says."""
+        return self.rules.attempts
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call may take; None as the settings say."""
+        return self.rules.timeout
+
+    def wants(self, type_name: str, topic: str | None) -> bool:
+        """Return whether a message of this type or topic is for this handler."""
+        return matches(self.pattern, type_name) or (
+            topic is not None and matches(self.pattern, topic)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHandler:
+    """The function that runs an agent's sessions of one pattern, and how their queues are set."""
+
+    pattern: str
+    call: Callable[..., Any]
+    options: Mapping[str, Any]
+    """Fields of a queue policy; None where the home's setting holds."""
+    types: Mapping[str, type]
+    """Body classes by their types' wire names."""
+    allow_override_from: tuple[str, ...]
+    is_async: bool
+    attempts: int | None = None
+    timeout: float | None = None
+    around: tuple[Sequence[Around], ...] = ()
+    """Generator functions that its agents gave ``around``, those of the outer agent first."""
+
+    def wants(self, session: str) -> bool:
+        """Return whether sessions of this name are for this handler."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), session) is not None
+
+
+class Agent:
+    """
+    A name and its handlers.
+
+    Declaring an agent opens no file and starts no thread, and a decorated
+    function stays the plain function that it was. *description* and
+    *capabilities* are what ``box.agents.list`` shows of it in its home, from the
+    next opening of its file on; None leaves what is known there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        unhandled: Literal["dead", "wait"] = "dead",
+        description: str | None = None,
+        capabilities: Iterable[str] | None = None,
+        **unknown: Never,
+    ) -> None:
+        if unknown:
+            refuse_options("an agent", unknown, ("unhandled", "description", "capabilities"))
+        self.name = agent_name(name)
+        self.profile = agent_profile(description, capabilities)
+        """Description and capabilities for the registry of its home."""
+        self.unhandled = unhandled
+        """Fate of messages that no handler wants: dead letters, or left for ``receive``."""
+        self.handlers: list[Handler] = []
+        self.sessions: list[SessionHandler] = []
+        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """Functions that are called in place of those that ``Depends`` names, in tests."""
+        self._openings: list[Callable[[Any], object]] = []
+        self._schedules: set[str] = set()
+        self._around: list[Around] = []
+
+    def __repr__(self) -> str:
+        """Name the agent and what it handles."""
+        handled = [handler.pattern for handler in self.handlers]
+        handled += [f"sessions {handler.pattern}" for handler in self.sessions]
+        return f"<Agent {self.name}: {', '.join(handled)}>"
+
+    def on(
+        self, what: type | str, **options: Unpack[HandlerOptions]
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """
+        Handle messages of a model's type, or whose type or topic falls under a pattern.
+
+        The payload type is the annotation of the first parameter; a payload
+        that does not fit is rejected before the handler runs. A second
+        parameter receives the Context (AsyncContext where it is ``async def``);
+        further ones keep their defaults. The returned value is the reply.
+
+        Raises:
+            InvalidArgument: the pattern or an option breaks its rules, a handler of the
+                same pattern exists, or the function cannot be called like this.
+
+        """
+        _bracketed("on", what)
+        pattern = check_pattern(what if isinstance(what, str) else message_type(what))
+        rules = handler_rules(options)
+
+        def declare(call: Callable[P, R]) -> Callable[P, R]:
+            self._check_new(pattern)
+            model = None if isinstance(what, str) else what
+            found = (
+                message_signature(call, model)
+                if rules.batch is None
+                else _batch_signature(call, model, pattern)
+            )
+            self.handlers.append(
+                Handler(
+                    pattern=pattern,
+                    call=call,
+                    body=found.body,
+                    takes_context=found.takes_context,
+                    is_async=found.is_async,
+                    rules=rules,
+                    dependencies=Dependencies(found.needs, self.overrides) if found.needs else None,
+                    around=(self._around,),
+                )
+            )
+            return call
+
+        return declare
+
+    def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
+        """Call *work* with each postbox that is opened for it, before its engines start."""
+        self._openings.append(work)
+        return work
+
+    def around(self, work: A) -> A:
+        """
+        Run a generator function around each call of this agent's handlers.
+
+        It is called with the handler's context (``Context``, ``BatchContext`` or ``Run``), on
+        the worker's thread, also for ``async def``, and yields once: the handler, and what was
+        declared later, runs there. The yield returns the handler's answer, or raises what
+        it raised. An exception of the generator counts as the handler's, so ``Reject``,
+        ``Retry`` and ``Drop`` work as there. A value that it returns is the
+        answer; without a yield the handler is not called. Handlers of an included agent
+        have theirs inside.
+
+        Raises:
+            InvalidArgument: *work* is no generator function.
+
+        """
+        from onceward.core.handle.around import check_around  # noqa: PLC0415 - rarely needed
+
+        check_around(work)
+        self._around.append(work)
+        return work
+
+    def every(
+        self,
+        span: Span,
+        *,
+        name: str | None = None,
+        missed: Missed = "one",
+        overlap: Overlap = "queue",
+        session: str | None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """
+        Handle a ``Tick`` that this agent sends itself after each *span*, as ``schedules.add`` does.
+
+        The schedule is called *name*, by default as the function, and is stored when the
+        agent's file is opened. Its ticks wait for no other messages, unless it has a *session*.
+        One that is declared no longer is paused when the file is opened, and goes on
+        when it is declared again.
+
+        Raises:
+            InvalidArgument: see ``on`` and ``schedules.add``.
+
+        """
+        _bracketed("every", span, (int, float, str, timedelta))
+        policies: Any = {"missed": missed, "overlap": overlap, "session": session}
+        return self._at_dates({"every": span}, name, policies, options)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        timezone: str | None = None,
+        name: str | None = None,
+        missed: Missed = "one",
+        overlap: Overlap = "queue",
+        session: str | None = None,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Handle a ``Tick`` at the dates of a cron expression, in *timezone*; see ``every``."""
+        _bracketed("cron", expression)
+        rule: Any = {"cron": expression, "timezone": timezone}
+        policies: Any = {"missed": missed, "overlap": overlap, "session": session}
+        return self._at_dates(rule, name, policies, options)
+
+    def _at_dates(
+        self,
+        rule: Mapping[str, Any],
+        name: str | None,
+        policies: Mapping[str, Any],
+        options: HandlerOptions,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Handle the ticks of a schedule that is added whenever the agent's file is opened."""
+        from onceward.message.dates import (  # noqa: PLC0415 - rarely needed
+            check_policies,
+            make_rule,
+            schedule_name,
+        )
+
+        check_policies(policies["missed"], policies["overlap"])
+        make_rule(rule.get("every"), rule.get("cron"), rule.get("timezone"))
+
+        def declare(call: Callable[P, R]) -> Callable[P, R]:
+            called = schedule_name(name or str(getattr(call, "__name__", type(call).__name__)))
+            kind = f"schedule.{called}"
+            self.on(kind, **options)(call)
+            self._schedules.add(called)
+            self.at_open(lambda box: box.schedules.add(called, type=kind, **policies, **rule))
+            return call
+
+        return declare
+
+    def include(self, other: Agent) -> Self:
+        """Take over the handlers of another agent object, so that modules can be composed."""
+        for handler in other.handlers:
+            self._check_new(handler.pattern)
+            included = _overridable(handler, self.overrides)
+            self.handlers.append(replace(included, around=(self._around, *handler.around)))
+        for served in other.sessions:
+            self._serve(replace(served, around=(self._around, *served.around)))
+        self._openings += other._openings
+        self._schedules |= other._schedules
+        return self
+
+    def session(
+        self,
+        pattern: str = "*",
+        *,
+        types: Sequence[type] = (),
+        allow_override_from: Sequence[str] = (),
+        attempts: int | None = None,
+        timeout: Span | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """
+        Serve sessions by runs: one call of the function for a batch of messages.
+
+        Runs take every message of their sessions, also of types that have a handler; so
+        an agent with handlers names its sessions. A session has one run at a time. The
+        function takes the run (``AsyncRun`` where it is ``async def``). Its return
+        value is the run's result and the reply to the current message, unless that is
+        itself an answer, or a dispatched task, whose result goes back anyway. Bodies
+        are read as the class of *types* that has their type. Agents in
+        *allow_override_from* may ask for another mode for single messages, by the
+        header ``queuemode``.
+
+        Raises:
+            InvalidArgument: the pattern or an option breaks its rules, a handler of the
+                same pattern exists, or the function cannot be called with the run.
+
+        """
+        fields = checked(options)
+        attempts = whole_number("attempts", attempts, "a run is called at least once")
+        limit = None if timeout is None else positive_span("timeout", timeout)
+        _bracketed("session", pattern)
+        check_sessions(pattern)
+
+        def declare(call: Callable[P, R]) -> Callable[P, R]:
+            is_async = check_session_signature(call)
+            self._serve(
+                SessionHandler(
+                    pattern=pattern,
+                    call=call,
+                    options=fields,
+                    types={message_type(model): model for model in types},
+                    allow_override_from=tuple(agent_name(name) for name in allow_override_from),
+                    is_async=is_async,
+                    attempts=attempts,
+                    timeout=limit,
+                    around=(self._around,),
+                )
+            )
+            return call
+
+        return declare
+
+    def _serve(self, handler: SessionHandler) -> None:
+        if any(known.pattern == handler.pattern for known in self.sessions):
+            msg = f"agent {self.name} already serves sessions {handler.pattern!r}"
+            raise InvalidArgument(msg)
+        self._check_reached(self.handlers[0].pattern if self.handlers else None, [handler])
+        self.sessions.append(handler)
+
+    def _check_new(self, pattern: str) -> None:
+        """Raise InvalidArgument for the pattern of a handler that is there or gets no message."""
+        if any(known.pattern == pattern for known in self.handlers):
+            msg = f"agent {self.name} already handles {pattern!r}"
+            raise InvalidArgument(msg)
+        self._check_reached(pattern, self.sessions)
+
+    def _check_reached(self, pattern: str | None, served: Iterable[SessionHandler]) -> None:
+        """Raise InvalidArgument where runs of every session take a handler's messages."""
+        if pattern is None or all(each.pattern.strip("*") for each in served):
+            return
+        msg = (
+            f"agent {self.name} serves every session by runs, which take the messages of its"
+            f" handler for {pattern!r}: name the sessions that have runs, as in"
+            " @agent.session('chat-*'), or declare the handler on another agent"
+        )
+        raise InvalidArgument(msg)
+
+    def _serves(self, session: str) -> SessionHandler | None:
+        """Return the handler of a session: an exact name first, then the longest pattern."""
+        found = [handler for handler in self.sessions if handler.wants(session)]
+        return min(
+            found, key=lambda h: (h.pattern != session, -len(h.pattern), h.pattern), default=None
+        )
+
+    def _find(self, type_name: str, topic: str | None) -> Handler | None:
+        """Return the handler of a message: an exact one before a pattern, older before younger."""
+        for handler in self.handlers:
+            if handler.pattern in (type_name, topic):
+                return handler
+        return next((h for h in self.handlers if h.wants(type_name, topic)), None)
+
+
+def _batch_signature(
+    call: Callable[..., Any], model: type | None, pattern: str
+) -> HandlerSignature:
+    from onceward.core.handle.batch_signatures import batch_signature  # noqa: PLC0415 - rarely needed
+
+    if "*" in pattern or "#" in pattern:
+        msg = f"a batch handler needs an exact type or topic, not {pattern!r}"
+        raise InvalidArgument(msg)
+    return batch_signature(call, model)
+
+
+def _overridable(
+    handler: Handler, overrides: dict[Callable[..., Any], Callable[..., Any]]
+) -> Handler:
+    """Return a handler whose dependencies are looked up in *overrides*."""
+    known = handler.dependencies
+    if known is None:
+        return handler
+    return replace(handler, dependencies=known._replace(overrides=overrides))
+
+
+def _bracketed(decorator: str, given: object, kinds: tuple[type, ...] = (str, type)) -> None:
+    """
+    Raise InvalidArgument for ``@agent.on`` without brackets.
+
+    It would replace the function and handle nothing.
+    """
+    if not isinstance(given, kinds):
+        msg = f"write what is handled in brackets: @agent.{decorator}(...), not {quoted(given)}"
+        raise InvalidArgument(msg)
+
+
+def type_names(wanted: Any) -> tuple[str, ...] | None:
+    """Return the wire names that ``receive(wanted)`` looks for, None for any."""
+    if wanted is None:
+        return None
+    if isinstance(wanted, str):
+        return (plain_text("type", wanted),)
+    if isinstance(wanted, type) and (
+        issubclass(wanted, BaseModel) or hasattr(wanted, "__message_type__") or wanted not in PLAIN
+    ):
+        return (message_type(wanted),)
+    return PLAIN[wanted]
+
+
+PLAIN: dict[Any, tuple[str, ...]] = {
+    dict: ("json",),
+    list: ("json",),
+    str: ("text",),
+    bytes: ("bytes",),
+}

@@ -1,0 +1,128 @@
+"""The context of a handler that takes several messages at once, and its async face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
+from onceward.core.handle.commit_batch import HandlerCommitBatch
+from onceward.core.handle.context import AsyncTransaction, Context
+from onceward.core.handle.message import Message
+from onceward.core.send.block import Transaction
+from onceward.core.send.sender import Sender
+from onceward.errors import InvalidArgument
+from onceward.message.clock import Millis
+from onceward.message.names import DEFAULT_SESSION
+from onceward.message.send_options import SendOptions
+from onceward.message.times import Span, millis
+
+Key = tuple[str, str]
+"""Sender and id: two senders may choose the same id."""
+
+
+class BatchContext:
+    """
+    Messages, verdicts and writes of one call: committed together, or not at all.
+
+    ``messages`` are in the order of the bodies. A message that no verdict names is
+    processed when the call returns; an exception fails all of them.
+    """
+
+    def __init__(
+        self, contexts: Sequence[Context], *, group: HandlerCommitBatch, sender: Sender
+    ) -> None:
+        self._contexts = {(each._leased.sender, each._leased.id): each for each in contexts}
+        self._group, self._sender = group, sender
+        self._rejected: dict[Key, str] = {}
+        self._retried: dict[Key, Millis | None] = {}
+        self._transaction: Transaction | None = None
+        self._cancel: Callable[[], object] | None = None  # set for coroutines only
+
+    @property
+    def messages(self) -> list[Message[Any]]:
+        """Return the messages: id, sender, session, type, topic, attempt, headers, frame …."""
+        return [each.message for each in self._contexts.values()]
+
+    @property
+    def tx(self) -> Transaction:
+        """Return the transaction that all processed marks commit with; opened on first use."""
+        if self._transaction is None:
+            hops = max(each._frame.hops for each in self._contexts.values()) + 1
+            joined = self._group.join()
+            self._transaction = Transaction(joined, self._sender, DEFAULT_SESSION, hops=hops)
+        return self._transaction
+
+    def reject(self, message: Message[Any], reason: str) -> None:
+        """Make one message a dead letter; the others are not touched."""
+        key = self._known(message)
+        self._retried.pop(key, None)
+        self._rejected[key] = reason
+
+    def retry(self, message: Message[Any], *, after: Span | None = None) -> None:
+        """
+        Hand one message over again, alone: *after* a span, by default as the policy says.
+
+        Later messages of its lane that are in this batch are not held back.
+        """
+        key, delay = self._known(message), None if after is None else millis("after", after)
+        self._rejected.pop(key, None)
+        self._retried[key] = delay
+
+    def reply(self, message: Message[Any], body: object, **options: Unpack[SendOptions]) -> str:
+        """Answer the sender of one message, with its processed mark; return the reply's id."""
+        return self._contexts[self._known(message)].reply(body, **options)
+
+    def _known(self, message: Message[Any]) -> Key:
+        key = (message.sender, message.id)
+        if key not in self._contexts:
+            msg = f"message {message.id} is not in this batch"
+            raise InvalidArgument(msg)
+        return key
+
+    def _window(self, on_worker: OnWorker) -> AsyncBatchContext:
+        return AsyncBatchContext(self, on_worker)
+
+    def _close(self) -> None:
+        """Make the transaction objects unusable from now on."""
+        for each in self._contexts.values():
+            each._close()
+        if self._transaction is not None:
+            self._transaction._finish()
+
+
+class _BatchTransaction(AsyncTransaction):
+    """The transaction of a coroutine's batch, opened on first use."""
+
+    def __init__(self, context: BatchContext, off_loop: WorkerThread) -> None:
+        self._context, self._worker = context, off_loop
+
+    @property
+    def _plain(self) -> Transaction:
+        return self._context.tx
+
+    @property
+    def _off_loop(self) -> WorkerThread:
+        return self._worker
+
+
+class AsyncBatchContext(AsyncFace[BatchContext]):
+    """Messages, verdicts and writes of an ``async def`` batch handler; see ``BatchContext``."""
+
+    def __init__(self, context: BatchContext, on_worker: OnWorker) -> None:
+        worker = WorkerThread(on_worker)
+        super().__init__(context, worker)
+        self.messages: list[Message[Any]] = context.messages
+        """The messages, in the order of the bodies."""
+        self.tx: AsyncTransaction = _BatchTransaction(context, worker)
+        """The transaction that all processed marks commit with; opened on first use."""
+
+    reply = awaitable(BatchContext.reply)
+
+    def reject(self, message: Message[Any], reason: str) -> None:
+        """Make one message a dead letter; the others are not touched."""
+        self._plain.reject(message, reason)
+
+    def retry(self, message: Message[Any], *, after: Span | None = None) -> None:
+        """Hand one message over again, alone; see ``BatchContext.retry``."""
+        self._plain.retry(message, after=after)

@@ -1,0 +1,78 @@
+"""Check the signature of a handler that takes several messages at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, get_args, get_origin
+
+from onceward.core.handle.batch_context import AsyncBatchContext, BatchContext
+from onceward.core.handle.depends import Need, check
+from onceward.core.handle.signatures import (
+    OURS,
+    WITH_CONTEXT,
+    HandlerSignature,
+    Refuse,
+    _annotation,
+    _check_given,
+    _check_readable,
+    _is_context,
+    _name,
+    _parameters,
+    _refuse,
+    _required,
+    _Unresolved,
+    is_coroutine,
+)
+from onceward.message.body import message_type
+
+KNOWN: Final = (*OURS, BatchContext, AsyncBatchContext)
+LISTS: Final = (list, Sequence)
+"""Classes that the first parameter may be annotated with."""
+
+
+def batch_signature(call: Callable[..., Any], model: type | None) -> HandlerSignature:
+    """
+    Return the signature of a batch handler; *model* is the class that it is registered for.
+
+    Raises:
+        InvalidArgument: it cannot be called with a list of bodies and a context.
+
+    """
+    is_async = is_coroutine(call)
+    given = AsyncBatchContext if is_async else BatchContext
+    body = "dict" if model is None else model.__name__
+    shown = f"def {_name(call)}(bodies: list[{body}], ctx: {given.__name__})"
+    refuse = partial(_refuse, call, f"{'async ' * is_async}{shown}")
+    parameters, needs = _parameters(call, refuse)
+    if not 1 <= len(_required(parameters)) <= WITH_CONTEXT:
+        refuse("it must take the messages and, if it wants, a context")
+    check(needs, is_async=is_async)
+    read_as = _element(_annotation(parameters[0], call), model, refuse)
+    others = parameters[1:]
+    takes_context = bool(others) and _is_context(others[0], call)
+    if takes_context:
+        _check_given(others[0], call, given, refuse, KNOWN)
+    if needs and takes_context:  # a place between them may be one that depends
+        return HandlerSignature(read_as, False, is_async, (*needs, Need(others[0].name, None)))  # noqa: FBT003
+    return HandlerSignature(read_as, takes_context, is_async, needs)
+
+
+def _element(annotation: Any, model: type | None, refuse: Refuse) -> Any:
+    """Return the type that each body is read as: the list's, or the registered one."""
+    if annotation is None or isinstance(annotation, _Unresolved) or annotation is list:
+        return model
+    if get_origin(annotation) not in LISTS:
+        refuse("the first parameter is given a list of bodies")
+    [found] = get_args(annotation)
+    if model is not None and found is not model and not _reads(found, model):
+        refuse(f"it is registered for {model.__name__}, but takes a list of another type")
+    _check_readable(found, refuse)
+    return model if isinstance(found, type) and model and issubclass(model, found) else found
+
+
+def _reads(found: Any, model: type) -> bool:
+    """Return whether bodies of *model* may be read as another class: its base, or a like type."""
+    if not isinstance(found, type):
+        return found is Any
+    return issubclass(model, found) or message_type(found) == message_type(model)

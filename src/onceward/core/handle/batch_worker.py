@@ -1,0 +1,293 @@
+"""Run the messages of one handler through it in batches: one claim, one call, one commit."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import CancelledError
+from typing import Any, cast
+
+from onceward.core.engine import engine_loop as engine
+from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.handle import gated_claims, lanes
+from onceward.core.handle.agent import Agent, Handler
+from onceward.core.handle.batch_context import BatchContext
+from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
+from onceward.core.handle.context import Context
+from onceward.core.handle.gated_claims import MESSAGE, Kind
+from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, Rows, SettledMessage
+from onceward.core.handle.invoke import (
+    Loop,
+    Prepared,
+    call,
+    log_failure,
+    resolve_handler,
+    wait_after,
+)
+from onceward.core.handle.worker import HANDLED, Worker, _Run
+from onceward.core.requests import results
+from onceward.errors import OncewardError, Paused, Retry
+from onceward.file.environment import disabled_by_environment
+from onceward.file.transaction import StoreTransaction
+from onceward.hooks import Attempt
+from onceward.message.clock import Millis
+from onceward.message.events import Event
+from onceward.message.states import Dead, RetryAt, Settlement
+
+ATTEMPT = LeasedMessage._fields.index("attempt") - 1
+"""Column of the attempt's number in a row of a claim."""
+
+
+class BatchGate:
+    """
+    Admits the messages of one batch handler.
+
+    A message whose attempt is not its first, or that is claimed in isolation, is a batch of
+    its own: one that fails, or kills its process, takes no neighbours with it again.
+    """
+
+    def __init__(self, agent: Agent, handler: Handler) -> None:
+        self._agent, self._handler = agent, handler
+        self._admitted = self._closed = False
+
+    def begin(self, now: Millis) -> None:
+        """Begin a batch."""
+        del now
+        self._admitted = self._closed = False
+
+    def fits(self, kind: Kind) -> bool:
+        """Return whether a message is for this handler."""
+        return self._agent._find(*kind) is self._handler
+
+    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
+        """Return how many rows of a lane belong to the batch."""
+        del tx
+        if self._closed or not self.fits(rows[0][MESSAGE:]):
+            return 0
+        if alone or rows[0][ATTEMPT] > 1:
+            self._closed = not self._admitted
+            return 0 if self._admitted else 1
+        self._admitted = True
+        for index, row in enumerate(rows):
+            if row[ATTEMPT] > 1 or not self.fits(row[MESSAGE:]):
+                return index
+        return len(rows)
+
+    def end(self, tx: StoreTransaction) -> None:
+        """Do nothing: a batch has no rate."""
+
+    def call(self, seq: int) -> None:
+        """Do nothing: a batch is claimed whole."""
+
+    def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
+        """Do nothing: a batch holds no place."""
+
+    def leave(self) -> None:
+        """Do nothing: a batch holds no place."""
+
+    def wait(self, now: Millis) -> float | None:
+        """Return None: nothing but a commit brings more."""
+        del now
+        return None
+
+
+class BatchWorker(Worker):
+    """A thread that claims up to ``batch`` messages of one handler and calls it once."""
+
+    def __init__(self, deps: RuntimeDeps, agent: Agent, loop: Loop, *, handler: Handler) -> None:
+        super().__init__(deps, agent, loop, gate=BatchGate(agent, handler))
+        self._handler, self._most = handler, handler.rules.batch or 1
+        self._within = round(1000 * handler.rules.within)
+        self._size = self._most
+
+    # -- claiming ---------------------------------------------------------------------------
+
+    def _idle_for(self, *, nothing_here: bool = False) -> float | None:
+        idle = super()._idle_for(nothing_here=True)
+        [(paused_at, ready, _)] = self._db.read(lanes.AGENDA)
+        if paused_at is not None or disabled_by_environment():
+            return engine.MAX_IDLE_SECONDS
+        if self._left_leases and not nothing_here:
+            return 0.0
+        wait = self._until_full(self._db.read) if ready else None
+        if wait == 0.0 and nothing_here:  # other workers were quicker, or runs serve them
+            wait = engine.MAX_IDLE_SECONDS
+        return min((each for each in (idle, wait) if each is not None), default=None)
+
+    def _until_full(self, read: Rows) -> float | None:
+        """Return the seconds until a batch begins: it is full, or its first message has waited."""
+        passes = self._types is not None  # other types of a lane are left for readers
+        named = {"pattern": self._handler.pattern, "batch": self._most, "passes": passes}
+        [(count, since)] = read(gated_claims.WAITING, named)
+        if not count:
+            return None
+        left = 0 if count >= self._most else since + self._within - self._db.now()
+        return float(max(0, min(left, self._within)) / 1000)
+
+    def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
+        """Claim a batch; where none is due, only wake the lanes that are."""
+        if not self._left_leases:
+            lanes.wake_due(tx)
+            if self._until_full(tx.rows) != 0.0:
+                return []
+        return super()._claim(tx, request)
+
+    def _adapt(self, total: int, took: float) -> None:
+        """Leave the size of a claim as it is."""
+
+    # -- handling ---------------------------------------------------------------------------
+
+    def _handle_claimed(self) -> None:
+        """Handle the claim in one call; a pause, or the end of the worker, leaves it for later."""
+        if self._loop.stopping.is_set() or self._paused():
+            return
+        with self._beginning:
+            claimed = [*self._unbegun]
+            self._unbegun.clear()
+        self._handle_batch(claimed)
+
+    def _give_back_rest(self) -> None:
+        super()._give_back_rest()
+        self._size = self._most
+
+    def _handle_batch(self, claimed: list[list[LeasedMessage]]) -> None:
+        """Call the handler once, and commit how each message ends with its effects."""
+        now, messages = self._db.now(), [each for lane in claimed for each in lane]
+        ended: dict[int, Settlement] = {}
+        ready: list[tuple[LeasedMessage, Prepared]] = []
+        for leased in messages:
+            found = resolve_handler(self._agent, leased, now, self._policy)
+            if not isinstance(found, Prepared):
+                ended[leased.seq] = found
+            elif found.error is not None:
+                ended[leased.seq] = self._failed(found.error, found, leased)
+            else:
+                ready.append((leased, found))
+        if ready:
+            ended |= self._observed(ready)
+        ended = self._told_all(messages, ended)
+        if self._batch.lost:
+            return
+        listed: list[tuple[SettledMessage, LaneRest, list[Event]]] = []
+        for lane in claimed:  # the last of a lane says when it is claimed again
+            for leased in sorted(lane, key=lambda each: isinstance(ended[each.seq], RetryAt)):
+                events = self._events(leased, ended[leased.seq]) if self._hooks._hooks else []
+                settled = SettledMessage(leased, ended[leased.seq])
+                listed.append((settled, (lane, len(lane)), events))
+        self._batch.end_all(listed)
+
+    def _observed(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
+        """Call the handler, in an attempt that observers see where there are some."""
+        if not self._hooks.observers:
+            return self._call_once(ready)
+        from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
+
+        attempt = Attempt(
+            agent=self._db.agent,
+            session=ready[0][0].session,
+            frames=tuple(each.frame for _, each in ready),
+            number=ready[0][0].attempt,
+        )
+        with ObservedAttempt(self._hooks.observers, attempt) as observed:
+            self._raised = None
+            ended = self._call_once(ready)
+            observed.settle(tuple(ended.values()), self._raised)
+            self._raised = None
+        return ended
+
+    def _call_once(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
+        """Call the handler with all bodies; return how each message ends, by its sequence."""
+        contexts = [
+            Context(
+                leased,
+                each.frame,
+                each.body,
+                group=self._batch,
+                sender=self._sender,
+                extend=self._extend,
+            )
+            for leased, each in ready
+        ]
+        batch = BatchContext(contexts, group=self._batch, sender=self._sender)
+        limit = self._handler.timeout or self._settings.handler_timeout
+        self._run_now = _Run(time.monotonic(), limit, cast("Context", batch))
+        try:
+            self._call_handler([each.body for _, each in ready], ready[0][1], batch)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the messages
+            self._batch.undo()
+            self._quick, self._raised = False, error
+            log_failure(error, self._db.agent, ready[0][0], ready[0][1].frame.type)
+            return self._all_failed(error, ready)
+        finally:
+            self._took = time.monotonic() - self._run_now.started
+            self._quick = self._quick and self._took < CLAIM_WAITS
+            self._run_now = None
+            batch._close()
+        return {leased.seq: self._verdict(batch, leased, each) for leased, each in ready}
+
+    def _call_handler(self, bodies: list[Any], first: Prepared, batch: BatchContext) -> None:
+        # What the handler writes to its file is committed with the settlements.
+        self._db.writer.thread_transactions.bind(self._batch)
+        try:
+            answer = call(first._replace(body=bodies), cast("Context", batch), self._handler_loop)
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            self._raise_cause(error)
+        finally:
+            self._db.writer.thread_transactions.unbind()
+        if answer is not None:
+            msg = "a batch handler returns None: it answers by ctx.reply(message, body)"
+            raise TypeError(msg)
+
+    def _all_failed(
+        self, error: BaseException, ready: list[tuple[LeasedMessage, Prepared]]
+    ) -> dict[int, Settlement]:
+        """
+        Return how messages end whose call raised; those of several are tried alone.
+
+        That call is counted for none of them: each has all its attempts, whatever is wrong
+        with its neighbours.
+        """
+        if len(ready) == 1 or isinstance(error, Paused):
+            return {leased.seq: self._failed(error, each, leased) for leased, each in ready}
+        tx = self._batch.join()
+        for leased, _ in ready:
+            lanes.isolate(tx, leased.lane, leased.seq)
+        policy = self._handler.rules.retry or self._policy
+        wait, text = wait_after(error, 1, policy=policy, rng=self._rng)
+        again = RetryAt(self._db.now() + wait, text, counted=False)
+        return dict.fromkeys((leased.seq for leased, _ in ready), again)
+
+    def _verdict(
+        self, batch: BatchContext, leased: LeasedMessage, prepared: Prepared
+    ) -> Settlement:
+        """Return what the handler said of a message; by default it is processed."""
+        key = (leased.sender, leased.id)
+        if key in batch._rejected:
+            return Dead("rejected", batch._rejected[key])
+        if key not in batch._retried:
+            return HANDLED
+        after = batch._retried[key]
+        retry = Retry(after=None if after is None else after / 1000)
+        return self._failed(retry, prepared, leased)
+
+    def _told_all(
+        self, messages: list[LeasedMessage], ended: dict[int, Settlement]
+    ) -> dict[int, Settlement]:
+        """
+        Tell the callers of dispatched tasks, in the same commit, how the tasks ended.
+
+        Where the outbox has no place for a result, nothing of the batch is kept.
+        """
+        tasks = [
+            each
+            for each in messages
+            if not isinstance(ended[each.seq], RetryAt) and results.task_of(each) is not None
+        ]
+        try:
+            for each in tasks:
+                outcome = results.outcome_of(ended[each.seq])
+                results.tell(self._batch.join(), self._sender, each, outcome)
+        except OncewardError as error:
+            self._batch.undo()
+            due_at = self._db.now() + round(1000 * engine.MAX_IDLE_SECONDS)
+            return {each.seq: RetryAt(due_at, str(error), counted=False) for each in messages}
+        return ended

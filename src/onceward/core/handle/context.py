@@ -1,0 +1,277 @@
+"""The context that a handler is given besides its message, and its async face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, TypeVar, Unpack
+
+from onceward.core.engine.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
+from onceward.core.handle.commit_batch import HandlerCommitBatch
+from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.message import AsyncMessage, Message
+from onceward.core.requests import results
+from onceward.core.requests.handler_requests import HandlerRequests, MadeRequest
+from onceward.core.requests.stored import PROGRESS, QUESTION
+from onceward.core.send import outbox
+from onceward.core.send.block import Transaction
+from onceward.core.send.outbox import OutgoingMessage
+from onceward.core.send.sender import Sender
+from onceward.file.transaction import StoreTransaction
+from onceward.message.body import encode
+from onceward.message.frame import Frame
+from onceward.message.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.message.ticket import Ticket
+from onceward.message.times import Span
+
+T = TypeVar("T")
+
+
+class Context:
+    """
+    Writes and messages of a handler: committed with the dedup record, or not at all.
+
+    ``tx`` opens a transaction on first use, so work done before it holds no
+    lock.
+    """
+
+    def __init__(
+        self,
+        leased: LeasedMessage,
+        frame: Frame,
+        body: Any,
+        *,
+        group: HandlerCommitBatch,
+        sender: Sender,
+        extend: Callable[[LeasedMessage, Span], None],
+    ) -> None:
+        self.session: str = leased.session
+        """Conversation of the message; messages sent through the context stay in it."""
+        self._leased, self._frame, self._body = leased, frame, body
+        self._group, self._sender, self._extend = group, sender, extend
+        self._transaction: Transaction | None = None
+        self._cancel: Callable[[], object] | None = None  # set for coroutines only
+        self._told: str | None = None
+        """Id of the last news of progress."""
+
+    @cached_property
+    def message(self) -> Message[Any]:
+        """Return the message: id, sender, session, type, topic, attempt, headers, frame …."""
+        return Message(self._leased, self._frame, self._body, None)
+
+    @property
+    def tx(self) -> Transaction:
+        """Return the transaction that the processed mark commits with; opened on first use."""
+        if self._transaction is None:
+            self._transaction = Transaction(
+                self._group.join(), self._sender, self.session, hops=self._frame.hops + 1
+            )
+        return self._transaction
+
+    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
+        """Send a message with the processed mark and return its id; see ``Transaction.send``."""
+        self._follow(options)
+        return self.tx.send(to, body, **options)
+
+    def dispatch(
+        self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
+    ) -> str:
+        """
+        Give another agent a task with the processed mark, and return the dispatch id.
+
+        The task's end comes back as a ``worker_result``; see ``Transaction.dispatch``.
+        """
+        options.setdefault("causation_id", self._frame.id)
+        return self.tx.dispatch(to, body, session=session, **options)
+
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
+        """Publish with the processed mark and return the ids; see ``Transaction.publish``."""
+        self._follow(options)
+        return self.tx.publish(topic, body, **options)
+
+    def _follow(self, options: PublishOptions) -> None:
+        """Say which message this one follows from, and to which conversation it belongs."""
+        options.setdefault("causation_id", self._frame.id)
+        options.setdefault("correlation_id", self._frame.correlationid or self._frame.id)
+
+    def reply(self, body: object, **options: Unpack[SendOptions]) -> str:
+        """Answer the sender, or its reply address, with the processed mark; return the id."""
+        to, named = reply_options(self._frame, options)
+        return self.tx._add(to, body, named)
+
+    def _report(self, answer: object) -> None:
+        """Tell the caller of a dispatched task, with the processed mark, that it is done."""
+        result = None if answer is None else encode(answer).text
+        results.tell(
+            self._group.join(),
+            self._sender,
+            self._leased,
+            results.TaskOutcome("done", None, result),
+        )
+
+    def request(
+        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+    ) -> Ticket:
+        """
+        Send a request with the processed mark, and return the ticket for ``result``.
+
+        Where an earlier call of this handler made it, for the same message, its ticket
+        is returned and nothing is sent.
+
+        Raises:
+            Conflict: the earlier call asked something else at this place.
+
+        """
+        made = self._ask(to, body, timeout, options)
+        return made if isinstance(made, Ticket) else self._requests.add(self._group.join(), made)
+
+    def ask(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[T],
+        timeout: Span = "1h",
+        **options: Unpack[SendOptions],
+    ) -> T:
+        """
+        Send a request and return its reply, read as *reply*: the handler is called again with it.
+
+        Until the reply is there this call **ends**: what the handler wrote is rolled back,
+        its requests are committed, no lock is held, and its lane waits. Then the handler is
+        called again from its start, and each request that it makes in the same order gets
+        the reply that is there. This survives restarts, and counts as no attempt.
+
+        Raises:
+            AnswerTimeout: no reply came within *timeout*.
+            RequestFailed: the peer gave the request up, or handled it without replying.
+            InvalidMessage: the reply does not fit.
+            Conflict: an earlier call asked something else at this place.
+
+        """
+        made = self._ask(to, body, timeout, options)
+        if not isinstance(made, Ticket):
+            self._requests.wait(made.message.id)
+        return self._requests.result(made, reply)
+
+    def result(self, ticket: Ticket, *, reply: type[T]) -> T:
+        """Return the reply to a ticket of ``request``, as ``ask`` does."""
+        return self._requests.result(ticket, reply)
+
+    @cached_property
+    def _requests(self) -> HandlerRequests:
+        return HandlerRequests(self._sender, self._leased)
+
+    def _ask(
+        self, to: str, body: object, timeout: Span | None, options: SendOptions
+    ) -> Ticket | MadeRequest:
+        requests = self._requests
+        self._follow(options)
+        options.setdefault("reply_to", self._sender.db.agent)
+        options.setdefault("hops", self._frame.hops + 1)
+        named: MessageOptions = {**parse_options(options), "kind": QUESTION}
+        return requests.find_or_make(to, body, timeout, named)
+
+    def progress(self, value: object) -> None:
+        """
+        Tell the sender at once how far this call is; ``box.progress(ticket)`` returns it there.
+
+        It is committed by itself, before the processed mark and whatever comes of the call;
+        where the call has written already, with what it wrote. News that have not left yet
+        give way to later ones of the same call.
+        """
+        to, _ = reply_options(self._frame, {})
+        options = MessageOptions(
+            type=PROGRESS,
+            kind=PROGRESS,
+            causation_id=self._frame.id,
+            ordering_key=f"progress:{self._frame.id}"[:256],
+        )
+        message = self._sender.compose(self.session, to, value, options)
+        self._group.write_outside(partial(self._tell, message=message, before=self._told))
+        self._told = message.id
+
+    def _tell(self, tx: StoreTransaction, *, message: OutgoingMessage, before: str | None) -> None:
+        """Send the news of progress, and withdraw those before them that have not left."""
+        if before is not None:
+            outbox.cancel(tx, before)
+        self._sender.add(tx, message)
+
+    def extend(self, seconds: Span) -> None:
+        """
+        Keep the lease for *seconds* from now.
+
+        The heartbeat does this by itself, up to the maximum runtime.
+        """
+        self._extend(self._leased, seconds)
+
+    def _window(self, on_worker: OnWorker) -> AsyncContext:
+        return AsyncContext(self, on_worker)
+
+    def _close(self) -> None:
+        """Make the transaction object unusable from now on."""
+        if self._transaction is not None:
+            self._transaction._finish()
+
+
+def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptions]:
+    """Return the recipient of a reply and the options that tie it to its message."""
+    tied: SendOptions = {
+        "in_reply_to": frame.id,
+        "causation_id": frame.id,
+        "hops": frame.hops + 1,
+        "correlation_id": frame.correlationid or frame.id,
+    }
+    named: SendOptions = tied | options
+    if frame.priority_name != "normal":
+        named.setdefault("priority", frame.priority_name)
+    return frame.replyto or frame.sender, parse_options(named)
+
+
+class AsyncTransaction(AsyncFace[Transaction]):
+    """Your statements and your messages, committed together or not at all; see ``Transaction``."""
+
+    execute = awaitable(Transaction.execute)
+    executemany = awaitable(Transaction.executemany)
+    send = awaitable(Transaction.send)
+    dispatch = awaitable(Transaction.dispatch)
+    publish = awaitable(Transaction.publish)
+
+
+class _HandlerTransaction(AsyncTransaction):
+    """The transaction of a coroutine's context, opened on first use."""
+
+    def __init__(self, context: Context, off_loop: OffLoop) -> None:
+        self._context, self._worker = context, off_loop
+
+    @property
+    def _plain(self) -> Transaction:
+        return self._context.tx
+
+    @property
+    def _off_loop(self) -> OffLoop:
+        return self._worker
+
+
+class AsyncContext(AsyncFace[Context]):
+    """Writes and messages of an ``async def`` handler; see ``Context``."""
+
+    def __init__(self, context: Context, on_worker: OnWorker) -> None:
+        worker = WorkerThread(on_worker)
+        super().__init__(context, worker)
+        self.message: AsyncMessage[Any] = AsyncMessage(context.message, worker)
+        """The message: id, sender, session, type, topic, priority, attempt, headers, frame."""
+        self.session: str = context.session
+        """Conversation of the message; messages sent through the context stay in it."""
+        self.tx: AsyncTransaction = _HandlerTransaction(context, worker)
+        """The transaction that the processed mark commits with; opened on first use."""
+
+    send = awaitable(Context.send)
+    dispatch = awaitable(Context.dispatch)
+    publish = awaitable(Context.publish)
+    reply = awaitable(Context.reply)
+    request = awaitable(Context.request)
+    ask = awaitable(Context.ask)
+    result = awaitable(Context.result)
+    progress = awaitable(Context.progress)
+    extend = awaitable(Context.extend)

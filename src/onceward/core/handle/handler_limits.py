@@ -1,0 +1,232 @@
+"""Keep the limits of handlers: how many calls run at once, and how often calls begin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from threading import Lock
+from typing import Any, Final
+
+from onceward.core.handle import handler_rates
+from onceward.core.handle.agent import Agent, Handler
+from onceward.core.handle.gated_claims import MESSAGE, Kind
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.rate import Rate
+
+KINDS: Final = 4096
+"""Types and topics of which the handler is remembered."""
+SEQ: Final = 0
+"""Column of a message's sequence in a row of a claim."""
+
+
+class HandlerLimits:
+    """
+    The calls that are under way, by handler: shared by the workers of one postbox.
+
+    A call has a place from the claim of its message on. How often calls begin is
+    counted in the file. *alone* are handlers of which only one, of all of them, runs
+    at a time. *free* is called when a place is free that a worker has asked for.
+    """
+
+    def __init__(self, agent: Agent, *, alone: frozenset[str], free: Callable[[], None]) -> None:
+        self.handler_of = lru_cache(KINDS)(lambda kind: agent._find(*kind))
+        self._alone, self._free = alone, free
+        self._lock = Lock()
+        self._taken = Counter[str]()
+        self._missed = False
+        """Whether a worker has asked in vain since a place became free."""
+        self._next_at: dict[str, Millis] = {}
+        """By the pattern of a handler that no call is left of: when there is one again."""
+        self._unused = Counter[str]()
+        """Calls that were counted in the file, and not made."""
+
+    def places(self, handler: Handler) -> tuple[str, int | None]:
+        """Return under which name calls of a handler are counted, and how many there may be."""
+        if handler.rules.concurrency is not None:
+            return handler.pattern, handler.rules.concurrency
+        return ("", 1) if handler.pattern in self._alone else (handler.pattern, None)
+
+    def has_place(self, name: str, most: int) -> bool:
+        """Return whether a call may begin; a worker that is refused is told of the next place."""
+        with self._lock:
+            found = self._taken[name] < most
+            self._missed |= not found
+        return found
+
+    def take_place(self, name: str, most: int) -> bool:
+        """Take a place; return False where there is none."""
+        with self._lock:
+            if self._taken[name] >= most:
+                self._missed = True
+                return False
+            self._taken[name] += 1
+        return True
+
+    def leave(self, names: set[str]) -> None:
+        """Give places back."""
+        if not names:
+            return
+        with self._lock:
+            self._taken.subtract(names)
+            missed, self._missed = self._missed, False
+        if missed:
+            self._free()
+
+    def exhausted(self, pattern: str, now: Millis) -> bool:
+        """Return whether a handler is known to have no call left before a later time."""
+        return self._next_at.get(pattern, 0) > now
+
+    def calls_left(self, tx: StoreTransaction, pattern: str, rate: Rate) -> int:
+        """Return how many calls may begin now; where it is none, note when there will be one."""
+        left = handler_rates.left(tx, pattern, rate)
+        with self._lock:
+            left = min(rate.burst, left + self._unused[pattern])
+            if left < 1:
+                self._next_at[pattern] = tx.now + handler_rates.wait(rate, left)
+        return int(left)
+
+    def count(self, tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
+        """Count calls in the file, less those that were counted before and not made."""
+        with self._lock:
+            unused = self._unused.pop(pattern, 0)
+        handler_rates.take(tx, pattern, rate, calls - unused)
+
+    def keep_unused(self, pattern: str, calls: int) -> None:
+        """Keep calls that were counted and not made for the next claim."""
+        with self._lock:
+            self._unused[pattern] += calls
+            self._next_at.pop(pattern, None)
+
+    def forget_waits(self, now: Millis) -> None:
+        """Forget the handlers that have a call left again."""
+        with self._lock:
+            self._next_at = {each: at for each, at in self._next_at.items() if at > now}
+
+    def wait(self, now: Millis) -> float | None:
+        """Return the seconds until a handler has a call left again; None where none waits."""
+        with self._lock:
+            first = min(self._next_at.values(), default=None)
+        return None if first is None else max(0.0, (first - now) / 1000)
+
+
+class WorkerGate:
+    """Decides which messages one worker claims, and holds their places until its round ends."""
+
+    def __init__(self, limits: HandlerLimits) -> None:
+        self._limits = limits
+        self._now: Millis = 0
+        self._held: set[str] = set()
+        """Names of the places that this worker has; it makes one call at a time."""
+        self._waiting: dict[int, Handler] = {}
+        """Messages that are claimed and not begun, by their sequence."""
+        self._left: dict[str, int] = {}
+        """By pattern: calls that this claim may still admit."""
+        self._counted = False
+        """Whether the commit is done that counts the calls of ``_waiting`` in the file."""
+        self._running: str | None = None
+        """Name of the place of the call that runs now."""
+
+    def wait(self, now: Millis) -> float | None:
+        """Return the seconds until a claim that found nothing may find something."""
+        return self._limits.wait(now)
+
+    # -- a claim ----------------------------------------------------------------------------
+
+    def begin(self, now: Millis) -> None:
+        """Forget what a claim before this one decided: it was rolled back."""
+        self._counted = False
+        self.leave()
+        self._left, self._now = {}, now
+        self._limits.forget_waits(now)
+
+    def fits(self, kind: Kind) -> bool:
+        """Return whether a message may be claimed, as far as can be seen without the file."""
+        handler = self._limits.handler_of(kind)
+        if handler is None:
+            return True
+        if handler.rules.batch is not None:  # for a worker of its own
+            return False
+        name, most = self._limits.places(handler)
+        if most is not None and name not in self._held and not self._limits.has_place(name, most):
+            return False
+        return not self._limits.exhausted(handler.pattern, self._now)
+
+    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
+        """Return how many rows of a lane are claimed; their calls have a place then."""
+        del alone
+        for index, row in enumerate(rows):
+            handler = self._limits.handler_of(row[MESSAGE:])
+            if handler is None:
+                continue
+            if not self._admits(tx, handler):
+                return index
+            self._waiting[row[SEQ]] = handler
+        return len(rows)
+
+    def _admits(self, tx: StoreTransaction, handler: Handler) -> bool:
+        rate, pattern = handler.rules.rate, handler.pattern
+        if handler.rules.batch is not None:
+            return False
+        if rate is not None:
+            if pattern not in self._left:
+                self._left[pattern] = self._limits.calls_left(tx, pattern, rate)
+            if self._left[pattern] < 1:
+                return False
+        name, most = self._limits.places(handler)
+        if most is not None and name not in self._held:
+            if not self._limits.take_place(name, most):
+                return False
+            self._held.add(name)
+        if rate is not None:
+            self._left[pattern] -= 1
+        return True
+
+    def end(self, tx: StoreTransaction) -> None:
+        """Count the calls that the claim admits."""
+        for pattern, rate, calls in _rated(self._waiting.values()):
+            self._limits.count(tx, pattern, rate, calls)
+        tx.after_commit(self._note_counted)
+
+    def _note_counted(self) -> None:
+        self._counted = True
+
+    # -- a round ----------------------------------------------------------------------------
+
+    def call(self, seq: int) -> None:
+        """Note that the handler of a message is called."""
+        handler = self._waiting.pop(seq, None)
+        self._running = None if handler is None else self._limits.places(handler)[0]
+
+    def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
+        """Give back, in the commit that releases messages, what they hold of the limits."""
+        for pattern, rate, calls in _rated([each for seq, each in self._of() if seq in seqs]):
+            self._limits.count(tx, pattern, rate, -calls)
+        tx.after_commit(lambda: self._forget(seqs))
+
+    def _of(self) -> list[tuple[int, Handler]]:
+        """Return the messages that are not begun; the heartbeat asks while handlers begin."""
+        return list(self._waiting.items())
+
+    def _forget(self, seqs: set[int]) -> None:
+        for seq in seqs:
+            self._waiting.pop(seq, None)
+        needed = {self._limits.places(handler)[0] for _, handler in self._of()}
+        over = self._held - needed - {self._running}
+        self._held -= over
+        self._limits.leave(over)
+
+    def leave(self) -> None:
+        """Give everything back at the end of a round."""
+        for pattern, _, calls in _rated(self._waiting.values()) if self._counted else ():
+            self._limits.keep_unused(pattern, calls)
+        self._waiting, self._running, self._counted = {}, None, False
+        held, self._held = self._held, set()
+        self._limits.leave(held)
+
+
+def _rated(handlers: Iterable[Handler]) -> list[tuple[str, Rate, int]]:
+    """Return pattern and rate of the handlers that have one, and how often each is there."""
+    rates = [(each.pattern, each.rules.rate) for each in handlers if each.rules.rate is not None]
+    return [(pattern, rate, calls) for (pattern, rate), calls in Counter(rates).items()]

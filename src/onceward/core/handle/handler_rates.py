@@ -1,0 +1,55 @@
+"""Count the calls of handlers that have a rate, for all processes on the file."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final
+
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.rate import Rate
+
+# A clock that was set back adds nothing, and counts from its new time on.
+LEFT: Final = """
+SELECT min(:burst, tokens + max(0, :now - filled_at) * :per_second / 1000.0)
+  FROM _onceward_rate_limits
+ WHERE name = :name
+"""
+TAKE: Final = """
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (:name, :per_second, :burst, :burst - :calls, :now)
+ON CONFLICT (name) DO UPDATE
+   SET tokens = min(excluded.burst,
+                    tokens + max(0, :now - filled_at) * excluded.per_second / 1000.0 - :calls),
+       filled_at = :now, per_second = excluded.per_second, burst = excluded.burst
+"""
+
+
+def bucket(pattern: str) -> str:
+    """Return the name under which the calls of a handler are counted."""
+    return f"handler:{pattern}"
+
+
+def left(tx: StoreTransaction, pattern: str, rate: Rate) -> float:
+    """Return how many calls a handler may begin now; less than 1 for none."""
+    rows = tx.rows(LEFT, _named(tx, pattern, rate))
+    return float(rows[0][0]) if rows else float(rate.burst)
+
+
+def take(tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
+    """Count calls; a negative number gives back those that were not made."""
+    tx.run(TAKE, _named(tx, pattern, rate) | {"calls": calls})
+
+
+def wait(rate: Rate, found: float) -> Millis:
+    """Return the milliseconds until a handler of which *found* calls are left may begin one."""
+    return max(1, ceil(1000 * (1 - found) / rate.per_second))
+
+
+def _named(tx: StoreTransaction, pattern: str, rate: Rate) -> dict[str, object]:
+    return {
+        "name": bucket(pattern),
+        "per_second": rate.per_second,
+        "burst": rate.burst,
+        "now": tx.now,
+    }

@@ -1,0 +1,441 @@
+"""Lease messages of the inbox to workers, and settle them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, cast
+
+from onceward.core.accept import receipts
+from onceward.core.engine.counters import bump
+from onceward.core.handle import lanes
+from onceward.core.handle.lanes import Lease, ReadyLane
+from onceward.core.upkeep import dead_letters
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.frame import digest
+from onceward.message.parcel import UNANSWERED, Receipt
+from onceward.message.states import Dead, Done, RetryAt, Settlement
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import Outcome, Reason
+
+NEXT: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending'
+ ORDER BY seq LIMIT ?
+"""
+STILL_NEXT: Final = """
+SELECT seq, id, attempts + 1
+  FROM _onceward_inbox
+ WHERE lane_id = ?1 AND state = 'pending'
+ ORDER BY seq LIMIT ?2
+"""
+NEXT_OF: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
+ ORDER BY seq LIMIT ?
+"""
+# Unleased messages of a channel: by priority, or in order of arrival from an arm per priority.
+WAITS_IN: Final = """
+SELECT b.rank, b.seq, b.topic
+  FROM _onceward_inbox AS b
+  JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.channel = :channel AND b.state = 'pending' AND (l.due_at IS NULL OR l.due_at <= :now)"""
+NEXT_IN: Final = (
+    f"{WAITS_IN} AND (b.rank, b.seq) > (:rank, :seq) ORDER BY b.rank, b.seq LIMIT :limit"
+)
+NEXT_CAME: Final = (
+    " UNION ALL ".join(
+        f"SELECT * FROM ({WAITS_IN} AND b.rank = {n} AND b.seq > :seq ORDER BY b.seq LIMIT :limit)"
+        for n in range(5)
+    )
+    + " ORDER BY 2 LIMIT :limit"
+)
+LANE_OF: Final = """
+SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
+  FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
+"""
+PAGE: Final = 500
+ONE: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
+  FROM _onceward_inbox
+ WHERE seq = ?
+"""
+HANDED: Final = """
+SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.received_at
+  FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = ? AND b.state = 'pending' AND l.lane_id = ? AND l.token = ? AND l.owner = ?
+"""
+BY_HANDLER: Final[Reason] = "dropped"
+"""Reason of a message that its handler dropped, and no policy."""
+DEFAULTS: Final[dict[Outcome, Reason | None]] = {
+    "processed": None,
+    "dropped": BY_HANDLER,
+    "expired": "expired",
+}
+"""By the outcome of a message: its reason where nothing else is said."""
+ASKS: Final = '"replyto":'
+"""Text of every frame that asks for a reply; a body may have it, too, which costs one query."""
+WITHOUT_REPLY: Final = """
+SELECT j.key
+  FROM json_each(?) AS j
+ WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.in_reply_to = j.value)
+"""
+END: Final = """
+UPDATE _onceward_inbox
+   SET state = :outcome, ended_at = :now, reason = :reason, attempts = max(attempts, :attempt)
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+"""
+MARK: Final = """
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+SELECT sender, id, session, :outcome, :now
+  FROM _onceward_inbox
+ WHERE seq IN (SELECT value FROM json_each(:seqs))
+"""
+MARK_DEAD: Final = """
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+VALUES (?, ?, ?, 'dead', ?)
+"""
+TRIED: Final = (
+    "UPDATE _onceward_inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
+)
+# A dispatched task's result is sent by the worker that ends it; maintenance cannot.
+EXPIRED: Final = """
+SELECT b.seq FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.expires_at <= :now
+   AND b.expires_at IS NOT NULL
+   AND b.state = 'pending'
+   AND b.run_seq IS NULL
+   AND (:session IS NULL OR b.session = :session)
+   AND (l.owner IS NULL OR l.sender IS NULL) AND instr(b.frame, '"callersession"') = 0
+ ORDER BY b.expires_at LIMIT :limit
+"""
+OF_SEQS: Final = (
+    "SELECT sender, id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?))"
+)
+REHEAD: Final = """
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT lane_id
+                     FROM _onceward_inbox
+                    WHERE seq IN (SELECT value FROM json_each(?)))
+"""
+
+SEQ: Final = itemgetter(0)
+"""The sequence of a row of ``NEXT``."""
+SAME_ROW: Final = itemgetter(0, 2, 7)
+"""Sequence, id and attempt of a row of ``NEXT``: while they are the same, so is the rest."""
+SAME: Final = attrgetter("seq", "id", "attempt")
+"""The same of a leased message."""
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+RowKey = tuple[Any, ...]
+"""Sequence, id and attempt of a message."""
+
+
+class LeasedMessage(NamedTuple):
+    """A leased message, and the lease that proves it."""
+
+    lane: Lease
+    seq: int
+    sender: str
+    id: str
+    session: str
+    frame: str
+    digest: bytes
+    expires_at: Millis | None
+    attempt: int
+    received_at: Millis
+
+    @property
+    def intact(self) -> bool:
+        """Whether the frame is what was accepted."""
+        return digest(self.frame) == self.digest
+
+    def undeliverable(self, now: Millis) -> Settlement | None:
+        """Return its end if it must not be delivered: Done(expired), Dead(corrupt), or None."""
+        if self.expires_at is not None and self.expires_at <= now:
+            return Done("expired")
+        if not self.intact:
+            return Dead("corrupt", "the stored frame does not match its digest", tried=False)
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """The request of a worker for messages of ready lanes."""
+
+    messages: int
+    lanes: int = 100
+    session: str | None = None
+    types: tuple[str, ...] | None = None
+    served: frozenset[int] = frozenset()
+    """Lanes whose turn is over: others of their rank are claimed first."""
+    ahead: Mapping[RowKey, tuple[Any, ...]] | None = None
+    """Rows that ``read_ahead`` found, by sequence, id and attempt."""
+
+
+def read_ahead(read: Rows, wanted: ClaimRequest) -> list[tuple[Any, ...]]:
+    """
+    Return rows of the first lane that a claim would find now; take no lock.
+
+    They prove nothing: the claim asks for each whether it is still next. Messages
+    that are to be claimed alone are left to it.
+    """
+    found = cast("list[ReadyLane]", read(lanes.READY, (wanted.lanes,)))
+    for lane_id, _, careful_to, _, _ in lanes.in_turn(found, wanted.served)[:1]:
+        rows = read(NEXT, (lane_id, wanted.messages))
+        return rows if rows and rows[0][0] > careful_to else []
+    return []
+
+
+def claim(
+    tx: StoreTransaction, wanted: ClaimRequest, *, owner: str, until: Millis
+) -> list[list[LeasedMessage]]:
+    """
+    Lease lanes and return their next messages, lane by lane, each in order.
+
+    A lane whose last lease ran out is handed over one message at a time, so
+    that a message which kills its worker is found and no neighbour pays for it.
+    """
+    lanes.wake_due(tx)
+    claimed: list[list[LeasedMessage]] = []
+    left, types = wanted.messages, None if wanted.types is None else json.dumps(wanted.types)
+    found = lanes.ready(tx, wanted.lanes, wanted.session)
+    if wanted.served and len(found) > 1:
+        found = lanes.in_turn(found, wanted.served)
+    for lane_id, token, careful_to, shared, _ in found:
+        if left <= 0:
+            break
+        rows = (
+            _next(tx, lane_id, left, wanted.ahead)
+            if types is None
+            else tx.rows(NEXT_OF, (lane_id, types, left))
+        )
+        if shared and rows:
+            rows = lanes.before_runs(tx, rows)
+        if rows and rows[0][0] <= careful_to:
+            rows = rows[:1]
+        if rows:
+            claimable = (lane_id, token, careful_to)
+            held = lanes.lease(tx, claimable, list(map(SEQ, rows)), owner=owner, until=until)
+            claimed.append([LeasedMessage(held, *row) for row in rows])
+            left -= len(rows)
+    return claimed
+
+
+def _next(
+    tx: StoreTransaction,
+    lane_id: int,
+    limit: int,
+    ahead: Mapping[RowKey, tuple[Any, ...]] | None,
+) -> list[tuple[Any, ...]]:
+    """Return the next rows of a lane: those that were read ahead, if the first of it was."""
+    if ahead:
+        known = map(ahead.get, tx.rows(STILL_NEXT, (lane_id, limit)))
+        rows = list(takewhile(bool, known))
+        if rows:
+            return cast("list[tuple[Any, ...]]", rows)
+    return tx.rows(NEXT, (lane_id, limit))
+
+
+def find_in(
+    read: Rows, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, now: Millis
+) -> int | None:
+    """Return a channel's next message whose topic fits, in its order; take no lock."""
+    named = {"channel": channel, "now": now, "rank": -1, "seq": 0, "limit": PAGE}
+    while rows := read(NEXT_IN if by_rank else NEXT_CAME, named):
+        for _, seq, topic in rows:
+            if fits(topic):
+                return int(seq)
+        named |= {"rank": rows[-1][0], "seq": rows[-1][1]}
+    return None
+
+
+def claim_one(
+    tx: StoreTransaction, seq: int, *, owner: str, lease_for: Callable[[int], Millis]
+) -> LeasedMessage | None:
+    """Lease one message; return None where another worker was faster."""
+    lanes.wake_due(tx)
+    for lane_id, token, careful_to, attempt in tx.rows(LANE_OF, (seq,)):
+        [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt
+        held = lanes.lease(
+            tx, (lane_id, token, careful_to), [seq], owner=owner, until=tx.now + lease_for(attempt)
+        )
+        return LeasedMessage(held, *row)
+    return None
+
+
+class SettledMessage(NamedTuple):
+    """One message and how its lease ends."""
+
+    leased: LeasedMessage
+    settlement: Settlement
+
+
+def settle(
+    tx: StoreTransaction, ended: Sequence[SettledMessage], rest: dict[int, list[int]]
+) -> None:
+    """
+    End leases with their settlements, in a constant number of statements.
+
+    *rest* names by lane the messages that stay leased because the caller is
+    still working on them.
+
+    Raises:
+        LeaseLost: another owner has one of the lanes; roll the transaction back.
+
+    """
+    last: dict[int, SettledMessage] = {}
+    for each in ended:
+        last[each.leased.lane.lane_id] = each
+    for each in last.values():
+        lanes.assert_held(tx, each.leased.lane)
+    apply_settlements(tx, ended)
+    for lane_id, each in last.items():
+        again = each.settlement if isinstance(each.settlement, RetryAt) else None
+        due_at = None if again is None else again.due_at
+        if due_at is not None and each.leased.expires_at is not None:
+            due_at = min(due_at, each.leased.expires_at)  # then it ends, and its lane goes on
+        lanes.settle(
+            tx, each.leased.lane, rest=[] if again else rest.get(lane_id, []), due_at=due_at
+        )
+
+
+def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> None:
+    """
+    Settle messages and enqueue their receipts; the caller has proved that they are its own.
+
+    A message that asked for a reply and ends without one is told so, which ends the
+    wait for it: its replies are to be in the outbox, in this transaction or before.
+    """
+    done: dict[tuple[Outcome, str | None, int], list[int]] = {}
+    others: list[SettledMessage] = []
+    owed: list[tuple[str, Receipt]] = []
+    for each in ended:
+        if ASKS in each.leased.frame:
+            ended = _without_reply(tx, ended)
+            break
+    for each in ended:
+        leased = each.leased
+        match each.settlement:
+            case Done(outcome=outcome, reason=reason):
+                attempt = 0 if outcome == "expired" else leased.attempt
+                done.setdefault((outcome, reason, attempt), []).append(leased.seq)
+                plain = outcome == "processed" and reason is None
+                told = (
+                    Receipt(leased.id, "processed")
+                    if plain
+                    else receipt(leased.id, outcome, reason)
+                )
+                owed.append((leased.sender, told))
+            case Dead(reason=reason):
+                others.append(each)
+                owed.append((leased.sender, Receipt(leased.id, "dead", reason)))
+            case _:
+                others.append(each)
+    for (outcome, reason, attempt), seqs in done.items():
+        _end(tx, seqs, outcome, reason, attempt=attempt)
+    for each in others:
+        _bury_or_retry(tx, each)
+    receipts.enqueue(tx, owed)
+
+
+def receipt(message_id: str, outcome: str, reason: str | None) -> Receipt:
+    """
+    Return the receipt of a message that was processed or dropped, or has expired.
+
+    A message that its handler dropped is told as processed, one that a policy dropped, which
+    *reason* names, as dropped.
+    """
+    if outcome == "expired":
+        return Receipt(message_id, "dead", "expired")
+    told = reason if reason is not None and reason.startswith(UNANSWERED) else None
+    if outcome == "dropped" and told is None and reason not in {None, BY_HANDLER}:
+        return Receipt(message_id, "dropped", reason)
+    return Receipt(message_id, "processed", told)
+
+
+def _without_reply(
+    tx: StoreTransaction, ended: Sequence[SettledMessage]
+) -> Sequence[SettledMessage]:
+    """Return the settlements, with a reason for those that end a request without a reply."""
+    asked: dict[int, str] = {}
+    for index, each in enumerate(ended):
+        if ASKS in each.leased.frame and isinstance(each.settlement, Done):
+            asked[index] = each.leased.id
+    found = [index for (index,) in tx.rows(WITHOUT_REPLY, (json.dumps(asked),))]
+    settled = list(ended)
+    for index in map(int, found):
+        leased, settlement = settled[index]
+        if isinstance(settlement, Done) and _by_handler(settlement):
+            reason = ": ".join(filter(None, (UNANSWERED, settlement.reason)))
+            settled[index] = SettledMessage(leased, replace(settlement, reason=reason))
+    return settled
+
+
+def _by_handler(settlement: Done) -> bool:
+    """Return whether a handler ended the message: it did not expire, and no policy dropped it."""
+    if settlement.outcome == "dropped":
+        return settlement.reason is None
+    return settlement.outcome == "processed"
+
+
+def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
+    leased = ended.leased
+    match ended.settlement:
+        case RetryAt(error=error, counted=counted):
+            tx.run(TRIED, (leased.attempt - (not counted), error[:500], leased.seq))
+        case Dead() as dead:
+            _dead_letter(tx, leased, dead)
+
+
+def _end(
+    tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None, *, attempt: int = 0
+) -> None:
+    """End messages, by the attempt of that number; 0 where no handler saw them."""
+    named = {
+        "attempt": attempt,
+        "outcome": outcome,
+        "now": tx.now,
+        "seqs": json.dumps(seqs),
+        "reason": reason or DEFAULTS[outcome],
+    }
+    changed = tx.run(END, named)
+    tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})
+    bump(tx, ended=changed, **{outcome: changed})
+
+
+def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> None:
+    attempts = leased.attempt - (not dead.tried)
+    dead_letters.add_from_inbox(
+        tx, leased.seq, reason=dead.reason, error=dead.error[:2000], attempts=attempts
+    )
+    tx.run(MARK_DEAD, (leased.sender, leased.id, leased.session, tx.now))
+
+
+def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
+    """End messages (of a session) that expired before they were claimed; return how many."""
+    seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
+    end_unclaimed(tx, seqs, "expired")
+    return len(seqs)
+
+
+def end_unclaimed(
+    tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None = None
+) -> None:
+    """End waiting messages without a lease, and store receipts for their senders."""
+    if not seqs:
+        return
+    listed = json.dumps(seqs)
+    owed = [(str(s), receipt(str(i), outcome, reason)) for s, i in tx.rows(OF_SEQS, (listed,))]
+    _end(tx, seqs, outcome, reason)
+    tx.run(REHEAD, (listed,))
+    receipts.enqueue(tx, owed)

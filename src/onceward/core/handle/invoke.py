@@ -1,0 +1,324 @@
+"""Call one handler, sync or async, and return the settlement of its message."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from contextvars import copy_context
+from dataclasses import replace
+from functools import cache, partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from onceward.core.engine.async_face import OnWorker
+from onceward.core.handle.agent import Agent, Handler
+from onceward.core.handle.context import Context
+from onceward.core.handle.depends import await_with, call_with
+from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.requests.handler_requests import Suspended, cause_of_group
+from onceward.errors import (
+    Drop,
+    HandlerSignal,
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    Paused,
+    Reject,
+    Retry,
+)
+from onceward.message.body import decode
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.log import log
+from onceward.message.quoting import error_text
+from onceward.message.retry import RetryPolicy
+from onceward.message.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
+from onceward.message.times import millis
+
+if TYPE_CHECKING:
+    import asyncio
+    from asyncio import AbstractEventLoop
+Loop = Callable[[], "AbstractEventLoop"]
+LOOK: Final = 0.5
+"""Seconds between two looks whether the loop of a coroutine was closed."""
+CLOSED: Final = (
+    "the event loop was closed while the handler ran: keep it open for as long as the postbox"
+)
+
+
+class Prepared(NamedTuple):
+    """A message whose handler is known and whose body could be read."""
+
+    handler: Handler
+    frame: Frame
+    body: Any
+    error: Exception | None = None
+    """Exception of the body's own validators; it counts as the handler's failure."""
+
+
+def resolve_handler(
+    agent: Agent, leased: LeasedMessage, now: Millis, policy: RetryPolicy
+) -> Prepared | Settlement:
+    """Return the handler and its argument, or how the message ends without one."""
+    if (unfit := leased.undeliverable(now)) is not None:
+        return unfit
+    try:
+        frame = Frame.accepted(leased.frame)
+        handler = agent._find(frame.type, frame.topic)
+        if handler is None:
+            error = f"agent {agent.name} has no handler for {frame.type}"
+            return Dead("unhandled", error, tried=False)
+        if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
+            return Dead("max_retries_exceeded", ATTEMPT_NEVER_ENDED, tried=False)
+    except InvalidMessage as error:
+        return Dead("rejected", str(error), tried=False)
+    try:
+        return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
+    except InvalidMessage as error:
+        return Dead("rejected", str(error), tried=False)
+    except Exception as error:  # noqa: BLE001 - a validator with a bug
+        return Prepared(handler, frame, None, error)
+
+
+def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
+    if handler.rules.attempts is not None:
+        return attempt >= handler.rules.attempts
+    return (handler.rules.retry or policy).exhausted(attempt)
+
+
+def settlement_of(
+    error: BaseException,
+    prepared: Prepared,
+    leased: LeasedMessage,
+    *,
+    now: Millis,
+    policy: RetryPolicy,
+    rng: random.Random,
+) -> Settlement:
+    """Return how a message ends whose handler raised."""
+    rules = prepared.handler.rules
+    if rules.forbids_retry_after(error):
+        return Dead("rejected", error_text(error))
+    policy = rules.retry or policy
+    spent = _exhausted(policy, prepared.handler, leased.attempt)
+    return settlement_for_error(error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng)
+
+
+def settlement_for_error(
+    error: BaseException,
+    attempt: int,
+    *,
+    spent: bool,
+    now: Millis,
+    policy: RetryPolicy,
+    rng: random.Random,
+) -> Settlement:
+    """Return how a message ends whose *attempt*-th attempt raised; *spent*: it was the last."""
+    match error:
+        case Reject():
+            return Dead("rejected", str(error))
+        case Drop():
+            return Done("dropped")
+        case Paused():
+            return RetryAt(now, "paused: it goes on after resume()", counted=False)
+    if spent:
+        return Dead("max_retries_exceeded", _text_of(error))
+    wait, text = wait_after(error, attempt, policy=policy, rng=rng)
+    return RetryAt(now + wait, text)
+
+
+def wait_after(
+    error: BaseException, attempt: int, *, policy: RetryPolicy, rng: random.Random
+) -> tuple[Millis, str]:
+    """Return how long to wait after the *attempt*-th attempt, and why there is a further one."""
+    text = _text_of(error)
+    if not isinstance(error, Retry) or error.after is None:
+        return policy.delay(attempt, rng), text
+    try:
+        return millis("after", error.after), text
+    except InvalidArgument as wrong:
+        return policy.delay(attempt, rng), f"{text} ({wrong})"
+
+
+def _text_of(error: BaseException) -> str:
+    return str(error) if isinstance(error, Retry) else error_text(error)
+
+
+def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
+    """
+    Return what a call ended with, as it settles its messages.
+
+    On a thread of an engine an exit, or a cancellation from inside, is a failure like any
+    other: it would end the engine, and no message would be handled any more.
+    """
+    if isinstance(error, BaseExceptionGroup):  # of tasks, one of which may only wait
+        error = cause_of_group(error)
+    if not own_thread or isinstance(error, Exception | Suspended):
+        return error
+    return RuntimeError(f"the handler raised {error!r}")
+
+
+def log_failure(
+    error: BaseException, agent: str, leased: LeasedMessage, type_: str, **more: str
+) -> None:
+    """Log an exception that a handler did not raise on purpose, with its traceback at first."""
+    if isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
+        return
+    of_message = log.bind(
+        agent=agent,
+        session=leased.session,
+        message_id=leased.id,
+        type=type_,
+        attempt=leased.attempt,
+        **more,
+    )
+    traceback = {"exc_info": error} if leased.attempt == 1 else {}
+    of_message.warning("handler failed", error=error_text(error), **traceback)
+
+
+def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
+    """
+    Run a function on this thread, or a coroutine on the loop.
+
+    While a coroutine runs, this thread makes its database calls.
+    """
+    handler = prepared.handler
+    if prepared.error is not None:
+        raise prepared.error
+    for group in handler.around:
+        if group:
+            from onceward.core.handle.around import surround  # noqa: PLC0415 - rarely needed
+
+            bare = prepared._replace(handler=replace(handler, around=()))
+            return surround(handler.around, context, partial(call, bare, context, loop))
+    if handler.is_async:
+        return _await(prepared, context, loop())
+    if handler.dependencies is not None:
+        return call_with(handler.dependencies, handler.call, prepared.body, context)
+    return (
+        handler.call(prepared.body, context)
+        if handler.takes_context
+        else handler.call(prepared.body)
+    )
+
+
+def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any:
+    def start(on_worker: OnWorker) -> Awaitable[Any]:
+        window, needed = context._window(on_worker), prepared.handler.dependencies
+        if needed is not None:
+            return await_with(needed, prepared.handler.call, prepared.body, window)
+        args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
+        return cast("Awaitable[Any]", prepared.handler.call(*args))
+
+    def stoppable(stop: Callable[[], object]) -> None:
+        context._cancel = cache(stop)  # the heartbeat asks again and again
+
+    return run_coroutine(start, loop, stoppable)
+
+
+def run_coroutine(
+    start: Callable[[OnWorker], Awaitable[Any]],
+    loop: AbstractEventLoop,
+    stoppable: Callable[[Callable[[], object]], None],
+) -> Any:
+    """
+    Run a coroutine on *loop* while this thread makes its database calls, until it has ended.
+
+    *stoppable* is called with the function that cancels the coroutine, once for
+    each call of it.
+    """
+    import asyncio  # noqa: PLC0415 - async handlers only
+
+    jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    ended: Future[Any] = Future()
+
+    async def on_worker(work: Callable[[], Any]) -> Any:
+        if ended.done():  # a task that outlives its handler
+            raise asyncio.CancelledError
+        done: Future[Any] = Future()
+        jobs.put(partial(_fulfil, done, partial(copy_context().run, work)))
+        return await asyncio.wrap_future(done)
+
+    handler = _ordinary(start(on_worker))
+
+    def begin() -> None:
+        task = loop.create_task(handler)
+        tasks.append(task)
+        task.add_done_callback(end)
+
+    def end(task: asyncio.Task[Any]) -> None:
+        _copy(task, ended)
+        jobs.put(None)
+
+    def cancel() -> None:
+        tasks[0].cancel()
+
+    tasks: list[asyncio.Task[Any]] = []
+    try:
+        loop.call_soon_threadsafe(begin)
+    except RuntimeError:  # the loop is closed
+        handler.close()
+        raise
+    stoppable(lambda: loop.call_soon_threadsafe(cancel))
+    while (job := _next(jobs, loop)) is not None:
+        job()
+    return ended.result()
+
+
+def run_to_end(pending: Awaitable[Any], loop: AbstractEventLoop) -> Any:
+    """
+    Run what an ``async def`` returned on *loop*, while this thread waits.
+
+    Raises:
+        InvalidArgument: this thread is the loop's, which would wait for itself.
+
+    """
+    import asyncio  # noqa: PLC0415 - async agents only
+
+    coroutine = _ordinary(pending)
+    if asyncio._get_running_loop() is loop:
+        coroutine.close()
+        msg = "this thread runs the event loop: open an agent with async at_open by AsyncPostbox"
+        raise InvalidArgument(msg)
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def _next(
+    jobs: SimpleQueue[Callable[[], None] | None], loop: AbstractEventLoop
+) -> Callable[[], None] | None:
+    """Return the next call of a coroutine, None once it has ended; raise if its loop is closed."""
+    while True:
+        try:
+            return jobs.get(timeout=LOOK)
+        except Empty:
+            if loop.is_closed():
+                raise RuntimeError(CLOSED) from None
+
+
+def _copy(task: asyncio.Task[Any], ended: Future[Any]) -> None:
+    """Give *ended* the outcome of a task, for a thread that waits for it."""
+    if task.cancelled():
+        ended.cancel()
+    elif (error := task.exception()) is not None:
+        ended.set_exception(error)
+    else:
+        ended.set_result(task.result())
+
+
+async def _ordinary(handler: Awaitable[Any]) -> Any:
+    """Await a handler; turn its exit into an error, because other handlers share the loop."""
+    try:
+        return await handler
+    except (SystemExit, KeyboardInterrupt) as error:
+        msg = f"the handler raised {error!r}"
+        raise RuntimeError(msg) from error
+
+
+def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - it is raised in the coroutine that awaits it
+        done.set_exception(error)

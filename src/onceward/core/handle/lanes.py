@@ -1,0 +1,330 @@
+"""Lease lanes, the unit of order of the inbox: one lease holds a lane's next messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container
+from typing import Any, Final, NamedTuple, cast
+
+from onceward.errors import LeaseLost
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+
+OPEN: Final = """
+INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
+ON CONFLICT (sender, name, rank) DO UPDATE
+   SET session = CASE WHEN session = excluded.session THEN session END
+RETURNING lane_id
+"""
+SESSION: Final = """
+coalesce(_onceward_lanes.session,
+         (SELECT b.session FROM _onceward_inbox AS b WHERE b.seq = _onceward_lanes.head_seq))
+"""
+"""The session of a lane's head: a lane that sessions share by an ordering key has none itself."""
+ORDINARY: Final = f"""
+NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE {SESSION} GLOB h.pattern)
+"""
+HEAD_AWAITS: Final = """
+SELECT 1
+  FROM _onceward_lanes AS l
+  JOIN _onceward_pending_replies AS r ON r.asker_seq = l.head_seq
+ WHERE l.sender = ? AND l.name = ? AND l.rank = ? AND r.state = 'open'
+"""
+HEADS: Final = """
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT value FROM json_each(?)) AND head_seq IS NULL
+"""
+EXPIRED: Final = """
+SELECT lane_id, leased_seqs, isolate_upto_seq
+  FROM _onceward_lanes
+ WHERE due_at <= ? AND owner IS NOT NULL AND leased_seqs <> '[]'
+"""
+CAREFUL: Final = (
+    "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"
+)
+TRIED: Final = (
+    "UPDATE _onceward_inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
+)
+WAKE: Final = (
+    "UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL WHERE due_at <= ?"
+)
+READY: Final = f"""
+SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
+ WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
+ ORDER BY rank, head_seq
+ LIMIT ?
+"""
+READY_FOR: Final = f"""
+SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
+ WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
+ ORDER BY rank, head_seq
+ LIMIT ?
+"""
+WITH_RUNS: Final = """
+SELECT min(b.seq)
+  FROM json_each(?) AS j
+  JOIN _onceward_inbox AS b ON b.seq = j.value
+  JOIN _onceward_session_handlers AS h ON b.session GLOB h.pattern
+"""
+LEASE: Final = """
+UPDATE _onceward_lanes SET owner = ?, token = token + 1, due_at = ?, leased_seqs = ?
+ WHERE lane_id = ? AND token = ? AND owner IS NULL
+"""
+OWNERS: Final = """
+SELECT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL
+UNION
+SELECT owner FROM _onceward_workers
+"""
+REGISTER: Final = "INSERT INTO _onceward_workers (owner) VALUES (?) ON CONFLICT DO NOTHING"
+UNREGISTER: Final = "DELETE FROM _onceward_workers WHERE owner = ?"
+WORKERS: Final = "SELECT owner FROM _onceward_workers"
+ISOLATE_HEADS: Final = """
+UPDATE _onceward_lanes AS l
+   SET isolate_upto_seq = max(isolate_upto_seq, coalesce((
+           SELECT max(seq)
+             FROM (SELECT seq
+                     FROM _onceward_inbox
+                    WHERE lane_id = l.lane_id AND state = 'pending'
+                    ORDER BY seq LIMIT ?)), 0))
+ WHERE head_seq IS NOT NULL
+"""
+SUSPECTS: Final = 200
+"""Messages of a lane that are claimed alone after a worker died; later ones in later deaths."""
+# What a worker leased when an error kept it from settling: handled again, each message alone.
+RELEASE_OWN: Final = """
+UPDATE _onceward_lanes
+   SET isolate_upto_seq = max(isolate_upto_seq,
+                              (SELECT coalesce(max(value), 0) FROM json_each(leased_seqs))),
+       owner = NULL, leased_seqs = NULL, due_at = NULL
+ WHERE owner = ?
+"""
+FREE: Final = "UPDATE _onceward_lanes SET due_at = min(due_at, ?) WHERE owner = ?"
+EXTEND: Final = (
+    "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+)
+TRANSFER: Final = (
+    "UPDATE _onceward_lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+)
+HELD: Final = "SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND token = ? AND owner = ?"
+SETTLE: Final = """
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
+       owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
+       leased_seqs = :rest,
+       due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
+ WHERE lane_id = :lane AND token = :token AND owner = :owner
+"""
+CLEAR: Final = """
+UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head_seq IS NULL AND owner IS NULL
+"""
+AGENDA: Final = f"""
+SELECT (SELECT paused_at FROM _onceward_file_info),
+       EXISTS (SELECT 1
+                 FROM _onceward_lanes
+                WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}),
+       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
+"""
+NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
+FORGET: Final = """
+DELETE FROM _onceward_lanes WHERE lane_id IN (
+    SELECT lane_id FROM _onceward_lanes AS l
+     WHERE head_seq IS NULL AND owner IS NULL AND due_at IS NULL AND lane_id > ?
+       AND NOT EXISTS (SELECT 1
+                         FROM _onceward_inbox
+                        WHERE _onceward_inbox.lane_id = l.lane_id AND state = 'pending')
+     ORDER BY lane_id LIMIT ?)
+"""
+NO_LANE: Final = None
+"""The lane of messages for mailboxes: none, so no worker ever claims them."""
+
+
+ReadyLane = tuple[int, int, int, int, int]
+"""Lane, token, isolated up to, whether sessions share it, rank."""
+
+
+class Lease(NamedTuple):
+    """The right to work on one lane until its token changes."""
+
+    lane_id: int
+    token: int
+    owner: str
+    isolate: bool
+    """Whether one message was claimed alone and its attempt counted beforehand."""
+
+
+def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str) -> int:
+    """Return the number of a lane, created on first use."""
+    [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
+    return int(lane_id)
+
+
+def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool:
+    """Return whether the handler of a lane's head has a request that is not answered."""
+    return bool(tx.rows(HEAD_AWAITS, (sender, name, rank)))
+
+
+def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
+    """Set the head of lanes that were empty."""
+    tx.run(HEADS, (json.dumps(lane_ids),))
+
+
+def wake_due(tx: StoreTransaction) -> None:
+    """
+    Free the lanes whose backoff or lease has run out: recovery is claiming.
+
+    The owner of an expired lease may have died of one of its messages. A single
+    message has its attempt counted; of several each is claimed alone until all
+    of them are settled.
+    """
+    for lane_id, claimed, careful_to in tx.rows(EXPIRED, (tx.now,)):
+        seqs = json.loads(claimed)
+        if len(seqs) == 1 and seqs[0] > careful_to:
+            tx.run(TRIED, (1, seqs[0]))
+        tx.run(CAREFUL, (max(seqs), lane_id))
+    tx.run(WAKE, (tx.now,))
+
+
+def ready(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
+    """
+    Return (lane, token, isolated up to, shared, rank) of claimable lanes, urgent, old ones first.
+
+    Lanes whose heads are of sessions with runs are left out. *shared* says that
+    several sessions share the lane: ``before_runs`` says how far it may be claimed.
+    """
+    rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
+    return cast("list[ReadyLane]", rows)
+
+
+def in_turn(found: list[ReadyLane], served: Container[int]) -> list[ReadyLane]:
+    """Return lanes with those of *served* behind the others of their rank."""
+    return sorted(found, key=lambda lane: (lane[4], lane[0] in served))
+
+
+def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the rows, sequence first, before the first that is of a session with runs."""
+    [(first,)] = tx.rows(WITH_RUNS, (json.dumps([row[0] for row in rows]),))
+    return rows if first is None else [row for row in rows if row[0] < first]
+
+
+def lease(
+    tx: StoreTransaction, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis
+) -> Lease:
+    """Lease a ready lane for *seqs*; in isolation the attempt is counted beforehand."""
+    lane_id, token, careful_to = lane
+    if not tx.run(LEASE, (owner, until, json.dumps(seqs), lane_id, token)):
+        msg = f"lane {lane_id} was leased in between"
+        raise LeaseLost(msg)
+    careful = seqs[0] <= careful_to
+    if careful:
+        tx.run(TRIED, (1, seqs[0]))
+    return Lease(lane_id, token + 1, owner, careful)
+
+
+def register(tx: StoreTransaction, owner: str) -> None:
+    """Note that *owner* may from now on handle messages before it commits their claim."""
+    tx.run(REGISTER, (owner,))
+
+
+def unregister(tx: StoreTransaction, owner: str) -> None:
+    """Forget a worker that has ended without a claim that waits for its commit."""
+    tx.run(UNREGISTER, (owner,))
+
+
+def end_dead_worker(tx: StoreTransaction, owner: str) -> None:
+    """
+    End the leases of a worker whose process has died.
+
+    If it may have died of a message whose claim was not committed, the next
+    messages of every lane are claimed alone, each counted before it is handled.
+    """
+    tx.run(FREE, (tx.now, owner))
+    if tx.run(UNREGISTER, (owner,)):
+        tx.run(ISOLATE_HEADS, (SUSPECTS,))
+
+
+def end_workers(tx: StoreTransaction) -> None:
+    """End all registered workers; the caller knows that no process has the file open."""
+    for (owner,) in tx.rows(WORKERS):
+        end_dead_worker(tx, owner)
+
+
+def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
+    """Extend the lease; return False where it is lost."""
+    return tx.run(EXTEND, (until, held.lane_id, held.token, held.owner)) > 0
+
+
+def transfer(tx: StoreTransaction, held: Lease, owner: str) -> bool:
+    """Pass a lease to another owner, its end and token unchanged; False where it is lost."""
+    return tx.run(TRANSFER, (owner, held.lane_id, held.token, held.owner)) > 0
+
+
+def assert_held(tx: StoreTransaction, held: Lease) -> None:
+    """Raise LeaseLost unless the lease still holds, as it then does until COMMIT."""
+    if not tx.rows(HELD, (held.lane_id, held.token, held.owner)):
+        msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
+        raise LeaseLost(msg)
+
+
+def settle(tx: StoreTransaction, held: Lease, *, rest: list[int], due_at: Millis | None) -> None:
+    """
+    Advance the lane's head; with *rest* empty the lease ends.
+
+    The lane may then be claimed from *due_at* on.
+
+    Raises:
+        LeaseLost: another owner has the lane; the caller's transaction must be rolled back.
+
+    """
+    named = {
+        "rest": json.dumps(rest) if rest else None,
+        "due_at": due_at,
+        "lane": held.lane_id,
+        "token": held.token,
+        "owner": held.owner,
+    }
+    if not tx.run(SETTLE, named):
+        msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
+        raise LeaseLost(msg)
+    if due_at is not None and not rest:
+        tx.run(CLEAR, (held.lane_id,))
+
+
+def isolate(tx: StoreTransaction, held: Lease, seq: int) -> None:
+    """Let the messages of a lane up to *seq* be claimed alone from now on."""
+    tx.run(CAREFUL, (seq, held.lane_id))
+
+
+def release(
+    tx: StoreTransaction,
+    held: Lease,
+    seqs: list[int],
+    *,
+    broken: bool,
+    due_at: Millis | None = None,
+) -> None:
+    """
+    Release a lane unhandled, to be claimed again from *due_at* on; skip a lost one.
+
+    *broken* says that its messages were handled but could not be committed:
+    then each is claimed alone and gets a commit of its own.
+    """
+    named = {
+        "rest": None,
+        "due_at": due_at,
+        "lane": held.lane_id,
+        "token": held.token,
+        "owner": held.owner,
+    }
+    if broken:  # also where the claim was rolled back with what its handlers wrote
+        tx.run(CAREFUL, (max(seqs), held.lane_id))
+    if not tx.run(SETTLE, named):
+        return
+    if due_at is not None:
+        tx.run(CLEAR, (held.lane_id,))
+    if held.isolate and not broken:
+        tx.run(TRIED, (-1, seqs[0]))

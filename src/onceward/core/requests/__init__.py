@@ -1,0 +1,1 @@
+"""Wait for replies: in a caller, and in a handler that is called again."""

@@ -1,0 +1,1 @@
+"""Compose a message, and store it in the transaction of its sender."""

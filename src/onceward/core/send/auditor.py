@@ -1,0 +1,57 @@
+"""Write audit entries of committed sends and of damaged messages, never of what a body holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from onceward.core.accept.accept import body_size
+from onceward.core.send.outbox import OutgoingMessage
+from onceward.features.checks.invariants import DAMAGED, Violation
+from onceward.file.database import Database
+from onceward.message.clock import Millis, iso
+from onceward.message.frame import Frame
+
+Write = Callable[[Iterable[Mapping[str, Any]]], None]
+
+
+def auditor(write: Write) -> Callable[[Sequence[OutgoingMessage], Millis], None]:
+    """Return the function that writes an entry for each committed message."""
+
+    def sent(drafts: Sequence[OutgoingMessage], at: Millis) -> None:
+        write(_entry(draft, at) for draft in drafts)
+
+    return sent
+
+
+def audit_damage(write: Write, db: Database, found: Iterable[Violation]) -> None:
+    """Write an entry for each message that a check found damaged."""
+    write(_damage(db, each) for each in found if each.invariant in DAMAGED)
+
+
+def _damage(db: Database, found: Violation) -> dict[str, Any]:
+    return {
+        "op": "check",
+        "ts": iso(db.clock.now()),
+        "agent_id": db.agent,
+        "msg_id": found.offender,
+        "invariant": found.invariant,
+        "rule": found.rule,
+    }
+
+
+def _entry(draft: OutgoingMessage, at: Millis) -> dict[str, Any]:
+    frame = Frame.parse(draft.text)
+    return {
+        "op": "send",
+        "ts": iso(at),
+        "msg_id": draft.id,
+        "from": frame.sender,
+        "to": draft.recipient,
+        "session": draft.session,
+        "topic": frame.topic,
+        "mailbox": frame.mailbox,
+        "body_bytes": body_size(frame),
+        "externalized": draft.body is not None,
+        "ttl_s": None if frame.expires_at is None else (frame.expires_at - at) / 1000,
+    }

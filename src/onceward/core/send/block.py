@@ -1,0 +1,146 @@
+"""The transaction of a block or a handler: SQL and messages, committed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+from onceward.core.requests.results import task
+from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult
+from onceward.core.send.sender import Sender
+from onceward.errors import StoreError
+from onceward.file.connection import translate_error
+from onceward.file.group_commit import ended
+from onceward.file.transaction import StoreTransaction
+from onceward.message.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
+
+Bindings = Sequence[Any] | Mapping[str, Any] | None
+
+
+class Transaction:
+    """
+    Your statements and your messages, committed together or not at all.
+
+    It belongs to the block, or the handler, that it was opened for; COMMIT and
+    ROLLBACK are the block's business.
+    """
+
+    def __init__(
+        self, tx: StoreTransaction, sender: Sender, session: str, *, hops: int = 0
+    ) -> None:
+        self._tx, self._sender, self._session, self._hops = tx, sender, session, hops
+        self._open = True
+
+    def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
+        """
+        Run *sql* and return all its rows.
+
+        Raises:
+            apsw.Error: what SQLite says of your statement.
+            StoreError: the file itself failed, or the block is over.
+
+        """
+        tx = self._tx if self._open and self._tx.alive else self._alive()
+        try:
+            found = tx.rows(sql, bindings)
+        except Exception as error:
+            self._check_open(tx, error)
+            raise self._translate(error) from error
+        if not tx.alive:
+            self._check_open(tx)
+        return found
+
+    def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
+        """Run *sql* once for each of *bindings*."""
+        tx = self._alive()
+        try:
+            tx.many(sql, bindings)
+        except Exception as error:
+            raise self._translate(error) from error
+        self._check_open(tx)
+
+    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
+        """
+        Send a message with this transaction; return its id, which exists before the commit.
+
+        Spans are seconds. The same message under the same *key* returns the id of
+        the first; with another body, session, priority … it raises Conflict. To None, ``"all"`` or
+        ``"broadcast"`` it reaches every registered agent of the home but this
+        one, and the id is the one that all copies carry as correlation id.
+
+        Raises:
+            SendError: see its subclasses; this message was not written, the transaction goes on.
+
+        """
+        self._count_hops(options)
+        named = parse_options(options)
+        if to in EVERY_AGENT:
+            return self._send_fanout(self._sender.to_everyone(self._session, body, named)).id
+        return self._add(to, body, named)
+
+    def _add(self, to: str, body: object, options: MessageOptions) -> str:
+        """Send a message whose options are checked already."""
+        tx = self._alive()
+        message = self._sender.compose(self._session, to, body, options)
+        try:
+            return self._sender.add(tx, message)
+        except Exception as error:
+            raise self._sender.translate_error(error) from error
+
+    def dispatch(
+        self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
+    ) -> str:
+        """
+        Send another agent a task, in a session of its own; return the dispatch id.
+
+        However it ends there, in a run, a handler or by hand, a
+        ``worker_result`` with that id comes into this session, once. If it
+        becomes a dead letter here, the result says ``undelivered``; one that
+        got there all the same may still be followed by its own.
+        """
+        tx = self._alive()
+        self._count_hops(options)
+        message = task(self._sender, self._session, to, body, session=session, options=options)
+        try:
+            return self._sender.add(tx, message)
+        except Exception as error:
+            raise self._sender.translate_error(error) from error
+
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
+        """Send *body* to every subscriber of *topic*, each once; return the message ids."""
+        self._alive()
+        self._count_hops(options)
+        return [
+            message_id
+            for _, message_id in self._send_fanout(
+                self._sender.to_subscribers(self._session, topic, body, options)
+            ).copies
+        ]
+
+    def _count_hops(self, options: PublishOptions) -> None:
+        """Let messages of a handler go on with the chain of the message that it handles."""
+        if self._hops:
+            options.setdefault("hops", self._hops)
+
+    def _send_fanout(self, fanout: Fanout) -> SendResult:
+        return self._sender.add_fanout(self._alive(), fanout)
+
+    def _alive(self) -> StoreTransaction:
+        if not self._open:
+            msg = "this transaction is over: begin another"
+            raise StoreError(msg)
+        self._check_open(self._tx)
+        return self._tx
+
+    @staticmethod
+    def _check_open(tx: StoreTransaction, cause: Exception | None = None) -> None:
+        if not tx.alive and not isinstance(cause, MemoryError):
+            raise ended(tx) from cause
+
+    def _translate(self, error: Exception) -> BaseException:
+        """Return what an error of a user's statement means; errors of its SQL stay as they are."""
+        return translate_error(error, self._sender.db.path)
+
+    def _finish(self) -> None:
+        """End the use of this transaction; every later call raises StoreError."""
+        self._open = False

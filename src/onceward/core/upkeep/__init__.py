@@ -1,0 +1,1 @@
+"""Prune, expire, checkpoint; health, dead letters, and a file that changes hands."""

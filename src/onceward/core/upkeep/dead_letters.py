@@ -1,0 +1,262 @@
+"""Move messages to the dead letters, whole, in one transaction; replay them with their id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from onceward.core.accept import mailbox_keys
+from onceward.core.engine.counters import bump
+from onceward.core.handle import lanes
+from onceward.core.send.bodies import FULL_FRAME
+from onceward.core.send.outbox import PUSHED, undelivered
+from onceward.core.upkeep import retention
+from onceward.errors import Conflict, InvalidArgument
+from onceward.file.connection import ConstraintError
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.states import ATTEMPT_NEVER_ENDED
+from onceward.message.vocabulary import Reason
+
+INSERT_FROM_OUTBOX: Final = f"""
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
+                                    last_error, attempts, expires_at, key, frame, digest,
+                                    created_at, dead_at, channel, kind, correlation_id, replays,
+                                    pushed)
+SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error,
+       attempts + :tried, expires_at, key,
+       {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind,
+       correlation_id, replays,
+       NOT :unknown AND {PUSHED}
+  FROM _onceward_outbox AS o
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
+RETURNING id, peer
+"""
+COUNT_OUT: Final = """
+SELECT state, count(*)
+  FROM _onceward_outbox
+ WHERE seq IN (SELECT value FROM json_each(?))
+ GROUP BY state
+"""
+REMOVE_OUT: Final = """
+DELETE FROM _onceward_outbox
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')
+"""
+TICKETS_FAILED: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'failed', reason = ?, ended_at = ?
+ WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
+"""
+INSERT_FROM_INBOX: Final = """
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
+                                    last_error, attempts, expires_at, frame, digest, created_at,
+                                    dead_at, channel, kind, correlation_id, mailbox, replays,
+                                    inbox_seq)
+SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank,
+       :reason,
+       CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '')
+            ELSE :error END, :attempts,
+       b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id,
+       b.mailbox, b.replays, b.seq
+  FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = :seq AND b.state = 'pending'
+"""
+REMOVE_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
+FIND: Final = """
+SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
+       d.origin = 'outbox' AND NOT d.pushed AND d.expires_at <= :now AND i.paused_at IS NULL
+       AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
+  FROM _onceward_dead_letters AS d, _onceward_file_info AS i WHERE d.seq = :seq
+"""
+# A replayed message does not expire here again: its frame says so to the peer, which decides.
+REPLAY_TO_OUTBOX: Final = """
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at,
+                              pushed, key, frame, digest, created_at, channel, kind,
+                              correlation_id, replays)
+SELECT id, peer, session, lane, type, topic, rank, :due_at,
+       CASE WHEN expires_at > :now THEN expires_at END, pushed, key, frame, digest, created_at,
+       channel, kind, correlation_id, replays + 1
+  FROM _onceward_dead_letters WHERE seq = :seq
+"""
+REPLAY_TO_INBOX: Final = """
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame,
+                             digest, received_at, channel, kind, correlation_id, mailbox, replays)
+SELECT peer, id, :lane, session, type, topic, rank,
+       CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END, frame, digest,
+       created_at, channel, kind, correlation_id, mailbox, replays + 1
+  FROM _onceward_dead_letters WHERE seq = :seq
+RETURNING seq
+"""
+# Of the requests that the handler made before its message died, those with a reply that is there
+# or may still come are found again; what failed or came too late is asked again.
+FORGET_REQUESTS: Final = """
+UPDATE _onceward_pending_replies AS t
+   SET asker_seq = NULL, asker_index = NULL
+ WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
+   AND (asker_index < 0
+        OR CASE state
+           WHEN 'open' THEN deadline_at <= :now
+           WHEN 'answered' THEN NOT EXISTS (SELECT 1
+                                              FROM _onceward_inbox AS b
+                                             WHERE b.id = t.reply_id AND b.sender = t.recipient)
+           ELSE 1 END)
+"""
+KEEP_REQUESTS: Final = """
+UPDATE _onceward_pending_replies
+   SET asker_seq = :asker, asker_index = -1 - asker_index, reason = NULL
+ WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
+"""
+# For a handler that asked it has failed, at each of its calls.
+REOPEN: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'open', reason = NULL, ended_at = NULL
+ WHERE id = ? AND state = 'failed' AND asker_seq IS NULL
+"""
+UNMARK: Final = """
+DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'
+"""
+DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
+PURGE: Final = "DELETE FROM _onceward_dead_letters WHERE dead_at < ?"
+SENT_UNTIL: Final = (
+    " RETURNING CASE origin WHEN 'outbox' THEN max(dead_at, coalesce(late_at, 0)) END"
+)
+TASKS_FAILED: Final = undelivered("""
+SELECT id, session, reason || ': ' || coalesce(last_error, '') AS error, frame AS head
+  FROM _onceward_dead_letters
+ WHERE origin = 'outbox' AND id IN (SELECT value FROM json_each(?))
+""")
+
+
+def add_from_outbox(
+    tx: StoreTransaction,
+    seqs: Iterable[int],
+    *,
+    reason: Reason,
+    error: str = "",
+    unknown: bool = False,
+    tried: bool = False,
+) -> list[tuple[str, str]]:
+    """
+    Move outgoing messages to the dead letters; return (id, peer) of each.
+
+    *unknown* says that their peer has just answered that it does not know them, *tried*
+    that the push that ended them is still to be counted.
+    The session that dispatched one of them as a task gets a result in the same
+    transaction.
+    """
+    listed = json.dumps(list(seqs))
+    states = dict(tx.rows(COUNT_OUT, (listed,)))
+    named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed}
+    named |= {"unknown": unknown, "tried": tried}
+    moved = [(str(i), str(p)) for i, p in tx.rows(INSERT_FROM_OUTBOX, named)]
+    tx.run(REMOVE_OUT, (listed,))
+    bump(tx, ended_pending=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
+    ids = json.dumps([i for i, _ in moved])
+    tx.run(TICKETS_FAILED, (reason, tx.now, ids))
+    tx.run(TASKS_FAILED, (ids,))
+    tx.has_news = True
+    return moved
+
+
+def add_from_inbox(
+    tx: StoreTransaction, seq: int, *, reason: Reason, error: str, attempts: int
+) -> None:
+    """Move an incoming message, whose lease the caller has proved, to the dead letters."""
+    named = {
+        "seq": seq,
+        "reason": reason,
+        "error": error,
+        "attempts": attempts,
+        "now": tx.now,
+        "unended": ATTEMPT_NEVER_ENDED,
+    }
+    if not tx.run(INSERT_FROM_INBOX, named):
+        return  # a mailbox's message that was deleted or superseded while it was leased
+    tx.run(REMOVE_IN, (seq,))
+    bump(tx, dead=1, ended=1)
+    tx.has_news = True
+
+
+def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]:
+    """
+    Return a dead letter to the box it came from, with its own id; return (origin, id).
+
+    A peer that had processed it answers so, and the message ends acked. If it
+    dies again, it is one dead letter as before, with one more replay.
+
+    Raises:
+        InvalidArgument: there is no such dead letter, or it expired before it ever left,
+            so that the peer would refuse it.
+        Conflict: its key was used for another message since.
+
+    """
+    found = tx.rows(FIND, {"seq": seq, "now": tx.now})
+    if not found:
+        msg = "that dead letter is gone: list them again"
+        raise InvalidArgument(msg)
+    origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
+    if expired:
+        msg = (
+            f"{message_id} expired and its frame says so, the peer would refuse it:"
+            " replay it with as_new=True"
+        )
+        raise InvalidArgument(msg)
+    if origin == "outbox":
+        _replay_to_outbox(tx, seq, message_id, due_at)
+    elif boxed:
+        tx.rows(
+            REPLAY_TO_INBOX, {"lane": lanes.NO_LANE, "now": tx.now, "seq": seq}
+        )  # it is read by position again, not by lane
+        mailbox_keys.readmit(tx, peer, message_id)
+    else:
+        _replay_to_inbox(tx, seq, message_id, (peer, lane, rank, session))
+    tx.run(DROP, (seq,))
+    bump(tx, replayed=1)
+    return str(origin), str(message_id)
+
+
+def _replay_to_outbox(
+    tx: StoreTransaction, seq: int, message_id: str, due_at: Millis | None
+) -> None:
+    try:
+        tx.rows(REPLAY_TO_OUTBOX, {"due_at": due_at, "now": tx.now, "seq": seq})
+    except ConstraintError as error:
+        if "UNIQUE" not in str(error):
+            raise
+        msg = (
+            f"the id or key of {message_id} stands for another message by now:"
+            " replay it with as_new=True, or discard it"
+        )
+        raise Conflict(msg, message_id=message_id, reason="sent again since") from error
+    tx.run(REOPEN, (message_id,))
+
+
+def _replay_to_inbox(
+    tx: StoreTransaction, seq: int, message_id: str, lane: tuple[Any, ...]
+) -> None:
+    peer, name, rank, session = lane
+    tx.run(UNMARK, (peer, message_id))
+    lane_id = lanes.open_lane(tx, peer, name, rank, session=session)
+    [(asker,)] = tx.rows(REPLAY_TO_INBOX, {"lane": lane_id, "now": tx.now, "seq": seq})
+    tx.run(FORGET_REQUESTS, {"now": tx.now, "seq": seq})
+    tx.run(KEEP_REQUESTS, {"asker": asker, "seq": seq})
+    lanes.set_heads(tx, [lane_id])
+
+
+def discard(tx: StoreTransaction, seq: int) -> bool:
+    """Delete a dead letter; return whether it was still there."""
+    return _forget(tx, DROP, seq) > 0
+
+
+def purge(tx: StoreTransaction, *, before: Millis) -> int:
+    """Delete the dead letters from before a moment; return how many."""
+    return _forget(tx, PURGE, before)
+
+
+def _forget(tx: StoreTransaction, sql: str, value: int) -> int:
+    """Delete dead letters; of those that we sent nothing is left, though they may have arrived."""
+    gone = tx.rows(sql + SENT_UNTIL, (value,))
+    if sent := [at for (at,) in gone if at is not None]:
+        retention.note_pruned(tx, max(sent) + 1)
+    return len(gone)

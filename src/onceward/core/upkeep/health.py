@@ -1,0 +1,134 @@
+"""Report the health of a file, and pause or resume it for all processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, Literal
+
+from onceward.core import views as queries
+from onceward.features.runs import runs
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.parcel import Durability
+from onceward.message.values import dataclass
+
+PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
+RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
+
+
+Verdict = Literal["ok", "degraded", "failing"]
+WAITS: Final = 300_000
+"""Milliseconds after which the oldest message that is due has waited too long."""
+AHEAD: Final = 60_000
+"""Milliseconds by which the file's time may be ahead of the wall clock."""
+LARGE_WAL: Final = 256 << 20
+"""Bytes of a WAL that a reader keeps from being emptied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Size, backlog and state of a file at one moment."""
+
+    verdict: Verdict
+    """
+    How the agent stands.
+
+    ``failing``: paused, or a full disk keeps the file closed; nothing is handled. ``degraded``: it
+    works, and ``reasons`` need a person. ``ok``: neither. Dead letters change no verdict.
+    """
+    reasons: tuple[str, ...]
+    """Why the verdict is not ``ok``."""
+    agent: str
+    path: str
+    durability: Durability
+    sqlite: str
+    schema: int
+    wal_bytes: int
+    wal_pinned: bool
+    """Whether a reader keeps the WAL from being emptied."""
+    paused: bool
+    pending: int
+    """Messages that their peers have not stored yet."""
+    dead_letters: int
+    breakers_open: int
+    behind_barrier: bool
+    """False while a full disk keeps the file closed: a power cut may take what is read then."""
+    clock_ahead: Millis
+    """Milliseconds that the file's time is ahead of the wall clock, which was set back."""
+    calls_left: int
+    """Calls of aborted runs that have not returned after the grace, in processes that live."""
+
+
+OLDEST: Final = """
+SELECT min(CASE box WHEN 'inbox' THEN oldest_at END), min(CASE box WHEN 'outbox' THEN oldest_at END)
+  FROM onceward_backlog
+"""
+SCHEMA: Final = "SELECT max(version) FROM _onceward_migrations"
+OPEN_BREAKERS: Final = "SELECT count(*) FROM _onceward_peers WHERE breaker <> 'closed'"
+PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
+SQLITE: Final = "SELECT sqlite_version()"
+
+
+def read_health(db: Database) -> Health:
+    """Return a file's health; try a checkpoint to see whether a reader pins the WAL."""
+    numbers = queries.stats(db)
+    pages, moved = db.checkpoint(truncate=False) if db.behind_barrier else (-1, -1)
+    [(schema,)], [(breakers,)], [(paused,)], [(sqlite,)] = (
+        db.ask(sql) for sql in (SCHEMA, OPEN_BREAKERS, PAUSED, SQLITE)
+    )
+    found = Health(
+        verdict="ok",
+        reasons=(),
+        agent=db.agent,
+        path=str(db.path),
+        durability=db.durability,
+        sqlite=sqlite,
+        schema=schema,
+        wal_bytes=db.wal_bytes(),
+        wal_pinned=pages > moved >= 0,
+        paused=bool(paused),
+        pending=numbers["pending"],
+        dead_letters=numbers["dead_letters"],
+        breakers_open=breakers,
+        behind_barrier=db.behind_barrier,
+        clock_ahead=max(0, db.now() - db.clock.now()),
+        calls_left=runs.calls_left(db),
+    )
+    return _judged(found, db)
+
+
+def _judged(found: Health, db: Database) -> Health:
+    stops = {
+        "the file is paused": found.paused,
+        "the disk is full: the file is read, not written": not found.behind_barrier,
+    }
+    [(handled_at, sent_at)] = db.ask(OLDEST)
+    latest = db.now() - WAITS
+    troubles = {
+        "messages have waited for five minutes to be handled": (handled_at or latest) < latest,
+        "messages have waited for five minutes to be sent": (sent_at or latest) < latest,
+        f"{found.breakers_open} breakers are open": found.breakers_open > 0,
+        "a reader keeps a WAL of 256 MiB": found.wal_pinned and found.wal_bytes > LARGE_WAL,
+        "the file's time is a minute ahead of the wall clock": found.clock_ahead > AHEAD,
+        f"{found.calls_left} calls of aborted runs have not returned": found.calls_left > 0,
+    }
+    failing = [reason for reason, holds in stops.items() if holds]
+    reasons = (*failing, *(reason for reason, holds in troubles.items() if holds))
+    verdict: Verdict = "failing" if failing else "degraded" if reasons else "ok"
+    return replace(found, verdict=verdict, reasons=reasons)
+
+
+def pause(tx: StoreTransaction) -> None:
+    """Pause the file for all processes; it stays paused across restarts."""
+    tx.run(PAUSE, (tx.now,))
+
+
+def resume(tx: StoreTransaction) -> None:
+    """Resume the file for all processes."""
+    tx.run(RESUME)
+
+
+def paused(tx: StoreTransaction) -> bool:
+    """Return whether the file is paused."""
+    return bool(tx.rows(PAUSED)[0][0])

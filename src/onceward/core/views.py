@@ -1,0 +1,375 @@
+"""Read the public views as typed values; nothing here changes or consumes anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, cast
+
+from onceward.core.handle.lanes import NEXT_DUE
+from onceward.file.database import Database
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.inbound_rule import InboundRule
+from onceward.message.topics import check_pattern, matches
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import (
+    Aborted,
+    BreakerState,
+    DeadLetterOrigin,
+    HistoryBox,
+    MessageState,
+    Priority,
+    QueueMode,
+    QueueOverflow,
+    QueueState,
+    Reason,
+    RunState,
+    SentState,
+)
+
+STATS: Final = "SELECT * FROM onceward_stats"
+STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('onceward_stats')"
+UNSENT: Final = """
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
+"""
+RESOLVE: Final = """
+SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
+                (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id),
+                'absent')
+"""
+PEERS: Final = """
+SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at,
+       stream_number, max_bytes, inbound_rule
+  FROM onceward_peers
+ ORDER BY name
+"""
+DEAD: Final = """
+SELECT seq, topic FROM onceward_dead_letters
+ WHERE (:id IS NULL OR id = :id)
+   AND (:reason IS NULL OR reason = :reason)
+   AND (:origin IS NULL OR origin = :origin)
+   AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+   AND (:session IS NULL OR session = :session)
+   AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
+ ORDER BY seq
+"""
+BY_SEQ: Final = """
+SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason,
+       d.last_error, d.attempts, d.created_at, d.dead_at, d.late_outcome, d.frame, d.replays, d.seq
+  FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
+ ORDER BY d.seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """A message of a row: sent (``box`` out), received (in) or dead (where it ended)."""
+
+    id: str
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    topic: str | None
+    priority: Priority
+    state: MessageState
+    attempts: int
+    at: Millis
+    reason: str | None
+    frame: str
+    box: HistoryBox
+    channel: str | None = None
+    kind: str | None = None
+    correlation_id: str | None = None
+
+    @property
+    def body(self) -> Any:
+        """The body as plain values; bytes stay base64 text."""
+        frame = Frame.parse(self.frame)
+        return frame.data if frame.data_base64 is None else frame.data_base64
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no body, None where there is one: a file had lost it."""
+        return Frame.parse(self.frame).body_error
+
+    @property
+    def late(self) -> bool:
+        """Whether it was received as an answer after the time to live of the query it answers."""
+        return self.box == "in" and Frame.parse(self.frame).is_late(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a longer answer."""
+
+    messages: list[HistoryEntry]
+    total_count: int | None
+    """How many there are on all pages; None where they were not to be counted."""
+    has_more: bool
+    next: str | None = None
+    """Where the next page begins, for ``after``; None on the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """The state of a peer."""
+
+    name: str
+    url: str | None
+    epoch: str
+    number: int
+    in_flight: int
+    breaker: BreakerState
+    failures: int
+    due_at: Millis | None
+    last_error: str | None
+    seen_at: Millis | None
+    stream_number: int | None
+    max_bytes: int | None
+    """Largest parcel that the way to the peer takes, where one was too large."""
+    inbound_rule: InboundRule | None
+    """Names that its messages may bear; None for all, or the rule of networks if it uses one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter, whole."""
+
+    id: str
+    origin: DeadLetterOrigin
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    topic: str | None
+    priority: Priority
+    reason: Reason
+    last_error: str | None
+    attempts: int
+    created_at: Millis
+    dead_at: Millis
+    late_outcome: str | None
+    frame: str
+    replays: int
+    """How often it was replayed already, and died again."""
+    seq: int
+    """Order of dying; two senders may have chosen one id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterSelection:
+    """Conditions on dead letters, all of which must hold; None is no condition."""
+
+    id: str | None = None
+    reason: str | None = None
+    peer: str | None = None
+    topic: str | None = None
+    session: str | None = None
+    origin: str | None = None
+    type: str | None = None
+    before: Millis | None = None
+
+
+def stats(db: Database) -> dict[str, int]:
+    """Return the totals and present counts of one file."""
+    names = [name for (name,) in db.ask(STATS_COLUMNS)]
+    [row] = db.ask(STATS)
+    return dict(zip(names, row, strict=True))
+
+
+def unsent(db: Database) -> int:
+    """Return how many messages wait to leave."""
+    [(count,)] = db.read(UNSENT)
+    return int(count)
+
+
+def resolve(db: Database, message_id: str) -> SentState:
+    """
+    Return the state of a message that this agent sent.
+
+    It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
+    """
+    [(state,)] = db.read(RESOLVE, {"id": message_id})
+    return cast("SentState", state)
+
+
+def peers(db: Database) -> list[PeerInfo]:
+    """Return all peers by name."""
+    return [PeerInfo(*[*known, _rule(text)]) for *known, text in db.ask(PEERS)]
+
+
+def _rule(text: str | None) -> InboundRule | None:
+    return None if text is None else InboundRule.parse(text)
+
+
+def dead_letters(db: Database, which: DeadLetterSelection, *, limit: int = 100) -> list[DeadLetter]:
+    """Return dead letters, oldest first; a topic may be a pattern."""
+    if which.topic is not None:
+        check_pattern(which.topic)
+    found = db.ask(
+        DEAD,
+        {
+            name: getattr(which, name)
+            for name in ("id", "reason", "origin", "peer", "session", "type", "before")
+        },
+    )
+    seqs = [
+        seq
+        for seq, topic in found
+        if which.topic is None or (topic is not None and matches(which.topic, topic))
+    ]
+    return [
+        DeadLetter(*row)
+        for row in db.ask(BY_SEQ, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
+    ]
+
+
+def next_wakeup(db: Database, left: float | None) -> float | None:
+    """Return how long a reader may wait before some lane is due again, at most *left* seconds."""
+    [(due_at,)] = db.read(NEXT_DUE)
+    if due_at is None:
+        return left
+    wait = max(0.001, (int(due_at) - db.now()) / 1000)
+    return wait if left is None else min(wait, left)
+
+
+# -- runs and session queues --------------------------------------------------------------
+
+RUN_COLUMNS: Final = (
+    "id, session, mode, state, event_ids, consumed, partial, result, cause, lease_at, started_at,"
+    " checkpoint_at, ended_at, left_at, returned_at"
+)
+RUNS: Final = f"""
+SELECT {RUN_COLUMNS} FROM onceward_runs
+ WHERE (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
+ ORDER BY seq DESC LIMIT :limit
+"""
+RUN: Final = f"SELECT {RUN_COLUMNS} FROM onceward_runs WHERE id = ?"
+QUEUES: Final = """
+SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiting, bound, run,
+       dropped, due_at, arrived_at, paused_at
+  FROM onceward_session_queues ORDER BY session
+"""
+WAITING: Final = """
+SELECT id, sender, type, attempts, received_at
+  FROM onceward_session_queue_messages
+ WHERE session = ?
+ ORDER BY position
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run, open or past."""
+
+    id: str
+    session: str
+    mode: QueueMode
+    state: RunState
+    event_ids: tuple[str, ...]
+    """The ids of its messages, in order."""
+    consumed: bool
+    """Whether its messages ended with it."""
+    partial: Any
+    result: Any
+    cause: str | None
+    """Why it was aborted or failed."""
+    lease_at: Millis | None
+    started_at: Millis
+    checkpoint_at: Millis | None
+    ended_at: Millis | None
+    left_at: Millis | None
+    """When its call, which had not returned after the grace, stopped to count."""
+    returned_at: Millis | None
+    """When that call returned after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """One session's queue: how it is set, all levels merged, and what is in it."""
+
+    session: str
+    state: QueueState
+    mode: QueueMode | None
+    debounce: float | None
+    """Seconds."""
+    cap: int | None
+    overflow: QueueOverflow | None
+    aborted: Aborted | None
+    inject: bool
+    waiting: int
+    bound: int
+    run: str | None
+    dropped: int
+    """Dropped messages that no run has a summary of yet."""
+    due_at: Millis | None
+    arrived_at: Millis | None
+    paused_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message that waits in a session's queue."""
+
+    id: str
+    sender: str
+    type: str
+    attempts: int
+    received_at: Millis
+
+
+def runs(db: Database, *, session: str | None, state: str | None, limit: int) -> list[RunInfo]:
+    """Return runs, newest first."""
+    return [_run(row) for row in db.ask(RUNS, {"session": session, "state": state, "limit": limit})]
+
+
+def run(db: Database, run_id: str) -> RunInfo | None:
+    """Return one run."""
+    rows = db.ask(RUN, (run_id,))
+    return _run(rows[0]) if rows else None
+
+
+def _run(row: tuple[Any, ...]) -> RunInfo:
+    run_id, session, mode, state, event_ids, consumed, partial, result, *rest = row
+    return RunInfo(
+        run_id,
+        session,
+        mode,
+        state,
+        tuple(json.loads(event_ids)),
+        bool(consumed),
+        _plain(partial),
+        _plain(result),
+        *rest,
+    )
+
+
+def _plain(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def queues(db: Database) -> list[QueueInfo]:
+    """Return all queues by session."""
+    return [_queue(row) for row in db.ask(QUEUES)]
+
+
+def _queue(row: tuple[Any, ...]) -> QueueInfo:
+    session, state, mode, debounce_for, cap, overflow, aborted, inject, *rest = row
+    return QueueInfo(
+        session,
+        state,
+        mode,
+        None if debounce_for is None else debounce_for / 1000,
+        cap,
+        overflow,
+        aborted,
+        bool(inject),
+        *rest,
+    )
+
+
+def waiting(db: Database, session: str) -> list[QueuedMessage]:
+    """Return the messages that wait in a session's queue, in order."""
+    return [QueuedMessage(*row) for row in db.ask(WAITING, (session,))]

@@ -1,1 +1,0 @@
-"""One SQLite file: connection, transactions, group commit, notifications, checks."""

@@ -1,0 +1,1 @@
+"""Channels of a home: members, posts, their order and history."""

@@ -1,0 +1,480 @@
+"""Channels of a home: making them, joining, sending to all participants, and reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+from onceward.core import views as queries
+from onceward.core.accept import acknowledgments
+from onceward.core.accept.acknowledgments import Acknowledgment
+from onceward.core.engine.engine_loop import until_found
+from onceward.core.handle.consumer import Consumer
+from onceward.core.handle.lane_leases import InboxConsumer
+from onceward.core.handle.message import Message, ReceivedMessage
+from onceward.core.home.cache import Member
+from onceward.core.send.fanout import SendResult
+from onceward.core.views import next_wakeup
+from onceward.errors import ChannelRefused, NotParticipant
+from onceward.features.channels import directory as channels
+from onceward.features.channels.channel_leases import ChannelConsumer, ChannelLeases
+from onceward.features.channels.channel_sender import ChannelSender
+from onceward.features.channels.directory import ChannelInfo
+from onceward.features.history import history
+from onceward.file.database import Database
+from onceward.message.filters import ChannelHistoryFilters
+from onceward.message.names import DEFAULT_SESSION, plain_text
+from onceward.message.send_options import SendOptions, parse_options
+from onceward.message.times import Span
+from onceward.message.topics import check_pattern
+from onceward.message.vocabulary import (
+    CHANNEL_ROLES,
+    AckStatus,
+    ChannelRole,
+    ChannelType,
+    DeliveryMode,
+    Kind,
+    PauseMode,
+)
+
+T = TypeVar("T")
+Topics = str | Iterable[str] | None
+"""Topics to read: one, or patterns of which one must match; None is all."""
+
+
+class ChannelOptions(TypedDict, total=False):
+    """The keyword arguments that configure a channel; ``ChannelConfig`` says what each means."""
+
+    delivery: DeliveryMode
+    max_message_size: int
+    max_participants: int | None
+    ack_timeout: Span
+    max_retries: int
+    retry_backoff: Span
+    echo: bool
+    sticky: bool
+    priority_ordering: bool
+    max_pending: int | None
+    retain_for: Span | None
+    retain_count: int | None
+    retain_bytes: int | None
+    bound_history: bool
+    topics: frozenset[str] | None
+
+
+class Channel:
+    """
+    One channel, as this agent takes part in it.
+
+    The home's directory holds the participants. A send writes one copy for each
+    into the outbox, in one commit; what comes is read from the inbox like other
+    messages, or here, channel by channel.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        db: Database,
+        channel_sender: ChannelSender,
+        consumer: InboxConsumer,
+        session: str = DEFAULT_SESSION,
+        created: bool = False,
+    ) -> None:
+        self.name = name
+        """Name of the channel."""
+        self.session = plain_text("session", session)
+        """Conversation that messages are sent in."""
+        self.created = created
+        """Whether the call that returned this made the channel."""
+        self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
+        self._leases = ChannelLeases(consumer.deps, channel_sender.info(name))
+        self._own_consumer: ChannelConsumer = Consumer(consumer.deps, self._leases)
+
+    def __repr__(self) -> str:
+        """Name the channel and this agent."""
+        return f"<Channel {self.name} for {self._db.agent}>"
+
+    def info(self) -> ChannelInfo:
+        """Return the channel as it is now; raises UnknownChannel."""
+        return self._channel_sender.info(self.name)
+
+    def members(self) -> list[Member]:
+        """Return the participants, in the order of joining."""
+        return list(self._channel_sender.directory.members(self.name))
+
+    # -- taking part ------------------------------------------------------------------------
+
+    def join(self, role: ChannelRole = "member") -> bool:
+        """
+        Take part from now on; say whether that is new.
+
+        Raises:
+            ValidationFailed: the channel is full.
+
+        """
+        return self.add(self._db.agent, role)
+
+    def add(self, agent: str, role: ChannelRole = "member") -> bool:
+        """Add a participant; say whether it is new; only the owner adds other agents."""
+        if agent != self._db.agent:
+            self._only_owner("add others")
+        return self._change(
+            lambda: channels.join(
+                self._channel_sender.directory.database, self.info(), agent, role, self._db.agent
+            )
+        )
+
+    def add_many(self, agents: Iterable[str], role: ChannelRole = "member") -> int:
+        """Add participants, all or none; return how many are new; only the owner may."""
+        self._only_owner("add others")
+        info, directory, me = self.info(), self._channel_sender.directory.database, self._db.agent
+        return self._change(
+            lambda: directory.write(
+                lambda _: sum([channels.join(directory, info, each, role, me) for each in agents])
+            )
+        )
+
+    def leave(self) -> bool:
+        """Take part no longer, and end this agent's subscriptions; say whether it did."""
+        return self.remove(self._db.agent)
+
+    def remove(self, agent: str) -> bool:
+        """Remove a participant; say whether it was one; only the owner removes other agents."""
+        if agent != self._db.agent:
+            self._only_owner("remove others")
+        return self._change(
+            lambda: channels.leave(
+                self._channel_sender.directory.database, self.name, agent, self._db.agent
+            )
+        )
+
+    def subscribe(self, pattern: str) -> bool:
+        """
+        Subscribe to what is sent here under *pattern*; say whether that is new.
+
+        An agent that does not take part yet joins as an observer.
+        """
+        check_pattern(pattern)
+        info = self.info()
+        info.config.policy.check_filter(pattern)
+        if self._channel_sender.role(self.name) is None:
+            self.join("observer")
+        return self._change(
+            lambda: self._channel_sender.directory.subscribe(
+                self._db.agent, pattern, channel=self.name
+            )
+        )
+
+    def unsubscribe(self, pattern: str) -> bool:
+        """End a subscription; say whether there was one."""
+        return self._channel_sender.directory.unsubscribe(
+            self._db.agent, pattern, channel=self.name
+        )
+
+    # -- states -----------------------------------------------------------------------------
+
+    def pause(self, mode: PauseMode = "hold") -> None:
+        """
+        Hold (``hold``) or refuse (``reject``) what is sent from now on.
+
+        Raises:
+            ChannelRefused: its state does not allow it; NotParticipant.
+
+        """
+        self._move("paused", mode)
+
+    def resume(self) -> None:
+        """Go on: messages held at their senders are sent."""
+        self._move("active")
+
+    def drain(self) -> None:
+        """Refuse new messages; what was sent is still delivered and read."""
+        self._move("draining")
+
+    def close(self) -> None:
+        """
+        End a drained channel: nothing is sent or read here any more.
+
+        Messages that still wait at their senders become dead letters.
+
+        Raises:
+            ChannelRefused: it was not drained; NotParticipant.
+
+        """
+        self._move("closed")
+
+    def delete(self) -> None:
+        """Forget a closed channel; its name may be used again."""
+        self._change(
+            lambda: channels.delete(
+                self._channel_sender.directory.database, self.name, self._db.agent
+            )
+        )
+
+    def _move(self, state: str, mode: PauseMode | None = None) -> None:
+        self._change(
+            lambda: channels.change_state(
+                self._channel_sender.directory.database, self.name, state, self._db.agent, mode
+            )
+        )
+
+    def _only_owner(self, to_do: str) -> None:
+        channels.require(
+            self._channel_sender.role(self.name), ("owner",), self.name, self._db.agent, to_do
+        )
+
+    def _change(self, work: Callable[[], T]) -> T:
+        return changed(self._channel_sender, work)
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def send(
+        self, body: object, *, kind: Kind = "text", **options: Unpack[SendOptions]
+    ) -> SendResult:
+        """
+        Send one copy to each recipient, in one commit; joins this thread's open transaction.
+
+        Raises:
+            ChannelError: see its subclasses; nothing was written.
+            ValidationFailed, InvalidMessage, TopicError: nothing was written.
+
+        """
+        work = self._channel_sender.prepare(
+            self.session, self.name, body, {**parse_options(options), "kind": kind}
+        )
+        return self._db.write(work)
+
+    def respond(
+        self, message: ReceivedMessage[Any], body: object, **options: Unpack[SendOptions]
+    ) -> SendResult:
+        """Answer a query of this channel: to its sender, in its conversation."""
+        options.setdefault("correlation_id", message.correlation_id or message.id)
+        options.setdefault("causation_id", message.id)
+        options.setdefault("hops", message.frame.hops + 1)
+        return self.send(body, kind="response", **options)
+
+    def acknowledge(
+        self,
+        message: ReceivedMessage[Any],
+        status: AckStatus = "completed",
+        detail: str | None = None,
+    ) -> str:
+        """
+        Tell the sender of a message how far this agent has come; return the acknowledgment's id.
+
+        ``received`` and ``in_progress`` give it another ack timeout,
+        ``completed`` ends it, ``failed`` has it tried again or made a dead letter,
+        as the channel's retries say. Both happen in one commit.
+
+        Raises:
+            LeaseLost: the lease has ended; nothing was written.
+            NotParticipant: this agent takes no part in the channel, or the message is the copy
+                of another member; nothing was written.
+
+        """
+        if (message.frame.recipient, message.channel) != (self._db.agent, self.name):
+            msg = (
+                f"message {message.id} is the copy of {message.frame.recipient} in channel"
+                f" {message.channel}: only that member acknowledges it"
+            )
+            raise NotParticipant(msg)
+        ids = message.id, message.correlation_id or message.id
+        tell = self._channel_sender.acknowledging(
+            message.session, self.name, message.sender, ids, (status, detail)
+        )
+        with self._db.transaction() as tx:
+            self._settle(message._message, status, detail)
+            return tell(tx)
+
+    def _settle(self, message: Message[Any], status: AckStatus, detail: str | None) -> None:
+        if message.settled:
+            return  # said again, or after its end: the sender is told, nothing else changes
+        match status:
+            case "completed":
+                message.ack()
+            case "failed":
+                message.retry(reason=detail or "failed")
+            case _:
+                message.extend(self._leases.time_for(message.attempt) / 1000)
+
+    def detach(self, message: ReceivedMessage[Any]) -> str:
+        """
+        Keep a message leased beyond this process, and return the handle that ``attach`` takes.
+
+        The lease lasts until the ack timeout. The holder of the handle may settle
+        the message; our own settling raises LeaseLost from now on.
+        """
+        return self._leases.detach(message._message._lease)
+
+    @overload
+    def attach(self, handle: str, type: type[T]) -> Message[T]: ...
+
+    @overload
+    def attach(self, handle: str, type: str | None = None) -> Message[Any]: ...
+
+    def attach(self, handle: str, type: Any = None) -> Message[Any]:
+        """
+        Return a message that was detached, in any process of this agent.
+
+        Raises:
+            LeaseLost: its time ran out.
+
+        """
+        return self._own_consumer.message(self._leases.attach(handle), type)
+
+    def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
+        """Return the recipients' progress with a message of ours, by its own or its copies' id."""
+        return acknowledgments.of(self._db, message_id)
+
+    # -- reading ----------------------------------------------------------------------------
+
+    @overload
+    def receive(
+        self, type: type[T], timeout: Span = ..., *, topics: Topics = ...
+    ) -> Message[T] | None: ...
+
+    @overload
+    def receive(
+        self, type: str | None = ..., timeout: Span = ..., *, topics: Topics = ...
+    ) -> Message[Any] | None: ...
+
+    def receive(
+        self, type: Any = None, timeout: Span = 0.0, *, topics: Topics = None
+    ) -> Message[Any] | None:
+        """
+        Lease this agent's next message of the channel; None where there is none.
+
+        Waits at most *timeout* seconds. Urgent ones come first, then as they came;
+        *topics* passes over others.
+
+        Raises:
+            TopicError: no message can ever match; ChannelRefused: it is closed; NotParticipant.
+
+        """
+        patterns = self._readable(topics)
+        return until_found(
+            self._db,
+            lambda: self._own_consumer.take(type, patterns),
+            timeout,
+            poll=self._consumer.deps.settings.poll_interval,
+            due=lambda left: next_wakeup(self._db, left),
+        )
+
+    @overload
+    def messages(self, type: type[T], timeout: Span | None = None) -> Iterator[Message[T]]: ...
+
+    @overload
+    def messages(
+        self, type: str | None = None, timeout: Span | None = None
+    ) -> Iterator[Message[Any]]: ...
+
+    def messages(self, type: Any = None, timeout: Span | None = None) -> Iterator[Message[Any]]:
+        """
+        Yield messages as they come.
+
+        Ends when none came for *timeout* seconds, never when that is None.
+        """
+        while (
+            message := self.receive(type, 3600.0 if timeout is None else timeout)
+        ) is not None or timeout is None:
+            if message is not None:
+                yield message
+
+    def _readable(self, topics: Topics) -> tuple[str, ...]:
+        info = self.info()
+        if info.state == "closed":
+            msg = f"channel {self.name} is closed: nothing is read here any more"
+            raise ChannelRefused(msg)
+        channels.require(
+            self._channel_sender.role(self.name), CHANNEL_ROLES, self.name, self._db.agent, "read"
+        )
+        return info.config.policy.check_filter(topics)
+
+    def history(self, **filters: Unpack[ChannelHistoryFilters]) -> queries.Page:
+        """Return past messages of the channel, newest first; consumes nothing."""
+        return history.find(self._db, channel=self.name, **filters)
+
+
+class Channels:
+    """The channels of the home."""
+
+    def __init__(
+        self, db: Database, channel_sender: ChannelSender, consumer: InboxConsumer
+    ) -> None:
+        self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
+
+    def create(
+        self,
+        name: str,
+        type: ChannelType = "group",
+        *,
+        description: str = "",
+        **config: Unpack[ChannelOptions],
+    ) -> Channel:
+        """
+        Make a channel that this agent owns, configured as ``ChannelConfig`` says.
+
+        Raises:
+            DuplicateChannel: there is one of that name.
+            ValidationFailed: the name or an option breaks its rule.
+
+        """
+        made = self.ensure(name, type, description=description, **config)
+        channels.refuse_duplicate(name, created=made.created)
+        return made
+
+    def ensure(
+        self,
+        name: str,
+        type: ChannelType = "group",
+        *,
+        description: str = "",
+        **config: Unpack[ChannelOptions],
+    ) -> Channel:
+        """
+        Return the channel of that name as it is, made if there was none.
+
+        Its ``created`` says whether this call made it.
+        """
+        checked, directory = channels.checked_config(dict(config)), self._channel_sender.directory
+        created = changed(
+            self._channel_sender,
+            lambda: channels.create(
+                directory.database,
+                name,
+                type,
+                self._db.agent,
+                config=checked,
+                description=description,
+            ),
+        )
+        return self._channel(name, created=created)
+
+    def get(self, name: str, *, session: str = DEFAULT_SESSION) -> Channel:
+        """Return a channel, sending in *session*; raises UnknownChannel."""
+        return self._channel(name, session=session)
+
+    def _channel(
+        self, name: str, *, session: str = DEFAULT_SESSION, created: bool = False
+    ) -> Channel:
+        return Channel(
+            name,
+            db=self._db,
+            channel_sender=self._channel_sender,
+            consumer=self._consumer,
+            session=session,
+            created=created,
+        )
+
+    def list(self) -> list[ChannelInfo]:
+        """Return all channels by name."""
+        return [channels.info(row, row[0]) for row in self._channel_sender.directory.channels()]
+
+
+def changed(channel_sender: ChannelSender, work: Callable[[], T]) -> T:
+    """Change the directory and run the tasks that follow: notices, held messages, late joiners."""
+    channel_sender.tasks.begin()
+    found = work()
+    channel_sender.tasks.run()
+    return found

@@ -1,0 +1,201 @@
+"""Store what a file keeps for channels: retained posts, held messages, background tasks."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from onceward.core.upkeep import dead_letters
+from onceward.features.channels.directory import ChannelConfig
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+
+TASKS: Final = "SELECT kind, name, position, held FROM _onceward_background_tasks"
+NEXT_TASK: Final = (
+    "SELECT position, held FROM _onceward_background_tasks WHERE kind = ? AND name = ?"
+)
+START: Final = """
+INSERT INTO _onceward_background_tasks (kind, name, position)
+VALUES (?, ?, ?)
+ON CONFLICT DO NOTHING
+"""
+ADVANCE: Final = (
+    "UPDATE _onceward_background_tasks SET position = max(position, ?) WHERE kind = ? AND name = ?"
+)
+HOLD: Final = "UPDATE _onceward_background_tasks SET held = 1 WHERE kind = 'channel' AND name = ?"
+LET_GO: Final = "UPDATE _onceward_background_tasks SET held = 0 WHERE kind = 'channel' AND name = ?"
+DONE: Final = "DELETE FROM _onceward_background_tasks WHERE kind = 'channel' AND name = ?"
+KEEP: Final = """
+INSERT INTO _onceward_retained_posts (channel, session, lane, type, topic, kind, rank, expires_at,
+                                      correlation_id, head, tail, body_id, size, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+KNOWN: Final = "SELECT 1 FROM _onceward_retained_posts WHERE channel = ? AND correlation_id = ?"
+RETAINED: Final = """
+SELECT session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, p.body_id,
+       created_at, b.digest
+  FROM _onceward_retained_posts AS p JOIN _onceward_bodies AS b ON b.body_id = p.body_id
+ WHERE channel = ? AND (expires_at IS NULL OR expires_at > ?)
+ ORDER BY number
+"""
+TOO_OLD: Final = "DELETE FROM _onceward_retained_posts WHERE channel = ? AND created_at < ?"
+TOO_MANY: Final = """
+DELETE FROM _onceward_retained_posts
+ WHERE channel = ?1
+   AND number <= (SELECT number
+                    FROM _onceward_retained_posts
+                   WHERE channel = ?1
+                   ORDER BY number DESC LIMIT 1 OFFSET ?2)
+"""
+TOO_MUCH: Final = """
+DELETE FROM _onceward_retained_posts WHERE channel = ?1 AND number <= (
+    SELECT max(number)
+      FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total
+              FROM _onceward_retained_posts
+             WHERE channel = ?1)
+     WHERE total > ?2)
+"""
+FORGET: Final = "DELETE FROM _onceward_retained_posts WHERE channel = ?"
+UNDER_WAY: Final = """
+SELECT count(*)
+  FROM _onceward_outbox
+ WHERE channel = ? AND ended_at IS NULL AND held_by IS NULL
+"""
+RELEASE: Final = """
+UPDATE _onceward_outbox SET held_by = NULL WHERE seq IN (
+    SELECT seq
+      FROM _onceward_outbox
+     WHERE channel = ? AND ended_at IS NULL AND held_by = 'channel:' || channel
+     ORDER BY seq LIMIT ?)
+"""
+WAITING: Final = """
+SELECT seq
+  FROM _onceward_outbox
+ WHERE channel = ? AND ended_at IS NULL AND held_by = 'channel:' || channel
+ ORDER BY seq
+"""
+ASKED: Final = """
+SELECT sender, expires_at
+  FROM _onceward_inbox
+ WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+UNION ALL
+SELECT NULL, expires_at
+  FROM _onceward_outbox
+ WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+LIMIT 1
+"""
+
+# In the directory: notices that this agent is to send; in its own file: dead letters.
+NOTICES: Final = """
+SELECT number, topic, body
+  FROM system_notices
+ WHERE agent = ? AND number > ?
+ ORDER BY number LIMIT 100
+"""
+TOLD: Final = "DELETE FROM system_notices WHERE agent = ? AND number <= ?"
+DEAD_LETTERS: Final = """
+SELECT seq, id, origin, peer, session, type, reason, coalesce(last_error, ''), attempts
+  FROM _onceward_dead_letters
+ WHERE seq > ? AND (topic IS NULL OR topic NOT GLOB '_system.*')
+ ORDER BY seq LIMIT 100
+"""
+ALL_TOLD: Final = """
+DELETE FROM _onceward_background_tasks
+ WHERE kind = 'dead_letters' AND name = ''
+   AND NOT EXISTS (SELECT 1 FROM _onceward_dead_letters AS d
+                    WHERE d.seq > position
+                      AND (d.topic IS NULL OR d.topic NOT GLOB '_system.*'))
+"""
+LAST_DEAD_LETTER: Final = "SELECT coalesce(max(seq), 0) FROM _onceward_dead_letters"
+TELLING: Final = "SELECT 1 FROM _onceward_background_tasks WHERE kind = 'notices'"
+
+
+def start(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
+    """Start a background task at *position*; one that exists already keeps its own."""
+    tx.run(START, (kind, name, position))
+
+
+def next_task(tx: StoreTransaction, kind: str, name: str) -> tuple[int, bool] | None:
+    """Return a task's progress and whether messages wait for it; None where there is none."""
+    found = tx.rows(NEXT_TASK, (kind, name))
+    return (found[0][0], bool(found[0][1])) if found else None
+
+
+def keep(tx: StoreTransaction, values: tuple[Any, ...]) -> None:
+    """Store a retained post, whose body is stored already."""
+    tx.run(KEEP, values)
+
+
+def trim(tx: StoreTransaction, channel: str, config: ChannelConfig) -> None:
+    """Delete the oldest posts beyond what the channel retains."""
+    if config.retain_for is not None:
+        tx.run(TOO_OLD, (channel, tx.now - round(1000 * config.retain_for)))
+    if config.retain_count is not None:
+        tx.run(TOO_MANY, (channel, config.retain_count))
+    if config.retain_bytes is not None:
+        tx.run(TOO_MUCH, (channel, config.retain_bytes))
+
+
+class RetainedPost(NamedTuple):
+    """A post that a channel retains for members who join later; its body is stored once."""
+
+    session: str
+    lane: str
+    type: str
+    topic: str | None
+    kind: str
+    rank: int
+    expires_at: Millis | None
+    correlation_id: str | None
+    head: str
+    tail: str
+    body_id: int
+    created_at: Millis
+    body_digest: bytes
+
+
+def retained(tx: StoreTransaction, channel: str) -> list[RetainedPost]:
+    """Return what a channel retains, oldest first."""
+    return [RetainedPost(*row) for row in tx.rows(RETAINED, (channel, tx.now))]
+
+
+def held_by(channel: str) -> str:
+    """Return what ``held_by`` says of messages that a channel holds."""
+    return f"channel:{channel}"
+
+
+def under_way(tx: StoreTransaction, channel: str) -> int:
+    """Return how many of our messages to a channel have not ended and are not held."""
+    return int(tx.rows(UNDER_WAY, (channel,))[0][0])
+
+
+def release(tx: StoreTransaction, channel: str, limit: int) -> int:
+    """Release the oldest held messages, *limit* of them (-1: all); return how many."""
+    count = tx.run(RELEASE, (channel, limit))
+    if not tx.rows(WAITING + " LIMIT 1", (channel,)):
+        tx.run(LET_GO, (channel,))
+    return count
+
+
+def dead_letter(tx: StoreTransaction, channel: str) -> list[tuple[str, str]]:
+    """Move messages held for a closed channel to the dead letters; return (id, peer) of each."""
+    seqs = [seq for (seq,) in tx.rows(WAITING, (channel,))]
+    return (
+        dead_letters.add_from_outbox(
+            tx, seqs, reason="channel_closed", error=f"channel {channel} was closed"
+        )
+        if seqs
+        else []
+    )
+
+
+class Asked(NamedTuple):
+    """A message that began a conversation: its sender (None: us) and when it ends."""
+
+    sender: str | None
+    expires_at: Millis | None
+
+
+def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> Asked | None:
+    """Return the message of that kind that began a conversation, None where there is none."""
+    found = tx_rows(ASKED, (correlation_id, channel, kind))
+    return Asked(*found[0]) if found else None

@@ -1,0 +1,224 @@
+"""Run the background tasks of channels: serve late joiners, release held messages, notify."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from onceward.core.home.cache import DirectoryCache
+from onceward.core.send import bodies
+from onceward.core.send.fanout import Fanout
+from onceward.core.send.outbox import OutgoingMessage
+from onceward.core.send.sender import Sender
+from onceward.errors import UnknownChannel
+from onceward.features.channels import channel_history, channel_posts
+from onceward.features.channels import directory as channels
+from onceward.features.channels.directory import ChannelInfo
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction
+from onceward.message.frame import json_string, render_head
+from onceward.message.send_options import MessageOptions
+from onceward.message.topics import matches
+
+DEAD: Final = "_system.message.deadletter"
+DEAD_FACTS: Final = ("id", "origin", "peer", "session", "type", "reason", "error", "attempts")
+SYSTEM_SESSION: Final = "_system"
+"""Session of all notices."""
+
+
+class ChannelTasks:
+    """
+    Does what a change of the directory or of the file leaves to do.
+
+    Each task stores its position in the transaction of what it did, so a crash
+    repeats nothing and leaves nothing out.
+    """
+
+    def __init__(self, db: Database, sender: Sender) -> None:
+        self._db, self._sender = db, sender
+        self._directory: DirectoryCache = sender.directory
+
+    def run(self) -> None:
+        """Run what is due now; do nothing inside an open transaction, which may be undone."""
+        if self._db.writer.held:
+            return
+        for kind, name, position, held in self._db.read(channel_posts.TASKS):
+            if kind == "channel":
+                self._channel(name, position, held=bool(held))
+            elif kind == "notices":
+                self._notices(position)
+            else:
+                self._dead_letters(position)
+
+    # -- channels ---------------------------------------------------------------------------
+
+    def _channel(self, name: str, position: int, *, held: bool) -> None:
+        try:
+            found = channels.info(self._directory.channel(name), name)
+        except UnknownChannel:
+            found = None
+        if found is None or found.state == "closed":
+            self._db.write(lambda tx: self._give_up(tx, name))
+            return
+        if found.config.sticky and self._directory.newest(name) > position:
+            self._db.write(lambda tx: self.serve(tx, found))
+        if held and found.state in ("active", "draining"):
+            self._db.write(lambda tx: self._release(tx, found))
+
+    def _give_up(self, tx: StoreTransaction, name: str) -> None:
+        """End the tasks of a closed channel: held messages die, retained ones are deleted."""
+        channel_posts.dead_letter(tx, name)
+        tx.run(channel_posts.FORGET, (name,))
+        tx.run(channel_posts.DONE, (name,))
+
+    def _release(self, tx: StoreTransaction, found: ChannelInfo) -> None:
+        most = found.config.max_pending
+        free = -1 if most is None else max(0, most - channel_posts.under_way(tx, found.name))
+        if free and channel_posts.release(tx, found.name, free):
+            tx.after_commit(lambda: self._db.notifier.notify("out"))
+
+    def serve(self, tx: StoreTransaction, found: ChannelInfo) -> None:
+        """
+        Send the retained messages to the agents that joined since the last time, in order.
+
+        The position moves in the same transaction.
+        """
+        task = channel_posts.next_task(tx, "channel", found.name)
+        newest = self._directory.newest(found.name)
+        if task is None or newest <= task[0]:
+            return
+        channel_posts.trim(tx, found.name, found.config)
+        for late, wanted, known in self._late(found, task[0]):
+            posts = channel_posts.retained(tx, found.name)
+            for post in [post for post in posts if _wants(post.topic, wanted, known)]:
+                copy = _copy(post, late, found.name, self._sender.mint())
+                self._sender.add(tx, copy)
+        tx.run(channel_posts.ADVANCE, (newest, "channel", found.name))
+
+    def _late(
+        self, found: ChannelInfo, after: int
+    ) -> list[tuple[str, Sequence[str] | None, Sequence[str]]]:
+        """
+        Return the agents that joined or subscribed after a number, other than this one.
+
+        Each with its new patterns (None: all topics) and those that it had before.
+        """
+        me = None if found.config.echo else self._db.agent
+        if found.type != "pubsub":
+            return [
+                (m.agent, None, ())
+                for m in self._directory.members(found.name)
+                if m.number > after and m.agent != me
+            ]
+        late: dict[str, tuple[list[str], list[str]]] = {}
+        for number, subscriber, pattern in self._directory.subscriptions(found.name):
+            late.setdefault(subscriber, ([], []))[number <= after].append(pattern)
+        return [
+            (subscriber, new, known)
+            for subscriber, (new, known) in late.items()
+            if new and subscriber != me
+        ]
+
+    def prune_history(self, limit: int) -> int:
+        """Delete a slice of the history that channels bound; return how many messages."""
+        if not self._directory.home.known:
+            return 0
+        for row in self._directory.channels():
+            config = channels.info(row, row[0]).config
+            count = config.retain_count
+            if config.bound_history and count is not None:
+                gone = self._db.write(
+                    lambda tx, name=row[0], count=count: channel_history.prune(  # type: ignore[misc]
+                        tx, name, count=count, limit=limit
+                    )
+                )
+                if gone:
+                    return gone
+        return 0
+
+    # -- notifying --------------------------------------------------------------------------
+
+    def _notices(self, position: int) -> None:
+        directory = self._directory.database
+        found = directory.read(channel_posts.NOTICES, (self._db.agent, position))
+        if found:
+            fanouts = [self._fan(topic, json.loads(body)) for _, topic, body in found]
+            self._db.write(lambda tx: self._publish(tx, fanouts, "notices", position, found[-1][0]))
+            directory.write(lambda tx: tx.run(channel_posts.TOLD, (self._db.agent, found[-1][0])))
+
+    def _dead_letters(self, position: int) -> None:
+        """Tell the home of new dead letters; the task ends with the last of them."""
+        [(upto,)] = self._db.read(channel_posts.LAST_DEAD_LETTER)  # before asking for listeners
+        fanouts: list[Fanout] = []
+        if self._directory.home.known and self._directory.subscribers(DEAD):
+            found = self._db.read(channel_posts.DEAD_LETTERS, (position,))
+            fanouts = [
+                self._fan(DEAD, dict(zip(DEAD_FACTS, row[1:], strict=True))) for row in found
+            ]
+            upto = found[-1][0] if found else upto
+        self._db.write(lambda tx: self._tell_dead(tx, fanouts, position, upto))
+
+    def _tell_dead(
+        self, tx: StoreTransaction, fanouts: list[Fanout], position: int, upto: int
+    ) -> None:
+        self._publish(tx, fanouts, "dead_letters", position, upto)
+        tx.run(channel_posts.ALL_TOLD)
+
+    def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
+        options = MessageOptions(topic=topic, type="notification", kind="notification", system=True)
+        return self._sender.compose_fanout(
+            SYSTEM_SESSION, self._directory.subscribers(topic), body, options, rooted=False
+        )
+
+    def _publish(
+        self, tx: StoreTransaction, fanouts: list[Fanout], kind: str, position: int, upto: int
+    ) -> None:
+        task = channel_posts.next_task(tx, kind, "")
+        if task is None or task[0] != position:
+            return  # another process was quicker
+        for fanout in fanouts:
+            self._sender.add_fanout(tx, fanout)
+        tx.run(channel_posts.ADVANCE, (upto, kind, ""))
+
+    def begin(self) -> None:
+        """Tell the home, from now on, what this agent changes in the directory; idempotent."""
+        if not self._db.read(channel_posts.TELLING):
+            self._db.write(lambda tx: channel_posts.start(tx, "notices", "", 0))
+
+
+def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]) -> bool:
+    if wanted is None:
+        return True
+    return (
+        topic is not None
+        and any(matches(p, topic) for p in wanted)
+        and not any(matches(p, topic) for p in known)
+    )
+
+
+def _copy(
+    post: channel_posts.RetainedPost, late: str, channel: str, message_id: str
+) -> OutgoingMessage:
+    """Return a retained post as a new message: only its id and its recipient are new."""
+    frame = render_head(f"{post.head}{json_string(late)}{post.tail}", message_id, post.created_at)
+    return OutgoingMessage(
+        id=message_id,
+        recipient=late,
+        session=post.session,
+        lane=post.lane,
+        type=post.type,
+        topic=post.topic,
+        rank=post.rank,
+        due_at=None,
+        held_by=None,
+        expires_at=post.expires_at,
+        key=None,
+        frame=frame,
+        digest=bodies.split_digest(frame, post.body_digest),
+        created_at=post.created_at,
+        channel=channel,
+        kind=post.kind,
+        correlation_id=post.correlation_id,
+        body_id=post.body_id,
+    )

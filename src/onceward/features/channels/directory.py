@@ -1,0 +1,336 @@
+"""Store the channels of a home with their members and states, in the directory."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from onceward.core.home.cache import Member
+from onceward.core.home.database import DirectoryDatabase
+from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.names import agent_name, no_option
+from onceward.message.settings import Positive, Seconds
+from onceward.message.topics import TopicPolicy, check_topic
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import ChannelState, ChannelType, PauseMode
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+DIRECT: Final = 2
+"""Members of a direct channel."""
+
+CREATE: Final = """
+INSERT INTO channels (name, type, config, description, created_by, created_at, changed_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+ON CONFLICT (name) DO NOTHING
+"""
+JOIN: Final = """
+INSERT INTO members (channel, agent, role, joined_at)
+SELECT c.name, :agent, :role, :now FROM channels AS c
+ WHERE c.name = :channel AND c.state IN ('active', 'paused')
+   AND (:most IS NULL OR (SELECT count(*) FROM members WHERE channel = :channel) < :most)
+ON CONFLICT (channel, agent) DO NOTHING
+"""
+LEAVE: Final = "DELETE FROM members WHERE channel = ? AND agent = ? AND role <> 'owner'"
+DELETE_MEMBER_SUBSCRIPTIONS: Final = (
+    "DELETE FROM subscriptions WHERE channel = ? AND subscriber = ?"
+)
+ROLE: Final = "SELECT role FROM members WHERE channel = ? AND agent = ?"
+SET_STATE: Final = """
+UPDATE channels SET state = :state, mode = :mode, changed_at = :now
+ WHERE name = :name AND state IN (SELECT value FROM json_each(:before))
+"""
+STATE: Final = "SELECT state, mode FROM channels WHERE name = ?"
+DELETE: Final = "DELETE FROM channels WHERE name = ? AND state = 'closed'"
+DELETE_MEMBERS: Final = "DELETE FROM members WHERE channel = ?"
+DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE channel = ?"
+NOTICE: Final = "INSERT INTO system_notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
+
+TRANSITIONS: Final = {
+    "active": ("paused",),
+    "paused": ("active",),
+    "draining": ("active",),
+    "closed": ("draining",),
+}
+"""By new state: the states from which it is reached; a pause may also change its mode."""
+
+
+class ChannelConfig(BaseModel):
+    """How one channel behaves; spans are seconds, sizes bytes of UTF-8, None is no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
+    """
+    Promise of ``receive`` about a message.
+
+    It is returned once at most, or until it is settled, or it is settled in the
+    transaction of its effects.
+    """
+    max_message_size: Annotated[int, Field(ge=1)] = 1 << 20
+    """Largest content, on send and on receipt."""
+    max_participants: Annotated[int, Field(ge=1)] | None = None
+    """Most members."""
+    ack_timeout: Positive = 30.0
+    """Seconds a reader has a message before it is delivered again."""
+    max_retries: Annotated[int, Field(ge=0)] = 3
+    """Re-attempts of a reader before a message becomes a dead letter."""
+    retry_backoff: Seconds = 1.0
+    """Pause before the first re-attempt; it doubles with each further one."""
+    echo: bool = False
+    """Whether senders get what they send."""
+    sticky: bool = False
+    """Whether new members get what the channel retains."""
+    priority_ordering: bool = True
+    """Whether urgent messages are read first; otherwise in the order of arrival."""
+    max_pending: Annotated[int, Field(ge=1)] | None = None
+    """Messages of one sender that may be in flight; more are accepted and held."""
+    retain_for: Positive | None = None
+    """How long a sticky channel retains messages."""
+    retain_count: Annotated[int, Field(ge=1)] | None = None
+    """How many messages of each sender a sticky channel retains."""
+    retain_bytes: Annotated[int, Field(ge=1)] | None = None
+    """How many bytes of each sender's content a sticky channel retains."""
+    bound_history: bool = False
+    """Whether ``retain_count`` also bounds each participant's history, in outbox and inbox."""
+    topics: frozenset[str] | None = None
+    """The topics that are allowed; None allows all."""
+
+    @property
+    def policy(self) -> TopicPolicy:
+        """The policy of its topics."""
+        return TopicPolicy(self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelInfo:
+    """A channel as the directory knows it."""
+
+    name: str
+    type: ChannelType
+    state: ChannelState
+    mode: PauseMode | None
+    config: ChannelConfig
+    description: str
+    created_by: str
+    created_at: Millis
+
+    @property
+    def holds(self) -> bool:
+        """Whether messages are accepted and held."""
+        return self.state == "paused" and self.mode == "hold"
+
+
+@lru_cache(maxsize=4096)
+def _config(text: str) -> ChannelConfig:
+    return ChannelConfig.model_validate_json(text)
+
+
+def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
+    """Return a channel from its row; raise UnknownChannel where there is none."""
+    if row is None:
+        msg = f"there is no channel {name!r}: create it, or list those there are"
+        raise UnknownChannel(msg)
+    name, kind, state, mode, config, description, created_by, created_at = row
+    return ChannelInfo(
+        name, kind, state, mode, _config(config), description, created_by, created_at
+    )
+
+
+def checked_config(given: dict[str, Any]) -> ChannelConfig:
+    """Return a config; raise ValidationFailed naming the wrong field."""
+    if unknown := given.keys() - ChannelConfig.model_fields:
+        refuse(min(unknown), no_option("a channel", unknown, ChannelConfig.model_fields))
+    try:
+        made = ChannelConfig.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        refuse(".".join(map(str, first["loc"])) or "config", first["msg"])
+    if made.bound_history and made.retain_count is None:
+        refuse("bound_history", "needs retain_count, which says how many messages stay")
+    for topic in made.topics or ():
+        check_topic(topic)
+    return made
+
+
+def create(
+    directory: DirectoryDatabase,
+    name: str,
+    kind: str,
+    owner: str,
+    *,
+    config: ChannelConfig,
+    description: str,
+) -> bool:
+    """Create a channel with its owner; False where one of the name exists, left as it is."""
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        refuse("name", f"must match {NAME.pattern}", len(str(name)))
+    if kind not in ("direct", "group", "broadcast", "pubsub"):
+        refuse("type", "is none of direct, group, broadcast, pubsub", len(str(kind)))
+    text = config.model_dump_json(exclude_defaults=True)
+
+    def work(tx: StoreTransaction) -> bool:
+        if not tx.run(CREATE, (name, kind, text, description, owner, tx.now)):
+            return False
+        tx.run(
+            JOIN, {"channel": name, "agent": owner, "role": "owner", "now": tx.now, "most": None}
+        )
+        notice(tx, owner, "channel.created", channel=name, type=kind)
+        return True
+
+    return directory.write(work)
+
+
+def refuse_duplicate(name: str, *, created: bool) -> None:
+    """Raise DuplicateChannel where the channel exists already."""
+    if not created:
+        msg = f"there is a channel {name!r} already: channels.ensure takes it as it is"
+        raise DuplicateChannel(msg)
+
+
+def join(
+    directory: DirectoryDatabase, channel: ChannelInfo, agent: str, role: str, by: str
+) -> bool:
+    """
+    Add a member; False where it is one already.
+
+    Constraints decide, so the limit holds for any number of processes.
+    """
+    agent_name(agent)
+    if role not in ("member", "observer"):
+        refuse(
+            "role",
+            "is none of member, observer: the owner is the agent that created the channel",
+            len(str(role)),
+        )
+    most = DIRECT if channel.type == "direct" else channel.config.max_participants
+
+    def work(tx: StoreTransaction) -> bool:
+        if tx.rows(ROLE, (channel.name, agent)):
+            return False
+        if not tx.run(
+            JOIN,
+            {"channel": channel.name, "agent": agent, "role": role, "now": tx.now, "most": most},
+        ):
+            _explain_join(tx, channel, most)
+        notice(tx, by, "participant.joined", channel=channel.name, agent=agent, role=role)
+        return True
+
+    return directory.write(work)
+
+
+def _explain_join(tx: StoreTransaction, channel: ChannelInfo, most: int | None) -> None:
+    found = tx.rows(STATE, (channel.name,))
+    if not found:
+        info(None, channel.name)
+    if found[0][0] in ("draining", "closed"):
+        msg = f"channel {channel.name} is {found[0][0]}: it takes no new members"
+        raise ChannelRefused(msg)
+    refuse("participants", f"channel {channel.name} takes {most}, and has them", most or 0)
+
+
+def leave(directory: DirectoryDatabase, channel: str, agent: str, by: str) -> bool:
+    """Remove a member; False where it was none. The owner closes the channel instead."""
+
+    def work(tx: StoreTransaction) -> bool:
+        if not tx.run(LEAVE, (channel, agent)):
+            if tx.rows(ROLE, (channel, agent)):
+                msg = f"{agent} owns channel {channel}: close it instead of leaving it"
+                raise NotParticipant(msg)
+            return False
+        tx.run(DELETE_MEMBER_SUBSCRIPTIONS, (channel, agent))
+        notice(tx, by, "participant.left", channel=channel, agent=agent)
+        return True
+
+    return directory.write(work)
+
+
+def change_state(
+    directory: DirectoryDatabase, name: str, state: str, agent: str, mode: PauseMode | None = None
+) -> None:
+    """
+    Set a channel's state, by one statement that names the states it may be reached from.
+
+    Raises:
+        ChannelRefused: there is no such move from the present state.
+        NotParticipant: only the owner may.
+
+    """
+    before = (*TRANSITIONS[state], "paused") if state == "paused" else TRANSITIONS[state]
+
+    def work(tx: StoreTransaction) -> None:
+        found = tx.rows(STATE, (name,))
+        if not found:
+            info(None, name)
+        require(_role(tx, name, agent), ("owner",), name, agent, f"bring it to {state}")
+        if not tx.run(
+            SET_STATE,
+            {
+                "state": state,
+                "mode": mode,
+                "now": tx.now,
+                "name": name,
+                "before": json.dumps(list(before)),
+            },
+        ):
+            msg = (
+                f"channel {name} is {found[0][0]}: from there it {_next(found[0][0])}, not {state}"
+            )
+            raise ChannelRefused(msg)
+
+    directory.write(work)
+
+
+def _next(state: str) -> str:
+    """Return what a channel may become from a state, in words."""
+    states = [new for new, before in TRANSITIONS.items() if state in before]
+    return f"becomes {' or '.join(states)}" if states else "can only be deleted"
+
+
+def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
+    """Delete a closed channel, its members and subscriptions; raise ChannelRefused otherwise."""
+
+    def work(tx: StoreTransaction) -> None:
+        if not tx.rows(STATE, (name,)):
+            info(None, name)
+        require(_role(tx, name, agent), ("owner",), name, agent, "delete it")
+        if not tx.run(DELETE, (name,)):
+            msg = f"channel {name} is not closed: close it first"
+            raise ChannelRefused(msg)
+        tx.run(DELETE_MEMBERS, (name,))
+        tx.run(DELETE_SUBSCRIPTIONS, (name,))
+        notice(tx, agent, "channel.deleted", channel=name)
+
+    directory.write(work)
+
+
+def _role(tx: StoreTransaction, channel: str, agent: str) -> str | None:
+    found = tx.rows(ROLE, (channel, agent))
+    return found[0][0] if found else None
+
+
+def role_of(members: tuple[Member, ...], agent: str) -> str | None:
+    """Return the role of an agent, None where it is no member."""
+    return next((member.role for member in members if member.agent == agent), None)
+
+
+def require(
+    role: str | None, allowed: tuple[str, ...], channel: str, agent: str, to_do: str
+) -> None:
+    """Raise NotParticipant unless *role* is one of the allowed."""
+    if role not in allowed:
+        what = "takes no part in" if role is None else f"is {role} of"
+        cure = "; join first" if role is None and "member" in allowed else ""
+        roles = " or ".join(allowed)
+        msg = f"{agent} {what} channel {channel} and may not {to_do}: {roles} may{cure}"
+        raise NotParticipant(msg)
+
+
+def notice(tx: StoreTransaction, by: str, topic: str, **body: Any) -> None:
+    """Store a notice under a reserved topic, in the transaction of its cause; *by* sends it."""
+    tx.run(NOTICE, (by, f"_system.{topic}", json.dumps(body), tx.now))

@@ -1,0 +1,1 @@
+"""Invariants of files, and repairs."""

@@ -1,0 +1,420 @@
+"""
+Check what must hold at every instant, in one file and between two.
+
+Rules about one file are SQL: each query returns the offenders, and should
+return none. Rules about a pair compare a sender's file with its recipient's:
+the sender has dropped only what the recipient keeps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from onceward.core.accept.accept import OWN_ID
+from onceward.core.send.bodies import BODY_DIGEST, FULL_FRAME, split_digest
+from onceward.errors import StoreClosed, StoreError
+from onceward.message.frame import digest
+from onceward.message.values import dataclass
+
+INVARIANTS: Final[dict[str, tuple[str, str]]] = {
+    "S1": (
+        "a message is in the outbox or in its dead letters, never in both",
+        """
+        SELECT o.id
+          FROM _onceward_outbox AS o
+          JOIN _onceward_dead_letters AS d ON d.origin = 'outbox' AND d.peer = o.recipient
+           AND d.id = o.id
+        """,
+    ),
+    "S2": (
+        "no message that waits has vanished: rows in 'pending' are as many as the counters say",
+        """
+        SELECT 'pending ' || n || ', counted ' || expected FROM (
+            SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'pending') AS n,
+                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
+                   - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
+                   AS expected)
+         WHERE n <> expected
+        """,
+    ),
+    "S3": (
+        "rows in 'sent' are as many as the counters say",
+        """
+        SELECT 'sent ' || n || ', counted ' || expected FROM (
+            SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'sent') AS n,
+                   (SELECT value FROM _onceward_counters WHERE name = 'sent') AS expected)
+         WHERE n <> expected
+        """,
+    ),
+    "S4": (
+        "every message of the parcel in flight is for its peer",
+        """
+        SELECT p.name || ' parcel_ordinal row ' || j.value
+          FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+          JOIN _onceward_outbox AS o ON o.seq = j.value
+         WHERE p.in_flight_seqs IS NOT NULL AND o.recipient <> p.name
+        """,
+    ),
+    "S5": (
+        "a message that waits for its outcome has a date on which it is asked about",
+        "SELECT id FROM _onceward_outbox WHERE state = 'sent' AND due_at IS NULL",
+    ),
+    "S6": (
+        "a message was sent before it ended, unless it was withdrawn",
+        "SELECT id FROM _onceward_outbox WHERE state IN ('acked', 'failed') AND sent_at IS NULL",
+    ),
+    "S10": (
+        "every message has its body",
+        """
+        SELECT o.id
+          FROM _onceward_outbox AS o
+         WHERE o.body_id IS NOT NULL
+           AND NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
+        UNION ALL
+        SELECT 'post ' || p.number
+          FROM _onceward_retained_posts AS p
+         WHERE NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = p.body_id)
+        """,
+    ),
+    "S11": (
+        "a body that is stored once goes with the last message that refers to it",
+        """
+        SELECT 'body ' || b.body_id FROM _onceward_bodies AS b
+         WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.body_id = b.body_id)
+           AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts AS p WHERE p.body_id = b.body_id)
+        """,
+    ),
+    "R1": (
+        "processed and marked are the same thing",
+        """
+        SELECT b.id FROM _onceward_inbox AS b
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender
+           AND p.message_id = b.id
+           AND p.consumer = ''
+         WHERE b.state IN ('processed', 'dropped', 'expired') AND p.seq IS NULL
+           AND b.id > coalesce((SELECT horizon_id
+                                  FROM _onceward_sender_streams
+                                 WHERE sender = b.sender), '')
+        """,
+    ),
+    "R2": (
+        "nothing that waits is marked as handled",
+        """
+        SELECT b.id FROM _onceward_inbox AS b
+          JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id
+         WHERE b.state = 'pending' AND b.mailbox IS NULL
+        """,
+    ),
+    "R3": (
+        "rows in 'pending' of the inbox are as many as the counters say",
+        """
+        SELECT 'pending ' || n || ', counted ' || expected FROM (
+            SELECT (SELECT count(*) FROM _onceward_inbox WHERE state = 'pending') AS n,
+                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+                   - (SELECT value FROM _onceward_counters WHERE name = 'ended') AS expected)
+         WHERE n <> expected
+        """,
+    ),
+    "R4": (
+        "a lane's head is its oldest waiting message",
+        """
+        SELECT coalesce(l.sender, '') || '/' || l.name FROM _onceward_lanes AS l
+         WHERE l.head_seq IS NOT (SELECT min(seq)
+                                    FROM _onceward_inbox
+                                   WHERE lane_id = l.lane_id AND state = 'pending')
+        """,
+    ),
+    "R5": (
+        "every waiting message has a lane that will hand it out",
+        """
+        SELECT b.id
+          FROM _onceward_inbox AS b
+          LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+         WHERE b.state = 'pending' AND b.mailbox IS NULL AND l.lane_id IS NULL
+        """,
+    ),
+    "R6": (
+        "every dead letter of the inbox is marked, so that its frame is not accepted again",
+        """
+        SELECT d.id FROM _onceward_dead_letters AS d
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = d.peer AND p.message_id = d.id
+         WHERE d.origin = 'inbox' AND p.seq IS NULL
+           AND d.id > coalesce((SELECT horizon_id
+                                  FROM _onceward_sender_streams
+                                 WHERE sender = d.peer), '')
+        """,
+    ),
+    "R7": (
+        "a message is in the inbox or in its dead letters, never in both",
+        """
+        SELECT b.id
+          FROM _onceward_inbox AS b
+          JOIN _onceward_dead_letters AS d ON d.origin = 'inbox' AND d.peer = b.sender
+           AND d.id = b.id
+        """,
+    ),
+    "Q1": (
+        "a message that is bound to a run is so to one that is open, in whose list it stands",
+        """
+        SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_runs AS r ON r.seq = b.run_seq
+         WHERE b.state = 'pending' AND b.run_seq IS NOT NULL
+           AND (r.state IS NOT 'open' OR b.seq NOT IN (SELECT value FROM json_each(r.bound)))
+        """,
+    ),
+    "Q2": (
+        "an open run holds every message that it lists",
+        """
+        SELECT r.id
+          FROM _onceward_runs AS r, json_each(r.bound) AS j
+          LEFT JOIN _onceward_inbox AS b ON b.seq = j.value
+         WHERE r.state = 'open'
+           AND (b.seq IS NULL OR b.run_seq IS NOT r.seq OR b.state <> 'pending')
+        """,
+    ),
+    "Q3": (
+        "what was dropped waits for a run that can be told of it",
+        """
+        SELECT d.id
+          FROM _onceward_drops AS d
+          JOIN _onceward_runs AS r ON r.seq = d.run_seq
+         WHERE r.state <> 'open' AND NOT r.consumed
+        """,
+    ),
+    "M1": (
+        "mail for a mailbox waits in no lane, and its sender knows that it was stored",
+        """
+        SELECT b.id FROM _onceward_inbox AS b
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender
+           AND p.message_id = b.id
+           AND p.consumer = ''
+         WHERE b.mailbox IS NOT NULL
+           AND b.state = 'pending'
+           AND (b.lane_id IS NOT NULL OR p.seq IS NULL)
+           AND b.id > coalesce((SELECT horizon_id
+                                  FROM _onceward_sender_streams
+                                 WHERE sender = b.sender), '')
+        """,
+    ),
+    "M2": (
+        "what is in the hands of a reader was passed by its position",
+        """
+        SELECT r.mailbox || '/' || r.name || ' row ' || h.seq FROM _onceward_mailbox_leases AS h
+          LEFT JOIN _onceward_mailbox_readers AS r ON r.reader_id = h.reader_id
+         WHERE r.reader_id IS NULL
+            OR h.seq > CASE h.rank WHEN 0 THEN r.critical WHEN 1 THEN r.urgent WHEN 2 THEN r.normal
+                                   WHEN 3 THEN r.low ELSE r.background END
+        """,
+    ),
+    "T1": (
+        "an answered ticket names its reply",
+        """
+        SELECT id
+          FROM _onceward_pending_replies
+         WHERE state IN ('answered', 'late') AND reply_id IS NULL
+        """,
+    ),
+    "D1": (
+        "SQLite finds the file sound",
+        """
+        SELECT substr(integrity_check, 1, 400)
+          FROM pragma_integrity_check
+         WHERE integrity_check <> 'ok'
+        """,
+    ),
+}
+FRAMES: Final = {
+    "S8": (
+        "every frame of the outbox is what was written",
+        """
+        SELECT id, frame, digest
+          FROM _onceward_outbox
+         WHERE digest IS NOT NULL AND body_id IS NULL
+        """,
+    ),
+    "S9": (
+        "every body that is stored once is what was written",
+        "SELECT 'body ' || body_id, text, digest FROM _onceward_bodies",
+    ),
+    "R8": (
+        "every frame of the inbox is what was accepted",
+        "SELECT id, frame, digest FROM _onceward_inbox",
+    ),
+    "R9": (
+        "every dead letter is what it was",
+        "SELECT id, frame, digest FROM _onceward_dead_letters WHERE digest IS NOT NULL",
+    ),
+}
+
+
+USERS: Final = """
+SELECT id FROM _onceward_outbox WHERE body_id = :body
+ UNION ALL
+SELECT 'post ' || number FROM _onceward_retained_posts WHERE body_id = :body
+"""
+DAMAGED: Final = frozenset({"S8", "S9", "S10", "R8", "R9"})
+"""Rules whose offenders are messages that are not what was stored, or are without a body."""
+HEADS: Final = f"""
+SELECT id, frame, digest, {BODY_DIGEST}
+  FROM _onceward_outbox AS o
+ WHERE digest IS NOT NULL AND body_id IS NOT NULL
+"""
+
+
+class ReadableFile(Protocol):
+    """An agent's file, as far as it is checked: an open database is one."""
+
+    @property
+    def agent(self) -> str:
+        """The agent whose file it is."""
+        ...
+
+    def ask(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run a reading statement and return all of its rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One invariant that does not hold, and the row that breaks it."""
+
+    invariant: str
+    rule: str
+    offender: str
+
+
+def check(db: ReadableFile) -> list[Violation]:
+    """Return what is wrong with a file; empty is good."""
+    found: list[Violation] = []
+    for name, (rule, sql) in INVARIANTS.items():
+        found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
+    for name, (rule, sql) in FRAMES.items():
+        found += [
+            Violation(name, rule, offender)
+            for i, text, seen, *_ in _ask(db, sql)
+            if digest(str(text)) != seen
+            for offender in (_users(db, str(i)) if name == "S9" else [str(i)])
+        ]
+    heads = [
+        i
+        for i, head, seen, body in _ask(db, HEADS)
+        if body is not None and split_digest(str(head), cast("bytes", body)) != seen
+    ]
+    return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
+
+
+def _users(db: ReadableFile, body: str) -> list[str]:
+    """Return the ids of the messages that share a body, or the body's name if there is none."""
+    number = body.removeprefix("body ")
+    users = _ask(db, USERS, {"body": int(number)}) if number.isdecimal() else []
+    return [str(user) for user, *_ in users] or [body]
+
+
+def _ask(
+    db: ReadableFile, sql: str, named: dict[str, int] | None = None
+) -> list[tuple[object, ...]]:
+    try:
+        return db.ask(sql, named)
+    except StoreClosed:
+        raise
+    except StoreError as error:
+        return [(f"unreadable: {error}", "", b"", b"")]
+
+
+# -- between two files --------------------------------------------------------------------
+
+PAIR_RULES: Final = {
+    "X1": "what the sender counts as stored, the recipient keeps or has marked",
+    "X2": "the recipient's stream is not behind the parcels that the sender has settled",
+    "X3": "the recipient's stream is not ahead of the parcels that the sender has packed",
+    "X4": "the same id is the same message on both sides",
+}
+SLICE: Final = 1000
+TOLD: Final = f"""
+SELECT seq, id, digest, state IN ('sent', 'acked'),
+       CASE WHEN body_id IS NOT NULL THEN {FULL_FRAME} END
+  FROM _onceward_outbox AS o
+ WHERE seq > ? AND recipient = ? AND state IN ('sent', 'acked', 'pending') ORDER BY seq LIMIT ?
+"""
+KEPT: Final = """
+SELECT j.value, b.digest,
+       b.seq IS NOT NULL
+       OR EXISTS (SELECT 1
+                    FROM _onceward_processed_messages
+                   WHERE sender = :sender AND message_id = j.value)
+       OR EXISTS (SELECT 1
+                    FROM _onceward_dead_letters
+                   WHERE origin = 'inbox' AND peer = :sender AND id = j.value)
+  FROM json_each(:ids) AS j LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value
+"""
+HORIZON: Final = "SELECT horizon_id FROM _onceward_sender_streams WHERE sender = ?"
+PACKED: Final = (
+    "SELECT epoch, number, in_flight_seqs IS NOT NULL FROM _onceward_peers WHERE name = ?"
+)
+TAKEN: Final = "SELECT epoch, number FROM _onceward_sender_streams WHERE sender = ?"
+
+
+class _Row(NamedTuple):
+    id: str
+    digest: bytes | None
+    stored: bool
+
+
+def check_pair(sender: ReadableFile, recipient: ReadableFile) -> list[Violation]:
+    """
+    Return what the messages from one open file to another break; empty is good.
+
+    Both may be in use, as what the sender counts as stored is read first.
+    A recipient that was restored from a backup breaks X1 or X2 until the
+    sender has sent again what it retains.
+    """
+    return [*_streams(sender, recipient), *_messages(sender, recipient)]
+
+
+def _streams(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violation]:
+    settled = sender.ask(PACKED, (recipient.agent,))
+    taken = recipient.ask(TAKEN, (sender.agent,))
+    packed = sender.ask(PACKED, (recipient.agent,))
+    epoch, number = taken[0] if taken else ("", 0)
+    if settled and settled[0][1] and settled[0][0] == epoch and number < settled[0][1]:
+        yield _violation(
+            "X2",
+            f"{sender.agent}: parcel {settled[0][1]} settled, {number} taken by {recipient.agent}",
+        )
+    if taken and packed and packed[0][0] == epoch and number > packed[0][1] + packed[0][2]:
+        yield _violation(
+            "X3",
+            f"{sender.agent}: parcel {packed[0][1]} packed, {number} taken by {recipient.agent}",
+        )
+
+
+def _messages(sender: ReadableFile, recipient: ReadableFile) -> Iterator[Violation]:
+    for rows in _slices(sender, recipient.agent):
+        named = {"sender": sender.agent, "ids": json.dumps([row.id for row in rows])}
+        kept = {str(i): (seen, bool(known)) for i, seen, known in recipient.ask(KEPT, named)}
+        horizon = recipient.ask(HORIZON, (sender.agent,))
+        for row in rows:
+            seen, known = kept[row.id]
+            if (
+                row.stored
+                and not known
+                and not (horizon and OWN_ID.fullmatch(row.id) and row.id <= horizon[0][0])
+            ):
+                yield _violation("X1", row.id)
+            if seen is not None and row.digest is not None and seen != row.digest:
+                yield _violation("X4", row.id)
+
+
+def _slices(sender: ReadableFile, recipient: str) -> Iterator[list[_Row]]:
+    after = 0
+    while found := sender.ask(TOLD, (after, recipient, SLICE)):
+        after = found[-1][0]
+        yield [
+            _Row(str(i), seen if whole is None else digest(whole), bool(stored))
+            for _, i, seen, stored, whole in found
+        ]
+
+
+def _violation(name: str, offender: str) -> Violation:
+    return Violation(name, PAIR_RULES[name], offender)

@@ -1,0 +1,156 @@
+"""
+Find and mend leases and positions that no process will mend by itself.
+
+A lease is cut, never taken: its token still fences a late writer, and the message is
+claimed again as after any lease that has run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+from onceward.features.mailboxes.mailboxes import Rows
+from onceward.file.file_checks import is_dead
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis, iso
+from onceward.message.values import dataclass
+
+RepairKind = Literal["lease", "position"]
+FAR: Final[Millis] = 30 * 86_400_000
+"""No lease is meant to last so long; one that does came from a wrong clock or a damaged file."""
+
+
+class LeaseTable(NamedTuple):
+    """One kind of lease: how it is found, and the statement that cuts it while it is the same."""
+
+    what: str
+    find: str
+    cut: str
+
+
+LEASES: Final = (
+    LeaseTable(
+        "lane",
+        """
+        SELECT lane_id, 0, coalesce(sender || '/', '') || name, owner, due_at
+          FROM _onceward_lanes
+         WHERE owner IS NOT NULL AND due_at > :now
+        """,
+        """
+        UPDATE _onceward_lanes
+           SET due_at = :until
+         WHERE lane_id = :key AND owner = :owner AND due_at = :ends
+        """,
+    ),
+    LeaseTable(
+        "peer",
+        """
+        SELECT name, 0, name, owner, lease_at
+          FROM _onceward_peers
+         WHERE owner IS NOT NULL AND lease_at > :now
+        """,
+        """
+        UPDATE _onceward_peers
+           SET lease_at = :until
+         WHERE name = :key AND owner = :owner AND lease_at = :ends
+        """,
+    ),
+    LeaseTable(
+        "mailbox reader",
+        """
+        SELECT h.reader_id, h.seq, r.name, h.owner, h.due_at
+          FROM _onceward_mailbox_leases AS h
+          JOIN _onceward_mailbox_readers AS r ON r.reader_id = h.reader_id
+         WHERE h.owner IS NOT NULL AND h.due_at > :now
+        """,
+        """
+        UPDATE _onceward_mailbox_leases
+           SET due_at = :until
+         WHERE reader_id = :key AND seq = :row AND owner = :owner AND due_at = :ends
+        """,
+    ),
+)
+NEWEST: Final = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)"
+)
+POLLS: Final = """
+SELECT c.session, c.seq,
+       min(:newest, coalesce((SELECT min(b.seq) - 1
+                                FROM _onceward_inbox AS b
+                               WHERE b.session = c.session AND b.state = 'pending'
+                                 AND b.mailbox IS NULL), :newest))
+  FROM _onceward_poll_cursors AS c
+ WHERE c.seq > :newest
+"""
+SET_POLL: Final = "UPDATE _onceward_poll_cursors SET seq = :to WHERE session = :key AND seq = :from"
+READERS: Final = """
+SELECT reader_id, name, max(critical, urgent, normal, low, background)
+  FROM _onceward_mailbox_readers
+ WHERE max(critical, urgent, normal, low, background) > :newest
+"""
+SET_READER: Final = """
+UPDATE _onceward_mailbox_readers
+   SET critical = min(critical, :to), urgent = min(urgent, :to), normal = min(normal, :to),
+       low = min(low, :to), background = min(background, :to)
+ WHERE reader_id = :key
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A fault of a file that no process mends by itself, and the change that mends it."""
+
+    kind: RepairKind
+    subject: str
+    """The lane, peer, session or reader."""
+    found: str
+    change: str
+
+
+class _Step(NamedTuple):
+    repair: Repair
+    sql: str
+    named: dict[str, Any]
+
+
+def find(rows: Rows, now: Millis, lease_for: Millis) -> list[Repair]:
+    """Return what is to be mended, and change nothing."""
+    return [step.repair for step in _steps(rows, now, lease_for)]
+
+
+def mend(tx: StoreTransaction, lease_for: Millis) -> list[Repair]:
+    """Mend leases and positions; return each change that this transaction made."""
+    steps = list(_steps(tx.rows, tx.now, lease_for))
+    return [step.repair for step in steps if tx.run(step.sql, step.named)]
+
+
+def _steps(rows: Rows, now: Millis, lease_for: Millis) -> Iterator[_Step]:
+    for table in LEASES:
+        yield from _leases(table, rows(table.find, {"now": now}), now, lease_for)
+    [(newest,)] = rows(NEWEST, None)
+    for session, seq, to in rows(POLLS, {"newest": newest}):
+        past = f"the cursor of session {session} is at {seq}, past the last message {newest}"
+        change = f"set to {to}, before the oldest message that was not read"
+        repair = Repair("position", f"session {session}", past, change)
+        yield _Step(repair, SET_POLL, {"to": to, "key": session, "from": seq})
+    for reader_id, name, seq in rows(READERS, {"newest": newest}):
+        past = f"the mailbox reader {name} is at {seq}, past the last message {newest}"
+        repair = Repair("position", f"mailbox reader {name}", past, f"set to {newest}, the end")
+        yield _Step(repair, SET_READER, {"to": newest, "key": reader_id})
+
+
+def _leases(
+    table: LeaseTable, found: Iterable[tuple[Any, ...]], now: Millis, lease_for: Millis
+) -> Iterator[_Step]:
+    for key, row, name, owner, ends in found:
+        gone = is_dead(owner)
+        if not gone and ends - now <= FAR:
+            continue
+        why = "by a process that has ended" if gone else "which no lease is meant to"
+        until = now if gone else now + lease_for
+        change = "ends now" if gone else f"ends in {lease_for / 1000:g} s, unless it is prolonged"
+        said = f"{table.what} {name} is leased until {iso(ends)}, {why}"
+        repair = Repair("lease", f"{table.what} {name}", said, change)
+        named = {"until": until, "key": key, "row": row, "owner": owner, "ends": ends}
+        yield _Step(repair, table.cut, named)

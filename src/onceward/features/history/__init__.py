@@ -1,0 +1,1 @@
+"""Past messages: pages, threads, words."""

@@ -1,0 +1,82 @@
+"""Match SQLite's own regular expressions, in time linear in the text for any pattern."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from onceward.errors import InvalidArgument
+from onceward.message.quoting import quoted
+
+LONGEST: Final = 1000
+STEPS: Final = 250
+"""Steps that a pattern may have with its repetitions written out; each may cost each other one."""
+LENGTH_LIMIT: Final = 2 * (STEPS - 75)
+"""The limit of SQLite from which its matcher derives how many steps it takes."""
+TOO_BIG: Final = "pattern too big"
+DIALECT: Final = "literals . [a-z] [^a-z] * + ? {n,m} ( | ) ^ $ \\d \\w \\s \\b"
+
+
+class Pattern:
+    """
+    One pattern, searched anywhere in a text.
+
+    The matcher does not backtrack, and its steps are bounded, so no pattern hangs it.
+
+    Raises:
+        InvalidArgument: the pattern is not valid, has too many steps, or this build of
+            apsw has no matcher.
+
+    """
+
+    def __init__(self, pattern: str) -> None:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST or not _plain(pattern):
+            rule = f"must be a regular expression of 1 to {LONGEST} characters"
+            msg = f"content {quoted(pattern)} {rule}"
+            raise InvalidArgument(msg)
+        self._pattern, self._con = pattern, apsw.Connection(":memory:")
+        try:
+            _load(self._con)
+            self._con.limit(apsw.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LENGTH_LIMIT)
+            self.found("")
+        except apsw.SQLError as error:
+            self.close()
+            if TOO_BIG in str(error):
+                msg = (
+                    f"content {quoted(pattern)} is larger than about {STEPS} steps with"
+                    " its repetitions written out: repeat less, or search for a shorter text"
+                )
+                raise InvalidArgument(msg) from error
+            msg = f"content {quoted(pattern)} is no regular expression of {DIALECT}: {error}"
+            raise InvalidArgument(msg) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def found(self, text: str) -> bool:
+        """Return whether the pattern occurs in *text*."""
+        return bool(self._con.execute("SELECT ? REGEXP ?", (text, self._pattern)).get)
+
+    def close(self) -> None:
+        """Release the matcher."""
+        self._con.close()
+
+
+def _plain(pattern: str) -> bool:
+    """Return whether SQL reads a pattern whole: it holds no NUL and no half of a surrogate pair."""
+    return "\0" not in pattern and pattern == pattern.encode(errors="ignore").decode()
+
+
+def _load(con: apsw.Connection) -> None:
+    msg = (
+        "this build of apsw has no regular expressions:"
+        " install a wheel of apsw, or filter the messages yourself"
+    )
+    try:
+        from apsw import sqlite_extra  # noqa: PLC0415 - searches by content only
+    except ImportError as error:
+        raise InvalidArgument(msg) from error
+    if sqlite_extra.has("regexp") != "extension":
+        raise InvalidArgument(msg)
+    sqlite_extra.load(con, "regexp")

@@ -1,0 +1,1 @@
+"""Mailboxes of a home, and their readers."""

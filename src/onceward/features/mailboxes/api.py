@@ -1,0 +1,622 @@
+"""Mailboxes of a home: making and finding them, sending to them, and reading them in four modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
+
+from onceward.api.session import Session
+from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.engine.engine_loop import until_found
+from onceward.core.handle.agent import type_names
+from onceward.core.handle.consumer import Consumer
+from onceward.core.handle.message import Message
+from onceward.core.home.database import DirectoryHandle
+from onceward.core.home.open_agents import OpenAgentFiles
+from onceward.core.send.block import Transaction
+from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
+from onceward.features.channels.channel_tasks import ChannelTasks
+from onceward.features.mailboxes import directory as mailboxes
+from onceward.features.mailboxes import mailboxes as rows
+from onceward.features.mailboxes.directory import MailboxInfo
+from onceward.features.mailboxes.mailbox_leases import (
+    ExactlyOnceLeases,
+    MailboxConsumer,
+    MailboxLeases,
+)
+from onceward.features.mailboxes.mailbox_reader import MailboxReader
+from onceward.features.mailboxes.mailbox_readers import EARLIEST, RANKS, Start
+from onceward.features.mailboxes.mailboxes import (
+    Claim,
+    CursorRead,
+    MailboxRef,
+    MessageFilter,
+    limit_of,
+)
+from onceward.file.file_checks import owner_name
+from onceward.message.agent_profile import checked_description
+from onceward.message.clock import Millis
+from onceward.message.filters import MailboxFilters
+from onceward.message.frame import split_tags
+from onceward.message.log import Log, log
+from onceward.message.names import plain_text, rank
+from onceward.message.quoting import quoted
+from onceward.message.record import MessageRecord
+from onceward.message.send_options import MessageOptions, SendOptions, parse_options
+from onceward.message.settings import DAY
+from onceward.message.times import Span, millis, seconds
+from onceward.message.topics import TopicPolicy
+from onceward.message.vocabulary import PRIORITIES, READER_MODES, ReaderMode
+
+T = TypeVar("T")
+Where = Start | Literal["earliest", "latest"]
+Handler = Callable[[Message[Any], "HandlerTransaction"], object]
+BATCH: Final = 100
+TTL_MIN: Final = 0.001
+TTL_MAX: Final = 1e9
+
+
+class HandlerTransaction:
+    """Transaction of a mailbox's handler: its writes and messages commit with the dedup record."""
+
+    def __init__(self, session: Session, stack: ExitStack) -> None:
+        self._session, self._stack = session, stack
+
+    @cached_property
+    def tx(self) -> Transaction:
+        """Return the transaction that the mark commits with; opened on first use."""
+        return self._stack.enter_context(self._session.begin())
+
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+        """Send a message with the mark and return its id; see ``Transaction.send``."""
+        return self.tx.send(to, body, **options)
+
+
+class MailboxFields:
+    """The fields of a mailbox; ``Mailbox`` and ``AsyncMailbox`` add the verbs."""
+
+    def __init__(self, address: MailboxInfo, *, id: str, created: bool) -> None:
+        self._address = address
+        self.id = id
+        """Name of a public mailbox; secret id of a private one, which is the right to use it."""
+        self.created = created
+        """Whether the call that returned this made the mailbox."""
+        self.public = address.public
+        """Whether every agent of the home can find it."""
+        self.owner = address.owner
+        """Agent in whose file the messages are kept."""
+        self.ttl = None if address.ttl is None else address.ttl / 1000
+        """Seconds that it lives from its creation, fixed for good; None is for ever."""
+        self.expires_at = address.expires_at
+        """When it ends, in milliseconds; None is never."""
+        self.description = address.description
+        """Purpose, as the creator described it."""
+        self.newest_per_key = address.newest_per_key
+        """Whether an older message goes when a newer one of its ordering key comes."""
+
+    def __repr__(self) -> str:
+        """Name the mailbox; a private one not by its id."""
+        name = self._address.key if self.public else "private"
+        return f"<{type(self).__name__} {name} of {self.owner}>"
+
+
+class Mailbox(MailboxFields):
+    """
+    One mailbox of the home, until it expires.
+
+    The reader says at each call how it reads: ``replay`` stores nothing,
+    ``cursor`` moves a named position before it returns, ``lease`` shares the
+    messages out among the members of a group, ``exactly_once`` commits a
+    handler's writes together with its mark. Reading never takes a message
+    away from another reader; ``delete`` does.
+
+    Raises:
+        NoMailbox: from every call, once the mailbox has expired.
+
+    """
+
+    def __init__(
+        self,
+        address: MailboxInfo,
+        reader: MailboxReader,
+        deps: RuntimeDeps,
+        session: Session,
+        *,
+        id: str,
+        created: bool,
+        ours: bool,
+    ) -> None:
+        super().__init__(address, id=id, created=created)
+        self._session, self._ours = session, ours
+        self._reader, self._deps = reader, deps
+        self._consumer: MailboxConsumer = Consumer(deps, MailboxLeases(deps, reader))
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def send(self, body: object, **options: Unpack[SendOptions]) -> str:
+        """
+        Commit one message for this mailbox into our outbox and return its id.
+
+        Joins this thread's open transaction. The message expires with the
+        mailbox, or earlier by its own *ttl*. With *ephemeral* a restart of the
+        mailbox's owner drops it, if no reader holds a lease on it by then.
+
+        Raises:
+            NoMailbox: the mailbox has expired.
+            SendError: see its subclasses; nothing was written.
+
+        """
+        self._reader.check_alive()
+        if options.get("ephemeral") is None:
+            options["ephemeral"] = (
+                PRIORITIES[rank(options.get("priority", "normal"))]
+                in self._deps.settings.ephemeral_priorities
+            )
+        named: MessageOptions = {
+            **parse_options(options),
+            "mailbox": self._address.key,
+            "ends_at": self.expires_at,
+        }
+        if self.newest_per_key:
+            named["mailbox_key"] = options.get("ordering_key")
+        return self._deps.sender.commit(self._session.name, self.owner, body, named)
+
+    def delete(self, message_id: str) -> bool:
+        """
+        Delete a message for all readers; say whether it was there.
+
+        Joins this thread's open transaction.
+        """
+        return self._reader.delete(message_id)
+
+    # -- reading without owning -------------------------------------------------------------------
+
+    def replay(self, type: Any = None, *, timeout: Span | None = 0.0) -> Iterator[MessageRecord]:
+        """
+        Yield everything that has not expired, from the oldest, in delivery order.
+
+        Stores nothing, so each replay begins anew. Goes on with new messages, until
+        none came for *timeout* seconds; never ends when that is None.
+        """
+        read_on = self._reading(type)
+        while records := self._wait(read_on, timeout):
+            yield from records
+
+    def _reading(self, wanted: Any) -> Callable[[], list[MessageRecord]]:
+        """Return the call that reads on from where it stopped the last time, position in memory."""
+        passed, kinds = [0] * RANKS, type_names(wanted)
+
+        def step() -> list[MessageRecord]:
+            while found := self._reader.replay(tuple(passed), BATCH):
+                for row in found:
+                    passed[row.rank] = row.seq
+                records = [
+                    row.record(_model(wanted))
+                    for row in found
+                    if kinds is None or row.type in kinds
+                ]
+                if records:
+                    return records
+            return []
+
+        return step
+
+    def query(
+        self, type: Any = None, *, limit: int = 100, **filters: Unpack[MailboxFilters]
+    ) -> list[MessageRecord]:
+        """Return the messages that pass all filters, newest first; changes nothing."""
+        return self._reader.newest(self._filter(type, filters), limit_of(limit))
+
+    def tail(self, limit: int = 10) -> list[MessageRecord]:
+        """Return the newest messages, the oldest of them first; changes nothing."""
+        return self._reader.newest(rows.ALL, limit_of(limit))[::-1]
+
+    def count(self) -> int:
+        """Return how many messages are there; changes nothing."""
+        return self._reader.count()
+
+    # -- reading on -------------------------------------------------------------------------------
+
+    def cursor(
+        self,
+        reader: str,
+        type: Any = None,
+        *,
+        limit: int = 100,
+        timeout: Span | None = 0.0,
+        start: Where = EARLIEST,
+        consume_skipped: bool = True,
+        **filters: Unpack[MailboxFilters],
+    ) -> list[MessageRecord]:
+        """
+        Move the named position and return the messages that it passed.
+
+        At most once, because the position is committed first. A message that a
+        filter (type, topics, sender, session, tags) excludes is passed too, for good;
+        with *consume_skipped* False it is kept for a later call. *start* holds for a
+        position that is new; ``reset`` moves one.
+        """
+        how = CursorRead(
+            name=plain_text("reader", reader),
+            start=_start(start),
+            wanted=self._filter(type, filters),
+            limit=limit_of(limit),
+            consume_skipped=consume_skipped,
+        )
+        return self._wait(lambda: self._reader.read_on(how, _model(type)), timeout) or []
+
+    @overload
+    def lease(
+        self,
+        group: str,
+        type: type[T],
+        *,
+        limit: int = ...,
+        timeout: Span | None = ...,
+        lease: Span | None = ...,
+        start: Where = ...,
+    ) -> list[Message[T]]: ...
+
+    @overload
+    def lease(
+        self,
+        group: str,
+        type: str | None = ...,
+        *,
+        limit: int = ...,
+        timeout: Span | None = ...,
+        lease: Span | None = ...,
+        start: Where = ...,
+    ) -> list[Message[Any]]: ...
+
+    def lease(
+        self,
+        group: str,
+        type: Any = None,
+        *,
+        limit: int = 1,
+        timeout: Span | None = 0.0,
+        lease: Span | None = None,
+        start: Where = EARLIEST,
+    ) -> list[Message[Any]]:
+        """
+        Lease the next messages of the group to us, each to one member at a time.
+
+        ``with message:`` settles it. A message that is not settled within *lease*
+        seconds (by default the setting of that name) goes to the next member, and
+        our own settling then raises LeaseLost. *start* holds for a group that is new.
+        """
+        claim = self._claim(group, limit, lease, start)
+        return self._wait(lambda: self._consumer.take_many(type, claim), timeout) or []
+
+    @overload
+    def receive(
+        self,
+        group: str,
+        type: type[T],
+        *,
+        timeout: Span | None = ...,
+        start: Where = ...,
+    ) -> Message[T] | None: ...
+
+    @overload
+    def receive(
+        self,
+        group: str,
+        type: str | None = ...,
+        *,
+        timeout: Span | None = ...,
+        start: Where = ...,
+    ) -> Message[Any] | None: ...
+
+    def receive(
+        self,
+        group: str,
+        type: Any = None,
+        *,
+        timeout: Span | None = 0.0,
+        start: Where = EARLIEST,
+    ) -> Message[Any] | None:
+        """
+        Lease the next message of the group; None where there is none.
+
+        Waits at most *timeout* seconds, for ever when that is None; see ``lease``.
+        """
+        found: list[Message[Any]] = self.lease(group, type, timeout=timeout, start=start)
+        return found[0] if found else None
+
+    def reset(self, reader: str, start: Where = EARLIEST, *, mode: ReaderMode = "cursor") -> None:
+        """
+        Set the position of a cursor, or of a group (*mode* ``lease``), back or forward.
+
+        Joins this thread's open transaction. Leases of the reader, and messages that it
+        kept, are forgotten: a member's late settling raises LeaseLost. Messages that a
+        group handled exactly once stay handled. A name without a position gets one.
+
+        Raises:
+            InvalidArgument: *start* is a message that is not there; nothing was changed.
+
+        """
+        if mode not in READER_MODES:
+            msg = f"mode {mode!r} has no position: reset a cursor, or a group by mode='lease'"
+            raise InvalidArgument(msg)
+        self._reader.reset(mode, plain_text("reader", reader), _start(start))
+
+    def _claim(self, group: str, limit: int, lease: Span | None, start: Where) -> Claim:
+        lease = self._deps.settings.lease if lease is None else lease
+        return Claim(
+            group=plain_text("group", group),
+            start=_start(start),
+            limit=limit_of(limit),
+            owner=owner_name(),
+            lease_for=millis("lease", lease),
+        )
+
+    def exactly_once(
+        self,
+        group: str,
+        handler: Handler,
+        type: Any = None,
+        *,
+        limit: int = 1,
+        timeout: Span | None = 0.0,
+        start: Where = EARLIEST,
+    ) -> int:
+        """
+        Lease and handle the next messages; return how many were handled.
+
+        The writes of *handler* commit with the record that the group is done with
+        the message: a group handles it once, for ever. Retry, Reject and Drop mean what
+        they mean in an agent's handlers, any other exception is a retry by policy.
+
+        Raises:
+            InvalidArgument: the mailbox is in another agent's file: no commit spans two files.
+
+        """
+        if not self._ours:
+            msg = (
+                f"the mailbox is kept by {self.owner}: exactly once needs a handler "
+                "in the same file, so run it there, or use lease"
+            )
+            raise InvalidArgument(msg)
+        claim = self._claim(group, limit, None, start)
+        leases = ExactlyOnceLeases(self._deps, self._reader, claim.group)
+        consumer: MailboxConsumer = Consumer(self._deps, leases)
+        held = self._wait(lambda: consumer.take_many(type, claim), timeout)
+        return sum(self._handle(message, handler) for message in held or [])
+
+    def _handle(self, message: Message[Any], handler: Handler) -> bool:
+        """Run a handler and settle its message; a lost lease undoes what the handler wrote."""
+        try:
+            with message, ExitStack() as stack:
+                handler(message, HandlerTransaction(self._session, stack))
+                message.ack()
+        except LeaseLost as error:
+            _log_of(message, self._reader.db.agent).failure("warning", "mailbox lease lost", error)
+            return False
+        except Exception as error:  # noqa: BLE001 - the message was settled by it
+            _log_of(message, self._reader.db.agent).failure("warning", "handler failed", error)
+        return True
+
+    def _filter(self, wanted: Any, filters: MailboxFilters) -> MessageFilter:
+        """Return the filter, its topics checked against those that its session knows."""
+        return _filter(
+            wanted,
+            filters,
+            self._deps.sender.topics.of(filters.get("session") or self._session.name),
+        )
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def _wait(self, look: Callable[[], list[Any]], timeout: Span | None) -> list[Any] | None:
+        db = self._reader.db
+        return until_found(
+            db,
+            lambda: look() or None,
+            timeout,
+            poll=self._deps.settings.poll_interval,
+            due=self._reader.until_due,
+        )
+
+
+class Mailboxes:
+    """
+    The mailboxes of the home.
+
+    A public mailbox has a name, and every agent may find it. A private one has
+    an id that cannot be guessed: an agent that has it may send and read, others
+    cannot tell that it is there. Both end by their time to live; there is no
+    other end.
+    """
+
+    def __init__(
+        self,
+        home: DirectoryHandle,
+        deps: RuntimeDeps,
+        session: Session,
+        files: OpenAgentFiles,
+        tasks: ChannelTasks,
+    ) -> None:
+        self._tasks = tasks
+        self._db, self._home, self._deps, self._session, self._files = (
+            deps.db,
+            home,
+            deps,
+            session,
+            files,
+        )
+
+    def ensure(
+        self,
+        name: str | None = None,
+        *,
+        ttl: Span | None = DAY,
+        public: bool = False,
+        description: str = "",
+        newest_per_key: bool = False,
+    ) -> Mailbox:
+        """
+        Return a mailbox, made in our file if there was none.
+
+        With *public* it bears *name*: lower-case letters and digits in dotted
+        segments. Without a name a private one is made; its ``id`` is the only
+        way to it. With *newest_per_key* a message with an ``ordering_key`` ends the
+        older one of that key; others stay. The first creation fixes *ttl* (seconds;
+        None is for ever) and *newest_per_key*: a later call returns what is there.
+
+        Raises:
+            NoMailbox: *name* is the id of a private mailbox that is not there.
+            InvalidArgument: the name or the time to live breaks its rule.
+
+        """
+        if name is not None and not public:
+            return self._ours(name)
+        secret, wanted = self._wanted(name, ttl, public=public, description=description)
+        wanted = replace(wanted, newest_per_key=newest_per_key)
+        made, created = self._announced(
+            wanted, lambda: mailboxes.ensure(self._home.directory, wanted)
+        )
+        return self._mailbox(made, secret, created=created)
+
+    def _ours(self, name: str) -> Mailbox:
+        """Return the mailbox of that id or name; say what makes one where there is none."""
+        try:
+            return self.open(name)
+        except NoMailbox as error:
+            msg = (
+                "no mailbox has this name or id, or it has expired: to make a public one"
+                " say public=True, to make a private one leave the name out"
+            )
+            raise NoMailbox(msg) from error
+
+    def create(
+        self,
+        name: str | None = None,
+        *,
+        ttl: Span | None = DAY,
+        public: bool = False,
+        description: str = "",
+        newest_per_key: bool = False,
+    ) -> Mailbox:
+        """
+        Make a mailbox in our file; as ``ensure``, but only if there was none.
+
+        Raises:
+            DuplicateMailbox: one of that name is there; nothing was changed.
+
+        """
+        if name is not None and not public:
+            msg = "a private mailbox gets its id: leave the name out, or say public=True"
+            raise InvalidArgument(msg)
+        secret, wanted = self._wanted(name, ttl, public=public, description=description)
+        wanted = replace(wanted, newest_per_key=newest_per_key)
+        made = self._announced(wanted, lambda: mailboxes.create(self._home.directory, wanted))
+        return self._mailbox(made, secret, created=True)
+
+    def _announced(self, wanted: MailboxInfo, work: Callable[[], T]) -> T:
+        """Change the directory and announce a public mailbox to the home."""
+        if wanted.public:
+            self._tasks.begin()
+        made = work()
+        if wanted.public:
+            self._tasks.run()
+        return made
+
+    def open(self, name: str) -> Mailbox:
+        """
+        Return a mailbox by its public name or its private id.
+
+        Raises:
+            NoMailbox: there is none; an expired one and one that never was look the same.
+
+        """
+        if not self._home.known:
+            raise NoMailbox
+        return self._mailbox(mailboxes.find(self._home.directory, name), name, created=False)
+
+    def list(self) -> list[MailboxInfo]:
+        """Return the public mailboxes by name; private ones are never listed."""
+        return mailboxes.listed(self._home.directory) if self._home.known else []
+
+    def _wanted(
+        self, name: str | None, ttl: Span | None, *, public: bool, description: str
+    ) -> tuple[str, MailboxInfo]:
+        secret = mailboxes.public_name(name or "") if public else mailboxes.new_secret()
+        stored = secret if public else mailboxes.secret_name(secret)
+        about = checked_description(description)
+        return secret, MailboxInfo(public, stored, self._db.agent, _millis(ttl), 0, None, about)
+
+    def _mailbox(self, address: MailboxInfo, name: str, *, created: bool) -> Mailbox:
+        ours = address.owner == self._db.agent
+        db = self._files.file(address.owner)
+        if db is None:
+            raise NoMailbox
+        reader = MailboxReader(db, MailboxRef(mailbox=address.key, expires_at=address.expires_at))
+        deps = replace(self._deps, db=db)
+        return Mailbox(address, reader, deps, self._session, id=name, created=created, ours=ours)
+
+    def _sweep(self, limit: int) -> int:
+        """Forget mailboxes of the home that have expired; return how many of at most *limit*."""
+        return mailboxes.sweep(self._home.directory, limit) if self._home.known else 0
+
+
+def _millis(ttl: Span | None) -> Millis | None:
+    if ttl is None:
+        return None
+    span = seconds("ttl", ttl)
+    if not TTL_MIN <= span <= TTL_MAX:
+        msg = f"ttl {quoted(ttl)} must be at least a millisecond, or None for ever"
+        raise InvalidArgument(msg)
+    return round(1000 * span)
+
+
+def _log_of(message: Message[Any], agent: str) -> Log:
+    return log.bind(
+        agent=agent,
+        session=message.session,
+        message_id=message.id,
+        type=message.type,
+        attempt=message.attempt,
+    )
+
+
+def _start(start: Where) -> Start:
+    return start if isinstance(start, Start) else Start(start)
+
+
+def _model(wanted: Any) -> Any:
+    """Return the class that bodies are read as, None for a type given by its name."""
+    return None if isinstance(wanted, str) else wanted
+
+
+def _filter(wanted: Any, filters: MailboxFilters, known: TopicPolicy) -> MessageFilter:
+    """Return the checked filter; raises InvalidArgument for a filter that does not exist."""
+    unknown = set(filters) - MailboxFilters.__annotations__.keys()
+    if unknown:
+        known_names = "type, topics, sender, session and tags"
+        msg = f"filters of a mailbox are {known_names}, not {sorted(unknown)}"
+        raise InvalidArgument(msg)
+    topics = filters.get("topics")
+    patterns = None if topics is None else known.check_filter(topics)
+    return MessageFilter(
+        types=type_names(wanted),
+        topics=patterns,
+        sender=filters.get("sender"),
+        session=filters.get("session"),
+        tags=_tags(filters.get("tags")),
+    )
+
+
+def _tags(asked: str | Sequence[str] | None) -> frozenset[str] | None:
+    """Return the tags asked for; raise InvalidArgument for a text that can be no tag."""
+    if asked is None:
+        return None
+    tags = [asked] if isinstance(asked, str) else list(asked)
+    for tag in tags:
+        if split_tags(plain_text("tag", tag)) != (tag,):
+            msg = f"tag {tag!r} has a comma, or spaces around it: name one tag at a time"
+            raise InvalidArgument(msg)
+    return frozenset(tags)

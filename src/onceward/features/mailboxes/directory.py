@@ -1,0 +1,213 @@
+"""Store the mailboxes of a home: owner and expiry; of a private one only its id's hash."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
+from typing import Final
+
+from pydantic_core import to_json
+
+from onceward.core.home.database import DirectoryDatabase
+from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis, iso
+from onceward.message.quoting import quoted
+from onceward.message.values import dataclass
+
+NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
+NAME_MAX: Final = 128
+COLUMNS: Final = "public, name, owner, ttl, created_at, expires_at, description, newest_per_key"
+FIND: Final = f"""
+SELECT {COLUMNS}
+  FROM mailboxes
+ WHERE public = ? AND name = ? AND (expires_at IS NULL OR expires_at > ?)
+"""
+PUBLIC: Final = f"""
+SELECT {COLUMNS}
+  FROM mailboxes
+ WHERE public = 1 AND (expires_at IS NULL OR expires_at > ?)
+ ORDER BY name
+"""
+OVER: Final = """
+DELETE FROM mailboxes
+ WHERE public = ? AND name = ? AND expires_at <= ?
+RETURNING public, name, owner
+"""
+ENSURE: Final = f"""
+INSERT INTO mailboxes (public, name, owner, ttl, created_at, expires_at, description,
+                       newest_per_key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (public, name) DO NOTHING
+RETURNING {COLUMNS}
+"""
+SWEEP: Final = """
+DELETE FROM mailboxes
+ WHERE number IN (SELECT number
+                    FROM mailboxes
+                   WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT ?)
+RETURNING public, name, owner
+"""
+DUE: Final = "SELECT 1 FROM mailboxes WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1"
+NOTICE: Final = "INSERT INTO system_notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
+CREATED: Final = "_system.mailbox.created"
+ENDED: Final = "_system.mailbox.expired"
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxInfo:
+    """A mailbox as the home's directory knows it."""
+
+    public: bool
+    name: str
+    """The name of a public mailbox; of a private one the hash of its id, which opens nothing."""
+    owner: str
+    """Agent in whose file its messages are kept."""
+    ttl: Millis | None
+    created_at: Millis
+    expires_at: Millis | None
+    description: str
+    newest_per_key: bool = False
+    """Whether an older message goes when a newer one of its ordering key comes."""
+
+    @property
+    def key(self) -> str:
+        """Its name in frames and rows; no public name equals the key of a private mailbox."""
+        return self.name if self.public else f"~{self.name}"
+
+
+def new_secret() -> str:
+    """Mint the id of a private mailbox: 122 random bits, the only right to it."""
+    return str(uuid.uuid4())
+
+
+def public_name(name: str) -> str:
+    """Return *name* if it is valid for a public mailbox; raise InvalidArgument otherwise."""
+    if not isinstance(name, str) or len(name) > NAME_MAX or NAME.fullmatch(name) is None:
+        msg = (
+            f"a public mailbox has a name of 1 to {NAME_MAX} lower-case letters and digits"
+            f" in dotted segments, not {quoted(name, 20)}"
+        )
+        raise InvalidArgument(msg)
+    return name
+
+
+def _entry(name: str) -> tuple[int, str]:
+    """Return the (public, name) under which the directory stores a name or a private id."""
+    if not isinstance(name, str):
+        raise NoMailbox
+    if NAME.fullmatch(name) is not None:
+        return 1, name
+    return 0, sha256(name.encode(errors="replace")).hexdigest()
+
+
+def find(directory: DirectoryDatabase, name: str) -> MailboxInfo:
+    """
+    Return a mailbox by its public name or its private id.
+
+    Raises:
+        NoMailbox: there is none; the error does not say whether there ever was one.
+
+    """
+    return _find(directory.read(FIND, (*_entry(name), directory.now())))
+
+
+def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
+    if not rows:
+        raise NoMailbox
+    found = MailboxInfo(*rows[0])  # type: ignore[arg-type]  # columns of FIND
+    return replace(found, public=bool(found.public), newest_per_key=bool(found.newest_per_key))
+
+
+def unknown(directory: DirectoryDatabase, keys: Iterable[str], owner: str) -> set[str]:
+    """Return which keys of frames name no mailbox of *owner*."""
+    missing: set[str] = set()
+    for key in keys:
+        named = (0, key[1:]) if key.startswith("~") else (1, key)
+        rows = directory.read(FIND, (*named, directory.now()))
+        if not rows or rows[0][2] != owner:
+            missing.add(key)
+    return missing
+
+
+def listed(directory: DirectoryDatabase) -> list[MailboxInfo]:
+    """Return the public mailboxes by name."""
+    return [_find([row]) for row in directory.read(PUBLIC, (directory.now(),))]
+
+
+def ensure(directory: DirectoryDatabase, wanted: MailboxInfo) -> tuple[MailboxInfo, bool]:
+    """
+    Return the mailbox, created if there was none, and whether this call created it.
+
+    Its time to live is that of the first call. One that has expired is gone, so
+    that this one is new.
+    """
+    return directory.write(lambda tx: _ensure(tx, wanted))
+
+
+def create(directory: DirectoryDatabase, wanted: MailboxInfo) -> MailboxInfo:
+    """Create a mailbox; raise DuplicateMailbox where one of that name exists."""
+    made, created = ensure(directory, wanted)
+    if not created:
+        ends = "without an end" if made.expires_at is None else f"until {iso(made.expires_at)}"
+        msg = f"the mailbox {made.name} exists already, {ends}: use ensure, or another name"
+        raise DuplicateMailbox(msg)
+    return made
+
+
+def _ensure(tx: StoreTransaction, wanted: MailboxInfo) -> tuple[MailboxInfo, bool]:
+    _tell_ended(tx, tx.rows(OVER, (wanted.public, wanted.name, tx.now)))
+    expires_at = None if wanted.ttl is None else tx.now + wanted.ttl
+    made = tx.rows(
+        ENSURE,
+        (
+            wanted.public,
+            wanted.name,
+            wanted.owner,
+            wanted.ttl,
+            tx.now,
+            expires_at,
+            wanted.description,
+            wanted.newest_per_key,
+        ),
+    )
+    if made and wanted.public:
+        body = {
+            "mailbox": wanted.name,
+            "owner": wanted.owner,
+            "ttl": wanted.ttl,
+            "expires_at": expires_at,
+            "description": wanted.description,
+        }
+        tx.run(NOTICE, (wanted.owner, CREATED, to_json(body).decode(), tx.now))
+    return _find(made or tx.rows(FIND, (wanted.public, wanted.name, tx.now))), bool(made)
+
+
+def sweep(directory: DirectoryDatabase, limit: int) -> int:
+    """Delete expired mailboxes, which cannot be found any more; return how many."""
+    now = directory.now()
+    if not directory.read(DUE, (now,)):
+        return 0
+
+    def work(tx: StoreTransaction) -> int:
+        gone = tx.rows(SWEEP, (tx.now, limit))
+        _tell_ended(tx, gone)
+        return len(gone)
+
+    return directory.write(work)
+
+
+def _tell_ended(tx: StoreTransaction, gone: list[tuple[object, ...]]) -> None:
+    for public, name, owner in gone:
+        if public:
+            tx.run(
+                NOTICE, (owner, ENDED, to_json({"mailbox": name, "owner": owner}).decode(), tx.now)
+            )
+
+
+def secret_name(secret: str) -> str:
+    """Return the hash under which a private id is stored."""
+    return _entry(secret)[1]

@@ -1,0 +1,304 @@
+"""Store positions and leases of a mailbox's named readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from onceward.errors import InvalidArgument, LeaseLost
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis, SystemClock
+from onceward.message.times import Moment, moment
+from onceward.message.values import dataclass
+
+FIND: Final = """
+SELECT reader_id, critical, urgent, normal, low, background FROM _onceward_mailbox_readers
+ WHERE mailbox = :mailbox
+   AND mode = :mode
+   AND name = :name
+   AND (expires_at IS NULL OR expires_at > :now)
+"""
+FORGET_ONE: Final = """
+DELETE FROM _onceward_mailbox_leases
+ WHERE reader_id IN (SELECT reader_id
+                       FROM _onceward_mailbox_readers
+                      WHERE mailbox = ? AND mode = ? AND name = ?)
+"""
+OPEN: Final = """
+INSERT INTO _onceward_mailbox_readers (mailbox, mode, name, critical, urgent, normal, low,
+                                       background, expires_at, read_at)
+VALUES (:mailbox, :mode, :name, :after, :after, :after, :after, :after, :expires_at, :now)
+ON CONFLICT (mailbox, mode, name) DO UPDATE
+   SET critical = :after, urgent = :after, normal = :after, low = :after, background = :after,
+       expires_at = :expires_at, read_at = :now
+RETURNING reader_id
+"""
+NEWEST: Final = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)"
+)
+BEFORE_ID: Final = """
+SELECT seq - 1
+  FROM _onceward_inbox
+ WHERE mailbox = ? AND id = ? AND state = 'pending' AND (expires_at IS NULL OR expires_at > ?)
+"""
+BEFORE_TIME: Final = """
+SELECT min(seq) - 1
+  FROM _onceward_inbox
+ WHERE mailbox = ? AND state = 'pending' AND received_at >= ?
+"""
+WAKE: Final = """
+UPDATE _onceward_mailbox_leases SET due_at = NULL, owner = NULL WHERE reader_id = ? AND due_at <= ?
+"""
+ADVANCE: Final = """
+UPDATE _onceward_mailbox_readers
+   SET critical = ?, urgent = ?, normal = ?, low = ?, background = ?, token = token + 1, read_at = ?
+ WHERE reader_id = ?
+RETURNING token
+"""
+HOLD: Final = """
+INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank, token, owner, due_at, attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (reader_id, seq) DO UPDATE
+   SET token = excluded.token, owner = excluded.owner, due_at = excluded.due_at,
+       attempts = excluded.attempts
+"""
+KEEP: Final = """
+INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+"""
+TAKEN: Final = "DELETE FROM _onceward_mailbox_leases WHERE reader_id = ? AND seq = ?"
+# A lease is proved in the statement that ends it; an expired message has no lease any more.
+MINE: Final = """
+reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_inbox AS b
+                    WHERE b.seq = _onceward_mailbox_leases.seq AND b.expires_at <= :now)
+"""
+END: Final = f"DELETE FROM _onceward_mailbox_leases WHERE {MINE}"
+PUT_BACK: Final = f"UPDATE _onceward_mailbox_leases SET owner = NULL, due_at = :due_at WHERE {MINE}"
+EXTEND: Final = f"UPDATE _onceward_mailbox_leases SET due_at = :due_at WHERE {MINE}"
+NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_mailbox_leases WHERE due_at > ?"
+OLD: Final = "DELETE FROM _onceward_mailbox_readers WHERE expires_at <= ?"
+LOOSE: Final = """
+DELETE FROM _onceward_mailbox_leases
+ WHERE reader_id NOT IN (SELECT reader_id FROM _onceward_mailbox_readers)
+    OR NOT EXISTS (SELECT 1
+                     FROM _onceward_inbox AS b
+                    WHERE b.seq = _onceward_mailbox_leases.seq AND b.state = 'pending')
+   AND (owner IS NULL OR due_at <= ?)
+"""
+RANKS: Final = 5
+PLACES: Final[dict[str, type | tuple[type, ...]]] = {
+    "earliest": type(None),
+    "latest": type(None),
+    "from_id": str,
+    "from_time": (int, float, datetime, timedelta, str),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """
+    Where a new position begins; an existing one stays where it is.
+
+    ``Start("earliest")``, ``Start("latest")``: only what comes after;
+    ``Start("from_id", id)``: that message and what came after it;
+    ``Start("from_time", at)``: what was stored from that moment on (a datetime,
+    milliseconds, a date as text, or how long ago it was, as in ``"2h"``).
+    """
+
+    kind: str = "earliest"
+    value: Moment | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArgument for a start that is not valid."""
+        if self.kind not in PLACES or not isinstance(self.value, PLACES[self.kind]):
+            msg = (
+                f"start {self.kind!r} with {self.value!r}: say earliest, latest,"
+                " from_id and an id, or from_time and a moment"
+            )
+            raise InvalidArgument(msg)
+        if self.kind == "from_time":
+            moment("start", self.value or 0, SystemClock().now())
+
+
+EARLIEST: Final = Start()
+
+
+class Reader(NamedTuple):
+    """A named position: the last message passed of each priority."""
+
+    reader_id: int
+    passed: tuple[int, ...]
+
+
+class MailboxLease(NamedTuple):
+    """A message leased by one member of a group, and the token that proves it."""
+
+    reader: int
+    token: int
+    owner: str
+    seq: int
+    sender: str
+    id: str
+    session: str
+    frame: str
+    digest: bytes
+    attempt: int
+    received_at: Millis
+
+
+def open_reader(
+    tx: StoreTransaction,
+    mailbox: str,
+    mode: str,
+    name: str,
+    *,
+    start: Start,
+    expires_at: Millis | None,
+) -> Reader:
+    """
+    Return a position, created on first use; that of an expired mailbox counts as none.
+
+    Raises:
+        InvalidArgument: it would begin at a message that is not there.
+
+    """
+    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": tx.now}
+    found = tx.rows(FIND, named)
+    if found:
+        return Reader(found[0][0], tuple(found[0][1:]))
+    return reset(tx, mailbox, mode, name, start=start, expires_at=expires_at)
+
+
+def reset(
+    tx: StoreTransaction,
+    mailbox: str,
+    mode: str,
+    name: str,
+    *,
+    start: Start,
+    expires_at: Millis | None,
+) -> Reader:
+    """
+    Set a position to *start*, created if there is none; forget its leases and kept messages.
+
+    Its tokens go on, so that a lease from before never proves anything again.
+
+    Raises:
+        InvalidArgument: it would begin at a message that is not there.
+
+    """
+    after = resolve_start(tx, mailbox, start)
+    tx.run(FORGET_ONE, (mailbox, mode, name))
+    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": tx.now}
+    [(reader_id,)] = tx.rows(OPEN, named | {"after": after, "expires_at": expires_at})
+    return Reader(reader_id, (after,) * RANKS)
+
+
+def resolve_start(tx: StoreTransaction, mailbox: str, start: Start) -> int:
+    """Return the sequence after which *start* begins."""
+    match start.kind:
+        case "earliest":
+            return 0
+        case "from_id":
+            found = tx.rows(BEFORE_ID, (mailbox, start.value, tx.now))
+            if not found:
+                msg = (
+                    f"no message {start.value} in this mailbox:"
+                    " start from another one, or from earliest"
+                )
+                raise InvalidArgument(msg)
+            return int(found[0][0])
+        case "from_time":
+            [(before,)] = tx.rows(BEFORE_TIME, (mailbox, moment("start", start.value or 0, tx.now)))
+            if before is not None:
+                return int(before)
+    [(newest,)] = tx.rows(NEWEST)
+    return int(newest)
+
+
+def wake(tx: StoreTransaction, reader: Reader) -> None:
+    """Release messages whose lease or delay has run out: recovery is claiming."""
+    tx.run(WAKE, (reader.reader_id, tx.now))
+
+
+def advance(tx: StoreTransaction, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:
+    """Move the position past *seen*, (rank, sequence) of each; return this move's own token."""
+    passed = list(reader.passed)
+    for rank, seq in seen:
+        passed[rank] = max(passed[rank], seq)
+    [(token,)] = tx.rows(ADVANCE, (*passed, tx.now, reader.reader_id))
+    return int(token)
+
+
+def hold(
+    tx: StoreTransaction,
+    reader: Reader,
+    rows: Sequence[tuple[int, int, int]],
+    *,
+    token: int,
+    owner: str,
+    until: Millis,
+) -> None:
+    """Lease messages, (sequence, rank, attempt) of each, to *owner*."""
+    tx.many(
+        HOLD,
+        [
+            (reader.reader_id, seq, rank, token, owner, until, attempt)
+            for seq, rank, attempt in rows
+        ],
+    )
+
+
+def keep_skipped(tx: StoreTransaction, reader: Reader, rows: Sequence[tuple[int, int]]) -> None:
+    """Keep messages, (sequence, rank) of each, for later although the position is past them."""
+    tx.many(KEEP, [(reader.reader_id, seq, rank) for seq, rank in rows])
+
+
+def forget_kept(tx: StoreTransaction, reader: Reader, seqs: Iterable[int]) -> None:
+    """Delete kept messages that are now delivered for good."""
+    tx.many(TAKEN, [(reader.reader_id, seq) for seq in seqs])
+
+
+def end(tx: StoreTransaction, held: MailboxLease) -> None:
+    """
+    End a lease for good, as this group has settled the message.
+
+    Raises:
+        LeaseLost: another member has it, or it has expired; roll the transaction back.
+
+    """
+    _assert_held(tx, END, held, {})
+
+
+def put_back(tx: StoreTransaction, held: MailboxLease, due_at: Millis) -> None:
+    """End a lease so that the message is leased again from *due_at* on; raise LeaseLost."""
+    _assert_held(tx, PUT_BACK, held, {"due_at": due_at})
+
+
+def extend(tx: StoreTransaction, held: MailboxLease, until: Millis) -> None:
+    """Extend a lease; raise LeaseLost where it does not hold."""
+    _assert_held(tx, EXTEND, held, {"due_at": until})
+
+
+def _assert_held(tx: StoreTransaction, sql: str, held: MailboxLease, more: dict[str, Any]) -> None:
+    named = {
+        "reader": held.reader,
+        "seq": held.seq,
+        "token": held.token,
+        "owner": held.owner,
+        "now": tx.now,
+    }
+    if not tx.run(sql, named | more):
+        msg = (
+            f"message {held.id} is not in flight here any more:"
+            " its lease ran out, or it expired; do nothing"
+        )
+        raise LeaseLost(msg)
+
+
+def sweep(tx: StoreTransaction) -> None:
+    """Delete positions of expired mailboxes, and leases without a message, to free space."""
+    tx.run(OLD, (tx.now,))
+    tx.run(LOOSE, (tx.now,))

@@ -1,0 +1,379 @@
+"""Read messages of mailboxes: inbox rows with many readers, ended by expiry or deletion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from onceward.core.engine.counters import bump
+from onceward.core.upkeep import dead_letters
+from onceward.errors import InvalidArgument, LeaseLost
+from onceward.features.mailboxes import mailbox_readers
+from onceward.features.mailboxes.mailbox_readers import MailboxLease, Reader, Start
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.frame import digest, tags_in
+from onceward.message.record import MessageRecord, read_record
+from onceward.message.topics import matches
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import Reason
+
+COLUMNS: Final = "rank, seq, sender, id, session, type, topic, frame, digest, received_at"
+ALIVE: Final = (
+    "mailbox = :mailbox AND state = 'pending' AND (expires_at IS NULL OR expires_at > :now)"
+)
+RANKS: Final = range(mailbox_readers.RANKS)
+# One arm for each priority, in index order: a read costs what it returns, not what waits.
+NEXT: Final = " UNION ALL ".join(
+    f"""
+SELECT {COLUMNS}, 0
+  FROM (SELECT {COLUMNS}
+          FROM _onceward_inbox
+         WHERE {ALIVE} AND rank = {n} AND seq > :p{n}
+         ORDER BY seq LIMIT :limit)
+"""
+    for n in RANKS
+)
+NEWEST: Final = " UNION ALL ".join(
+    f"""
+SELECT {COLUMNS}, 0
+  FROM (SELECT {COLUMNS}
+          FROM _onceward_inbox
+         WHERE {ALIVE} AND rank = {n} AND seq < :before
+         ORDER BY seq DESC LIMIT :limit)
+"""
+    for n in RANKS
+)
+KEPT: Final = f"""
+SELECT b.rank, b.seq, sender, id, session, type, topic, frame, digest, received_at, h.attempts
+  FROM _onceward_mailbox_leases AS h JOIN _onceward_inbox AS b ON b.seq = h.seq
+ WHERE h.reader_id = :reader AND h.due_at IS NULL AND {ALIVE}
+ ORDER BY h.rank, h.seq LIMIT :limit
+"""
+WAITS: Final = f"""
+SELECT EXISTS (SELECT 1 FROM _onceward_mailbox_leases WHERE reader_id = :reader AND due_at IS NULL)
+    OR EXISTS (SELECT 1 FROM _onceward_mailbox_leases WHERE reader_id = :reader AND due_at <= :now)
+    OR {
+    " OR ".join(
+        f"EXISTS (SELECT 1 FROM _onceward_inbox WHERE {ALIVE} AND rank = {n} AND seq > :p{n})"
+        for n in RANKS
+    )
+}
+"""
+COUNT: Final = f"SELECT rank, count(*) FROM _onceward_inbox WHERE {ALIVE} GROUP BY rank"
+DELETE: Final = """
+UPDATE _onceward_inbox SET state = 'processed', ended_at = :now, reason = 'deleted'
+ WHERE mailbox = :mailbox
+   AND id = :id
+   AND state = 'pending'
+   AND (expires_at IS NULL OR expires_at > :now)
+"""
+EXPIRED: Final = """
+SELECT seq FROM _onceward_inbox
+ WHERE mailbox IS NOT NULL AND expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending'
+ ORDER BY expires_at LIMIT ?
+"""
+EXPIRE: Final = """
+UPDATE _onceward_inbox
+   SET state = 'expired', ended_at = ?, reason = 'expired'
+ WHERE seq IN (SELECT value FROM json_each(?))
+"""
+FROZEN: Final = "SELECT paused_at FROM _onceward_file_info"
+MARK: Final = """
+INSERT INTO _onceward_processed_messages (sender, message_id, consumer, session, outcome,
+                                          processed_at)
+VALUES (?, ?, ?, ?, 'processed', ?)
+ON CONFLICT DO NOTHING
+"""
+MARKED: Final = """
+SELECT 1 FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND consumer = ?
+"""
+SCAN: Final = 500
+"""Rows scanned under one lock; a reader whose filter skips more commits in between."""
+
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFilter:
+    """Filter of a reader; None matches all."""
+
+    types: tuple[str, ...] | None = None
+    topics: tuple[str, ...] | None = None
+    """Patterns, of which one must match."""
+    sender: str | None = None
+    session: str | None = None
+    tags: frozenset[str] | None = None
+    """Tags of which one must be the message's."""
+
+    def wants(self, row: MailboxRow) -> bool:
+        """Return whether a message matches."""
+        return (
+            (self.types is None or row.type in self.types)
+            and (self.sender is None or row.sender == self.sender)
+            and (self.session is None or row.session == self.session)
+            and (
+                self.topics is None
+                or (
+                    row.topic is not None
+                    and any(matches(pattern, row.topic) for pattern in self.topics)
+                )
+            )
+            and (self.tags is None or not self.tags.isdisjoint(tags_in(row.frame)))
+        )
+
+
+class MailboxRow(NamedTuple):
+    """A message of a mailbox, as it is stored."""
+
+    rank: int
+    seq: int
+    sender: str
+    id: str
+    session: str
+    type: str
+    topic: str | None
+    frame: str
+    digest: bytes
+    received_at: Millis
+    attempts: int
+
+    def record(self, wanted: Any = None) -> MessageRecord:
+        """Return the row as a record; raise InvalidArgument where its frame cannot be read."""
+        return read_record(
+            self.frame, self.received_at, wanted, sound=digest(self.frame) == self.digest
+        )
+
+
+ALL: Final = MessageFilter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxRef:
+    """Key of a mailbox as its rows store it."""
+
+    mailbox: str
+    expires_at: Millis | None
+
+
+def next_messages(
+    rows: Rows, mailbox: str, passed: tuple[int, ...], *, now: Millis, limit: int
+) -> list[MailboxRow]:
+    """Return the rows after a position, in delivery order: by priority, then as stored."""
+    named = {"mailbox": mailbox, "now": now, "limit": limit} | _marks(passed)
+    return sorted((MailboxRow(*row) for row in rows(NEXT, named)), key=_order)[:limit]
+
+
+def _marks(passed: tuple[int, ...]) -> dict[str, int]:
+    return {f"p{rank}": seq for rank, seq in enumerate(passed)}
+
+
+def _order(row: MailboxRow) -> tuple[int, int]:
+    return row.rank, row.seq
+
+
+def newest(
+    rows: Rows, mailbox: str, wanted: MessageFilter, *, now: Millis, limit: int
+) -> list[MailboxRow]:
+    """Return the newest matching messages, newest first; change nothing."""
+    found: list[MailboxRow] = []
+    before = 1 << 62
+    while len(found) < limit:
+        named = {"mailbox": mailbox, "now": now, "before": before, "limit": SCAN}
+        looked = sorted((MailboxRow(*row) for row in rows(NEWEST, named)), key=_age)[:SCAN]
+        found += [row for row in looked if wanted.wants(row)]
+        if len(looked) < SCAN:
+            break
+        before = looked[-1].seq
+    return found[:limit]
+
+
+def _age(row: MailboxRow) -> int:
+    return -row.seq
+
+
+def has_work(rows: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis) -> bool:
+    """
+    Return whether a position may find something, before the write lock is taken.
+
+    A position that does not exist yet is to be made, so it may.
+    """
+    found = rows(
+        mailbox_readers.FIND, {"mailbox": place.mailbox, "mode": mode, "name": name, "now": now}
+    )
+    if not found:
+        return True
+    reader_id, *passed = found[0]
+    [(any_there,)] = rows(
+        WAITS, {"reader": reader_id, "mailbox": place.mailbox, "now": now} | _marks(tuple(passed))
+    )
+    return bool(any_there)
+
+
+def count(rows: Rows, mailbox: str, *, now: Millis) -> dict[int, int]:
+    """Return how many messages a mailbox holds, by rank."""
+    return {int(rank): int(many) for rank, many in rows(COUNT, {"mailbox": mailbox, "now": now})}
+
+
+def paused(rows: Rows) -> bool:
+    """Return whether the file is paused."""
+    return rows(FROZEN, None)[0][0] is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorRead:
+    """How a cursor moves."""
+
+    name: str
+    start: Start
+    wanted: MessageFilter = ALL
+    limit: int
+    consume_skipped: bool = True
+
+
+def read_on(
+    tx: StoreTransaction, place: MailboxRef, how: CursorRead
+) -> tuple[list[MailboxRow], bool]:
+    """
+    Move a cursor past the next messages; return those that match, and whether to go on.
+
+    The position is part of the caller's commit, so a crash after it loses the
+    messages that were not delivered yet, and none comes twice.
+    """
+    if paused(tx.rows):
+        return [], False
+    reader = mailbox_readers.open_reader(
+        tx, place.mailbox, "cursor", how.name, start=how.start, expires_at=place.expires_at
+    )
+    kept, fresh = _candidates(
+        tx, place, reader, kept=-1, fresh=SCAN
+    )  # kept messages are tested again: their filter may differ
+    taken, seen = list[MailboxRow](), list[MailboxRow]()
+    for row in sorted([*kept, *fresh], key=_order):
+        if len(taken) == how.limit:
+            break
+        seen.append(row)
+        if how.wanted.wants(row):
+            taken.append(row)
+    if not seen or not (taken or fresh or how.consume_skipped):
+        return (
+            [],
+            False,
+        )  # no position moves: a commit would only wake other readers, and theirs this one
+    mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in seen])
+    mailbox_readers.forget_kept(
+        tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)]
+    )
+    if not how.consume_skipped:
+        chosen = {row.seq for row in taken}
+        mailbox_readers.keep_skipped(
+            tx, reader, [(row.seq, row.rank) for row in seen if row.seq not in chosen]
+        )
+    return taken, len(fresh) == SCAN and len(taken) < how.limit
+
+
+def _candidates(
+    tx: StoreTransaction, place: MailboxRef, reader: Reader, *, kept: int, fresh: int
+) -> tuple[list[MailboxRow], list[MailboxRow]]:
+    """Return kept or released messages, and new ones."""
+    named = {"reader": reader.reader_id, "mailbox": place.mailbox, "now": tx.now, "limit": kept}
+    return [MailboxRow(*row) for row in tx.rows(KEPT, named)], next_messages(
+        tx.rows, place.mailbox, reader.passed, now=tx.now, limit=fresh
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The request of a group's member for messages."""
+
+    group: str
+    start: Start
+    limit: int
+    owner: str
+    lease_for: Millis
+
+
+def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[MailboxLease]:
+    """
+    Lease the next messages of a group to one of its members.
+
+    A message has at most one live lease in a group. One that was not settled is
+    leased again when its lease has run out, before newer ones of its priority.
+    """
+    if paused(tx.rows):
+        return []
+    reader = mailbox_readers.open_reader(
+        tx, place.mailbox, "lease", claim.group, start=claim.start, expires_at=place.expires_at
+    )
+    mailbox_readers.wake(tx, reader)
+    kept, fresh = _candidates(tx, place, reader, kept=claim.limit, fresh=claim.limit)
+    chosen = sorted([*kept, *fresh], key=_order)[: claim.limit]
+    if not chosen:
+        return []
+    token = mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in chosen])
+    held = [(row.seq, row.rank, row.attempts + 1) for row in chosen]
+    mailbox_readers.hold(
+        tx, reader, held, token=token, owner=claim.owner, until=tx.now + claim.lease_for
+    )
+    return [
+        MailboxLease(
+            reader.reader_id, token, claim.owner, row.seq, row.sender, row.id, row.session,
+            row.frame, row.digest,
+            row.attempts + 1, row.received_at,
+        )
+        for row in chosen
+    ]  # fmt: skip
+
+
+def marked(rows: Rows, held: MailboxLease, consumer: str) -> bool:
+    """Return whether a consumer has handled a message."""
+    return bool(rows(MARKED, (held.sender, held.id, consumer)))
+
+
+def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
+    """
+    Record a message as handled by *consumer*.
+
+    Raises:
+        LeaseLost: it was recorded before; the caller's transaction must be rolled back.
+
+    """
+    if not tx.run(MARK, (held.sender, held.id, consumer, held.session, tx.now)):
+        msg = (
+            f"message {held.id} was handled by this group before: our writes are undone, do nothing"
+        )
+        raise LeaseLost(msg)
+
+
+def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: Reason, error: str) -> None:
+    """Move a message from the mailbox to the dead letters; raise LeaseLost without its lease."""
+    mailbox_readers.end(tx, held)
+    dead_letters.add_from_inbox(
+        tx, held.seq, reason=reason, error=error[:2000], attempts=held.attempt
+    )
+
+
+def delete(tx: StoreTransaction, mailbox: str, message_id: str) -> bool:
+    """Delete a message from a mailbox, for all readers; return whether it was there."""
+    gone = tx.run(DELETE, {"mailbox": mailbox, "id": message_id, "now": tx.now})
+    bump(tx, processed=gone, ended=gone)
+    return gone > 0
+
+
+def expire(tx: StoreTransaction, limit: int) -> int:
+    """End expired messages of mailboxes, which no read returns any more, to free space."""
+    seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
+    if seqs:
+        gone = tx.run(EXPIRE, (tx.now, json.dumps(seqs)))
+        bump(tx, expired=gone, ended=gone)
+    mailbox_readers.sweep(tx)
+    return len(seqs)
+
+
+def limit_of(limit: int) -> int:
+    """Return *limit* if it is valid; raise InvalidArgument otherwise."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= SCAN:
+        msg = f"limit {limit!r} must be 1 to {SCAN} messages"
+        raise InvalidArgument(msg)
+    return limit

@@ -1,0 +1,1 @@
+"""One cursor for each session."""

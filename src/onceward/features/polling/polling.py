@@ -1,0 +1,190 @@
+"""Read an inbox by one cursor per session, which is the ack; or peek without moving it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from onceward.core.handle import inbox, lanes
+from onceward.features.mailboxes import mailboxes
+from onceward.features.mailboxes.mailboxes import SCAN, Rows
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.frame import digest
+from onceward.message.record import MessageRecord, read_record
+from onceward.message.topics import matches
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import Outcome
+
+CURSOR: Final = "SELECT seq FROM _onceward_poll_cursors WHERE session = ?"
+MOVE: Final = """
+INSERT INTO _onceward_poll_cursors (session, seq, read_at) VALUES (?, ?, ?)
+ON CONFLICT (session) DO UPDATE SET seq = excluded.seq, read_at = excluded.read_at
+"""
+NEWEST: Final = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)"
+)
+# Messages of sessions with runs, and of mailboxes, are read elsewhere.
+NEXT: Final = """
+SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at,
+       l.owner IS NOT NULL OR l.due_at IS NOT NULL
+  FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq > ?
+   AND b.session = ?
+   AND b.state = 'pending'
+   AND b.mailbox IS NULL
+   AND b.run_seq IS NULL
+   AND l.sender IS NOT NULL
+ ORDER BY b.seq LIMIT ?
+"""
+TAIL: Final = """
+SELECT frame, digest, received_at FROM _onceward_inbox
+ WHERE session = :session AND mailbox IS NULL AND (:all OR expires_at IS NULL OR expires_at > :now)
+ ORDER BY seq DESC LIMIT :limit
+"""
+TOPICS: Final = """
+SELECT session, topic, count(*), total(expires_at <= :now), sum(length(CAST(frame AS BLOB)))
+  FROM _onceward_inbox WHERE mailbox IS NULL AND (:session IS NULL OR session = :session)
+ GROUP BY session, topic ORDER BY session, topic
+"""
+CURSORS: Final = (
+    "SELECT session, seq FROM _onceward_poll_cursors WHERE :session IS NULL OR session = :session"
+)
+
+
+class PolledRow(NamedTuple):
+    """A row that a poll reads."""
+
+    seq: int
+    sender: str
+    id: str
+    topic: str | None
+    frame: str
+    digest: bytes
+    received_at: Millis
+    expires_at: Millis | None
+    held: int
+    """Whether its lane is leased or backs off, so that a poll leaves it."""
+
+    def record(self) -> MessageRecord:
+        """Return the message as a record."""
+        return read_record(self.frame, self.received_at, sound=digest(self.frame) == self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """The request of a poll."""
+
+    session: str
+    topics: tuple[str, ...] | None = None
+    consume_skipped: bool = True
+    limit: int
+
+    def wants(self, row: PolledRow) -> bool:
+        """Return whether a message matches."""
+        if self.topics is None:
+            return True
+        return row.topic is not None and any(matches(pattern, row.topic) for pattern in self.topics)
+
+
+class ScanPosition(NamedTuple):
+    """How far a poll has read, and the first message it left, before which the cursor stays."""
+
+    looked_to: int | None = None
+    left: int | None = None
+
+
+class PollResult(NamedTuple):
+    """Messages found by one step of a poll, its move of the cursor, and how far it read."""
+
+    rows: list[PolledRow]
+    cursor_from: int
+    cursor_to: int
+    reach: ScanPosition
+    more: bool
+
+
+def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
+    """
+    Move a session's cursor and end the messages it passes.
+
+    Matching ones end processed, skipped ones dropped, late ones expired, all in
+    the caller's one commit before any is returned. The cursor stops before the
+    first leased or kept message.
+    """
+    cursor = _cursor(tx, wanted.session)
+    if mailboxes.paused(tx.rows):
+        return PollResult([], cursor, cursor, reach, more=False)
+    lanes.wake_due(tx)
+    after = cursor if reach.looked_to is None else reach.looked_to
+    looked = [PolledRow(*row) for row in tx.rows(NEXT, (after, wanted.session, SCAN))]
+    sorted_out = _sort(looked, wanted, tx.now)
+    for outcome, rows in sorted_out.ends.items():
+        inbox.end_unclaimed(tx, [row.seq for row in rows], outcome)
+    taken = sorted_out.ends["processed"]
+    through = len(looked) < SCAN and (not looked or sorted_out.reached == looked[-1].seq)
+    upto = int(tx.rows(NEWEST)[0][0]) if through else sorted_out.reached
+    left = reach.left or sorted_out.left
+    to = max(cursor, upto if left is None else min(upto, left - 1))
+    if to != cursor:
+        tx.run(MOVE, (wanted.session, to, tx.now))
+    return PollResult(
+        taken, cursor, to, ScanPosition(upto, left), more=not through and len(taken) < wanted.limit
+    )
+
+
+@dataclass(slots=True)
+class _SortedRows:
+    """Messages by how they end, the first that does not, and the last sequence read."""
+
+    ends: dict[Outcome, list[PolledRow]]
+    left: int | None = None
+    reached: int = 0
+
+
+def _sort(looked: list[PolledRow], wanted: Poll, now: Millis) -> _SortedRows:
+    found = _SortedRows({"processed": [], "dropped": [], "expired": []})
+    for row in looked:
+        if len(found.ends["processed"]) == wanted.limit:
+            break
+        found.reached = row.seq
+        fits = wanted.wants(row)
+        if row.held or (not fits and not wanted.consume_skipped):
+            found.left = found.left or row.seq
+        elif row.expires_at is not None and row.expires_at <= now:
+            found.ends["expired"].append(row)
+        else:
+            found.ends["processed" if fits else "dropped"].append(row)
+    return found
+
+
+def _cursor(tx: StoreTransaction, session: str) -> int:
+    found = tx.rows(CURSOR, (session,))
+    return int(found[0][0]) if found else 0
+
+
+def tail(
+    rows: Rows, session: str, limit: int, *, include_expired: bool, now: Millis
+) -> list[MessageRecord]:
+    """Return the newest messages of a session, oldest first; move no cursor."""
+    found = rows(TAIL, {"session": session, "limit": limit, "all": include_expired, "now": now})
+    return [
+        read_record(frame, at, sound=digest(frame) == seen) for frame, seen, at in reversed(found)
+    ]
+
+
+def status(rows: Rows, session: str | None, *, now: Millis) -> dict[str, dict[str, Any]]:
+    """Return by session: messages, expired ones, counts by topic, bytes, and the cursor."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, topic, messages, expired, size in rows(TOPICS, {"session": session, "now": now}):
+        one = found.setdefault(name, _empty())
+        one["messages"] += messages
+        one["expired"] += round(expired)
+        one["topics"][topic or ""] = messages
+        one["bytes"] += size
+    for name, seq in rows(CURSORS, {"session": session}):
+        found.setdefault(name, _empty())["cursor"] = seq
+    return found
+
+
+def _empty() -> dict[str, Any]:
+    return {"messages": 0, "expired": 0, "topics": {}, "bytes": 0, "cursor": 0}

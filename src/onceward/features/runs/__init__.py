@@ -1,0 +1,1 @@
+"""Sessions that collect messages into runs, in five modes."""

@@ -1,0 +1,300 @@
+"""The run that a session's handler is given, and its async face."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
+
+from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
+from onceward.core.handle.context import AsyncTransaction, reply_options
+from onceward.core.handle.invoke import run_coroutine
+from onceward.core.handle.message import AsyncMessage, Message, ReceivedMessage
+from onceward.core.requests.results import task
+from onceward.core.send.block import Transaction
+from onceward.core.send.outbox import OutgoingMessage
+from onceward.core.send.sender import Sender
+from onceward.errors import RunAborted
+from onceward.features.runs.runs import EarlierRun, Summary
+from onceward.features.runs.scheduler import ReadMessage, StartedRun
+from onceward.message.send_options import PublishOptions, SendOptions, parse_options
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import QueueMode
+
+T = TypeVar("T")
+M = TypeVar("M", bound=ReceivedMessage[Any])
+
+
+class Holder(Protocol):
+    """Keeps the run's lease and commits for it."""
+
+    def checkpoint(self, partial: Any) -> None:
+        """Commit partial output and what was sent so far."""
+        ...
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Commit work of the run at once."""
+        ...
+
+    def more(self) -> list[ReadMessage]:
+        """Bind the waiting messages to the run."""
+        ...
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was ended from outside."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousRun(Generic[M]):
+    """The run of this session just before this one, if it did not come to a good end."""
+
+    id: str
+    state: Literal["aborted", "failed"]
+    """Whether it was ended from outside, or failed and is tried again."""
+    cause: str
+    partial: Any
+    """Newest output stored by ``checkpoint`` since the last run that ended well or for good."""
+    event_ids: tuple[str, ...]
+    """The ids of its messages, in order."""
+    messages: tuple[M, ...]
+    """Those of them that are in this run, too; they are the first ones."""
+    delivered: bool
+    """Whether its messages count as delivered, so that they are not in this run."""
+
+
+class RunFields(Generic[M]):
+    """The fields of a run; ``Run`` and ``AsyncRun`` add the verbs."""
+
+    def __init__(self, started: StartedRun, messages: list[M]) -> None:
+        self.id: str = started.run.id
+        """Names the run everywhere; another attempt at the same messages is another run."""
+        self.session: str = started.run.session
+        """Session that is served."""
+        self.mode: QueueMode = started.run.mode
+        """The mode that its messages were chosen by."""
+        self.messages: list[M] = messages
+        """Distinct messages in order; the last one is the current one."""
+        self.metadata: dict[str, Any] = started.metadata
+        """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
+        self.summary: Summary | None = started.summary
+        """Messages that a full queue dropped since the last run; belongs before the messages."""
+        self.previous: PreviousRun[M] | None = _previous(started.before, messages)
+        """The run before this one, if it was aborted, or failed and is tried again."""
+
+    def __repr__(self) -> str:
+        """Name the run without its messages."""
+        count = len(self.messages)
+        return f"<{type(self).__name__} {self.id} of {self.session}: {self.mode}, {count} messages>"
+
+    @property
+    def message(self) -> M:
+        """Return the current message."""
+        return self.messages[-1]
+
+
+def _previous(before: EarlierRun | None, messages: list[M]) -> PreviousRun[M] | None:
+    if before is None:
+        return None
+    return PreviousRun(
+        before.id,
+        cast("Literal['aborted', 'failed']", before.state),
+        before.cause,
+        before.partial,
+        before.event_ids,
+        tuple(each for each in messages if each.id in before.event_ids),
+        before.consumed,
+    )
+
+
+class Run(RunFields[Message[Any]]):
+    """
+    One call of a session's handler.
+
+    Its messages are committed with the next ``checkpoint`` or with its end,
+    never after the run was ended from outside. Slow work holds no lock.
+    """
+
+    def __init__(self, started: StartedRun, *, sender: Sender, holder: Holder) -> None:
+        super().__init__(started, _messages(started.messages))
+        self._started, self._sender, self._holder = started, sender, holder
+        self._drafts: list[OutgoingMessage] = []
+        self._answered: set[str] = set()
+        self._at_end_work: list[Callable[[Transaction], object]] = []
+
+    @property
+    def cancelled(self) -> bool:
+        """
+        Return whether the run was ended from outside: its effects are not committed.
+
+        Return from the handler at once then. Under ``run_until_idle``, where no
+        thread looks for it, each look asks the file.
+        """
+        return self._holder.cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """Raise RunAborted once the run was ended from outside; call it in long work."""
+        if self.cancelled:
+            msg = (
+                f"run {self.id} of session {self.session!r} was ended from outside: return at once"
+            )
+            raise RunAborted(msg)
+
+    def checkpoint(self, partial: object) -> None:
+        """
+        Commit partial output, and with it everything that was sent so far.
+
+        It is what an aborted run leaves behind.
+
+        Raises:
+            RunAborted: the run was ended from outside; nothing was written.
+            InvalidMessage: the output cannot be written as JSON; nothing was written.
+
+        """
+        self._holder.checkpoint(partial)
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """
+        Run *work* on a transaction and commit it at once; it may be run again.
+
+        Raises:
+            RunAborted: the run was ended from outside; nothing was written.
+
+        """
+        return self._holder.write(work)
+
+    def at_end(self, work: Callable[[Transaction], object]) -> None:
+        """Run *work* in the transaction that ends the run well; it may be run again."""
+        self._at_end_work.append(work)
+
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+        """Send a message with the next checkpoint or the run's end; return its id."""
+        options.setdefault("causation_id", self.message.id)
+        options.setdefault("hops", self.message.frame.hops + 1)
+        return self._add(self._sender.compose(self.session, to, body, parse_options(options)))
+
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
+        """Send to every peer that subscribed to *topic*, as ``send`` does; return the ids."""
+        named: SendOptions = {**options, "topic": topic}
+        return [self.send(peer, body, **named) for peer in self._sender.subscribers(topic)]
+
+    def reply(
+        self,
+        body: object,
+        *,
+        to: ReceivedMessage[Any] | None = None,
+        **options: Unpack[SendOptions],
+    ) -> str:
+        """Answer the current message, or *to*, as ``send`` does; return the id."""
+        name, named = reply_options((to or self.message).frame, options)
+        return self._add(self._sender.compose(self.session, name, body, named))
+
+    def dispatch(
+        self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
+    ) -> str:
+        """
+        Give another agent a task in a session of its own, as ``send`` does; return the dispatch id.
+
+        However it ends there, a ``worker_result`` with that id comes into this session, once.
+        """
+        options.setdefault("causation_id", self.message.id)
+        options.setdefault("hops", self.message.frame.hops + 1)
+        return self._add(
+            task(self._sender, self.session, to, body, session=session, options=options)
+        )
+
+    def inbox(self) -> list[Message[Any]]:
+        """
+        Take the messages that came meanwhile into this run; they end with it.
+
+        ``steer`` with ``inject`` leaves new messages to this call instead of ending
+        the run. Raises RunAborted.
+        """
+        fresh = _messages(self._holder.more())
+        self.messages += fresh
+        return fresh
+
+    def _add(self, draft: OutgoingMessage) -> str:
+        self._drafts.append(draft)
+        if draft.in_reply_to is not None:
+            self._answered.add(draft.in_reply_to)
+        return draft.id
+
+
+def _messages(found: Sequence[ReadMessage]) -> list[Message[Any]]:
+    return [Message(leased, frame, body, None) for leased, frame, body in found]
+
+
+class AsyncRun(RunFields[AsyncMessage[Any]], AsyncFace[Run]):
+    """
+    One call of a session's ``async def`` handler; see ``Run``.
+
+    A run that is ended from outside has its handler cancelled.
+    """
+
+    def __init__(self, run: Run, on_worker: OnWorker) -> None:
+        worker = WorkerThread(on_worker)
+        AsyncFace.__init__(self, run, worker)
+        messages = [AsyncMessage(message, worker) for message in run.messages]
+        RunFields.__init__(self, run._started, messages)
+
+    @property
+    def cancelled(self) -> bool:
+        """Return whether the run was ended from outside."""
+        return self._plain.cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """Raise RunAborted once the run was ended from outside."""
+        self._plain.raise_if_cancelled()
+
+    checkpoint = awaitable(Run.checkpoint)
+    send = awaitable(Run.send)
+    publish = awaitable(Run.publish)
+    reply = awaitable(Run.reply)
+    dispatch = awaitable(Run.dispatch)
+
+    async def write(self, work: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
+        """
+        Run the coroutine function *work* on a transaction and commit it at once.
+
+        It may be run again, and holds the file's write lock: await its
+        transaction and nothing else of this file.
+
+        Raises:
+            RunAborted: the run was ended from outside; nothing was written.
+
+        """
+        on_thread = _on_loop(work)
+        return await self._off_loop.call(lambda: self._plain.write(on_thread))
+
+    def at_end(self, work: Callable[[AsyncTransaction], Awaitable[object]]) -> None:
+        """
+        Run the coroutine function *work* in the transaction that ends the run well.
+
+        It may be run again, and holds the file's write lock: await its
+        transaction and nothing else of this file.
+        """
+        self._plain.at_end(_on_loop(work))
+
+    async def inbox(self) -> list[AsyncMessage[Any]]:
+        """Take the messages that came meanwhile into this run; see ``Run.inbox``."""
+        off_loop = self._off_loop
+        fresh = [AsyncMessage(each, off_loop) for each in await off_loop.call(self._plain.inbox)]
+        self.messages += fresh
+        return fresh
+
+
+def _on_loop(work: Callable[[AsyncTransaction], Awaitable[T]]) -> Callable[[Transaction], T]:
+    """Return *work* as a function for the committing thread; its coroutine runs on this loop."""
+    from asyncio import get_running_loop  # noqa: PLC0415 - async handlers only
+
+    loop = get_running_loop()
+
+    def on_thread(tx: Transaction) -> T:
+        def start(on_worker: OnWorker) -> Awaitable[T]:
+            return work(AsyncTransaction(tx, WorkerThread(on_worker)))
+
+        found: T = run_coroutine(start, loop, lambda _: None)
+        return found
+
+    return on_thread

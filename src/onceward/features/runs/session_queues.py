@@ -1,0 +1,440 @@
+"""
+Store the queues of sessions with runs: waiting messages, settings, and drops.
+
+A session's queue is a lane of its own, without a sender: messages move into it
+from the lanes they arrived in, all of the session in the order of arrival.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from onceward.core.engine.counters import bump
+from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.lanes import Lease
+from onceward.errors import InvalidArgument
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
+from onceward.message.quoting import quoted
+from onceward.message.vocabulary import QueueMode
+
+RANK: Final = 2
+FAIR_AMONG: Final = 256
+"""Sessions, those with the oldest messages, among which slots are given in turn."""
+LANES_MAX: Final = 200
+"""Lanes that one pass takes messages from."""
+ALL: Final = 10_000
+"""Most messages of one run."""
+MOST: Final = 2**63 - 1
+SEQ: Final = attrgetter("seq")
+
+REGISTER: Final = """
+INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject,
+                                        allow_override_from)
+VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :allow_override_from)
+ON CONFLICT (pattern) DO UPDATE
+   SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap,
+       overflow = excluded.overflow, aborted = excluded.aborted, inject = excluded.inject,
+       allow_override_from = excluded.allow_override_from
+"""
+OPEN_UNDER: Final = (
+    "SELECT session FROM _onceward_runs WHERE state = 'open' AND session GLOB ? LIMIT 1"
+)
+DECLARED: Final = """
+SELECT mode, debounce_for, cap, overflow, aborted, inject FROM _onceward_session_handlers AS h
+ WHERE :session GLOB h.pattern
+ ORDER BY h.pattern <> :session, length(h.pattern) DESC, h.pattern LIMIT 1
+"""
+UNREGISTER: Final = "DELETE FROM _onceward_session_handlers WHERE pattern = ?"
+OURS: Final = """
+EXISTS (SELECT 1 FROM json_each(:patterns) AS h
+         WHERE coalesce(l.session, (SELECT b.session FROM _onceward_inbox AS b
+                                     WHERE b.seq = l.head_seq)) GLOB h.value)
+"""
+OTHERS: Final = """
+SELECT min(b.seq)
+  FROM json_each(?) AS j
+  JOIN _onceward_inbox AS b ON b.seq = j.value
+ WHERE NOT EXISTS (SELECT 1 FROM json_each(?) AS h WHERE b.session GLOB h.value)
+"""
+GOES_ON: Final = """
+NOT EXISTS (SELECT 1
+              FROM _onceward_session_queues AS q
+             WHERE q.session = l.session AND q.paused_at IS NOT NULL)
+"""
+# A plus before the sender keeps the planner on the index of ready lanes, here and below.
+AGENDA: Final = f"""
+SELECT (SELECT paused_at FROM _onceward_file_info),
+       EXISTS (SELECT 1
+                 FROM _onceward_lanes AS l
+                WHERE head_seq IS NOT NULL AND due_at IS NULL AND +sender IS NOT NULL AND {OURS}),
+       EXISTS (SELECT 1
+                 FROM _onceward_lanes AS l
+                WHERE head_seq IS NOT NULL
+                  AND due_at IS NULL
+                  AND +sender IS NULL
+                  AND {OURS}
+                  AND {GOES_ON}),
+       (SELECT due_at
+          FROM _onceward_lanes AS l
+         WHERE due_at IS NOT NULL AND {OURS}
+         ORDER BY due_at LIMIT 1)
+"""
+SOURCES: Final = f"""
+SELECT l.lane_id, l.head_seq, l.session IS NULL FROM _onceward_lanes AS l
+ WHERE l.head_seq IS NOT NULL
+   AND l.due_at IS NULL
+   AND l.owner IS NULL
+   AND +l.sender IS NOT NULL
+   AND {OURS}
+ ORDER BY l.head_seq LIMIT :limit
+"""
+ARRIVED: Final = f"""
+SELECT seq, session, lane_id, type, rank, sender, id,
+       CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending' AND seq <= ?
+ ORDER BY seq LIMIT ?
+"""
+MOVE: Final = """
+UPDATE _onceward_inbox
+   SET lane_id = ?
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+"""
+HEADS: Final = """
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT value FROM json_each(?))
+"""
+# A session is in line since its head came, or since its last run ended: the longest wait is first.
+READY: Final = f"""
+SELECT w.lane_id, w.session, w.token
+  FROM (SELECT l.lane_id, l.session, l.token, l.head_seq
+          FROM _onceward_lanes AS l
+         WHERE l.head_seq IS NOT NULL
+           AND l.due_at IS NULL
+           AND l.owner IS NULL
+           AND +l.sender IS NULL
+           AND {OURS}
+           AND {GOES_ON}
+         ORDER BY l.head_seq LIMIT {FAIR_AMONG}) AS w
+  LEFT JOIN _onceward_inbox AS b ON b.seq = w.head_seq
+  LEFT JOIN _onceward_runs AS r ON r.seq = (SELECT max(seq)
+                                              FROM _onceward_runs
+                                             WHERE session = w.session)
+ ORDER BY max(b.received_at, coalesce(r.ended_at, 0)), coalesce(r.seq, 0), w.head_seq
+ LIMIT :limit
+"""
+OPEN: Final = """
+INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (NULL, ?1, ?2, ?1)
+ON CONFLICT (name, rank) WHERE sender IS NULL DO UPDATE SET session = excluded.session
+RETURNING lane_id
+"""
+LANE: Final = """
+SELECT lane_id, token, owner, due_at
+  FROM _onceward_lanes
+ WHERE sender IS NULL AND name = ? AND rank = 2
+"""
+DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
+HURRY: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
+QUEUE: Final = """
+SELECT mode, debounce_for, cap, overflow, aborted, inject, waiting_since_at, arrived_at, retry_at,
+       paused_at, reordered, next_mode
+  FROM _onceward_session_queues WHERE session = ?
+"""
+ARRIVE: Final = """
+INSERT INTO _onceward_session_queues (session, waiting_since_at, arrived_at)
+VALUES (:session, :now, :now)
+ON CONFLICT (session) DO UPDATE
+   SET waiting_since_at = coalesce(waiting_since_at, :now), arrived_at = :now
+"""
+KNOW: Final = (
+    "INSERT INTO _onceward_session_queues (session) VALUES (?) ON CONFLICT (session) DO NOTHING"
+)
+BEGUN: Final = """
+UPDATE _onceward_session_queues
+   SET waiting_since_at = CASE WHEN :more THEN waiting_since_at END, retry_at = NULL,
+       reordered = reordered AND :more, next_mode = CASE WHEN :more THEN next_mode END
+ WHERE session = :session
+"""
+REST: Final = "UPDATE _onceward_session_queues SET retry_at = ? WHERE session = ?"
+STEER: Final = """
+UPDATE _onceward_session_queues
+   SET next_mode = ?, retry_at = NULL, waiting_since_at = NULL
+ WHERE session = ?
+"""
+PAUSE: Final = (
+    "UPDATE _onceward_session_queues SET paused_at = coalesce(paused_at, ?) WHERE session = ?"
+)
+RESUME: Final = "UPDATE _onceward_session_queues SET paused_at = NULL WHERE session = ?"
+SET: Final = """
+UPDATE _onceward_session_queues
+   SET mode = :mode, debounce_for = :debounce_for, cap = :cap, overflow = :overflow,
+       aborted = :aborted, inject = :inject
+ WHERE session = :session
+"""
+COLUMNS: Final = "seq, sender, id, session, frame, digest, expires_at, attempts, received_at"
+NEXT: Final = f"""
+SELECT {COLUMNS}
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL
+ ORDER BY seq LIMIT ?
+"""
+NEXT_PLACED: Final = f"""
+SELECT {COLUMNS}
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL
+ ORDER BY coalesce(position, seq), seq LIMIT ?
+"""
+OF_SEQS: Final = f"""
+SELECT {COLUMNS}
+  FROM _onceward_inbox
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+ ORDER BY coalesce(position, seq)
+"""
+HELD: Final = f"""
+SELECT count(*), coalesce(sum(rank = 0 OR type = '{WORKER_RESULT}'), 0)
+  FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL
+"""
+OLDEST: Final = f"""
+SELECT seq FROM _onceward_inbox
+ WHERE lane_id = ?
+   AND state = 'pending'
+   AND run_seq IS NULL
+   AND rank <> 0
+   AND type <> '{WORKER_RESULT}'
+ ORDER BY coalesce(position, seq) LIMIT ?
+"""
+OF_QUEUE: Final = (
+    "UPDATE _onceward_dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
+)
+DROPPED: Final = """
+INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropped_at)
+VALUES (?, ?, ?, 'queue', ?, ?, ?, ?)
+"""
+PLACE: Final = """
+UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL
+"""
+REORDERED: Final = "UPDATE _onceward_session_queues SET reordered = 1 WHERE session = ?"
+
+
+Change = Callable[[StoreTransaction], object]
+"""One write to a session's row."""
+
+
+class NewMessage(NamedTuple):
+    """A message that is in no queue yet."""
+
+    seq: int
+    session: str
+    lane_id: int
+    type: str
+    rank: int
+    sender: str
+    id: str
+    frame: str
+    """Its frame if that may ask for a mode, else empty."""
+
+    @property
+    def protected(self) -> bool:
+        """Whether no full queue may drop it."""
+        return self.rank == 0 or self.type == WORKER_RESULT
+
+
+class Queue(NamedTuple):
+    """The policy and state of one session's queue."""
+
+    policy: QueuePolicy
+    waits: WaitTimes
+    rest_at: Millis | None
+    paused: bool
+    reordered: bool
+    next_mode: QueueMode | None
+    """Mode of the next run, where a message has asked for it."""
+
+
+def look_up(tx: StoreTransaction, session: str, declared: QueuePolicy) -> Queue:
+    """Return a session's queue; what it does not set itself is as *declared*."""
+    rows = tx.rows(QUEUE, (session,))
+    if not rows:
+        return Queue(declared, WaitTimes(), None, paused=False, reordered=False, next_mode=None)
+    *own, since_at, arrived_at, rest_at, paused_at, reordered, next_mode = rows[0]
+    return Queue(
+        declared.merged(**_policy_fields(own)),
+        WaitTimes(since_at, arrived_at),
+        rest_at,
+        paused=paused_at is not None,
+        reordered=bool(reordered),
+        next_mode=next_mode,
+    )
+
+
+def _policy_fields(row: Sequence[Any]) -> dict[str, Any]:
+    """Return the first columns of a queue's or handler's row as fields of a policy."""
+    *rest, inject = row
+    fields = ("mode", "debounce_for", "cap", "overflow", "aborted")
+    return dict(zip(fields, rest, strict=True)) | {
+        "inject": None if inject is None else bool(inject)
+    }
+
+
+def declared(tx: StoreTransaction, session: str) -> QueuePolicy:
+    """Return the policy that a session's handler was declared with; defaults without one."""
+    rows = tx.rows(DECLARED, {"session": session})
+    return QueuePolicy(**_policy_fields(rows[0])) if rows else QueuePolicy()
+
+
+def register(
+    tx: StoreTransaction, pattern: str, policy: QueuePolicy, allow_override_from: Sequence[str]
+) -> None:
+    """
+    Serve sessions of a pattern by runs from now on, in all processes.
+
+    No worker and no reader takes their messages then.
+    """
+    named = {
+        name: getattr(policy, name)
+        for name in ("mode", "debounce_for", "cap", "overflow", "aborted")
+    }
+    tx.run(
+        REGISTER,
+        named
+        | {
+            "pattern": pattern,
+            "inject": int(policy.inject),
+            "allow_override_from": json.dumps(list(allow_override_from)),
+        },
+    )
+
+
+def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage]:
+    """
+    Return messages of sessions with runs that are in no queue yet, by arrival.
+
+    About *limit* messages at most; stops at the first truncated lane, so that
+    arrival order is kept.
+    """
+    sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
+    upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else MOST
+    found: list[NewMessage] = []
+    for lane_id, head, shared in sources[:LANES_MAX]:
+        if len(found) >= limit:  # of what is left, only what came before the last of these counts
+            found = sorted(found, key=SEQ)[:limit]
+            upto = min(upto, found[-1].seq)
+        if head > upto:
+            break
+        rows = tx.rows(ARRIVED, (lane_id, upto, limit))
+        if len(rows) == limit:
+            upto = min(upto, rows[-1][0])
+        if shared:
+            rows = _before_others(tx, rows, patterns)
+        found += map(NewMessage._make, rows)
+    found = [each for each in found if each.seq <= upto]
+    return sorted(found, key=SEQ)[:limit]
+
+
+def _before_others(
+    tx: StoreTransaction, rows: list[tuple[Any, ...]], patterns: str
+) -> list[tuple[Any, ...]]:
+    """Return the rows before the first that is of a session without runs."""
+    [(first,)] = tx.rows(OTHERS, (json.dumps([row[0] for row in rows]), patterns))
+    return rows if first is None else [row for row in rows if row[0] < first]
+
+
+def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> int:
+    """Move arrivals to the end of their session's queue; return the queue's lane."""
+    [(lane_id,)] = tx.rows(OPEN, (session, RANK))
+    tx.run(ARRIVE, {"session": session, "now": tx.now})
+    tx.run(MOVE, (lane_id, json.dumps([each.seq for each in fresh])))
+    tx.run(HEADS, (json.dumps([lane_id, *{each.lane_id for each in fresh}]),))
+    return int(lane_id)
+
+
+def update_head(tx: StoreTransaction, lane_id: int) -> None:
+    """Update a lane's head after some of its messages ended."""
+    tx.run(HEADS, (json.dumps([lane_id]),))
+
+
+def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, str, int]]:
+    """Return (lane, session, token) of queues that may be served, the longest waiting first."""
+    rows = tx.rows(READY, {"patterns": patterns, "limit": limit})
+    return [(lane_id, name, token) for lane_id, name, token in rows]
+
+
+def waiting(tx: StoreTransaction, held: Lease, limit: int, *, placed: bool) -> list[LeasedMessage]:
+    """Return the first messages of a queue, as if each was leased so for its next attempt."""
+    return _read(tx.rows(NEXT_PLACED if placed else NEXT, (held.lane_id, limit)), held)
+
+
+def of_seqs(tx: StoreTransaction, seqs: Iterable[int], held: Lease) -> list[LeasedMessage]:
+    """Return a run's messages that still wait, as of the attempt counted when they were bound."""
+    return _read(tx.rows(OF_SEQS, (json.dumps(list(seqs)),)), held, counted=True)
+
+
+def _read(
+    rows: list[tuple[Any, ...]], held: Lease, *, counted: bool = False
+) -> list[LeasedMessage]:
+    return [
+        LeasedMessage(
+            held,
+            seq,
+            sender,
+            message_id,
+            session,
+            frame,
+            digest,
+            expires_at,
+            attempts + (not counted),
+            at,
+        )
+        for seq, sender, message_id, session, frame, digest, expires_at, attempts, at in rows
+    ]
+
+
+def counts(tx: StoreTransaction, lane_id: int) -> tuple[int, int]:
+    """Return how many messages wait in a queue, and how many of them are protected."""
+    [(count, protected)] = tx.rows(HELD, (lane_id,))
+    return int(count), int(protected)
+
+
+def record_drops(
+    tx: StoreTransaction, session: str, policy: str, dropped: Sequence[tuple[LeasedMessage, str]]
+) -> None:
+    """Record messages that a full queue dropped, with a line of each for the next summary."""
+    rows = [
+        (each.id, each.sender, session, session, policy, line, tx.now) for each, line in dropped
+    ]
+    tx.many(DROPPED, rows)
+    bump(tx, dropped_by_policy=len(rows))
+
+
+def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]:
+    """
+    Move waiting messages to the front in the order of *ids*; return the new order of all.
+
+    Raises:
+        InvalidArgument: one of them does not wait in this queue.
+
+    """
+    found = tx.rows(LANE, (session,))
+    unheld = [Lease(row[0], 0, "", isolate=False) for row in found]
+    listed = waiting(tx, unheld[0], -1, placed=True) if unheld else []
+    by_id = {each.id: each for each in listed}
+    missing = [each for each in ids if each not in by_id]
+    if missing or len(set(ids)) != len(ids):
+        named = ", ".join(map(quoted, missing or ids))
+        msg = f"not waiting in the queue of {session!r}, or named twice: {named}"
+        raise InvalidArgument(msg)
+    chosen = [by_id[each] for each in ids] + [each for each in listed if each.id not in set(ids)]
+    tx.many(
+        PLACE,
+        list(zip(sorted(each.seq for each in listed), (each.seq for each in chosen), strict=True)),
+    )
+    tx.run(REORDERED, (session,))
+    return [each.id for each in chosen]

@@ -1,0 +1,210 @@
+"""The schedules of one file: messages that are sent again and again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from functools import partial
+from typing import Any, Final, Unpack
+
+from onceward.core.send.sender import Sender
+from onceward.errors import InvalidArgument
+from onceward.features.schedules import schedules
+from onceward.features.schedules.scheduler import Scheduler
+from onceward.features.schedules.schedules import Schedule, ScheduledMessage
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction
+from onceward.message.body import encode
+from onceward.message.clock import Millis
+from onceward.message.dates import check_policies, make_rule, schedule_name
+from onceward.message.log import log
+from onceward.message.names import DEFAULT_SESSION, refuse_options
+from onceward.message.quoting import quoted
+from onceward.message.send_options import ScheduleOptions
+from onceward.message.times import Point, Span, point, seconds
+from onceward.message.vocabulary import Missed, Overlap
+
+NO_BODY: Final = object()
+
+
+class Schedules:
+    """
+    Schedules of this file: each sends a message at its dates, once, whatever happens.
+
+    A date's message and the schedule's next date are one commit, by whichever
+    process of the file is first. Nothing is sent while no process has the file
+    open with engines, or while it is paused; *missed* says what follows.
+    """
+
+    def __init__(self, db: Database, sender: Sender, declared: Collection[str] = ()) -> None:
+        self._db, self._scheduler, self._declared = db, Scheduler(db, sender), declared
+
+    def add(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Span | None = None,
+        timezone: str | None = None,
+        to: str | None = None,
+        body: object = NO_BODY,
+        session: str | None = None,
+        missed: Missed = "one",
+        overlap: Overlap = "queue",
+        start_at: Point | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """
+        Send a message at the dates of *cron*, in *timezone* (UTC), or *every* span.
+
+        It goes to this agent itself by default, and without a *body* it is a ``Tick``.
+        Its headers ``schedule`` and ``scheduledat`` say which date it stands for. Without
+        *session* and ``ordering_key`` its messages have a lane of their own: other messages
+        do not wait for them. *overlap* ``skip`` sends none while the last one is unfinished. The
+        first date is *start_at*, or the next one by *cron*, or one span from now. Adding
+        the same schedule again changes nothing, and loses no date that passed; another
+        definition under its name replaces it, and a pause stays.
+
+        Raises:
+            InvalidArgument, InvalidMessage: the rule, name or message breaks its rules.
+            UnknownRecipient: no agent is called *to*.
+
+        """
+        rule = make_rule(every, cron, timezone)
+        check_policies(missed, overlap)
+        now = self._db.clock.now()
+        first = now if start_at is None else point("start_at", start_at)
+        if session is None:
+            options = _in_own_lane(schedule_name(name), options)
+        media, text, kept = _content(body, options)
+        made = ScheduledMessage(
+            name=schedule_name(name),
+            every=rule.every,
+            cron=rule.cron,
+            timezone=rule.timezone,
+            missed=missed,
+            overlap=overlap,
+            recipient=self._db.agent if to is None else to,
+            session=DEFAULT_SESSION if session is None else session,
+            media=media,
+            body=text,
+            options=kept,
+            origin="declared" if name in self._declared else "added",
+            next_at=rule.after(now if start_at is None else max(first - 1, now), date=first),
+            unsent=None,
+            seen_at=now,
+        )
+        self._scheduler.check(made, now)  # what cannot be sent is refused now
+        return self._put(made, None if start_at is None else first)
+
+    def list(self) -> list[Schedule]:
+        """Return all schedules, by name."""
+        return [Schedule(*row) for row in self._db.read(schedules.LIST, (None,))]
+
+    def get(self, name: str) -> Schedule | None:
+        """Return one schedule; None where there is none of this name."""
+        return next((Schedule(*row) for row in self._db.read(schedules.LIST, (name,))), None)
+
+    def remove(self, name: str) -> bool:
+        """Remove a schedule; what it has sent stays. Say whether there was one."""
+        return self._db.write(lambda tx: tx.run(schedules.REMOVE, (name,))) > 0
+
+    def pause(self, name: str) -> bool:
+        """
+        Send nothing at the dates of a schedule from now on; say whether that is a change.
+
+        It stays paused until ``resume``, also where the agent's code declares it.
+        """
+        return self._db.write(partial(_pause, name=name))
+
+    def resume(self, name: str) -> bool:
+        """Go on with the next date, none of the pause's; say whether that is a change."""
+        changed = self._db.write(partial(_resume, name=name, now=self._db.clock.now()))
+        self._db.notifier.notify("out")
+        return changed
+
+    def run_now(self, name: str) -> str:
+        """Send a schedule's message at once, beside its dates; return its id."""
+        return self._db.write(partial(self._run_now, name=name))
+
+    def _pause_undeclared(self) -> None:
+        """Pause the schedules that the agent's code once declared and declares no longer."""
+        declared = json.dumps(sorted(self._declared))
+        for (name,) in self._db.read(schedules.UNDECLARED, (declared,)):
+            if self._db.write(partial(_withdraw, name=name)):
+                of_schedule = log.bind(agent=self._db.agent, schedule=name)
+                of_schedule.warning("schedule paused: the agent's code declares it no longer")
+
+    def _run_now(self, tx: StoreTransaction, name: str) -> str:
+        found = schedules.find(tx, name)
+        if found is None:
+            msg = f"there is no schedule {quoted(name)}: onceward schedules ls names them"
+            raise InvalidArgument(msg)
+        return self._scheduler.send_now(tx, found)
+
+    def _put(self, made: ScheduledMessage, first: Millis | None) -> Schedule:
+        """Store a schedule; a known one with the same definition is left as it is."""
+        known = [ScheduledMessage(*row) for row in self._db.read(schedules.ONE, (made.name,))]
+        if not (known and known[0].is_like(made) and _keeps_date(known[0], made, first)):
+            self._db.write(partial(_put, made=made, first=first))
+            self._db.notifier.notify("out")
+        [row] = self._db.read(schedules.LIST, (made.name,))
+        return Schedule(*row)
+
+
+def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) -> None:
+    known = schedules.find(tx, made.name)
+    if known is not None and _keeps_date(known, made, first):
+        made = made._replace(next_at=known.next_at, unsent=known.unsent)
+    tx.run(schedules.PUT, {**made._asdict(), "now": tx.now})
+
+
+def _keeps_date(known: ScheduledMessage, made: ScheduledMessage, first: Millis | None) -> bool:
+    """Return whether the next date of a known schedule is one of *made*, from *first* on."""
+    if known.rule != made.rule:
+        return False
+    if first is None:
+        return True
+    date = known.next_at
+    # A date after the first possible one is kept where the clock was set back: those are sent.
+    reached = date <= made.next_at or made.next_at <= (known.last_at or 0)
+    return first <= date and reached and date == made.rule.until(date, date=first)
+
+
+def _pause(tx: StoreTransaction, *, name: str) -> bool:
+    return tx.run(schedules.PAUSE, {"name": name, "now": tx.now}) > 0
+
+
+def _withdraw(tx: StoreTransaction, *, name: str) -> bool:
+    return tx.run(schedules.WITHDRAW, {"name": name, "now": tx.now}) > 0
+
+
+def _resume(tx: StoreTransaction, *, name: str, now: Millis) -> bool:
+    found = schedules.find(tx, name)
+    if found is None:
+        return False
+    next_at = found.rule.first(found.unsent_dates, now)
+    fields = {"name": name, "next_at": next_at, "seen_at": now}
+    return tx.run(schedules.RESUME, fields) > 0
+
+
+def _in_own_lane(name: str, options: ScheduleOptions) -> ScheduleOptions:
+    """Return options whose messages wait for no others; an ordering key of the caller's stays."""
+    if options.get("ordering_key") is not None:
+        return options
+    return {**options, "ordering_key": f"schedule.{name}"}
+
+
+def _content(body: object, options: ScheduleOptions) -> tuple[str | None, str | None, str]:
+    """Return media type and text of a body, and the options, as they are stored."""
+    unknown = options.keys() - ScheduleOptions.__annotations__.keys()
+    if unknown:
+        refuse_options("a schedule", unknown, ScheduleOptions.__annotations__)
+    kept: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if "ttl" in kept:
+        kept["ttl"] = seconds("ttl", kept["ttl"])
+    payload = None if body is NO_BODY else encode(body)
+    if payload is not None:
+        kept.setdefault("type", payload.type)
+    text = json.dumps(kept, sort_keys=True, ensure_ascii=False)
+    return (None, None, text) if payload is None else (payload.media, payload.text, text)

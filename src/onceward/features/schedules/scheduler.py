@@ -1,0 +1,142 @@
+"""Send the messages of schedules, each in one commit with the schedule's next date."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, Final
+
+from onceward.core.send.outbox import OutgoingMessage
+from onceward.core.send.sender import Sender
+from onceward.errors import OncewardError, StoreError
+from onceward.features.schedules import schedules
+from onceward.features.schedules.schedules import ScheduledMessage
+from onceward.features.schedules.tick import Tick
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction
+from onceward.message.body import BYTES, decode
+from onceward.message.clock import Millis
+from onceward.message.dates import Due, iso
+from onceward.message.log import log
+from onceward.message.send_options import MessageOptions
+
+AGAIN: Final = 10_000
+"""Milliseconds after which a message is tried again that the outbox did not take."""
+
+
+class Scheduler:
+    """
+    Sends what the schedules of one file have due.
+
+    Of several processes on the file one sends the message of a date: the date
+    is moved on in the same transaction, where it is still as it was read. Dates go by
+    the wall clock: the file's own time never steps back, and would stay ahead with it.
+    """
+
+    def __init__(self, db: Database, sender: Sender) -> None:
+        self._db, self._sender = db, sender
+
+    def run(self) -> None:
+        """Send what is due now; do nothing inside an open transaction, which may be undone."""
+        if self._db.writer.held:
+            return
+        now = self._db.clock.now()
+        for row in self._db.read(schedules.DUE, (now,)):
+            seen = ScheduledMessage(*row)
+            if seen.seen_at > now:
+                seen = self._step_back(seen, now)
+            if seen.next_at <= now:
+                self._send_due(seen, now)
+
+    def send_now(self, tx: StoreTransaction, schedule: ScheduledMessage) -> str:
+        """Send a schedule's message in the caller's transaction, at no date of its own."""
+        return self._add(tx, schedule, [self.compose(schedule, tx.now)], tx.now)
+
+    def _step_back(self, seen: ScheduledMessage, now: Millis) -> ScheduledMessage:
+        """Go back to the first date after a clock that was set back; a sent date stays sent."""
+        then = min(seen.next_at, seen.rule.first(seen.unsent_dates, now))
+        fields = {**seen._asdict(), "then": then, "now": now}
+        self._db.write(lambda tx: tx.run(schedules.STEP_BACK, fields))
+        return seen._replace(next_at=then, seen_at=now)
+
+    def _send_due(self, seen: ScheduledMessage, now: Millis) -> None:
+        """Send the messages of one schedule; one that cannot be sent holds up no other."""
+        try:
+            due = seen.rule.due(seen.unsent_dates, seen.next_at, now, seen.missed)
+            messages = [self.compose(seen, date) for date in due.dates]
+            self._db.write(partial(self._advance, seen=seen, messages=messages, due=due, now=now))
+        except StoreError:  # trouble of the file is none of this schedule
+            raise
+        except OncewardError as error:
+            log.failure(
+                "warning", "schedule waits", error, agent=self._db.agent, schedule=seen.name
+            )
+            self._db.write(partial(_put_off, seen=seen, now=now, error=str(error)))
+
+    def _advance(
+        self,
+        tx: StoreTransaction,
+        *,
+        seen: ScheduledMessage,
+        messages: list[OutgoingMessage],
+        due: Due,
+        now: Millis,
+    ) -> None:
+        if not schedules.advance(tx, seen, due, now) or not messages:
+            return
+        skips = seen.overlap == "skip"
+        waits_for = schedules.unfinished(tx, seen, self._db.agent) if skips else None
+        if waits_for is None:
+            self._add(tx, seen, messages, due.dates[-1])
+            return
+        tx.run(schedules.SKIP, {"name": seen.name, "date": due.dates[-1]})
+        tx.after_commit(partial(self._tell_skipped, seen.name, due.dates[-1], waits_for))
+
+    def _tell_skipped(self, name: str, date: Millis, waits_for: str) -> None:
+        of_message = log.bind(agent=self._db.agent, schedule=name, message_id=waits_for)
+        of_message.info("schedule skips a date: its last message is unfinished", date=iso(date))
+
+    def _add(
+        self,
+        tx: StoreTransaction,
+        schedule: ScheduledMessage,
+        messages: list[OutgoingMessage],
+        date: Millis,
+    ) -> str:
+        last = [self._sender.add(tx, each) for each in messages][-1]
+        fields = {"name": schedule.name, "count": len(messages), "date": date, "id": last}
+        tx.run(schedules.NOTE, fields)
+        return last
+
+    def compose(self, schedule: ScheduledMessage, date: Millis) -> OutgoingMessage:
+        """Return the message of one date; nothing is written, any SendError may be raised."""
+        return self._sender.compose(*_parts(schedule, date))
+
+    def check(self, schedule: ScheduledMessage, date: Millis) -> None:
+        """Raise SendError where the message of a date could not be sent."""
+        self._sender.check(*_parts(schedule, date))
+
+
+def _parts(schedule: ScheduledMessage, date: Millis) -> tuple[str, str, Any, MessageOptions]:
+    """Return session, recipient, body and options of the message of one date."""
+    options: dict[str, Any] = json.loads(schedule.options)
+    headers = {
+        **(options.get("headers") or {}),
+        "schedule": schedule.name,
+        "scheduledat": iso(date),
+    }
+    named = MessageOptions(**{**options, "headers": headers})  # type: ignore[typeddict-item]
+    return schedule.session, schedule.recipient, _body(schedule, date), named
+
+
+def _body(schedule: ScheduledMessage, date: Millis) -> Any:
+    if schedule.body is None:
+        return Tick(schedule=schedule.name, at=date)
+    if schedule.media == BYTES:
+        return decode(None, json.loads(schedule.body), bytes)
+    return json.loads(schedule.body)
+
+
+def _put_off(tx: StoreTransaction, *, seen: ScheduledMessage, now: Millis, error: str) -> None:
+    fields = {"name": seen.name, "seen": seen.next_at, "now": now, "error": error}
+    tx.run(schedules.PUT_OFF, {**fields, "due_at": now + AGAIN})

@@ -1,0 +1,203 @@
+"""Store schedules, and move each to its next date together with the message of this one."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Literal, NamedTuple
+
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.dates import ENDLESS, Due, Rule, Spans
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import Missed, Overlap
+
+Origin = Literal["added", "declared", "withdrawn"]
+"""``withdrawn`` was declared, is declared no longer, and is paused for that reason."""
+
+FIELDS: Final = """name, every, cron, timezone, missed, overlap, recipient, session, media, body,
+       options, origin, next_at, unsent, seen_at, last_at"""
+# A date was computed later than now: the wall clock has been set back.
+DUE: Final = f"""
+SELECT {FIELDS}
+  FROM _onceward_schedules
+ WHERE due_at <= ?1 OR due_at IS NOT NULL AND seen_at > ?1
+ ORDER BY due_at, name LIMIT 100
+"""
+ONE: Final = f"SELECT {FIELDS} FROM _onceward_schedules WHERE name = ?"
+# The definition of a known name: what was sent, and a pause, stay as they were.
+PUT: Final = """
+INSERT INTO _onceward_schedules (name, every, cron, timezone, missed, overlap, recipient, session,
+                                 media, body, options, origin, next_at, unsent, seen_at, due_at,
+                                 created_at)
+VALUES (:name, :every, :cron, :timezone, :missed, :overlap, :recipient, :session, :media, :body,
+        :options, :origin, :next_at, :unsent, :seen_at, :next_at, :now)
+ON CONFLICT (name) DO UPDATE
+   SET every = excluded.every, cron = excluded.cron, timezone = excluded.timezone,
+       missed = excluded.missed, overlap = excluded.overlap, recipient = excluded.recipient,
+       session = excluded.session, media = excluded.media, body = excluded.body,
+       options = excluded.options, origin = excluded.origin, next_at = excluded.next_at,
+       unsent = excluded.unsent, seen_at = excluded.seen_at, last_error = NULL,
+       paused_at = CASE WHEN origin <> 'withdrawn' THEN paused_at END,
+       due_at = CASE WHEN paused_at IS NULL OR origin = 'withdrawn' THEN excluded.next_at END
+"""
+# All is as it was read before the lock: where another process was quicker, or has replaced the
+# definition, nothing changes.
+ADVANCE: Final = """
+UPDATE _onceward_schedules
+   SET next_at = :then, due_at = :then, unsent = :left, seen_at = :now, last_error = NULL
+ WHERE name = :name AND next_at = :next_at AND due_at <= :now AND unsent IS :unsent
+   AND every IS :every AND cron IS :cron AND timezone IS :timezone AND missed = :missed
+   AND overlap = :overlap AND recipient = :recipient
+   AND session = :session AND media IS :media AND body IS :body AND options = :options
+"""
+STEP_BACK: Final = """
+UPDATE _onceward_schedules
+   SET next_at = :then, due_at = :then, seen_at = :now
+ WHERE name = :name AND next_at = :next_at AND unsent IS :unsent AND due_at IS NOT NULL
+"""
+UNFINISHED: Final = """
+SELECT last_id
+  FROM _onceward_schedules AS s
+ WHERE name = :name
+   AND (EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = s.last_id AND ended_at IS NULL)
+        OR EXISTS (SELECT 1 FROM _onceward_inbox
+                    WHERE sender = :agent AND id = s.last_id AND ended_at IS NULL))
+"""
+SKIP: Final = """
+UPDATE _onceward_schedules
+   SET skipped = skipped + 1, skipped_at = :date
+ WHERE name = :name
+"""
+NOTE: Final = """
+UPDATE _onceward_schedules
+   SET sent = sent + :count, last_at = :date, last_id = :id
+ WHERE name = :name
+"""
+PUT_OFF: Final = """
+UPDATE _onceward_schedules
+   SET due_at = :due_at, seen_at = :now, last_error = :error
+ WHERE name = :name AND next_at = :seen AND due_at IS NOT NULL
+"""
+PAUSE: Final = """
+UPDATE _onceward_schedules
+   SET paused_at = :now, due_at = NULL,
+       origin = CASE origin WHEN 'withdrawn' THEN 'declared' ELSE origin END
+ WHERE name = :name AND (paused_at IS NULL OR origin = 'withdrawn')
+"""
+RESUME: Final = """
+UPDATE _onceward_schedules
+   SET paused_at = NULL, due_at = :next_at, next_at = :next_at, seen_at = :seen_at,
+       origin = CASE origin WHEN 'withdrawn' THEN 'added' ELSE origin END
+ WHERE name = :name AND paused_at IS NOT NULL
+"""
+UNDECLARED: Final = """
+SELECT name
+  FROM _onceward_schedules
+ WHERE origin = 'declared' AND paused_at IS NULL
+   AND name NOT IN (SELECT value FROM json_each(?))
+ ORDER BY name
+"""
+WITHDRAW: Final = """
+UPDATE _onceward_schedules
+   SET origin = 'withdrawn', paused_at = :now, due_at = NULL
+ WHERE name = :name AND origin = 'declared' AND paused_at IS NULL
+"""
+REMOVE: Final = "DELETE FROM _onceward_schedules WHERE name = ?"
+LIST: Final = """
+SELECT name, every, cron, timezone, missed, overlap, recipient, session, origin, next_at,
+       paused_at, created_at, sent, last_at, last_id, last_error, skipped, skipped_at
+  FROM onceward_schedules
+ WHERE name = coalesce(?, name)
+ ORDER BY name
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """
+    A message that is sent again and again, and how far it has come.
+
+    *every* is in milliseconds; *next_at* and the other ``*_at`` are milliseconds since 1970.
+    *last_error* says why the message of *next_at* could not be sent yet. *origin* is
+    ``added``, ``declared`` by the agent's code, or ``withdrawn``: paused because the code declares
+    it no longer. *skipped* counts the dates that ``overlap="skip"`` sent no message for.
+    """
+
+    name: str
+    every: Millis | None
+    cron: str | None
+    timezone: str | None
+    missed: Missed
+    overlap: Overlap
+    recipient: str
+    session: str
+    origin: Origin
+    next_at: Millis
+    paused_at: Millis | None
+    created_at: Millis
+    sent: int
+    last_at: Millis | None
+    last_id: str | None
+    last_error: str | None
+    skipped: int
+    skipped_at: Millis | None
+
+
+class ScheduledMessage(NamedTuple):
+    """A schedule as its messages are made of it."""
+
+    name: str
+    every: Millis | None
+    cron: str | None
+    timezone: str | None
+    missed: Missed
+    overlap: Overlap
+    recipient: str
+    session: str
+    media: str | None
+    body: str | None
+    options: str
+    origin: Origin
+    next_at: Millis
+    unsent: str | None
+    """Unsent dates as JSON; None where they are all from the next one on."""
+    seen_at: Millis
+    """The wall clock when the next date was computed."""
+    last_at: Millis | None = None
+
+    @property
+    def unsent_dates(self) -> Spans:
+        """The dates that no message stands for."""
+        if self.unsent is None:
+            return ((self.next_at, ENDLESS),)
+        return tuple((start, end) for start, end in json.loads(self.unsent))
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of its dates."""
+        return Rule(self.every, self.cron, self.timezone)
+
+    def is_like(self, other: ScheduledMessage) -> bool:
+        """Return whether both are defined alike, whatever their dates are."""
+        return self[:DEFINITION] == other[:DEFINITION]
+
+
+DEFINITION: Final = ScheduledMessage._fields.index("next_at")
+
+
+def find(tx: StoreTransaction, name: str) -> ScheduledMessage | None:
+    """Return a schedule; None where there is none of this name."""
+    return next((ScheduledMessage(*row) for row in tx.rows(ONE, (name,))), None)
+
+
+def advance(tx: StoreTransaction, seen: ScheduledMessage, due: Due, now: Millis) -> bool:
+    """Move a schedule on, from *seen* to its next date; return False where it has changed."""
+    left = None if due.unsent == ((due.next_at, ENDLESS),) else json.dumps(due.unsent)
+    fields = {**seen._asdict(), "then": due.next_at, "left": left, "now": now}
+    return tx.run(ADVANCE, fields) == 1
+
+
+def unfinished(tx: StoreTransaction, schedule: ScheduledMessage, agent: str) -> str | None:
+    """Return the last message of a schedule while it has not ended."""
+    rows = tx.rows(UNFINISHED, {"name": schedule.name, "agent": agent})
+    return next((message_id for (message_id,) in rows), None)

@@ -1,0 +1,13 @@
+"""The body of a scheduled message that was given none."""
+
+from __future__ import annotations
+
+from onceward.message.body import Msg
+from onceward.message.clock import Millis
+
+
+class Tick(Msg, type="onceward.tick"):
+    """A date of a schedule: the schedule's name, and the date in milliseconds since 1970."""
+
+    schedule: str
+    at: Millis

@@ -1,0 +1,5 @@
+"""
+One SQLite file: connection, transactions, group commit, notifications, checks.
+
+Imports message.
+"""

@@ -1,0 +1,117 @@
+"""Copy one SQLite file while processes write it, by SQLite's own backup, and examine the copy."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import apsw
+
+from onceward.errors import StoreCorrupt, StoreUnusable
+from onceward.file.connection import BusyHandler, close, connect, translate_error
+from onceward.file.file_checks import sync
+from onceward.message.clock import Millis
+
+PATIENCE: Final = 30.0
+"""Seconds; a reader of a WAL waits only for a recovery or for the last connection's close."""
+SOUND: Final = "PRAGMA integrity_check(1)"
+OURS: Final = "SELECT 1 FROM sqlite_schema WHERE name = '_onceward_file_info'"
+INFO: Final = """
+SELECT agent,
+       max(clock_at,
+           coalesce((SELECT created_at FROM _onceward_outbox ORDER BY seq DESC LIMIT 1), 0),
+           coalesce((SELECT received_at FROM _onceward_inbox ORDER BY seq DESC LIMIT 1), 0)),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+  FROM _onceward_file_info
+"""
+
+
+class CopyInfo(NamedTuple):
+    """The agent of a file, its latest moment, and its last messages in both directions."""
+
+    agent: str
+    at: Millis
+    sent_upto_seq: int
+    received_upto_seq: int
+
+
+def copy_file(source: Path, target: Path) -> CopyInfo:
+    """
+    Copy *source* with all that its WAL holds to the new file *target*, durably; one snapshot.
+
+    Writers of *source* go on. The copy was read again and found sound.
+
+    Raises:
+        FileExistsError: *target* is there already; it is unchanged.
+        StoreError: *source* cannot be read, is damaged, or is no agent's file; no copy is left.
+
+    """
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        _copy(source, target)
+        info = _examined(target, source)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    finally:
+        for suffix in ("-wal", "-shm", "-journal"):
+            Path(f"{target}{suffix}").unlink(missing_ok=True)
+    sync(target)
+    sync(target.absolute().parent)
+    return info
+
+
+def read_info(path: Path) -> CopyInfo:
+    """Return whose file it is; raise StoreError where it cannot be read, or is no agent's."""
+    con = _opened(path)
+    try:
+        return _info(con, path)
+    except apsw.Error as error:
+        raise translate_error(error, path) from error
+    finally:
+        close(con)
+
+
+def _opened(path: Path) -> apsw.Connection:
+    """Open a file for reading; its first statements wait for other processes for a while."""
+    patience = BusyHandler()
+    patience.deadline = time.monotonic() + PATIENCE
+    return connect(path, readonly=True, patience=patience)
+
+
+def _info(con: apsw.Connection, path: Path) -> CopyInfo:
+    if not con.execute(OURS).fetchall():
+        msg = f"{path} is no agent's file: name another one"
+        raise StoreUnusable(msg)
+    [row] = con.execute(INFO).fetchall()
+    return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO
+
+
+def _copy(source: Path, target: Path) -> None:
+    live, copy = _opened(source), apsw.Connection(str(target))
+    try:
+        with copy.backup("main", live, "main") as backup:
+            backup.step(-1)  # all in one: in slices each commit of a writer would begin it anew
+    except apsw.Error as error:
+        raise translate_error(error, source) from error
+    finally:
+        close(copy)
+        close(live)
+
+
+def _examined(target: Path, source: Path) -> CopyInfo:
+    """Return whose file the copy is; raise StoreError unless it is sound and an agent's."""
+    con = apsw.Connection(str(target))
+    try:
+        [(verdict,)] = con.execute(SOUND).fetchall()
+        if verdict != "ok":
+            msg = f"{source} is damaged: {str(verdict).strip()[:200]}; recover it, or take another"
+            raise StoreCorrupt(msg)
+        return _info(con, source)
+    except apsw.Error as error:
+        raise translate_error(error, source) from error
+    finally:
+        close(con)

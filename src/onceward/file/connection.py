@@ -1,0 +1,334 @@
+"""Opens apsw connections with our pragmas, and translates the errors of SQLite."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import apsw
+
+from onceward.errors import (
+    Busy,
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    OncewardError,
+    Paused,
+    QueueFull,
+    ReadOnlyStore,
+    SqliteTooOld,
+    StoreCapacity,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreFull,
+)
+from onceward.file.file_checks import canonical
+from onceward.file.file_limit import descriptors_left, files_limit
+from onceward.message.quoting import quoted
+
+MIN_VERSION: Final = (3, 51, 3)
+WITHDRAWN_VERSIONS: Final = (3, 52, 0)
+MARK: Final = "onceward:"
+SURROGATES: Final = "surrogates not allowed"
+"""Reason of Python for text that cannot be written as UTF-8."""
+REFUSALS: Final = ("CHECK constraint failed", "cannot store")
+"""Texts of SQLite where our own row does not fit: a CHECK, or the type of a strict column."""
+ENDED_ONCE: Final = (
+    "_onceward_processed_messages.",
+    "_onceward_dead_letters.",
+    "_onceward_pending_replies.asker_seq",
+)
+"""Columns of which each row stands for what the holder of a lease does once."""
+ConstraintError = apsw.ConstraintError
+"""A row that the schema refused; named here so that other modules need not import apsw."""
+SQLError = apsw.SQLError
+"""A statement that SQLite cannot run."""
+
+CACHE: Final = "PRAGMA cache_size = -16384"
+# One reason per line; read back by a test.
+PRAGMAS: Final = (
+    "PRAGMA trusted_schema = OFF",  # a hostile file must not run functions through its schema
+    "PRAGMA cell_size_check = ON",  # notice damaged pages early
+    "PRAGMA foreign_keys = OFF",  # ours has none; the host's transaction decides for itself
+    "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
+    CACHE,  # 16 MiB: a million pending rows must not mean a large process
+)
+STATEMENTS: Final = 512
+"""
+Prepared statements that a connection keeps, as many as apsw allows.
+
+The cache is a ring that each execution moves on: with apsw's 100, the
+statements of a hundred handlers would drive out all others.
+"""
+
+
+def check_version(version: str = "") -> None:
+    """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
+    number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
+    if number < MIN_VERSION or number == WITHDRAWN_VERSIONS:
+        msg = (
+            f"SQLite {'.'.join(map(str, number))} may damage WAL files:"
+            " install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
+        )
+        raise SqliteTooOld(msg)
+
+
+def connect(
+    path: Path,
+    *,
+    vfs: str | None = None,
+    readonly: bool = False,
+    immutable: bool = False,
+    patience: Callable[[int], bool] | None = None,
+    statements: int = STATEMENTS,
+) -> apsw.Connection:
+    """
+    Open *path*, which exists, with our pragmas; nothing of the file is changed.
+
+    *immutable* takes no locks and reads no WAL: for a file of which the caller knows that no
+    process has changed it while it was read.
+
+    *patience* is asked from the first statement on: even a pragma reads the
+    schema, and after a crash another process may be recovering the WAL.
+    *statements* is how many prepared ones are kept.
+
+    Raises:
+        StoreError: mapped from what SQLite said.
+
+    """
+    flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    con = None
+    try:
+        con = apsw.Connection(
+            f"file:{quote(str(path))}{'?immutable=1' if immutable else ''}",
+            flags | apsw.SQLITE_OPEN_URI,
+            vfs=vfs,
+            statementcachesize=statements,
+        )
+        con.set_busy_handler(patience)
+        con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+        con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
+        con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        # Or SQLite looks at what is bound to a LIMIT or a state, and prepares anew for it.
+        con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        for pragma in PRAGMAS:
+            con.execute(pragma)
+        if not readonly and con.readonly("main"):
+            _refuse_readonly(path)
+    except (apsw.Error, OncewardError) as error:
+        close(con)
+        raise translate_error(error, path) from error
+    return con
+
+
+def close(con: apsw.Connection | None) -> None:
+    """Close a connection; errors of the disk are ignored, as commits lie in the WAL."""
+    if con is not None:
+        with suppress(apsw.Error):
+            con.close(force=True)
+
+
+def close_without_checkpoint(con: apsw.Connection | None) -> None:
+    """Close a connection without moving anything of the WAL: the file may not be what it was."""
+    if con is not None:
+        with suppress(apsw.Error):
+            con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        close(con)
+
+
+def _refuse_readonly(path: Path) -> None:
+    msg = f"{path} can only be read: fix its permissions and those of its folder"
+    raise ReadOnlyStore(msg)
+
+
+def enable_wal(
+    con: apsw.Connection,
+    *,
+    full: bool,
+    checkpoint_pages: int,
+    patience: Callable[[int], bool] = lambda _: False,
+) -> None:
+    """Set journal mode, sync level and checkpointing as the durability class requires."""
+    mode = _to_wal(con, patience)
+    if mode != "wal":
+        msg = (
+            f"journal mode is {mode}, WAL was refused: close other connections, or use a local disk"
+        )
+        raise StoreError(msg)
+    con.pragma("synchronous", "full" if full else "normal")
+    if sys.platform == "darwin":
+        con.pragma("fullfsync", 1)
+        con.pragma("checkpoint_fullfsync", 1)
+    con.wal_autocheckpoint(checkpoint_pages)
+
+
+def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
+    """Switch to WAL, asking *patience*: SQLite asks no busy handler while a new file is opened."""
+    calls = 0
+    while True:
+        try:
+            return str(con.pragma("journal_mode", "wal"))
+        except apsw.BusyError:
+            if not patience(calls):
+                raise
+            calls += 1
+
+
+JITTER: Final = random.Random()  # noqa: S311 - no secret; one for all files, as its state is large
+
+
+class BusyHandler:
+    """
+    Our busy handler: random, growing, about 20 ms at most, one deadline.
+
+    SQLite's stock timeout lets one of sixteen writers starve; a random wait
+    does not.
+    """
+
+    LONGEST: Final = 0.02
+
+    def __init__(self) -> None:
+        self.deadline = 0.0
+
+    def __call__(self, calls: int) -> bool:
+        """Wait a moment; say False once the deadline has passed."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(
+            min(left, (0.5 + JITTER.random()) * min(self.LONGEST, 0.0002 * 1.6 ** min(calls, 20)))
+        )
+        return True
+
+
+def has_columns(cursor: apsw.Cursor) -> bool:
+    """Return whether a statement reads; a comment behind the last semicolon does not."""
+    try:
+        return bool(cursor.get_description())
+    except apsw.ExecutionCompleteError:
+        return False
+
+
+def translate_error(error: BaseException, path: Path | str = "") -> BaseException:
+    """Return the error of ours that a foreign error means; other errors come back as they are."""
+    match error:
+        case OncewardError():
+            return error
+        case apsw.BusyError() | apsw.LockedError():
+            return Busy(
+                f"{path}: other writers held the file for the whole deadline;"
+                " nothing was written, try again"
+            )
+        case apsw.FullError():
+            return StoreCapacity(
+                f"{path}: disk or quota is full; nothing was written, free space and try again"
+            )
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreCorrupt(
+                f"{path}: {error}; the file was left as it is: restore a backup or recover a copy"
+            )
+        case UnicodeDecodeError():
+            return StoreCorrupt(
+                f"{path}: text that is no UTF-8 ({error.reason}); recover a copy of the file"
+            )
+        case UnicodeEncodeError() if error.reason == SURROGATES:
+            return InvalidArgument(
+                f"text {quoted(error.object)} holds half a surrogate pair, which is no character:"
+                " nothing was done"
+            )
+        case (
+            apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError()
+        ):
+            return _not_opened(error, path)
+        case (
+            apsw.IOError() | apsw.NoMemError() | apsw.ProtocolError() | apsw.ConnectionClosedError()
+        ):
+            return StoreFault(f"{path}: {error}; nothing was written, check the disk and try again")
+        case apsw.ConstraintError() if MARK in str(error):
+            return _raised(str(error).partition(MARK)[2])
+    return error
+
+
+def _not_opened(error: apsw.Error, path: Path | str) -> ReadOnlyStore | StoreFault:
+    """Return why a file cannot be opened or written: by this process's limit, or its rights."""
+    if isinstance(error, apsw.CantOpenError) and not descriptors_left():
+        return StoreFault(
+            f"{path}: this process may have {files_limit()} files open and has no further one:"
+            " raise its limit (ulimit -n), or open fewer files; nothing was written"
+        )
+    return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
+
+
+def translate_own_error(error: BaseException, path: Path | str = "") -> BaseException:
+    """Return what an error of our own statement means: where SQL fails, the schema is damaged."""
+    if isinstance(error, apsw.SQLError):
+        return StoreCorrupt(
+            f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy"
+        )
+    meant = translate_error(error, path)
+    if not isinstance(meant, apsw.ConstraintError):
+        return meant
+    if "UNIQUE constraint failed: _onceward_" in str(meant):
+        return _stored_before(meant)
+    return schema_damage(meant)
+
+
+def _stored_before(error: apsw.ConstraintError) -> OncewardError:
+    """Return what it means that a row of ours is there already."""
+    if any(column in str(error) for column in ENDED_ONCE):
+        return LeaseLost(
+            f"{error}: another worker has the message and has ended it; nothing was written"
+        )
+    return StoreError(
+        f"{error}: another writer has stored this row before; nothing was written,"
+        " look at what is there"
+    )
+
+
+def schema_damage(error: apsw.ConstraintError) -> BaseException:
+    """Return StoreCorrupt where a CHECK or column type refuses our own row: the file is damaged."""
+    if not any(text in str(error) for text in REFUSALS):
+        return error
+    return StoreCorrupt(
+        f"{error}: a row or the schema is not what it was; the file was left as it is: "
+        "restore a backup or recover a copy"
+    )
+
+
+def _raised(code: str) -> OncewardError:
+    if code == "paused":
+        return Paused("the file is paused: resume() first; nothing was written")
+    if code == "queue_full":
+        return QueueFull(
+            "max_pending messages wait already; nothing was written, wait for the dispatcher"
+        )
+    if code == "store_full":
+        return StoreFull(
+            "the file holds as many active messages as it may; nothing was written,"
+            " let some be settled"
+        )
+    if code.endswith("_full"):
+        return QueueFull(
+            f"the limit of the {code.removesuffix('_full')} is reached; nothing was written,"
+            " wait until some of it is settled"
+        )
+    return InvalidMessage(f"refused by the schema: {code}")
+
+
+def is_connected_to(con: apsw.Connection, path: Path) -> bool:
+    """Return whether *con*, a connection of this process, has *path* open."""
+    while True:
+        try:
+            name = con.filename  # SQLite has followed the links of the file itself
+            return Path(name).name == path.name and canonical(name) == path
+        except apsw.ThreadingViolationError:
+            time.sleep(0.001)  # another thread is inside it, for a statement's time
+        except apsw.ConnectionClosedError:
+            return False

@@ -1,0 +1,685 @@
+"""One agent's file, open in this process: one writer and one reader, shared by all openings."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, TypeVar
+
+import apsw
+
+from onceward.errors import (
+    ForeignHandle,
+    ForkedProcess,
+    OncewardError,
+    SchemaMismatch,
+    StoreCapacity,
+    StoreCorrupt,
+    StoreFault,
+    StoreUnusable,
+)
+from onceward.file import (
+    descriptors,
+    file_checks,
+    foreign_library,
+    identity,
+    migrations,
+    open_files,
+)
+from onceward.file.connection import (
+    STATEMENTS,
+    BusyHandler,
+    check_version,
+    close,
+    close_without_checkpoint,
+    connect,
+    enable_wal,
+    is_connected_to,
+    translate_error,
+    translate_own_error,
+)
+from onceward.file.group_commit import ReplacedFileDetector, Writer
+from onceward.file.notify import Direction, Notifier
+from onceward.file.readers import ReaderPool
+from onceward.file.rows import Row, row_class
+from onceward.file.transaction import StoreTransaction
+from onceward.file.waiter import Waiter
+from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock
+from onceward.message.log import log
+from onceward.message.names import agent_name
+from onceward.message.parcel import Answer, Durability, Parcel
+from onceward.message.settings import Settings
+
+T = TypeVar("T")
+APPLICATION_ID: Final = 0x6F6E6365  # "once"
+FIRST_PAUSE: Final = 0.05
+"""Seconds in which reads do not try again to open a file that failed; each time twice as many."""
+LONGEST_PAUSE: Final = 1.0
+"""Most seconds of that pause."""
+SMALL_CACHE: Final = "PRAGMA cache_size = -512"
+"""KiB of pages of a file that only takes parcels: a thousand such files may be open."""
+FORGET_SCHEMA: Final = "PRAGMA writable_schema = RESET"
+"""Frees the parsed schema, 300 KiB; the next statement reads it again, in about 1 ms."""
+LAST_WRITE: Final = 5.0
+"""Seconds that closing waits for a transaction of another thread before it rolls it back."""
+CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
+MARK: Final = "PRAGMA application_id"
+OpenMode = Literal["create", "existing", "deliver"]
+"""Any use of a file, any use of one that exists, or taking parcels only."""
+
+
+class _Reopening(NamedTuple):
+    """The last attempt of a reader to open the file again."""
+
+    error: OncewardError | None = None
+    retry_at: float = 0.0
+    """Until then, on the monotonic clock, readers get the error without a further attempt."""
+    pause: float = FIRST_PAUSE
+
+
+class Database:
+    """
+    One agent's SQLite file with its writer and its reader.
+
+    Opening a file that this process has open already returns the same object:
+    all its users share one writer, and so one commit. A subclass is another
+    kind of file: its own mark, schema and identity, all else the same.
+    """
+
+    application_id: ClassVar[int] = APPLICATION_ID
+    """Mark in the header of a new file."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        agent: str | None,
+        settings: Settings,
+        clock: Clock,
+        vfs: str | None,
+        only_takes_parcels: bool = False,
+    ) -> None:
+        self.path, self.clock, self.vfs = path, clock, vfs
+        self._settings, self._expected_agent = settings, agent
+        self._timeout_was_given = "busy_timeout" in settings.model_fields_set
+        self._pid, self.users = os.getpid(), 0
+        self.closing = False
+        """Whether its last user has left it: a further opening waits until it is closed."""
+        self._openings, self._migrated = 0, False
+        self._only_takes_parcels = only_takes_parcels
+        self._foreign_keys = False
+        self._reopening = _Reopening()
+        self.time = MonotonicFileClock()
+        self.agent, self.file_id = agent or "", ""
+        self.max_inbox, self.max_body = settings.max_inbox, settings.max_body
+        self.durability: Durability = settings.durability
+        self.busy_handler, self._read_busy_handler = BusyHandler(), BusyHandler()
+        self._reading = Lock()
+        self._con: apsw.Connection | None = None
+        self.readers = ReaderPool(self._connect_reader)
+        """Connections for callers, who may read for long: engines wait for none of them."""
+        self._reader: apsw.Connection | None = None
+        self.writer = Writer(self, settings.busy_timeout)
+        """Queue and commits; used directly where a transaction begins and ends in two places."""
+        self.write = self.writer.write
+        self.write_each = self.writer.write_each
+        self.write_with_next = self.writer.write_with_next
+        self.transaction = self.writer.transaction
+        self.outside_handler = self.writer.outside_handler
+        self.guard = ReplacedFileDetector(self.path)
+        self.receivers: tuple[Callable[[Parcel], Answer], ...] = ()
+        """Functions of the postboxes that have it open: the last one takes what comes for it."""
+        self._open()
+        self.notifier = Notifier(self.path)
+        self.notifier.on_remote_out = self.writer.queue.hurry
+        self.writer.wake_dispatchers = partial(self.notifier.notify, "out")
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        agent: str | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        vfs: str | None = None,
+        mode: OpenMode = "create",
+    ) -> Self:
+        """
+        Open (create, migrate) the file and pass the open barrier.
+
+        Without *agent* the file says itself whose it is, and its durability holds.
+        In the mode ``deliver`` it takes little memory until it is opened in another.
+
+        Raises:
+            StoreUnusable, StoreCorrupt, Busy: see each class; nothing was changed.
+
+        """
+        check_version()
+        if agent is not None:
+            agent_name(agent)
+        real = file_checks.canonical(path)
+        file_checks.refuse_dangling(path)
+        chosen = settings or Settings()
+        make = partial(
+            cls, agent=agent, settings=chosen, clock=clock or SystemClock(), vfs=vfs,
+            only_takes_parcels=mode == "deliver",
+        )  # fmt: skip
+        while True:
+            name = cls._existing(real, mode, chosen), vfs or ""
+            found = open_files.use(name)
+            if found is not None:
+                return cls._shared(found, agent, mode, chosen, clock)
+            with open_files.turn(name):  # of this file: threads that open others do not wait
+                if name not in open_files.files and file_checks.file_key(real) == name[0]:
+                    return cls._first(make, real, name, chosen)
+
+    @classmethod
+    def _existing(cls, real: Path, mode: OpenMode, settings: Settings) -> file_checks.FileKey:
+        """Return the key of the file at a path, which is made if the mode says so."""
+        key = file_checks.file_key(real)
+        if key is None and mode != "create":
+            msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
+            raise StoreUnusable(msg)
+        if key in open_files.inherited:
+            msg = (
+                f"{real} was open when this process forked:"
+                " start children by spawn, or fork before opening"
+            )
+            raise ForkedProcess(msg)
+        if key is not None:
+            return key
+        file_checks.create_or_check(real, allow_network=settings.network_filesystem)
+        return cls._existing(real, mode, settings)
+
+    @classmethod
+    def _first(
+        cls, make: Callable[[Path], Self], real: Path, name: open_files.Name, settings: Settings
+    ) -> Self:
+        """Open a file that this process has not open; the thread has its turn."""
+        foreign_library.install_hook()
+        file_checks.create_or_check(real, allow_network=settings.network_filesystem)
+        cls._refuse_foreign(real)
+        made = make(real)
+        made.users = 1
+        open_files.enter(name, made)
+        return made
+
+    @classmethod
+    def _of_this_kind(cls, found: Database) -> Self:
+        if type(found) is not cls:
+            msg = f"{found.path} is open as another kind of file: give onceward a file of its own"
+            raise SchemaMismatch(msg)
+        return found
+
+    @classmethod
+    def _shared(
+        cls,
+        found: Database,
+        agent: str | None,
+        mode: OpenMode,
+        settings: Settings,
+        clock: Clock | None,
+    ) -> Self:
+        """Return a file that is open already, which this opening uses, too."""
+        try:
+            shared = cls._of_this_kind(found)
+            identity.refuse_other(found.agent, agent)
+            found.recover()
+            if mode != "deliver":
+                found._take_any_use()
+            found.apply_settings(settings, clock)
+        except BaseException:
+            found.close()
+            raise
+        return shared
+
+    @staticmethod
+    def _refuse_foreign(real: Path) -> None:
+        """Raise ForeignHandle if this process holds the file otherwise than through our SQLite."""
+        held = descriptors.table.holder(real)
+        if held is None or any(is_connected_to(con, real) for con in apsw.connections()):
+            return
+        msg = (
+            f"descriptor {held[0]} of this process holds {held[1]}: close it;"
+            " read through postbox or another process"
+        )
+        raise ForeignHandle(msg)
+
+    def _take_any_use(self) -> None:
+        """Connect again with the memory that other uses than taking parcels need."""
+        if self._only_takes_parcels:
+            self._only_takes_parcels = False
+            with self.writer.exclusive():
+                self.reopen()
+
+    def rest(self) -> None:
+        """Give back the memory of a file that only takes parcels; the next one costs more time."""
+        if self._only_takes_parcels:
+            with self.writer.exclusive() as handle:
+                handle.execute(FORGET_SCHEMA)
+                handle.release_memory()
+
+    def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
+        """Apply the explicit settings of a further opening; one that only delivers gives none."""
+        given = settings.model_fields_set
+        if clock is not None:
+            self.clock = clock
+        if "busy_timeout" in given:
+            waits = self.writer.queue  # the longest timeout that was given
+            waits.timeout = max(
+                settings.busy_timeout, waits.timeout if self._timeout_was_given else 0.0
+            )
+            self._timeout_was_given = True
+        if given & {"max_pending", "max_inbox", "max_body"}:
+            [(self.max_inbox, self.max_body)] = self.write(
+                lambda tx: tx.rows(identity.LIMITS, identity.explicit_limits(settings))
+            )
+        if "durability" in given and settings.durability != self.durability:
+            self.durability = settings.durability
+            self.write(lambda tx: tx.run(identity.LEVEL, (settings.durability,)))
+            with self.writer.exclusive() as handle:
+                handle.execute(
+                    f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}"
+                )
+
+    @property
+    def checks_foreign_keys(self) -> bool:
+        """Whether foreign keys of the host's tables are checked."""
+        return self._foreign_keys
+
+    def enforce_foreign_keys(self) -> None:
+        """Check foreign keys of the host's tables from now on; ours have none."""
+        self._foreign_keys = True
+        with self.writer.exclusive() as handle:
+            handle.execute(CHECK_FOREIGN_KEYS)
+
+    # -- opening ----------------------------------------------------------------------------
+
+    def _open(self) -> apsw.Connection:
+        deadline = time.monotonic() + self.writer.queue.timeout
+        try:
+            self.guard.refuse_replaced()
+            con = self._con = self._connect(deadline)
+            self._enable_wal(con)
+            self._prepare(con)
+            if self._foreign_keys:
+                con.execute(CHECK_FOREIGN_KEYS)
+        except BaseException as error:
+            self._drop()
+            raise translate_own_error(error, self.path) from error
+        # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
+        con.set_commit_hook(partial(getattr, self.writer, "refuses_commit"))
+        con.set_rollback_hook(self.writer.rolled_back)
+        # A step of Python may be interrupted before it takes note; this one is none.
+        con.set_rollback_hook(partial(setattr, self.writer, "undone", 1), id="undone")
+        self.writer.handle = con
+        self.guard = ReplacedFileDetector(self.path)
+        self._openings += 1
+        self._reopening = _Reopening()
+        if self._openings > 1:  # what was committed meanwhile notified no listener
+            self.notifier.notify_local()
+        return con
+
+    def _connect(self, deadline: float) -> apsw.Connection:
+        self.busy_handler.deadline = self._read_busy_handler.deadline = deadline
+        con = connect(
+            self.path, vfs=self.vfs, patience=self.busy_handler, statements=self._statements
+        )
+        try:
+            if self._only_takes_parcels:
+                con.execute(SMALL_CACHE)
+            self._preflight(con)
+        except BaseException:
+            close(con)
+            raise
+        return con
+
+    @property
+    def _statements(self) -> int:
+        """How many prepared statements are kept: none of a file that gets a parcel now and then."""
+        return 0 if self._only_takes_parcels else STATEMENTS
+
+    def _preflight(self, con: apsw.Connection) -> None:
+        """Refuse what must be refused before anything of the file is changed."""
+        tx = StoreTransaction(con, self.clock.now())
+        con.execute("BEGIN")
+        try:
+            self._refuse_unfit(tx)
+        finally:
+            if con.in_transaction:  # an error may have ended it already
+                con.execute("ROLLBACK")
+
+    def _refuse_unfit(self, tx: StoreTransaction) -> None:
+        missing = migrations.pending(tx)
+        self._migrated = not missing
+        if missing == migrations.migrations() and tx.rows(MARK) == [(self.application_id,)]:
+            migrations.refuse_unknown_tables(tx, self.path)
+        identity.check_owner(tx, self._expected_agent, migrated=self._migrated)
+
+    def _enable_wal(self, con: apsw.Connection) -> None:
+        if con.pragma("page_count") == 0:
+            con.pragma("auto_vacuum", 2)
+            con.pragma("application_id", self.application_id)
+        enable_wal(
+            con,
+            full=True,
+            checkpoint_pages=self._settings.checkpoint_pages,
+            patience=self.busy_handler,
+        )
+
+    def _prepare(self, con: apsw.Connection) -> None:
+        con.execute("BEGIN IMMEDIATE")
+        try:
+            tx = StoreTransaction(con, self.clock.now())
+            self._migrate(tx)
+            self._identify(tx)
+            con.execute("COMMIT")
+        except BaseException:
+            if con.in_transaction:
+                con.execute("ROLLBACK")
+            raise
+        if self.durability == "fast":
+            con.pragma("synchronous", "normal")
+
+    def _migrate(self, tx: StoreTransaction) -> None:
+        if self._migrated:  # no step is ever taken back
+            return
+        for step in migrations.pending(tx):
+            migrations.apply(tx, step, tx.now)
+
+    def _identify(self, tx: StoreTransaction) -> None:
+        found = identity.identify(tx, self._expected_agent, self._settings)
+        if self.file_id not in {"", found.file_id}:
+            msg = (
+                f"{self.path} was replaced by another file while it was open:"
+                " close, look, and open again"
+            )
+            raise StoreCorrupt(msg)
+        self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
+        self.time.observe(found.clock_at)
+        self.max_inbox, self.max_body = found.max_inbox, found.max_body
+
+    # -- for the writer (transaction.Store) --------------------------------------------------
+
+    def writing_connection(self, deadline: float) -> apsw.Connection:
+        """Return the writing connection, its deadline set; open it anew if it had to be dropped."""
+        con = self._con or self._open()
+        self.busy_handler.deadline = deadline
+        return con
+
+    def now(self) -> Millis:
+        """Return the file's time in milliseconds: the wall clock, but it never runs backwards."""
+        return self.time.now(self.clock)
+
+    def on_begin(self, tx: StoreTransaction) -> None:
+        """Store how far the clock has come, in a transaction that has just begun."""
+        identity.persist_progress(tx, self.time)
+
+    def recover(self) -> None:
+        """
+        Open the file again if an error closed it; otherwise do nothing.
+
+        Raises:
+            StoreError, StoreCorrupt: the trouble lasts.
+
+        """
+        if self._con is None:
+            with self.writer.exclusive():
+                pass  # the connection that is lent is open
+
+    def _recover_to_read(self) -> None:
+        """Recover for a reader; between two attempts that fail, raise the error of the last one."""
+        last = self._reopening
+        if last.error is not None and self.clock.monotonic() < last.retry_at:
+            raise last.error.with_traceback(None)
+        try:
+            self.recover()
+        except OncewardError as error:
+            retry_at = self.clock.monotonic() + last.pause
+            self._reopening = _Reopening(error, retry_at, min(LONGEST_PAUSE, 2 * last.pause))
+            raise
+
+    def reopen(self) -> None:
+        """Drop the connections without a checkpoint and open the file anew, with its barrier."""
+        self._drop()
+        self.writer.queue.check()  # a file that was closed meanwhile stays closed
+        self._open()
+
+    def translate_error(self, error: BaseException) -> BaseException:
+        """Return what a foreign error means."""
+        return translate_own_error(error, self.path)
+
+    def _drop(
+        self, let_go: Callable[[apsw.Connection | None], None] = close_without_checkpoint
+    ) -> None:
+        with self._reading:
+            self.writer.handle = None
+            self.readers.replace(let_go)
+            for con in (self._reader, self._con):
+                let_go(con)
+            self._con = self._reader = None
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    def add_receiver(self, accept: Callable[[Parcel], Answer]) -> None:
+        """Have *accept* take the parcels that this process delivers to the file."""
+        with open_files.lock:
+            self.receivers += (accept,)
+
+    def remove_receiver(self, accept: Callable[[Parcel], Answer]) -> None:
+        """Leave the parcels to the receiver that was added before; do nothing if it is gone."""
+        with open_files.lock:
+            self.receivers = tuple(each for each in self.receivers if each != accept)
+
+    # -- using the open file ------------------------------------------------------------------
+
+    def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """
+        Run a short reading statement of ours on its own snapshot, or on this thread's transaction.
+
+        Engines wait for it: what may take long is asked with ``ask``.
+        """
+        if self.writer._owner == get_ident():
+            return self._read_inside(sql, bindings)
+        self.writer.queue.check()
+        if self._con is None:
+            self._recover_to_read()
+        with self._reading:
+            reader = self._reader or self._open_reader()
+            self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
+            try:
+                found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
+            except Exception as error:
+                raise translate_own_error(error, self.path) from error
+        return found
+
+    def _read_inside(self, sql: str, bindings: Any) -> list[tuple[Any, ...]]:
+        tx = self.writer.open_transaction()
+        try:
+            return tx.rows(sql, bindings)
+        except Exception as error:
+            raise translate_own_error(error, self.path) from error
+
+    def ask(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run a reading statement for a caller, as ``read``; no engine waits for it."""
+        if self.writer._owner == get_ident():
+            return self._read_inside(sql, bindings)
+        with self._lent_reader() as reader:
+            try:
+                found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
+            except apsw.InterruptError:
+                raise
+            except Exception as error:
+                raise translate_own_error(error, self.path) from error
+        return found
+
+    def query(self, sql: str, bindings: Any = None) -> list[Row]:
+        """Run a caller's statement on what is committed; raises SQLite's error."""
+        with self._lent_reader() as reader:
+            try:
+                return _named(reader.execute(sql, bindings))
+            except apsw.InterruptError:
+                raise
+            except Exception as error:
+                raise translate_error(error, self.path) from error
+
+    @contextmanager
+    def _lent_reader(self) -> Iterator[apsw.Connection]:
+        """Lend a caller a connection of its own; on a full disk one that is behind no barrier."""
+        self.writer.queue.check()
+        if self._con is None:
+            try:
+                self._recover_to_read()
+            except StoreCapacity:
+                with self._before_the_barrier() as reader:
+                    yield reader
+                return
+        with self.readers.lend(self.writer.queue.timeout) as reader:
+            yield reader
+
+    @contextmanager
+    def _before_the_barrier(self) -> Iterator[apsw.Connection]:
+        """Connect to read what no commit of ours has made durable; a power cut may take it."""
+        patience = BusyHandler()
+        patience.deadline = time.monotonic() + self.writer.queue.timeout
+        reader = connect(self.path, vfs=self.vfs, readonly=True, patience=patience)
+        try:
+            yield reader
+        finally:
+            close_without_checkpoint(reader)
+
+    @property
+    def behind_barrier(self) -> bool:
+        """Whether what callers read is durable: False while a full disk refuses the barrier."""
+        return self._con is not None
+
+    def _connect_reader(self, patience: BusyHandler) -> apsw.Connection:
+        openings = self._openings
+        reader = connect(self.path, vfs=self.vfs, patience=patience, statements=self._statements)
+        reader.execute("PRAGMA query_only = ON")
+        if self._con is None or openings != self._openings:  # it may have read before the barrier
+            close_without_checkpoint(reader)
+            msg = f"{self.path}: an error closed it a moment ago; try again"
+            raise StoreFault(msg)
+        return reader
+
+    def _open_reader(self) -> apsw.Connection:
+        """Connect for the first read: a file that only takes parcels needs no second connection."""
+        self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
+        self._reader = self._connect_reader(self._read_busy_handler)
+        return self._reader
+
+    def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
+        """Run several reading statements on one snapshot, outside of any transaction."""
+        with self._lent_reader() as reader:
+            try:
+                reader.execute("BEGIN")
+                return work(StoreTransaction(reader, self.now()))
+            except apsw.InterruptError:
+                raise
+            except Exception as error:
+                raise translate_own_error(error, self.path) from error
+            finally:
+                if reader.in_transaction:
+                    reader.execute("ROLLBACK")
+
+    def version(self) -> int:
+        """Return a number that changes with commits of other connections and when we reopen."""
+        [(number,)] = self.read("PRAGMA data_version")
+        return int(number) + (self._openings << 40)
+
+    def version_if_open(self) -> int:
+        """Return ``version()``; -1 while an error keeps the file closed, and open nothing."""
+        return -1 if self._con is None else self.version()
+
+    def waiter(self, side: Direction, poll: float) -> Waiter:
+        """Return what a thread waits with; *poll* are the seconds between looks at the version."""
+        return Waiter(self.notifier, side, version=self.version_if_open, poll=poll)
+
+    def persist_clock(self) -> None:
+        """Store how far the clock has come, so that it never runs backwards across restarts."""
+        self.write(identity.persist_clock)
+
+    def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
+        """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""
+        self.writer.queue.check()
+        if self._con is None:
+            self._recover_to_read()
+        with self._reading:
+            reader = self._reader or self._open_reader()
+            mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
+            self._read_busy_handler.deadline = 0.0
+            try:
+                return reader.wal_checkpoint(None, mode)
+            except (apsw.BusyError, apsw.LockedError):
+                return -1, -1
+            except apsw.Error as error:
+                raise translate_error(error, self.path) from error
+
+    def wal_bytes(self) -> int:
+        """Return the size of the WAL."""
+        with suppress(FileNotFoundError):
+            return os.stat(f"{self.path}-wal").st_size
+        return 0
+
+    def close(self) -> None:
+        """Give the file back; the last user closes it. Safe to call twice and in a forked child."""
+        if self.is_inherited:
+            return
+        if not open_files.leave(self) or (name := open_files.name_of(self)) is None:
+            return
+        with open_files.turn(name):
+            if open_files.retire(self):
+                self._close()
+
+    def _close(self) -> None:
+        try:
+            in_time = self.writer.queue.close(LAST_WRITE)
+        except BaseException:
+            self.closing = False  # the next opening uses it as it is
+            raise
+        open_files.remove(self)
+        self.notifier.close()
+        self.readers.close()
+        if in_time:
+            self._drop(close)
+        else:
+            self._take_from_holder()
+
+    def _take_from_holder(self) -> None:
+        """Close the file though a thread has a transaction open, which is rolled back by that."""
+        log.bind(agent=self.agent).warning("transaction rolled back by close", path=str(self.path))
+        con, until = self._con, time.monotonic() + LAST_WRITE
+        while con is not None and time.monotonic() < until:
+            self.busy_handler.deadline = 0.0  # of a statement that waits for another process
+            with suppress(apsw.Error):
+                con.interrupt()
+                con.close(force=True)
+                break
+            time.sleep(0.001)  # the other thread is inside the connection
+        if (tx := self.writer._tx) is not None:
+            tx.rolled_back = tx.closed = True
+        self._drop(close)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a child, by fork, of the one that opened the file."""
+        return os.getpid() != self._pid
+
+    def connections(self) -> tuple[apsw.Connection | None, ...]:
+        """Return the handles that a forked child must leave alone."""
+        return self._con, self._reader, *self.readers.connections()
+
+
+def _named(cursor: apsw.Cursor) -> list[Row]:
+    try:
+        made = row_class(tuple(name for name, _ in cursor.getdescription()))
+    except apsw.ExecutionCompleteError:  # no row
+        return []
+    return list(map(made, cursor))

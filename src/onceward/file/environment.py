@@ -1,0 +1,98 @@
+"""
+Read settings from the environment and from the nearest pyproject.toml.
+
+It stands in ``db`` because ``model`` does no I/O and ``db`` is the lowest layer
+that may; the merge itself, which needs neither, is ``Settings.merge``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from onceward.errors import InvalidArgument
+from onceward.message.names import PREFIX
+
+if TYPE_CHECKING:
+    from onceward.message.settings import Settings
+
+SWITCH: Final = "ONCEWARD_DISABLED"
+TARGETS: Final = ("home", "db", "agent", "session")
+"""Names that environment and project give beside settings: the file and session of a command."""
+PROJECT_FILE: Final = "pyproject.toml"
+SECTION: Final = "[tool.onceward"
+PATHS: Final = ("home", "db")
+"""Paths, which are relative to the folder of the file that names them."""
+
+
+def load_settings(
+    given: Settings | None, overrides: Mapping[str, Any], env: Mapping[str, str] | None = None
+) -> Settings:
+    """
+    Merge overrides, settings, environment, project and defaults, in that precedence.
+
+    With *env* the process's environment and its project are both left out.
+
+    Raises:
+        InvalidArgument: a value is out of its bounds or a name is unknown.
+
+    """
+    from onceward.message.settings import Settings  # noqa: PLC0415 - commands that only read
+
+    if env is not None:
+        return Settings.merge(given, overrides, env=env)
+    section = {name: value for name, value in project_section().items() if name not in TARGETS}
+    return Settings.merge(given, overrides, env=os.environ, project=section)
+
+
+def env_or_project(word: str) -> str | None:
+    """Return ``home``, ``db``, ``agent`` or ``session`` of environment or project, else None."""
+    found = os.environ.get(PREFIX + word.upper()) or project_section().get(word)
+    return str(found) if found else None
+
+
+def disabled_by_environment(env: Mapping[str, str] | None = None) -> bool:
+    """Return whether ONCEWARD_DISABLED switches sending and receiving off in this process."""
+    named = os.environ if env is None else env
+    return SWITCH in named and named[SWITCH].strip().lower() in {"1", "true", "yes", "on"}
+
+
+def project_section(start: Path | None = None) -> dict[str, Any]:
+    """
+    Return ``[tool.onceward]`` of the nearest pyproject.toml that has it, in *start* or above.
+
+    It is empty where no file has one; *start* is the current folder by default.
+
+    Raises:
+        InvalidArgument: that file is no TOML.
+
+    """
+    here = Path(start or Path.cwd())
+    for folder in (here, *here.parents):
+        path = folder / PROJECT_FILE
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            continue
+        if found := _section(path, changed):
+            return dict(found)
+    return {}
+
+
+@lru_cache(maxsize=64)
+def _section(path: Path, changed: int) -> dict[str, Any]:
+    del changed  # a file that changed is another entry
+    text = path.read_text(encoding="utf-8")
+    if SECTION not in text:
+        return {}
+    import tomllib  # noqa: PLC0415 - needed only where a project has the section
+
+    try:
+        found: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("onceward", {})
+    except tomllib.TOMLDecodeError as error:
+        msg = f"{path}: {error}"
+        raise InvalidArgument(msg) from error
+    return found | {name: str(path.parent / str(found[name])) for name in PATHS if name in found}

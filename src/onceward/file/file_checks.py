@@ -1,0 +1,243 @@
+"""
+Checks of a database file that SQLite cannot make: its identity, holders and file system.
+
+POSIX locks belong to the process, not to the handle: closing any descriptor of
+the file drops the locks of every connection to it. Nothing in here ever opens
+a database file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from onceward.errors import (
+    NetworkFilesystem,
+    ReadOnlyStore,
+    StoreUnusable,
+)
+from onceward.message.ids import new_token
+
+NETWORK: Final = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "9p",
+        "virtiofs",
+        "vboxsf",
+        "drvfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "davfs",
+    },
+)
+MOUNT_FIELDS: Final = 5
+ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+FileKey = tuple[int, int]
+"""Device and inode: the identity of a file under all its names."""
+
+
+def refuse_dangling(path: str | os.PathLike[str]) -> None:
+    """Raise StoreUnusable for a link to nothing: a new file would hide that the old one is away."""
+    if os.path.islink(path) and not os.path.lexists(os.path.realpath(path)):
+        msg = (
+            f"{os.fspath(path)} is a link to {os.path.realpath(path)}, which does not exist:"
+            " bring the file back, or remove the link"
+        )
+        raise StoreUnusable(msg)
+
+
+def canonical(path: str | os.PathLike[str]) -> Path:
+    """Return the one path under which a file is opened, all links followed."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:
+        msg = f"{os.fspath(path)!r} is no path: {error}"
+        raise StoreUnusable(msg) from error
+
+
+def file_key(path: Path | str) -> FileKey | None:
+    """Return device and inode of a file, None if there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        msg = f"{path} cannot be looked at: {error.strerror}"
+        raise StoreUnusable(msg) from error
+    return found.st_dev, found.st_ino
+
+
+def create_or_check(path: Path, *, allow_network: bool) -> bool:
+    """
+    Make sure that *path* may become or is a database of ours; say whether it was created.
+
+    A new file gets mode 0600 before SQLite sees it, and its side files inherit
+    that.
+
+    Raises:
+        StoreUnusable: no such folder, a hard link, a directory, or a network file system.
+
+    """
+    if not path.parent.is_dir():
+        msg = f"folder {path.parent} does not exist: create it first"
+        raise StoreUnusable(msg)
+    refuse_network(path.parent, allow=allow_network)
+    try:
+        os.close(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        )
+    except FileExistsError:
+        _refuse_odd(path)
+        return False
+    except PermissionError as error:
+        msg = f"cannot create {path}: {error.strerror}"
+        raise ReadOnlyStore(msg) from error
+    except (OSError, ValueError) as error:
+        msg = f"cannot create {path}: {error}"
+        raise StoreUnusable(msg) from error
+    sync(path.parent)
+    return True
+
+
+def _refuse_odd(path: Path) -> None:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        msg = f"{path} is no regular file"
+        raise StoreUnusable(msg)
+    if found.st_nlink > 1:
+        msg = (
+            f"{path} has {found.st_nlink} hard links: each would get a WAL of its own;"
+            " copy it under one name"
+        )
+        raise StoreUnusable(msg)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or a folder's names, durable; no-op where folders cannot be synced."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a folder, where the system opens none
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mountinfo") -> None:
+    """Raise NetworkFilesystem if *folder* lies where locks do not hold, unless that is allowed."""
+    kind = _recent_filesystem(folder, mounts, int(time.monotonic()))
+    if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
+        return
+    msg = (
+        f"{folder} lies on {kind}, whose locks SQLite cannot trust:"
+        " use a local disk, or network_filesystem=True"
+    )
+    raise NetworkFilesystem(msg)
+
+
+@lru_cache(maxsize=64)
+def _recent_filesystem(folder: Path, mounts: str, second: int) -> str:
+    """Return what ``filesystem`` says; openings of one second share a look."""
+    del second
+    return filesystem(folder, mounts)
+
+
+def filesystem(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """Return the type of the file system that holds *folder*, empty where it cannot be told."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = -1, ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < MOUNT_FIELDS:
+            continue
+        point = ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
+        if len(point) >= best and f"{folder}/".startswith(point if point == "/" else f"{point}/"):
+            best, kind = len(point), right.split(" ")[0]
+    return kind
+
+
+PROCESS_ID_PARTS: Final = 4
+
+
+def owner_name() -> str:
+    """Name a new owner of leases: this process, and random bits to tell its owners apart."""
+    return f"{process_id()}/{new_token()}"
+
+
+def process_id(pid: int | None = None) -> str:
+    """Return a name of this process that no later one has; empty where that cannot be told."""
+    return _own_process_id(os.getpid()) if pid is None else _process_id_of(pid)
+
+
+def _process_id_of(pid: int) -> str:
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+        started = _stat(pid)[19]
+    except (OSError, IndexError):
+        return ""
+    return f"{boot_id()[:8]}.{space}.{pid}.{started}"
+
+
+def _stat(pid: int) -> list[str]:
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def _only_unreaped(pid: int) -> bool:
+    """Return whether a process has ended and its parent has not asked for its exit code yet."""
+    try:
+        told = _stat(pid)
+        return told[0] == "Z" and told[17] == "1"  # with more, other threads go on
+    except (OSError, IndexError):
+        return False
+
+
+_own_process_id = lru_cache(maxsize=1)(_process_id_of)
+"""A process keeps its own while it lives; reading it takes a tenth of opening a file."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        after_in_child=_own_process_id.cache_clear
+    )  # a child may get the number of an ancestor that is gone
+
+
+def is_dead(owner: str) -> bool:
+    """Return whether the process of *owner* (mark, slash, token) has surely ended."""
+    mark = owner.partition("/")[0]
+    here, parts = process_id().split("."), mark.split(".")
+    if not len(here) == len(parts) == PROCESS_ID_PARTS or here[:2] != parts[:2]:
+        return False
+    try:
+        os.kill(int(parts[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    there = process_id(int(parts[2]))
+    return there not in {"", mark} or _only_unreaped(int(parts[2]))
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """Return what changes when the operating system restarts, empty where it cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,907 @@
+"""
+One writer per process and file: writers queue, and the thread whose turn it is commits for all.
+
+The thread at the head of the queue opens a transaction, runs the work of all
+that wait, commits once and wakes them. A lone writer pays nothing for it. Work
+may run twice when the outcome of a COMMIT was lost, so it must be repeatable:
+inserts by id, settles by token.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock, Semaphore, get_ident
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+import apsw
+
+from onceward.errors import (
+    Busy,
+    ForkedProcess,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+)
+from onceward.file.file_checks import FileKey, file_key
+from onceward.file.transaction import (
+    Handle,
+    SavepointMark,
+    Store,
+    StoreTransaction,
+    TransactionHost,
+)
+
+T = TypeVar("T")
+GROUP_MAX: Final = 512
+INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
+"""Exceptions that a signal may raise between any two steps, for the thread and not its work."""
+ENDED: Final = (
+    "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
+    "nothing of it was kept"
+)
+HELD: Final = (
+    "other work of this process held the file for the whole deadline; "
+    "nothing was written, try again"
+)
+INTERRUPTED: Final = "the thread that committed for others was interrupted twice"
+TAKEN: Final = "the postbox was closed while this transaction was open: it was rolled back"
+CLOSED: Final = "the postbox is closed: open it again"
+FORKED: Final = (
+    "this postbox was opened before fork(): "
+    "open it in processes started by spawn, or fork before opening"
+)
+
+
+def ended(tx: StoreTransaction) -> StoreError:
+    """Return the error of a statement of a transaction that is over."""
+    return StoreClosed(TAKEN) if tx.closed else StoreFault(ENDED)
+
+
+class Packer(Protocol):
+    """
+    Packs parcels in the commit of their messages, for the process that pushes them.
+
+    Its calls are made in the turn to write: they raise interrupts only, wait for
+    nothing and begin no write.
+    """
+
+    def pack(self, tx: StoreTransaction) -> None:
+        """Add the parcels of what is outgoing to a transaction that is about to be committed."""
+        ...
+
+    def hand_over(self, *, durable: bool) -> None:
+        """Give what ``pack`` packed to carriers, or forget it; a second call does the rest."""
+        ...
+
+
+class WriteRequest(Generic[T]):
+    """One unit of work in the queue; ``work`` is None for a caller that wants the turn itself."""
+
+    __slots__ = (
+        "done",
+        "effects",
+        "error",
+        "ids",
+        "is_leader",
+        "next",
+        "result",
+        "tx",
+        "wakeup",
+        "work",
+    )
+
+    def __init__(self, work: Callable[[StoreTransaction], T] | None) -> None:
+        self.work = work
+        self.ids: list[str] = []
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.effects: list[Callable[[], None]] = []
+        self.done = False
+        self.is_leader = False
+        """Whether this request has the turn."""
+        self.next: WriteRequest[Any] | None = None
+        """The next leader, chosen but not yet woken."""
+        self.tx: StoreTransaction | None = None
+        """The transaction of the last attempt."""
+        self.wakeup: Any = None
+
+    def attempt(
+        self,
+        tx: StoreTransaction,
+        mapped: Callable[[BaseException], BaseException],
+        *,
+        nested: bool,
+    ) -> None:
+        """Run the work and keep its result or its translated error; undo failed *nested* work."""
+        self.tx, self.error = tx, None
+        tx.effects, tx.message_ids = self.effects, self.ids = [], []
+        mark = None
+        try:
+            if nested:
+                mark = tx.savepoint()
+            self.result = self.work(tx)  # type: ignore[misc]  # callers without work are not attempted
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            self.error = mapped(error)
+            if self.error is not error:
+                self.error.__cause__ = error
+            if mark is not None:
+                tx.rollback_savepoint(mark)
+            return
+        if mark is not None:
+            tx.release_savepoint(mark)
+
+    def unknown(self, error: BaseException) -> OutcomeUnknown:
+        """Return the error of a caller whose COMMIT may or may not have happened."""
+        reason = str(error).partition(";")[0]
+        return OutcomeUnknown(
+            f"COMMIT: {reason}; ask resolve(id), or send again with the same id",
+            tuple(self.ids),
+            reason=reason,
+        )
+
+    def outcome(self) -> T:
+        """Return the result after running the effects, or raise the error of the work."""
+        if self.error is not None:
+            raise self.error
+        for effect in self.effects:
+            effect()
+        return cast("T", self.result)
+
+    def finish(self) -> None:
+        """Wake the thread that waits for the outcome."""
+        self.done = True
+        if self.wakeup is not None:
+            self.wakeup.release()
+
+
+def fail(requests: Sequence[WriteRequest[Any]], error: BaseException | None) -> None:
+    """Finish requests whose work was undone, with *error* or each with an error of its own."""
+    for request in requests:
+        request.error = error or request.error
+        request.finish()
+
+
+class WriteQueue:
+    """
+    The turn to write, and the requests that wait for it, first come, first served.
+
+    Python raises an interrupt after any call. So a step that must not be torn makes
+    no call, or can be done once more.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.closed = False
+        self.interrupt: BaseException | None = None
+        """An interrupt of this thread that waits for the end of the turn."""
+        self._mutex = Lock()
+        self._queue: deque[WriteRequest[Any]] = deque()
+        self._batch: list[WriteRequest[Any]] = []
+        """Requests whose work is done in this turn."""
+        self._patient: list[WriteRequest[Any]] = []
+        """Requests that are done in the next turn of another thread and take none themselves."""
+        self._taken = False
+        self._pid = os.getpid()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for their turn."""
+        return len(self._queue)
+
+    def defer_interrupt(self, error: BaseException | None) -> None:
+        """Keep an interrupt that is meant for this thread, not its neighbours, until it leaves."""
+        if isinstance(error, INTERRUPTS):
+            self.interrupt = error
+
+    def close(self, within: float) -> bool:
+        """Refuse all further requests; return whether the turn was free *within* some seconds."""
+        request: WriteRequest[Any] = WriteRequest(None)
+        try:
+            self.enter(request, within)
+        except StoreClosed:
+            return True
+        except Busy:
+            self.closed = True
+            with self._mutex:
+                waiting, self._queue = list(self._queue), deque()
+            fail(waiting, StoreClosed(CLOSED))
+            return False
+        else:
+            self.closed = True
+            return True
+        finally:
+            self.hurry()  # what waits for the turn of another thread is refused now
+            self.leave(request)
+
+    def enter(self, request: WriteRequest[Any], within: float | None = None) -> float:
+        """
+        Return the deadline, with the turn or with the request done by another thread.
+
+        ``leave`` must follow, also where this raises.
+        """
+        self.check()
+        timeout = self.timeout if within is None else within
+        deadline = time.monotonic() + timeout
+        with self._mutex:
+            if not self._taken:
+                if self.closed:  # meanwhile
+                    self.check()
+                self._taken = request.is_leader = True
+                return deadline
+            wakeup = Lock()
+            wakeup.acquire()
+            self._queue += (request,)
+            request.wakeup = wakeup
+        try:
+            if not wakeup.acquire(timeout=timeout):
+                self._give_up(request)
+        except BaseException:
+            self._abandon(request)
+            raise
+        if self.closed and (not request.done or request.work is None):
+            self.check()
+        return deadline
+
+    def check(self) -> None:
+        """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(FORKED)
+        if self.closed:
+            raise StoreClosed(CLOSED)
+
+    def _abandon(self, request: WriteRequest[Any]) -> None:
+        """Leave the queue on an interrupt; ``leave`` passes on a turn that came meanwhile."""
+        if not self._withdraw(request):
+            self._await(request)
+
+    def wait_for_turn_of_others(
+        self, request: WriteRequest[Any], seconds: float, *, unless: Callable[[], bool]
+    ) -> bool:
+        """
+        Wait until another thread's turn has done *request*; False where that did not happen.
+
+        It is given up after *seconds*, at once where *unless* then says so, and on ``hurry``.
+        ``leave`` must follow, also where this raises.
+        """
+        self.check()
+        request.wakeup = Semaphore(0)  # ``hurry`` and the end of a turn may both release it
+        with self._mutex:
+            self._patient += (request,)
+        if not (self.closed or unless()):  # asked when the request can be seen: none slips between
+            request.wakeup.acquire(timeout=seconds)
+        if request.done or request.is_leader:
+            return True
+        if self._withdraw(request):
+            return False
+        self._await(request)
+        return True
+
+    def hurry(self) -> None:
+        """Let the requests that wait for the turn of another thread take one of their own."""
+        if self._patient:
+            with self._mutex:
+                for request in self._patient:
+                    request.wakeup.release()
+
+    def _withdraw(self, request: WriteRequest[Any]) -> bool:
+        with self._mutex:
+            for waiting in (self._queue, self._patient):
+                if request in waiting:
+                    request.done = True
+                    waiting.remove(request)
+                    return True
+        return False
+
+    def _give_up(self, request: WriteRequest[Any]) -> None:
+        if self._withdraw(request):
+            raise Busy(HELD)
+        self._await(request)  # it is being worked on at this very moment: its outcome is near
+
+    @staticmethod
+    def _await(request: WriteRequest[Any]) -> None:
+        while not (request.done or request.is_leader):  # the lock may have opened an instant ago
+            request.wakeup.acquire(timeout=0.01)
+
+    def drain(self) -> list[WriteRequest[Any]]:
+        """Take the waiting requests with work out of the queue, to be done in this turn."""
+        if self._queue or self._patient:
+            with self._mutex:
+                while self._patient:
+                    self._batch += (self._patient[0],)
+                    del self._patient[0]
+                while (
+                    self._queue and self._queue[0].work is not None and len(self._batch) < GROUP_MAX
+                ):
+                    self._batch += (self._queue[0],)
+                    del self._queue[0]
+        return self._batch[:]
+
+    def leave(self, request: WriteRequest[Any]) -> None:
+        """
+        Pass the turn of *request* on, if it has it; raise an interrupt that was deferred.
+
+        Drained requests that an interrupt left without an outcome get it now,
+        or wait again before all others.
+        """
+        if request.wakeup is not None and not (request.is_leader or request.done):
+            self._abandon(request)
+        if not request.is_leader:
+            return
+        interrupt, self.interrupt = self.interrupt, None
+        try:
+            self._pass_on(request)
+        except INTERRUPTS:
+            self._pass_on(request)
+            raise
+        if interrupt is not None:
+            raise interrupt
+
+    def _pass_on(self, request: WriteRequest[Any]) -> None:
+        with self._mutex:
+            if request.is_leader:
+                if self._batch:
+                    self._finish_batch()
+                if self._queue:
+                    request.next = self._queue[0]
+                    del self._queue[0]
+                    request.next.is_leader = True
+                else:
+                    self._taken = False
+                request.is_leader, request.done = False, True
+        leader, request.next = request.next, None
+        if leader is not None:
+            leader.wakeup.release()
+
+    def _finish_batch(self) -> None:
+        """Finish followers whose work was committed, or may be; requeue the others at the front."""
+        for each in self._batch:
+            if not each.done and each.tx is not None and each.tx.may_be_durable:
+                if not each.tx.durable and each.error is None:
+                    each.error = each.unknown(StoreFault(INTERRUPTED))
+                each.finish()
+        self._queue = deque([*[each for each in self._batch if not each.done], *self._queue])
+        self._batch = []
+
+
+class ReplacedFileDetector:
+    """
+    Detects that the file or its WAL was taken away or replaced under an open connection.
+
+    A name can only change by changing its folder, so the folder is looked at
+    first (1.5 µs). Looking at the WAL itself would cost more than it seems: a
+    kernel with multigrain timestamps must then give the next write a time stamp
+    of its own, and the next sync a journal commit (45 µs here).
+    """
+
+    SETTLED: Final = 2_000_000_000
+    """Nanoseconds after which no second change can bear the same time of the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = str(path.parent)
+        self._names = (str(path), f"{path}-wal")
+        self._known = self._look()
+        self._quiet: tuple[int, int, int] | None = None
+
+    def _look(self) -> tuple[FileKey | None, ...]:
+        return tuple(map(file_key, self._names))
+
+    def refuse_replaced(self) -> None:
+        """Raise StoreCorrupt if the name leads to another file now: our WAL would damage it."""
+        now = file_key(self._names[0])
+        if None not in {now, self._known[0]} and now != self._known[0]:
+            msg = (
+                f"{self._names[0]} was replaced by another file while it was open: "
+                "close, look, and open again without the old -wal"
+            )
+            raise StoreCorrupt(msg)
+
+    def replaced(self) -> bool:
+        """Return whether the names now lead to other files than at the start."""
+        try:
+            folder = os.stat(self._folder)
+        except OSError:
+            return True
+        now = (folder.st_dev, folder.st_ino, folder.st_mtime_ns)
+        if now == self._quiet:
+            return False
+        if self._look() != self._known:
+            return True
+        if time.time_ns() - folder.st_mtime_ns > self.SETTLED:
+            self._quiet = now
+        return False
+
+
+class ThreadTransactions:
+    """The threads that run a handler: their writes join its transaction."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[int, TransactionHost] = {}
+        """By thread: the transaction of the handler that it runs."""
+
+    def bind(self, host: TransactionHost) -> None:
+        """Let writes of this thread join the transaction of *host* from now on."""
+        self.hosts[get_ident()] = host
+
+    def unbind(self) -> None:
+        """End what ``bind`` began."""
+        self.hosts.pop(get_ident(), None)
+
+    def join(self) -> None:
+        """Enter the transaction of this thread's handler, if it runs one."""
+        if self.hosts and (host := self.hosts.get(get_ident())) is not None:
+            host.join()
+
+
+class Writer:
+    """The one writer of a file: every commit of this process is made here."""
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self._store = store
+        self.queue = WriteQueue(timeout)
+        """The turn to write, and the requests that wait for it."""
+        self.handle: Handle | None = None
+        """The writing connection, None while it has to be opened."""
+        self.refuses_commit = True
+        """Whether SQLite is to undo a COMMIT: one in a user's statement; unset for our own."""
+        self.undone = 0
+        """Set to 1 by SQLite, without a step of Python, when it rolls our transaction back."""
+        self._owner = 0
+        self._tx: StoreTransaction | None = None
+        self._host: WriteRequest[Any] | None = None
+        self.thread_transactions = ThreadTransactions()
+        """The threads that run handlers, whose transactions their writes join."""
+        self.wake_dispatchers: Callable[[], None] = lambda: None
+        """Called after a commit that has something to be pushed by another thread or process."""
+        self.packer: Packer | None = None
+        """Packs parcels in the commit of their messages, where this process pushes them."""
+        self.measured_commit: Callable[[StoreTransaction], None] | None = None
+        """Commits in place of ``StoreTransaction.commit``, to measure how long that takes."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this very thread has a transaction open."""
+        return self._owner == get_ident()
+
+    def write(self, work: Callable[[StoreTransaction], T]) -> T:
+        """
+        Run *work* and commit it, together with the work of other threads that wait.
+
+        In a thread that has a transaction open, or runs a handler, *work* joins
+        that by savepoint and is committed with it.
+
+        Raises:
+            Busy: others held the file for the whole deadline; nothing was written.
+            OutcomeUnknown: COMMIT raised twice; the error names the messages that may be there.
+            BaseException: the error of *work*; its writes were rolled back.
+
+        """
+        if self.thread_transactions.hosts:
+            self.thread_transactions.join()
+        if self._owner == get_ident():
+            tx = self.open_transaction()
+            if tx.batching:  # an error undoes the whole batch, which is then run one by one
+                return work(tx)
+            try:
+                with tx.nested():
+                    return work(tx)
+            except Exception as error:
+                mapped = self._store.translate_error(error)
+                if mapped is error:
+                    raise
+                raise mapped from error
+        request = WriteRequest(work)
+        try:
+            try:
+                deadline = self.queue.enter(request)
+                if not request.done:
+                    self._run([request], deadline)
+            finally:
+                self._leave(request)
+        except INTERRUPTS:
+            self._leave(request)  # it may have come at the first step of leaving
+            raise
+        if request.error is None and not request.effects:
+            return cast("T", request.result)
+        return request.outcome()
+
+    def write_with_next(
+        self,
+        work: Callable[[StoreTransaction], T],
+        within: float,
+        *,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """
+        Commit *work* with the next commit of another thread, alone after *within* seconds.
+
+        It is committed alone at once where *unless*, asked when no commit can be
+        missed any more, returns True. Raises what ``write`` raises.
+        """
+        request = WriteRequest(work)
+        try:
+            taken = self.queue.wait_for_turn_of_others(request, within, unless=unless)
+            if taken and not request.done:
+                self._run([request], time.monotonic() + self.queue.timeout)
+        finally:
+            self._leave(request)
+        return request.outcome() if taken else self.write(work)
+
+    def write_each(
+        self, works: Sequence[Callable[[StoreTransaction], Any]]
+    ) -> list[WriteRequest[Any]]:
+        """
+        Commit several pieces of work of this thread at once; return a request for each, in order.
+
+        Each has an outcome of its own: one that fails harms no other.
+
+        Raises:
+            StoreClosed, ForkedProcess, Busy: nothing was written.
+
+        """
+        turn: WriteRequest[Any] = WriteRequest(None)
+        requests = [WriteRequest(work) for work in works]
+        try:
+            self._run(requests, self.queue.enter(turn))
+        finally:
+            self._leave(turn)
+        return requests
+
+    @contextmanager
+    def outside_handler(self) -> Iterator[None]:
+        """
+        Let the writes of a block commit before they return, although this thread runs a handler.
+
+        A handler that has written already is not left: its writes would wait for themselves.
+        """
+        host = self.thread_transactions.hosts.pop(get_ident(), None)
+        try:
+            if host is not None:
+                host.step_aside()
+            yield
+        finally:
+            if host is not None:
+                self.thread_transactions.bind(host)
+
+    @contextmanager
+    def transaction(self) -> Iterator[StoreTransaction]:
+        """Open a transaction for the caller's own statements, or join the one of this thread."""
+        self.thread_transactions.join()
+        if self.held:
+            tx = self.open_transaction()
+            tx.blocks += 1
+            try:
+                with tx.nested():
+                    yield tx
+                    if not tx.alive:  # its savepoint is gone, too
+                        raise StoreFault(ENDED)
+            finally:
+                tx.blocks -= 1
+            return
+        request: WriteRequest[Any] = WriteRequest(None)
+        try:
+            yield self._open(request)
+            self.commit()
+        except apsw.ConnectionClosedError as error:
+            self._leave(request)
+            if self.queue.closed:
+                raise StoreClosed(TAKEN) from error
+            raise
+        except BaseException:
+            self._leave(request)
+            raise
+
+    def begin(self) -> StoreTransaction:
+        """Take the turn and open a transaction; any thread must ``commit`` or ``rollback`` it."""
+        request: WriteRequest[Any] = WriteRequest(None)
+        try:
+            return self._open(request)
+        except BaseException:
+            self._leave(request)
+            raise
+
+    def _open(self, request: WriteRequest[Any]) -> StoreTransaction:
+        deadline = self.queue.enter(request)
+        self._host = request
+        return self._begin(deadline)
+
+    def open_transaction(self) -> StoreTransaction:
+        """Return this thread's open transaction; raises StoreFault where SQLite ended it."""
+        tx = cast("StoreTransaction", self._tx)
+        if not tx.alive:
+            raise ended(tx)
+        return tx
+
+    def commit(self) -> None:
+        """
+        Commit what ``begin`` opened, together with the work of the requests that wait.
+
+        Raises:
+            OutcomeUnknown: COMMIT raised; ask ``resolve`` for the messages it names.
+            StoreClosed: the postbox was closed meanwhile; nothing was written.
+
+        """
+        host, tx = cast("WriteRequest[Any]", self._host), cast("StoreTransaction", self._tx)
+        try:
+            if self.queue.closed:
+                raise StoreClosed(TAKEN)
+            if not tx.alive:
+                raise ended(tx)
+            host.effects, host.ids = tx.effects, tx.message_ids
+            batch = self.queue.drain()
+            try:
+                for request in batch:
+                    self._run_isolated(request, tx)
+            except Exception as error:
+                fail(batch, self._store.translate_error(error))
+                raise
+            failed, certain = self._try_commit()
+            if failed is not None:
+                host.error = failed if certain else host.unknown(failed)
+                self._repeat(batch, failed, certain=certain)
+            for request in batch:
+                request.finish()
+        finally:
+            self._leave(host)
+        host.outcome()
+
+    def rollback(self) -> None:
+        """Undo what was written since ``begin`` and give the turn away."""
+        self._leave(cast("WriteRequest[Any]", self._host))
+
+    @contextmanager
+    def exclusive(self) -> Iterator[Handle]:
+        """Lend the connection outside of any transaction, for settings of its own."""
+        request: WriteRequest[Any] = WriteRequest(None)
+        try:
+            yield self._store.writing_connection(self.queue.enter(request))
+        finally:
+            self.queue.leave(request)
+
+    def detach(self) -> None:
+        """Let no thread join the open transaction until one attaches to it."""
+        self._owner = 0
+
+    def attach(self) -> None:
+        """Let the work of the calling thread join the open transaction."""
+        self._owner = get_ident()
+
+    # -- the transaction --------------------------------------------------------------------
+
+    def _begin(self, deadline: float) -> StoreTransaction:
+        store, handle = self._store, self.handle
+        store.busy_handler.deadline = deadline
+        if handle is None:
+            handle = store.writing_connection(deadline)
+        if handle.in_transaction:  # an interrupt came even between us and the end of the last one
+            handle.execute("ROLLBACK")
+        try:
+            handle.execute("BEGIN IMMEDIATE")
+            self._tx = StoreTransaction(handle, store.time.now(store.clock))
+            self.undone = 0
+            if self._tx.now > store.time.persist_after:
+                store.on_begin(self._tx)
+        except BaseException as error:
+            if handle.in_transaction:
+                handle.execute("ROLLBACK")
+            mapped = self._store.translate_error(error)
+            if mapped is error:
+                raise
+            raise mapped from error
+        self._owner = get_ident()
+        return self._tx
+
+    def rolled_back(self) -> None:
+        """Take note that SQLite rolled the open transaction back."""
+        if self._tx is not None:
+            self._tx.rolled_back = True
+
+    def _run(self, own: list[WriteRequest[Any]], deadline: float) -> None:
+        """Run this thread's requests and those that wait in one transaction."""
+        queue = self.queue
+        batch = [*own, *queue.drain()] if queue._queue or queue._patient else own
+        try:
+            tx = self._begin(deadline)
+            if len(batch) > 1:
+                failed = self._run_batch(batch, tx)
+            else:
+                batch[0].attempt(tx, self._store.translate_error, nested=False)
+                failed = batch[0].error
+        except Busy as error:
+            fail(own, error)  # the others came later, and have time left
+        except Exception as error:  # noqa: BLE001 - it is told to every waiting caller
+            self._rollback()
+            fail(batch, self._store.translate_error(error))
+        else:
+            if tx.rolled_back or not tx.handle.in_transaction:
+                self._end()
+                fail(batch, failed)
+            elif failed is None or [each for each in batch if each.error is None]:
+                failed, certain = self._try_commit()
+                if failed is not None:
+                    self._repeat(batch, failed, certain=certain)
+                for request in batch:
+                    request.done = True
+                    if request.wakeup is not None:
+                        request.wakeup.release()
+            else:
+                self._rollback()
+                fail(batch, None)
+
+    def _run_batch(
+        self, batch: list[WriteRequest[Any]], tx: StoreTransaction
+    ) -> BaseException | None:
+        """
+        Run the work of a batch and return the last error.
+
+        All of it is run as one; where that fails, each piece in a savepoint of its own.
+        """
+        mark = tx.savepoint()
+        error = self._run_as_one(batch, tx, mark)
+        if error is None:
+            return None
+        tx.rollback_savepoint(mark)
+        for request in batch:
+            if not tx.alive:
+                break
+            if request.error is None:
+                self._run_isolated(request, tx)
+                error = request.error
+        return error
+
+    def _run_as_one(
+        self, batch: list[WriteRequest[Any]], tx: StoreTransaction, mark: SavepointMark
+    ) -> BaseException | None:
+        """Run a batch in one savepoint, its rows gathered; return the first error, if any."""
+        try:
+            with tx.batch_inserts():
+                for request in batch:
+                    request.attempt(tx, self._store.translate_error, nested=False)
+                    if request.error is not None:
+                        tx.batched_inserts.clear()
+                        return self._attribute_error(request, batch[0])
+            tx.release_savepoint(mark)
+        except Exception as error:  # noqa: BLE001 - run alone, each request meets its own error
+            return self._store.translate_error(error)
+        return None
+
+    def _attribute_error(
+        self, request: WriteRequest[Any], first: WriteRequest[Any]
+    ) -> BaseException | None:
+        """
+        Return the error of *request*, and clear it so that the request is run again alone.
+
+        An interrupt in this thread's own work stays with it: that is not run again.
+        """
+        error = request.error
+        if request is not first or not isinstance(error, INTERRUPTS):
+            self.queue.defer_interrupt(error)
+            request.error = None
+        return error
+
+    def _run_isolated(self, request: WriteRequest[Any], tx: StoreTransaction) -> None:
+        """Run a neighbour's work in a savepoint; an interrupt meanwhile is kept for this thread."""
+        request.attempt(tx, self._store.translate_error, nested=True)
+        if isinstance(request.error, INTERRUPTS):
+            self.queue.defer_interrupt(request.error)
+            request.error = None
+            request.attempt(tx, self._store.translate_error, nested=True)
+
+    def _repeat(
+        self, batch: list[WriteRequest[Any]], error: BaseException, *, certain: bool
+    ) -> None:
+        """Run again, each in a transaction of its own, the requests whose COMMIT failed."""
+        for request in batch:
+            if request.error is None:
+                self._retry_alone(request, error, certain=certain)
+
+    def _try_commit(self) -> tuple[BaseException | None, bool]:
+        """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
+        tx = cast("StoreTransaction", self._tx)
+        packer = self.packer if tx.outgoing else None
+        try:
+            if tx.has_news or (tx.outgoing and packer is None):
+                tx.wakeups[self.wake_dispatchers] = None
+            if packer is not None:
+                packer.pack(tx)
+            self.refuses_commit = False
+            try:
+                (self.measured_commit or StoreTransaction.commit)(tx)
+            except BaseException as error:  # noqa: BLE001 - classified here
+                self.queue.defer_interrupt(error)
+                if not isinstance(error, INTERRUPTS) or tx.alive or self.undone:
+                    return self._commit_failed(tx, error)
+            finally:
+                self.refuses_commit = True
+            self._tx = None
+            self._owner = 0
+            try:
+                tx.durable = not self._store.guard.replaced()
+                for wake in tx.wakeups:
+                    wake()
+            except INTERRUPTS as error:
+                self.queue.defer_interrupt(error)
+                self._announce(tx)
+        finally:  # also where an interrupt came: a peer that stays reserved is not pushed to
+            if packer is not None:
+                try:
+                    packer.hand_over(durable=tx.durable)
+                except INTERRUPTS:
+                    packer.hand_over(durable=tx.durable)
+                    raise
+        if tx.durable:
+            return None, True
+        self._reopen()
+        return StoreFault("the commit went to a file that was taken away"), False
+
+    def _announce(self, tx: StoreTransaction) -> None:
+        """Do again what an interrupt kept from following a COMMIT."""
+        tx.durable = not self._store.guard.replaced()
+        for wake in tx.wakeups:
+            wake()
+
+    def _commit_failed(
+        self, tx: StoreTransaction, error: BaseException
+    ) -> tuple[BaseException, bool]:
+        mapped = self._store.translate_error(error)
+        # A failed sync or checkpoint says nothing about the commit; a full disk came before it.
+        certain = tx.alive and not isinstance(mapped, StoreFault)
+        tx.may_be_durable = not certain
+        self._rollback()
+        if not certain:
+            self._reopen()
+        return mapped, certain
+
+    def _reopen(self) -> None:
+        with suppress(StoreError):  # the next writer meets the same error and raises it
+            self._store.reopen()
+
+    def _retry_alone(
+        self, request: WriteRequest[Any], first: BaseException, *, certain: bool
+    ) -> None:
+        try:
+            tx = self._begin(time.monotonic() + self.queue.timeout)
+        except BaseException as error:  # noqa: BLE001 - classified here
+            request.error = error if certain else request.unknown(first)
+            return
+        tx.may_be_durable = not certain
+        request.attempt(tx, self._store.translate_error, nested=False)
+        if request.error is not None or not tx.alive:
+            self._rollback()
+            # It may have failed because the first commit happened after all.
+            if request.error is None or not certain:
+                request.error = request.unknown(request.error or first)
+            return
+        failed, unwritten = self._try_commit()
+        if failed is not None:
+            request.error = failed if certain and unwritten else request.unknown(failed)
+
+    def _end(self) -> None:
+        self._tx = None
+        self._owner = 0
+
+    def _rollback(self) -> None:
+        tx = self._tx
+        try:
+            if tx is not None:
+                tx.rolled_back = True
+                tx.abandon()
+        except INTERRUPTS:
+            cast("StoreTransaction", tx).abandon()
+            raise
+        finally:
+            self._end()
+
+    def _leave(self, request: WriteRequest[Any]) -> None:
+        """Undo what *request* left open, if it has the turn, and pass the turn on."""
+        try:
+            if request.is_leader and (self._owner or self._tx is not None):
+                self._rollback()
+        finally:
+            self.queue.leave(request)

@@ -1,0 +1,151 @@
+"""Whose file it is, how durable, and how often it was opened: one row, changed by every opening."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, NamedTuple
+
+from onceward.errors import StoreUnusable, WrongAgent
+from onceward.file import file_checks
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis, MonotonicFileClock
+from onceward.message.ids import new_token
+from onceward.message.parcel import Durability
+from onceward.message.settings import Settings
+
+EXISTS: Final = """
+SELECT 1
+  FROM sqlite_schema
+ WHERE name = '_onceward_file_info'
+   AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_onceward_migrations')
+"""
+IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM _onceward_file_info"
+INSERT: Final = """
+INSERT INTO _onceward_file_info (one, agent, file_id, durability, max_pending, max_inbox, max_body,
+                                 clock_at, opened_at, created_at)
+VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7)
+"""
+# The open barrier: one durable commit before anything that was read is acted upon.
+BARRIER: Final = """
+UPDATE _onceward_file_info
+   SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2,
+       durability = ?3,
+       max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox),
+       max_body = coalesce(?6, max_body)
+RETURNING clock_at, max_inbox, max_body
+"""
+RANDOM: Final = "lower(hex(randomblob(12)))"
+"""Expression that makes an epoch unlike all others, behind the eight digits of its generation."""
+# A 'fast' file that lived through a reboot may have lost its tail:
+# what it sent since is to be judged by id.
+RENEW_ALL: Final = f"""
+UPDATE _onceward_peers
+   SET epoch = printf('%08x', generation + 1) || {RANDOM},
+       generation = generation + 1, number = 0, last_id = '',
+       in_flight_seqs = NULL,
+       redelivered_upto_seq = coalesce((SELECT max(seq) FROM _onceward_outbox), 0),
+       base_epoch = CASE WHEN number > 0 THEN epoch ELSE base_epoch END,
+       base_parcel = CASE WHEN number > 0
+                           AND (base_epoch <> epoch OR base_parcel < ((generation << 32) | number))
+                          THEN (generation << 32) | number ELSE base_parcel END
+"""  # noqa: S608 - a constant
+LIMITS: Final = """
+UPDATE _onceward_file_info
+   SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox),
+       max_body = coalesce(?, max_body)
+RETURNING max_inbox, max_body
+"""
+LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
+TICK: Final = "UPDATE _onceward_file_info SET clock_at = max(clock_at, ?)"
+# SQLite writes nothing for a row that stays as it is, but always the page of a header that is set;
+# a host's own mark stays.
+MARK: Final = "PRAGMA application_id"
+
+
+class Identity(NamedTuple):
+    """Facts that an opening read or wrote."""
+
+    agent: str
+    file_id: str
+    durability: Durability
+    clock_at: Millis
+    max_inbox: int
+    max_body: int
+
+
+def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> None:
+    """
+    Refuse an opening before anything of the file is changed; *migrated* says it has our tables.
+
+    Raises:
+        WrongAgent: the file is another agent's.
+        StoreUnusable: the file belongs to no agent yet, and no name was given.
+
+    """
+    owner = tx.rows(IDENTITY) if migrated or tx.rows(EXISTS) else []
+    if owner:
+        refuse_other(owner[0][0], wanted)
+    if not owner and wanted is None:
+        msg = (
+            "the file is no agent's yet: open it with agent=NAME,"
+            " or begin it with onceward init NAME"
+        )
+        raise StoreUnusable(msg)
+
+
+def refuse_other(owner: str, wanted: str | None) -> None:
+    """Raise WrongAgent unless the file is the wanted agent's, or any agent's is wanted."""
+    if wanted is not None and owner != wanted:
+        msg = f"the file belongs to agent {owner!r}, not {wanted!r}: open it under its own name"
+        raise WrongAgent(msg)
+
+
+def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Identity:
+    """Name a new file, recognise an old one, and write the open barrier."""
+    found = tx.rows(IDENTITY)
+    if not found:
+        limits_now = (settings.max_pending, settings.max_inbox, settings.max_body)
+        tx.run(INSERT, (wanted, new_token(), settings.durability, *limits_now, tx.now))
+        found = tx.rows(IDENTITY)
+    [(agent, file_id, stored, boot)] = found
+    refuse_other(agent, wanted)
+    given = settings.model_fields_set
+    durability = settings.durability if wanted is not None and "durability" in given else stored
+    now_boot = file_checks.boot_id()
+    if stored == "fast" and boot not in {"", now_boot}:
+        tx.run(RENEW_ALL)
+    [(clock_at, max_inbox, max_body)] = tx.rows(
+        BARRIER, (tx.now, now_boot, durability, *explicit_limits(settings))
+    )
+    return Identity(agent, file_id, durability, clock_at, max_inbox, max_body)
+
+
+def persist_clock(tx: StoreTransaction) -> None:
+    """
+    Store how far the clock has come.
+
+    The commit is one even where the file has seen a later time already.
+    """
+    tx.run(TICK, (tx.now,))
+    [(mark,)] = tx.rows(MARK)
+    tx.rows(f"{MARK} = {mark}")
+
+
+def persist_progress(tx: StoreTransaction, time: MonotonicFileClock) -> None:
+    """
+    Store how far the clock has come, which is much further than the file knows.
+
+    A clock may be set back, and its process die: what it wrote while it was
+    ahead (leases, backoffs) must not seem a day away to the next one.
+    """
+    tx.run(TICK, (tx.now,))
+    tx.on_durable = partial(time.mark_persisted, tx.now)
+
+
+def explicit_limits(settings: Settings) -> tuple[int | None, ...]:
+    """Return the limits that were set on purpose, None for those that the file knows better."""
+    given = settings.model_fields_set
+    return tuple(
+        getattr(settings, name) if name in given else None
+        for name in ("max_pending", "max_inbox", "max_body")
+    )

@@ -1,0 +1,256 @@
+"""
+Notifies engines and readers of a commit.
+
+Three ways, each slower than the one before: a callback inside the process, a
+datagram on a Unix socket across processes, and ``PRAGMA data_version`` should a
+datagram get lost. A notification is never needed for correctness.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final, Literal
+
+from onceward.file import open_files
+from onceward.file.file_checks import file_key
+from onceward.message.ids import new_token
+
+Direction = Literal["out", "in"]
+"""Listeners of a notification: ``out`` the dispatcher, ``in`` workers and waiting readers."""
+
+HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
+WAKEUP: Final = b"!"
+LOOKS: Final = 10
+"""Files of a process that are each asked at the caller's interval; more of them less often."""
+LONGEST_TURN: Final = 1.0
+"""Most seconds between two looks of a waiter, however many there are: the others may leave."""
+SETTLED: Final = 2_000_000_000
+"""Nanoseconds after which no second change of a folder can bear the same time."""
+
+
+class Notifier:
+    """
+    The listeners of one file in this process, and the sockets of the other processes.
+
+    A process has a socket for each direction in which it has listened. The threads
+    that wait read it themselves: the first one reads, and tells the others.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._listeners: dict[Direction, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
+        self._lock = Lock()
+        self._folder = _folder(path)
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.mkdir(
+                    mode=0o700, exist_ok=True
+                )  # a look at what is there costs less than at what is not
+        self._where = str(self._folder)  # looked at after every commit without a listener here
+        self._seen: tuple[int, dict[Direction, tuple[str, ...]]] = (0, {"out": (), "in": ()})
+        self._names: dict[Direction, str] = {}
+        self._sockets: dict[Direction, socket.socket] = {}
+        self._closed = False
+        self._poll_at, self._looked_at = 0.0, -math.inf
+        self._version: int | None = None
+        self.on_remote_out: Callable[[], None] = lambda: None
+        """Called before the listeners when another process has something for the dispatcher."""
+
+    def notify(self, side: Direction) -> None:
+        """Notify the listeners of *side* in all processes; never blocks, never raises."""
+        local = self._listeners[side]
+        for tell in local:
+            tell()
+        if side == "in" or not local:
+            self.notify_others(side)
+
+    def notify_others(self, side: Direction) -> None:
+        """Notify the listeners of *side* in all other processes; never blocks, never raises."""
+        if self._folder is None:
+            return
+        try:
+            changed = os.stat(self._where).st_mtime_ns
+        except OSError:
+            return
+        if changed != self._seen[0]:
+            self._list_others(changed)
+        if names := self._seen[1][side]:
+            _send(names)
+
+    def notify_local(self, sides: Iterable[Direction] = ("out", "in")) -> None:
+        """Notify the listeners of *sides* in this process."""
+        for side in sides:
+            for tell in self._listeners[side]:
+                tell()
+
+    def listen(self, side: Direction, tell: Callable[[], None]) -> Callable[[], None]:
+        """Call *tell* whenever *side* may have something new; returns the call that ends it."""
+        with self._lock:
+            self._listeners[side] = (*self._listeners[side], tell)
+            if side not in self._sockets and not self._closed:
+                self._bind(side)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners[side] = tuple(
+                    known for known in self._listeners[side] if known is not tell
+                )
+
+        return stop
+
+    def fileno(self, side: Direction) -> int:
+        """Return the descriptor that is readable when there is something to ``hear``; or -1."""
+        sock = self._sockets.get(side)
+        return -1 if sock is None else sock.fileno()
+
+    def hear(self, side: Direction) -> None:
+        """
+        Read what other processes sent, and notify the listeners in this one.
+
+        Of several threads that see the same datagram, the one that reads it tells all.
+        """
+        heard = False
+        with suppress(OSError, KeyError):
+            while self._sockets[side].recv(64):
+                heard = True
+        if not heard:
+            return
+        if side == "out":
+            self.on_remote_out()
+        self.notify_local((side,))
+
+    def next_poll(self, every: float) -> float:
+        """
+        Return when the caller is to ``look`` next, so that all of them look in turn.
+
+        Each look wakes a thread, so a process with more than ``LOOKS`` files asks each of
+        them less often: once in ``LONGEST_TURN`` seconds or in *every*, whichever is longer.
+        """
+        every = max(every, min(every * len(open_files.files) / LOOKS, LONGEST_TURN))
+        with self._lock:
+            now, count = time.monotonic(), sum(map(len, self._listeners.values()))
+            most = max(every, min(every * count, LONGEST_TURN))
+            self._poll_at = min(max(now, self._poll_at) + every, now + most)
+            return self._poll_at
+
+    def is_due(self, every: float) -> bool:
+        """Return whether the file is to be asked now: not where another waiter has just asked."""
+        with self._lock:
+            now = time.monotonic()
+            due = now - self._looked_at >= every / 2
+            if due:
+                self._looked_at = now
+            return due
+
+    def look(self, version: Callable[[], int]) -> None:
+        """
+        Notify this process's listeners if the file has changed since the last look.
+
+        The first look notifies them too: they may have read the file before a commit that the
+        version already counts.
+        """
+        with suppress(Exception):  # the file's trouble is met by those that use it
+            number = version()
+            known, self._version = self._version, number
+            if known != number:
+                self.notify_local()
+
+    def close(self) -> None:
+        """Notify all listeners a last time, and remove this process's sockets."""
+        self.notify_local()
+        with self._lock:
+            self._closed, self._listeners = True, {"out": (), "in": ()}
+            for sock in self._sockets.values():
+                sock.close()
+            names, self._names, self._sockets = self._names, {}, {}
+        for name in names.values():
+            with suppress(OSError):
+                os.unlink(name)
+
+    def _bind(self, side: Direction) -> None:
+        """Bind this process's socket of *side*, where the platform has one."""
+        if self._folder is None:
+            return
+        name = f"{self._where}/{os.getpid()}-{new_token()[:8]}.{side}"
+        self._names[side] = name  # known before any listing can contain it
+        with suppress(OSError):  # no descriptor is left, or no place: pollers look by themselves
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sock = _datagram()
+            sock.bind(name)
+            self._sockets[side] = sock
+
+    def _list_others(self, changed: int) -> None:
+        """Remember the sockets of the other processes, as the folder lists them now."""
+        with suppress(OSError):
+            own = set(self._names.values())
+            names = [f"{self._where}/{name}" for name in os.listdir(self._where)]
+            others = [name for name in names if name not in own]
+            settled = time.time_ns() - changed > SETTLED
+            self._seen = (changed if settled else 0, {
+                side: tuple(name for name in others if name.endswith(f".{side}"))
+                for side in self._listeners
+            })  # fmt: skip
+
+
+def _send(names: Iterable[str]) -> None:
+    """Send a datagram to each of the sockets; unlink those of dead processes."""
+    sender = _sender()
+    if sender is None:
+        return
+    for name in names:
+        try:
+            sender.sendto(WAKEUP, name)
+        except (ConnectionRefusedError, FileNotFoundError):
+            with suppress(OSError):
+                os.unlink(name)
+        except OSError:
+            continue  # its queue is full, or the system is short of memory: it will look anyway
+
+
+_senders: dict[int, socket.socket] = {}
+
+
+def _sender() -> socket.socket | None:
+    """Return the socket from which this process notifies others, for all files; None without."""
+    found = _senders.get(os.getpid())
+    if found is None:
+        with suppress(OSError):  # no descriptor is left: pollers look by themselves
+            made = _datagram()
+            found = _senders.setdefault(os.getpid(), made)
+    return found
+
+
+def _datagram() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+    return made
+
+
+def _folder(path: Path) -> Path | None:
+    key = file_key(path)
+    if not HAS_UNIX or key is None:
+        return None
+    base = Path(os.environ.get("XDG_RUNTIME_DIR") or _temporary()) / f"onceward-{os.getuid()}"
+    with suppress(OSError):
+        base.mkdir(mode=0o700, exist_ok=True)
+        found = base.lstat()
+        if (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.getuid()
+            and not found.st_mode & 0o077
+        ):
+            return base / f"{key[0]:x}-{key[1]:x}"
+    return None
+
+
+def _temporary() -> str:
+    import tempfile  # noqa: PLC0415 - it loads all compression libraries
+
+    return tempfile.gettempdir()

@@ -1,0 +1,96 @@
+"""Which files this process has open, and what becomes of them in a forked child."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import RLock
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from onceward.file.file_checks import FileKey, file_key
+
+Name = tuple[FileKey, str]
+"""A file and the VFS that it is open through."""
+files: dict[Name, Any] = {}
+"""Open databases: all their users share one writer, and so one commit."""
+lock = RLock()
+"""Guards this table, and is held for nothing that waits: a file that is busy stops no other."""
+inherited: set[FileKey] = set()
+"""Files that were open at the fork of this process: SQLite believes to hold locks on them."""
+_turns: Final = WeakValueDictionary[Name, Any]()
+"""Locks of files that are being opened or closed; one that no thread has or wants is gone."""
+
+
+def turn(name: Name) -> Any:
+    """Return the lock of the thread that opens or closes one file; others may wait for it."""
+    with lock:
+        return _turns.get(name) or _turns.setdefault(name, RLock())
+
+
+def use(name: Name) -> Any:
+    """Return the open database and count one more user of it; None where none is open."""
+    with lock:
+        found = files.get(name)
+        if found is None or found.closing:
+            return None
+        found.users += 1
+        return found
+
+
+def leave(database: Any) -> bool:
+    """Count one user less; return whether it was the last one, which is to close the file."""
+    with lock:
+        database.users -= 1
+        return bool(database.users == 0)
+
+
+def retire(database: Any) -> bool:
+    """Say that the database is being closed; False where a thread uses it again."""
+    with lock:
+        database.closing = database.users == 0
+        return bool(database.closing)
+
+
+def name_of(database: Any) -> Name | None:
+    """Return the name under which the database is open."""
+    with lock:
+        return next((name for name, known in files.items() if known is database), None)
+
+
+def enter(name: Name, database: Any) -> None:
+    """Let other threads of this process find the database, under its present name only."""
+    with lock:
+        remove(database)
+        files[name] = database
+
+
+def remove(database: Any) -> None:
+    """Let no thread find the database any more."""
+    with lock:
+        for name in [name for name, known in files.items() if known is database]:
+            del files[name]
+
+
+def finds(path: Path | str) -> bool:
+    """Return whether this process has the file at *path* open."""
+    key = file_key(path)
+    return key is not None and any(key == known for known, _ in list(files))
+
+
+def _leave_to_the_parent() -> None:
+    # A forked child must not close the parent's handles, not even when its interpreter ends.
+    import ctypes  # noqa: PLC0415 - paid by forks only
+
+    global lock  # noqa: PLW0603 - a thread that the child does not have may hold the old one
+    lock = RLock()
+    _turns.clear()
+    inherited.update(key for key, _ in files)
+    for database in files.values():
+        for handle in database.connections():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+    files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)

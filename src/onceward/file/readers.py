@@ -1,0 +1,127 @@
+"""Lend connections that read for callers, so that no engine waits for a caller's statement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Condition
+from typing import Final
+from weakref import WeakSet
+
+import apsw
+
+from onceward.errors import Busy, StoreClosed
+from onceward.file.connection import BusyHandler, close, close_without_checkpoint
+from onceward.file.group_commit import CLOSED
+
+MOST: Final = 4
+"""Callers of one file that read at once; a further one waits for one of them."""
+IDLE: Final = 60.0
+"""Seconds without a read after which maintenance closes a connection."""
+LOOK: Final = 0.1
+"""Seconds between two looks for a connection whose caller was interrupted and gave none back."""
+
+Connect = Callable[[BusyHandler], apsw.Connection]
+
+
+class LentReader:
+    """One connection, or the promise of one, and its busy handler."""
+
+    __slots__ = ("__weakref__", "busy_handler", "con", "generation", "used_at")
+
+    def __init__(self, generation: int) -> None:
+        self.busy_handler = BusyHandler()
+        self.con: apsw.Connection | None = None
+        self.generation, self.used_at = generation, 0.0
+
+
+class ReaderPool:
+    """A few connections that only read; each serves one caller at a time."""
+
+    def __init__(self, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
+        self._connect, self._clock = connect, clock
+        self._changed = Condition()
+        self._free: list[LentReader] = []
+        self._lent = WeakSet[LentReader]()
+        self._generation = 0
+        self._closed = False
+
+    @contextmanager
+    def lend(self, within: float) -> Iterator[apsw.Connection]:
+        """
+        Lend a connection for a block.
+
+        Raises:
+            Busy: *within* some seconds none was given back.
+            StoreClosed: the file is closed, or was while the block read.
+
+        """
+        deadline = time.monotonic() + within
+        reader = self._take(deadline)
+        try:
+            reader.busy_handler.deadline = deadline
+            yield reader.con or self._open(reader)
+        except apsw.InterruptError as error:
+            if self._closed:
+                raise StoreClosed(CLOSED) from error
+            raise
+        finally:
+            self._give_back(reader)
+
+    def _open(self, reader: LentReader) -> apsw.Connection:
+        reader.con = self._connect(reader.busy_handler)
+        return reader.con
+
+    def _take(self, deadline: float) -> LentReader:
+        with self._changed:
+            while not self._free and len(self._lent) >= MOST and not self._closed:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    msg = f"{MOST} other statements read from the file for the whole deadline"
+                    raise Busy(msg)
+                self._changed.wait(min(left, LOOK))
+            if self._closed:
+                raise StoreClosed(CLOSED)
+            reader = self._free.pop() if self._free else LentReader(self._generation)
+            self._lent.add(reader)
+            return reader
+
+    def _give_back(self, reader: LentReader) -> None:
+        with self._changed:
+            self._lent.discard(reader)
+            self._changed.notify()
+            if reader.con is not None and reader.generation == self._generation:
+                reader.used_at = self._clock()
+                self._free.append(reader)
+                return
+        close_without_checkpoint(reader.con)
+
+    def replace(self, let_go: Callable[[apsw.Connection | None], None]) -> None:
+        """Let go of all connections; one that is lent is closed when it is given back."""
+        with self._changed:
+            self._generation += 1
+            free, self._free = self._free, []
+        for reader in free:
+            let_go(reader.con)
+
+    def close(self) -> None:
+        """Lend no more, and end the statements that run."""
+        self._closed = True
+        self.replace(close)
+        for reader in list(self._lent):
+            with suppress(apsw.Error):
+                if reader.con is not None:
+                    reader.con.interrupt()
+
+    def close_idle(self) -> None:
+        """Close the connections that were not used for a while."""
+        with self._changed:
+            idle = [each for each in self._free if self._clock() - each.used_at >= IDLE]
+            self._free = [each for each in self._free if each not in idle]
+        for reader in idle:
+            close(reader.con)
+
+    def connections(self) -> list[apsw.Connection]:
+        """Return all handles, those that are lent too."""
+        return [each.con for each in (*self._free, *self._lent) if each.con is not None]

@@ -1,0 +1,146 @@
+"""Wait for the notifications of a file on the thread that acts on them."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from onceward.file.notify import Direction, Notifier
+
+HAS_POLL: Final = hasattr(select, "poll")
+ONE: Final = (1).to_bytes(8, sys.byteorder)
+"""Bytes that end a wait: the number that an eventfd takes, and any bytes in a pipe."""
+LOOK_EVERY: Final = 0.01
+"""Seconds between two looks at the socket by a thread that works instead of waiting."""
+LONGEST: Final = 86_400.0
+"""Seconds after which a wait begins again: ``poll`` counts milliseconds in 31 bits."""
+
+
+class Waiter:
+    """
+    A flag that notifications of one direction set; one thread waits for it and clears it.
+
+    That thread reads the socket of the file, and asks the file's version, by itself:
+    no other thread has to wake it for a commit of another process.
+    """
+
+    def __init__(
+        self, notifier: Notifier, side: Direction, *, version: Callable[[], int], poll: float
+    ) -> None:
+        self._notifier, self._side, self._version, self._every = notifier, side, version, poll
+        self._flag, self._lock = Event(), Lock()
+        self._wakeup = _wakeup()
+        self._waits = self._woken = False
+        self._look_at = 0.0
+        self._stop_listening = notifier.listen(side, self.set)
+        self._poll_at = notifier.next_poll(poll) if poll > 0 else 0.0
+
+    def set(self) -> None:
+        """Set the flag, and end the wait for it."""
+        with self._lock:
+            self._flag.set()
+            if self._waits and not self._woken and self._wakeup is not None:
+                self._woken = True
+                os.write(self._wakeup[1], ONE)
+
+    def clear(self) -> None:
+        """Clear the flag; what is committed after that sets it again."""
+        self._flag.clear()
+
+    def is_set(self) -> bool:
+        """
+        Return whether it is set; looks, now and then, for what has not been read yet.
+
+        Other threads than the one that waits may ask, also while it does.
+        """
+        if not self._flag.is_set() and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_EVERY
+            self._notifier.hear(self._side)
+            self._poll()
+        return self._flag.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set; return False where *seconds* have passed before that."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while not self._flag.is_set():
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            if self._hear(left):
+                break
+        return True
+
+    def close(self) -> None:
+        """Listen no more; called by the thread that waits."""
+        self._stop_listening()
+        with self._lock:
+            fds, self._wakeup = self._wakeup, None
+        for fd in set(fds or ()):
+            os.close(fd)
+
+    def _hear(self, seconds: float | None) -> bool:
+        """
+        Wait for a notification, or until the file's version is to be asked, and do that.
+
+        Returns whether the wait was ended: another thread may have cleared the flag since.
+        """
+        if self._every > 0:
+            due = max(0.0, self._poll_at - time.monotonic())
+            seconds = due if seconds is None else min(seconds, due)
+        if self._wakeup is None:
+            ended = self._flag.wait(seconds)
+        else:
+            ended = self._select(self._wakeup[0], LONGEST if seconds is None else seconds)
+        self._poll()
+        return ended
+
+    def _poll(self) -> None:
+        """Ask the file's version where that is due."""
+        if self._every > 0 and time.monotonic() >= self._poll_at:
+            self._poll_at = self._notifier.next_poll(self._every)
+            if self._notifier.is_due(self._every):
+                self._notifier.look(self._version)
+
+    def _select(self, wakeup: int, seconds: float) -> bool:
+        """Wait until the flag is set or the socket has something; say whether either came."""
+        with self._lock:
+            if self._flag.is_set():
+                return True
+            self._waits = True
+        sock = self._notifier.fileno(self._side)
+        ready = select.poll()
+        for fd in (wakeup, sock):
+            if fd >= 0:
+                ready.register(fd, select.POLLIN)
+        found = ready.poll(1000 * min(seconds, LONGEST))
+        with self._lock:
+            self._waits = self._woken = False
+            with suppress(BlockingIOError):
+                if (wakeup, select.POLLIN) in found:  # ours, or that of a forked child
+                    os.read(wakeup, 1024)
+        if any(fd == sock for fd, _ in found):
+            self._flag.set()  # before the others are told
+            self._notifier.hear(self._side)
+        return bool(found)
+
+
+def _wakeup() -> tuple[int, int] | None:
+    """Return descriptors to wait on and to end the wait; None where polling has to do."""
+    if not HAS_POLL:
+        return None
+    with suppress(OSError):  # none is left
+        if hasattr(os, "eventfd"):
+            fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            return fd, fd
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        return reader, writer
+    return None

@@ -1,0 +1,126 @@
+"""Read a log that ``onceward ship`` filled, as tables of Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql.functions import col, row_number, udf
+
+from onceward.errors import InvalidArgument
+from onceward.fleet.ship import ShippedLog
+from onceward.fleet.ship import manifest as manifests
+from onceward.fleet.ship.log import NoLog
+from onceward.fleet.ship.tables import Kind, standard
+from onceward.fleet.spark.compaction import FOLDED, folded
+from onceward.fleet.spark.fleet import Fleet
+from onceward.fleet.spark.shipped import FORMAT, Shipped
+from onceward.fleet.spark.start import absolute
+
+ROW: Final = ("_file_id", "_epoch", "seq")
+"""Columns that name one row of one history of a file."""
+SPARK_TYPES: Final[dict[Kind, str]] = {
+    "text": "string",
+    "integer": "bigint",
+    "moment": "timestamp",
+}
+OWN: Final = (
+    "_file_id string, _agent string, _epoch bigint, _number bigint, _gone boolean, _digest string"
+)
+SCHEMES: Final = {"s3": "s3a"}
+"""Names of filesystems that Hadoop names otherwise than pyarrow."""
+
+
+def read(spark: SparkSession, uri: str, table: str) -> DataFrame:
+    """
+    Return a table of the log: each row of each epoch in its last version, without removed rows.
+
+    Columns are those of ``ShippedLog.batches`` but ``_abandoned``, and ``day``. Executors read the
+    Parquet objects that the newest manifests name; a bucket needs the jars of its filesystem.
+
+    Raises:
+        NoLog: there is no log at that place.
+
+    """
+    log = ShippedLog(uri)
+    base = _hadoop(uri)
+    found = [each for file in log.files() for each in file.segments if each.table == table]
+    own = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in standard()[table].items())
+    empty = spark.createDataFrame([], f"{OWN}, {own}, day date")
+    if not found:
+        return empty
+    paths = [f"{base}/{each.path}" for each in found]
+    options = {"mergeSchema": "true", "basePath": f"{base}/data/{table}"}
+    rows = spark.read.options(**options).parquet(*paths).drop("agents")
+    if any(each.again for each in found):
+        newest = Window.partitionBy(*ROW).orderBy(col("_number").desc())
+        rows = rows.withColumn("_rank", row_number().over(newest)).where("_rank = 1").drop("_rank")
+    return empty.unionByName(rows, allowMissingColumns=True).where("not _gone")
+
+
+def evidence(spark: SparkSession, uri: str, beside: Fleet | None = None) -> DataFrame:
+    """
+    Return what a log says of messages, to be reconciled alone or with the files *beside* it.
+
+    Columns are those of the table ``evidence``, rows those that SQLite judges, with one for each
+    file of the log. Executors read the log with pyarrow, and the files beside it once more, to
+    find those that were restored since they were shipped.
+
+    Raises:
+        NoLog: there is no log at that place.
+
+    """
+    place = absolute(uri)
+    logged = [each.file_id for each in ShippedLog(place).files()]
+    copies = _copies(beside, logged)
+    spark.dataSource.register(Shipped)
+    told = {"uri": place, "copies": json.dumps(copies)}
+    return spark.read.format(FORMAT).options(**told).load()
+
+
+def _copies(beside: Fleet | None, logged: list[str]) -> dict[str, list[str]]:
+    """Return by file id the paths of the files that were read beside the log."""
+    if beside is None or not beside.paths:
+        return {}
+    agents = beside.table("agents", "_db", "file_id").where(col("file_id").isin(logged))
+    found: dict[str, list[str]] = {}
+    for row in agents.collect():
+        found.setdefault(row.file_id, []).append(row._db)
+    return found
+
+
+def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
+    """
+    Fold each file's objects of a day until *few* small ones are left; return a row for each file.
+
+    Columns: ``file_id``, ``objects_before``, ``objects_after``. Executors fold, with pyarrow, in
+    the log itself: it stays what ``onceward ship`` fills, and rows stay as they are. Shippers and
+    readers may go on meanwhile: what a shipper commits first ends the folding of its file.
+
+    Raises:
+        InvalidArgument: *few* is less than 1.
+        NoLog: there is no log at that place.
+
+    """
+    if few < 1:
+        msg = f"few is {few}: at least one object is left of a day"
+        raise InvalidArgument(msg)
+    place = absolute(uri)
+    folders = manifests.folders(ShippedLog(place).objects)
+    if not folders:
+        msg = f"there is no shipped log at {uri}: give the URI of onceward ship --to"
+        raise NoLog(msg)
+    tasks = min(len(folders), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    fold = udf(lambda folder: folded(place, folder, few), FOLDED, useArrow=False)
+    found = spark.createDataFrame([(each,) for each in folders], "folder string")
+    done = found.repartition(tasks).select(fold("folder").alias("file")).collect()
+    return spark.createDataFrame([row.file for row in done if row.file is not None], FOLDED)
+
+
+def _hadoop(uri: str) -> str:
+    """Return a place of the log as Hadoop names it: without parameters of pyarrow."""
+    scheme, mark, rest = absolute(uri).partition("://")
+    if not mark:
+        return scheme.rstrip("/")
+    return f"{SCHEMES.get(scheme, scheme)}://{rest.partition('?')[0].rstrip('/')}"

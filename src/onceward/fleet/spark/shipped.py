@@ -1,0 +1,80 @@
+"""Read what files of a shipped log say of messages: a format of Spark, a task for each file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any, Final
+
+import apsw
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from onceward.fleet import logged
+from onceward.fleet.columns import EVIDENCE
+from onceward.fleet.coverage import READ
+from onceward.fleet.evidence import COLUMNS, file_row
+from onceward.fleet.loading import EVIDENCE as EMPTY
+from onceward.fleet.opening import FILE_STATES
+from onceward.fleet.rows import TYPES
+from onceward.fleet.ship import LoggedFile, ShippedLog
+
+DDL: Final = ", ".join(f"{name} {kind}" for name, kind in EVIDENCE.items())
+SCHEMA: Final = pa.schema([pa.field(name, TYPES[kind]) for name, kind in EVIDENCE.items()])
+ALL: Final = f"SELECT {', '.join(COLUMNS)} FROM temp.evidence"
+BATCH: Final = 8192
+FORMAT: Final = "onceward-log"
+
+
+class Shipped(DataSource):
+    """The evidence of a log, and a row for each of its files; used by ``archive.evidence``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns of evidence."""
+        return DDL
+
+    def reader(self, schema: object) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        """Return what reads the log at ``uri``; ``copies`` are files read beside it, by id."""
+        return _Reader(self.options["uri"], json.loads(self.options["copies"]))
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, uri: str, copies: dict[str, list[str]]) -> None:
+        self._uri, self._copies = uri, copies
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a task for each file of the log."""
+        return [InputPartition(each.file_id) for each in ShippedLog(self._uri).files()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield what one file says."""
+        log, file_id = ShippedLog(self._uri), str(partition.value)
+        yield from _of_file(log, self._uri, log.file(file_id), self._copies.get(file_id, ()))
+
+
+def _of_file(
+    log: ShippedLog, uri: str, file: LoggedFile, copies: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    with closing(apsw.Connection("")) as con:  # on disk, for as long as it is open
+        con.execute(EMPTY)
+        logged.tables(con)
+        one = logged.load_file(con, log, uri, file, copies)
+        state = 1 + FILE_STATES.index(one.state)
+        said = logged.said(file) if one.state == READ else one.detail
+        row = file_row(one.path, state=state, said=said)
+        yield _batch([tuple(row.get(name) for name in COLUMNS)])
+        rows = con.execute(ALL)
+        while some := list(islice(rows, BATCH)):
+            yield _batch(some)
+
+
+def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+    return pa.record_batch([pa.array(columns[one.name], one.type) for one in SCHEMA], schema=SCHEMA)

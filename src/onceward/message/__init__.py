@@ -1,0 +1,5 @@
+"""
+Values: messages, parcels, states, settings, clocks; no I/O.
+
+Imports errors only.
+"""

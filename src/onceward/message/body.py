@@ -1,0 +1,262 @@
+"""Encode the bodies of messages as JSON text, and decode them as the type a handler wants."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any, ClassVar, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from onceward.errors import InvalidMessage
+from onceward.message.lossless import (
+    BYTES_AS_BASE64,
+    adapter,
+    altered,
+    is_loose,
+    nested_models,
+    ordered,
+)
+from onceward.message.names import plain_text
+from onceward.message.quoting import quoted
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+BYTES: Final = "application/octet-stream"
+SAFE_BRACKETS: Final = 190
+"""Brackets up to which no text is nested too deep for a JSON reader."""
+LONG: Final = 4000
+"""Characters up to which no number of a text is too long for a JSON reader."""
+TYPED_BYTES: Final = frozenset({"bytes"})
+"""Parts that a Msg keeps by its own rules."""
+FAULTS: Final = 3
+"""Faults that one error names; further ones are counted."""
+
+
+class Msg(BaseModel):
+    """
+    A message type whose wire name stands in the class statement.
+
+    ``class Paid(Msg, type="invoice.paid")``: renaming the class or moving it to
+    another module never orphans messages that are already queued.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        defer_build=True,
+        **BYTES_AS_BASE64,
+    )
+    __message_type__: ClassVar[str] = "msg"
+
+    def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:
+        """Fix the wire name; without one the class is named after itself, in lower case."""
+        super().__init_subclass__(**kwargs)
+        cls.__message_type__ = plain_text(
+            "type", type if type is not None else cls.__name__.lower()
+        )
+
+
+Msg.model_config["defer_build"] = False  # a field that cannot be a type fails in its class
+
+
+class Payload(NamedTuple):
+    """A body ready for the frame: media type, JSON text, and the type that its class declares."""
+
+    media: str
+    text: str
+    type: str
+
+
+def encode(body: object) -> Payload:
+    """
+    Return *body* as JSON text, once.
+
+    Models, dataclasses, dict, list, str, numbers, None and bytes are taken.
+    Tuples and sets travel as lists (sets sorted), dates, times, Decimal and UUID
+    as text. NaN, infinities, bytes inside an untyped body and keys that are no
+    text are refused, because JSON has no word for them.
+
+    Raises:
+        InvalidMessage: the body cannot be written as JSON.
+
+    """
+    media, kind, written = _encoder_for(type(body))  # type: ignore[arg-type]  # classes are hashable
+    try:
+        text = written(body)
+        if media != BYTES:
+            _refuse_unreadable(text)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        msg = f"body of type {type(body).__name__} cannot be written as JSON: {error}"
+        raise InvalidMessage(msg) from error
+    return Payload(media, text, kind)
+
+
+@lru_cache(maxsize=1024)
+def _encoder_for(kind: type) -> tuple[str, str, Callable[[Any], str]]:
+    """
+    Return media type, wire type and encoder for bodies of a class.
+
+    Cached, because inspecting a model's class costs more than encoding a body.
+    """
+    if issubclass(kind, bytes | bytearray | memoryview):
+        return BYTES, "bytes", _quoted_bytes
+    if issubclass(kind, str):
+        return TEXT, "text", _json
+    if issubclass(kind, Msg):
+        loose = is_loose(kind, trusted=TYPED_BYTES)
+        return JSON, message_type(kind), partial(_loose_json, _msg_json) if loose else _msg_json
+    if issubclass(kind, BaseModel) or is_dataclass(kind):
+        return JSON, message_type(kind), _typed_encoder(kind)
+    return JSON, "json", _plain_json
+
+
+def _typed_encoder(kind: type) -> Callable[[Any], str]:
+    """Return the encoder of a model or a dataclass; one without validator counts as a dict."""
+    try:
+        return partial(_loose_json, _typed_json) if is_loose(kind) else _typed_json
+    except PydanticUserError:
+        return _fields_json
+
+
+def _quoted_bytes(body: Any) -> str:
+    return f'"{base64.b64encode(bytes(body)).decode()}"'
+
+
+def _msg_json(body: Any) -> str:
+    written: bytes = body.__pydantic_serializer__.to_json(body, by_alias=True)
+    return written.decode()
+
+
+def _typed_json(body: Any) -> str:
+    """Return a model or dataclass as JSON, by its own rules."""
+    kind: Any = type(body)
+    try:
+        return _json(adapter(kind).dump_python(body, mode="json", by_alias=True, warnings=False))
+    except UnicodeDecodeError as error:
+        msg = (
+            "bytes that are no UTF-8: derive the class from Msg, or give it"
+            " model_config = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
+        )
+        raise ValueError(msg) from error
+
+
+def _fields_json(body: Any) -> str:
+    return _plain_json({each.name: getattr(body, each.name) for each in fields(body)})
+
+
+def _loose_json(write: Callable[[Any], str], body: Any) -> str:
+    """Return a model with untyped parts as JSON; raise ValueError where it would be altered."""
+    own: Any = type(body)
+    kind, text = adapter(own), write(body)
+    sent, back = kind.dump_python(body, by_alias=True, warnings=False), from_json(text)
+    if sent == back:
+        return text
+    if any(altered(sent, back)):
+        _refuse_altered(sent, _read_back(kind, text))
+    return _json(ordered(sent, back))
+
+
+def _read_back(kind: TypeAdapter[Any], text: str) -> Any:
+    """Return the values that a recipient with the same class reads; None where it reads none."""
+    try:
+        return kind.dump_python(kind.validate_json(text), by_alias=True, warnings=False)
+    except Exception:  # noqa: BLE001 - a validator of the class, which may raise anything
+        return None
+
+
+def _plain_json(body: Any) -> str:
+    """Return a body without a class as JSON; raise ValueError where it would be altered."""
+    text = _json(body)
+    back = from_json(text)
+    if back == body:
+        return text
+    _refuse_altered(body, back)
+    for model in nested_models(body):
+        encode(model)
+    return _json(ordered(body, back))
+
+
+def _refuse_altered(sent: object, back: object) -> None:
+    found = list(islice(altered(sent, back), FAULTS))
+    if found:
+        msg = f"{'; '.join(found)} (a field of type bytes in a Msg keeps bytes as they are)"
+        raise ValueError(msg)
+
+
+def _json(plain: Any) -> str:
+    return to_json(plain, inf_nan_mode="constants", by_alias=True).decode()
+
+
+def _refuse_unreadable(text: str) -> None:
+    """Raise ValueError for NaN and Infinity, and for depth or numbers beyond JSON readers."""
+    if ("N" in text and "NaN" in text) or (
+        "I" in text and "Infinity" in text
+    ):  # searching for one character first costs next to nothing
+        json.loads(text, parse_constant=_refuse_constant)
+    if len(text) > LONG or (
+        len(text) > SAFE_BRACKETS
+        and ("[" in text or text.find("{", 1) > 0)  # cheaper than to count them
+        and text.count("[") + text.count("{") > SAFE_BRACKETS
+    ):
+        from_json(f"[{text}]")
+
+
+def message_type(model: type) -> str:
+    """Return a message class's wire name: its declared type, else its name in lower case."""
+    return getattr(model, "__message_type__", None) or model.__name__.lower()
+
+
+def _refuse_constant(name: str) -> None:
+    msg = f"{name} has no word in JSON: send null or a string"
+    raise ValueError(msg)
+
+
+def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
+    """
+    Return a received body as *wanted* (None: as plain Python values).
+
+    Raises:
+        InvalidMessage: the body does not fit the wanted type; trying again cannot help.
+
+    """
+    try:
+        value = data if base64_text is None else base64.b64decode(base64_text, validate=True)
+        if wanted is None or wanted is Any or wanted is object:
+            return value
+        return _validated(value, wanted)
+    except ValueError as error:  # ValidationError and binascii.Error are
+        msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {describe_errors(error)}"
+        raise InvalidMessage(msg) from error
+
+
+def describe_errors(error: ValueError) -> str:
+    """Return the faults of a validation in one line: field, fault and given value of each."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_context=False)
+    told = [
+        f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']} (given {quoted(each['input'])})"
+        for each in found[:FAULTS]
+    ]
+    return "; ".join([*told, f"and {len(found) - FAULTS} more"] if len(found) > FAULTS else told)
+
+
+def _validated(value: Any, wanted: Any) -> Any:
+    try:
+        # JSON has no dates, tuples or sets: models may coerce, but a bare str takes no number.
+        if wanted in (str, bytes):
+            return adapter(wanted).validate_python(value, strict=True)
+        return adapter(wanted).validator.validate_python(value)
+    except ValidationError:
+        if isinstance(value, bytes) or wanted in (str, bytes):
+            raise
+        return adapter(wanted).validate_json(
+            to_json(value)
+        )  # strict models read JSON's dates only as JSON

@@ -1,0 +1,203 @@
+"""Compute the dates of a schedule: an interval, or a cron expression in a time zone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from onceward.errors import InvalidArgument
+from onceward.message.clock import Millis
+from onceward.message.quoting import quoted
+from onceward.message.times import Span, millis
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import MISSED, OVERLAPS, Missed, Overlap
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+    from cronsim import CronSim
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+LATE: Final = 60_000
+"""Milliseconds after which ``skip`` counts a date as missed."""
+AT_ONCE: Final = 100
+"""Most dates whose messages one commit sends."""
+SHORTEST: Final = 1_000
+"""Fewest milliseconds of an interval."""
+ENDLESS: Final[Millis] = 1 << 62
+SPANS: Final = 16
+"""Most spans of unsent dates that a schedule remembers; the oldest are forgotten."""
+
+Spans = tuple[tuple[Millis, Millis], ...]
+"""
+Dates that no message stands for: from the first date of a span until before its end, in order.
+
+The last span has no end. Earlier ones hold the dates that were passed over; they are
+sent after all where the clock had been ahead and is set back before them.
+"""
+
+
+class Due(NamedTuple):
+    """The dates whose messages are to be sent now, the next one, and all that are unsent then."""
+
+    dates: tuple[Millis, ...]
+    next_at: Millis
+    unsent: Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a schedule is due: every so many milliseconds, or by a cron expression."""
+
+    every: Millis | None
+    cron: str | None
+    timezone: str | None
+
+    def after(self, moment: Millis, *, date: Millis) -> Millis:
+        """Return the first date later than *moment*; *date* is any one of an interval's dates."""
+        if self.every is not None:
+            return date + self.every * ((moment - date) // self.every + 1)
+        return _cron_date(self, moment - moment % 1000)
+
+    def until(self, moment: Millis, *, date: Millis) -> Millis:
+        """Return the last date that is not later than *moment*."""
+        if self.every is not None:
+            return date + self.every * ((moment - date) // self.every)
+        return _cron_date(self, moment - moment % 1000 + 1000, reverse=True)
+
+    def due(self, unsent: Spans, next_at: Millis, now: Millis, missed: Missed) -> Due:
+        """Return the *unsent* dates from *next_at* to *now* whose messages *missed* sends."""
+        if missed == "all":
+            dates = tuple(self._dates(unsent, next_at, now))
+        else:
+            last = self._last(unsent, now)
+            dates = (last,) if missed == "one" or now - last <= LATE else ()
+        for date in dates:
+            unsent = tuple(self._without(unsent, date))
+        passed = dates[-1] if missed == "all" and dates else now
+        return Due(dates, self.first(unsent, passed), unsent[-SPANS:])
+
+    def first(self, unsent: Spans, moment: Millis) -> Millis:
+        """Return the first unsent date later than *moment*."""
+        dates = (
+            (start if start > moment else self.after(moment, date=start), end)
+            for start, end in unsent
+        )
+        return next(date for date, end in dates if date < end)
+
+    def _last(self, unsent: Spans, moment: Millis) -> Millis:
+        """Return the last unsent date that is not later than *moment*; there is one."""
+        start, end = next(span for span in reversed(unsent) if span[0] <= moment)
+        return max(start, self.until(min(moment, end - 1), date=start))
+
+    def _without(self, unsent: Spans, date: Millis) -> Iterator[tuple[Millis, Millis]]:
+        """Yield the spans of all unsent dates but one."""
+        for start, end in unsent:
+            if not start <= date < end:
+                yield start, end
+                continue
+            if start < date:
+                yield start, date
+            if (following := self.after(date, date=date)) < end:
+                yield following, end
+
+    def _dates(self, unsent: Spans, date: Millis, now: Millis) -> Iterator[Millis]:
+        for _ in range(AT_ONCE):
+            if date > now:
+                return
+            yield date
+            date = self.first(unsent, date)
+
+
+def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rule:
+    """
+    Return the rule that the arguments describe.
+
+    Raises:
+        InvalidArgument: neither or both of *every* and *cron*, an interval below a second, or
+            an expression or time zone that is none.
+
+    """
+    if (every is None) == (cron is None):
+        msg = "a schedule has every= (a span) or cron= (an expression): give one of them"
+        raise InvalidArgument(msg)
+    if every is not None:
+        if timezone is not None:
+            msg = "an interval is the same in every time zone: leave timezone out"
+            raise InvalidArgument(msg)
+        return Rule(_interval(every), None, None)
+    rule = Rule(None, cron, "UTC" if timezone is None else timezone)
+    rule.after(0, date=0)
+    return rule
+
+
+def check_policies(missed: Missed, overlap: Overlap) -> None:
+    """Raise InvalidArgument where a policy means nothing, or both contradict each other."""
+    if missed not in MISSED:
+        msg = f"missed={quoted(missed)} is none of {', '.join(MISSED)}"
+        raise InvalidArgument(msg)
+    if overlap not in OVERLAPS:
+        msg = f"overlap={quoted(overlap)} is none of {', '.join(OVERLAPS)}"
+        raise InvalidArgument(msg)
+    if missed == "all" and overlap == "skip":
+        msg = "missed='all' sends a message for each date: it needs overlap='queue'"
+        raise InvalidArgument(msg)
+
+
+def schedule_name(name: str) -> str:
+    """Return *name* if it is valid for a schedule; raise InvalidArgument otherwise."""
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        msg = f"schedule name {quoted(name)} must match {NAME.pattern} in full"
+        raise InvalidArgument(msg)
+    return name
+
+
+def iso(date: Millis) -> str:
+    """Return a date as text, in UTC."""
+    return datetime.fromtimestamp(date / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _interval(every: Span) -> Millis:
+    span = millis("every", every)
+    if span < SHORTEST:
+        msg = f"every={quoted(every)} is shorter than a second"
+        raise InvalidArgument(msg)
+    return span
+
+
+def _cron_date(rule: Rule, moment: Millis, *, reverse: bool = False) -> Millis:
+    """Return the date next to a whole second: the first one after it, or the last one before."""
+    start = datetime.fromtimestamp(moment / 1000, _zone(rule.timezone or "UTC"))
+    try:
+        return round(1000 * next(_cron(rule.cron or "", start, reverse=reverse)).timestamp())
+    except StopIteration:
+        msg = f"cron {quoted(rule.cron)} has no date within 50 years"
+        raise InvalidArgument(msg) from None
+
+
+def _zone(name: str) -> ZoneInfo:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 - paid by its users only
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        msg = (
+            f"timezone {quoted(name)} is not known: write a name such as Europe/Zurich"
+            " (a machine without time zones needs: pip install tzdata)"
+        )
+        raise InvalidArgument(msg) from None
+
+
+def _cron(expression: str, start: datetime, *, reverse: bool) -> CronSim:
+    try:
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415 - paid by its users only
+    except ModuleNotFoundError as error:
+        msg = "cron= needs cronsim, which is not installed: pip install 'onceward[cron]'"
+        raise InvalidArgument(msg) from error
+    try:
+        return CronSim(expression, start, reverse=reverse)
+    except (CronSimError, AttributeError, TypeError, ValueError) as error:
+        msg = f"cron {quoted(expression)} is no expression of five fields: {error}"
+        raise InvalidArgument(msg) from error

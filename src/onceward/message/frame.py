@@ -1,0 +1,398 @@
+"""
+Compose and parse frames: one message as it travels, CloudEvents 1.0 in JSON.
+
+The same text lies in the sender's outbox, on the wire and in the recipient's
+inbox. It is composed once, at send, and never rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import sha256
+from math import isinf
+from typing import Annotated, Any, Final, Literal, Self, cast
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    ValidationError,
+)
+from pydantic_core import from_json, to_json
+
+from onceward.errors import InvalidMessage
+from onceward.message.body import BYTES, JSON
+from onceward.message.clock import Millis, iso
+from onceward.message.names import AGENT, DEFAULT_SESSION
+from onceward.message.quoting import quoted
+from onceward.message.unique_keys import refuse_repeated_keys
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import PRIORITIES, Priority
+
+SOURCE: Final = "urn:onceward:"
+NORMAL: Final = 2
+EPHEMERAL: Final = "ephemeral"
+"""Extension attribute of messages that a restart of the recipient may drop."""
+TAGS: Final = "tags"
+"""Extension attribute that holds a message's tags, with commas between them."""
+EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
+TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
+"""Extension attributes of CloudEvents' distributed tracing, and W3C baggage."""
+KEPT_PARCELS: Final = 4
+"""Parcels whose frames are kept until they are handled; those of older ones are read again."""
+KEPT_LONGEST: Final = 4096
+"""Longest text in characters of a frame that is kept."""
+Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+"""Text of an attribute; SQL would end it at a NUL."""
+INT32: Final = 2**31
+
+
+class Frame(BaseModel):
+    """
+    One message as it travels.
+
+    Attribute names are CloudEvents'; those of the specification's core and of
+    its catalogue keep their meaning, the others (recipient, session, topic,
+    priority, replyto, channel, kind, mailbox, mailboxkey, answerby) are extensions of ours.
+    Unknown extension attributes are kept, as the specification asks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, defer_build=True)
+
+    specversion: Literal["1.0"] = "1.0"
+    id: Text
+    source: Annotated[str, Field(min_length=1, max_length=256)]
+    type: Text
+    recipient: Annotated[str, Field(pattern=f"^{AGENT.pattern}$", max_length=128)]
+    time: AwareDatetime | None = None
+    session: Text = DEFAULT_SESSION
+    topic: Text | None = None
+    priority: Annotated[int, Field(ge=0, le=4)] = NORMAL
+    partitionkey: Text | None = None
+    correlationid: Text | None = None
+    causationid: Text | None = None
+    hops: Annotated[int, Field(ge=0, lt=INT32)] = 0
+    inreplyto: Text | None = None
+    replyto: Text | None = None
+    channel: Text | None = None
+    kind: Text | None = None
+    mailbox: Text | None = None
+    mailboxkey: Text | None = None
+    expirytime: AwareDatetime | None = None
+    answerby: AwareDatetime | None = None
+    idempotencykey: Text | None = None
+    chosenid: StrictBool = False
+    subject: Text | None = None
+    dataschema: Text | None = None
+    datacontenttype: Text = JSON
+    data: JsonValue = None
+    data_base64: str | None = None
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Self:
+        """
+        Return *text* parsed as a frame.
+
+        Raises:
+            InvalidMessage: the text is no frame; trying again cannot help.
+
+        """
+        try:
+            found = cls._read(text)
+            if found.__pydantic_extra__ or found.data_base64 is not None:
+                found.check()
+            keys = len(found.__pydantic_fields_set__) + count_keys(found.data)
+            ends = text.count('":') if isinstance(text, str) else text.count(b'":')
+            if ends != keys:  # a reader keeps one value of each key: one may be lost
+                refuse_repeated_keys(text)
+        except (ValueError, RecursionError) as error:
+            msg = f"not a frame: {error}"
+            raise InvalidMessage(msg) from error
+        return found
+
+    @classmethod
+    def accepted(cls, text: str) -> Self:
+        """
+        Return the frame of an intact row of the inbox: accepting it has checked names and keys.
+
+        One that was kept is given away: its handler may change the body.
+
+        Raises:
+            InvalidMessage: the text is no frame; trying again cannot help.
+
+        """
+        for kept in _kept:
+            if (known := kept.pop(text, None)) is not None:
+                return cast("Self", known)
+        try:
+            return cls._read(text)
+        except (ValueError, RecursionError) as error:
+            msg = f"not a frame: {error}"
+            raise InvalidMessage(msg) from error
+
+    @classmethod
+    def _read(cls, text: str | bytes) -> Self:
+        """Read the fields; CloudEvents treats an attribute that is null as not set."""
+        try:
+            found: Self = cls.__pydantic_validator__.validate_json(text)
+            extra = found.__pydantic_extra__
+            if not extra or None not in extra.values():
+                return found
+        except ValidationError:
+            pass
+        return cls.model_validate(_without_nulls(from_json(text)))
+
+    def check(self) -> None:
+        """Raise InvalidMessage for bad extension names or two bodies."""
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            check_extension(name, value)
+        if self.data_base64 is not None and self.data is not None:
+            msg = "a frame carries data or data_base64, never both"
+            raise InvalidMessage(msg)
+
+    @property
+    def sender(self) -> str:
+        """Name of the sending agent."""
+        return self.source.removeprefix(SOURCE)
+
+    @property
+    def lane(self) -> str:
+        """The unit of order: the ordering key if there is one, else the session."""
+        return self.partitionkey or self.session
+
+    @property
+    def priority_name(self) -> Priority:
+        """The priority by its name."""
+        return PRIORITIES[self.priority]
+
+    @property
+    def headers(self) -> dict[str, str | int | bool]:
+        """The extension attributes that the sender added."""
+        extra = self.__pydantic_extra__ or {}
+        return {name: value for name, value in extra.items() if name != BODY_ERROR}
+
+    @property
+    def own_headers(self) -> dict[str, str | int | bool]:
+        """The headers without the trace context, in which a repetition differs."""
+        return {name: value for name, value in self.headers.items() if name not in TRACE_CONTEXT}
+
+    @property
+    def body_error(self) -> str | None:
+        """Why the frame came without its body; None where it did not."""
+        if BODY_ERROR not in (self.__pydantic_extra__ or {}):
+            return None
+        return "the body is missing: its sender's file had lost it"
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of its header, each once, in their order."""
+        return split_tags((self.__pydantic_extra__ or {}).get(TAGS))
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether a restart of the recipient may drop it."""
+        extra = self.__pydantic_extra__
+        return extra is not None and extra.get(EPHEMERAL) is True
+
+    @property
+    def expires_at(self) -> Millis | None:
+        """The moment from which the message is expired, in milliseconds; None is never."""
+        return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
+
+    def is_late(self, received_at: Millis) -> bool:
+        """Return whether an answer came after the end of the query that it answers."""
+        return self.answerby is not None and received_at >= self.answerby.timestamp() * 1000
+
+
+_kept: tuple[dict[str, Frame], ...] = ()
+"""Frames of the last parcels by their texts, for each parcel."""
+
+
+def keep_until_handled(frames: dict[str, Frame]) -> None:
+    """Keep a parcel's frames, by their texts, for workers of this process; forget the oldest's."""
+    global _kept  # noqa: PLW0603 - a tuple that is replaced needs no lock: readers see either
+    short = {text: frame for text, frame in frames.items() if len(text) <= KEPT_LONGEST}
+    _kept = (*_kept[1 - KEPT_PARCELS :], short)
+
+
+def split_tags(header: object) -> tuple[str, ...]:
+    """Return the tags that a header names; none where it is no text."""
+    if not isinstance(header, str):
+        return ()
+    return tuple(dict.fromkeys(filter(None, map(str.strip, header.split(",")))))
+
+
+def tags_in(text: str) -> tuple[str, ...]:
+    """Return the tags of a frame's text; most frames have none, and are not parsed for it."""
+    return split_tags(from_json(text).get(TAGS)) if f'"{TAGS}"' in text else ()
+
+
+def count_keys(value: Any) -> int:
+    """
+    Return how many keys the objects inside a JSON value have.
+
+    Raises:
+        InvalidMessage: it holds infinity, which JSON readers make of a large exponent.
+
+    """
+    total, rest = 0, [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            total += len(part)
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)
+        elif isinstance(part, float) and isinf(part):
+            msg = "a number of the body is too large for a float"
+            raise InvalidMessage(msg)
+    return total
+
+
+def _without_nulls(found: Any) -> Any:
+    """Return *found* without nulls, which CloudEvents treats as not set."""
+    if isinstance(found, dict):
+        return {name: value for name, value in found.items() if value is not None}
+    return found
+
+
+BODY_ERROR: Final = "bodyerror"
+"""Extension attribute that says why a message comes without its body."""
+RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields) | {BODY_ERROR}
+
+
+def check_extension(name: str, value: object) -> None:
+    """Raise InvalidMessage unless *name* and *value* may be an extension attribute of a frame."""
+    if not isinstance(name, str) or EXTENSION.fullmatch(name) is None:
+        msg = f"header {name!r} must be 1 to 20 lower-case letters and digits"
+        raise InvalidMessage(msg)
+    if (
+        (isinstance(value, str) and (value.isprintable() or not value))
+        or value is True
+        or value is False
+    ):
+        return
+    if not isinstance(value, int) or not -INT32 <= value < INT32:
+        msg = (
+            f"header {name!r} must be printable text, a boolean or a 32-bit integer,"
+            f" not {quoted(value)}"
+        )
+        raise InvalidMessage(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameHeaders:
+    """The checked options of a send: everything of a frame but its id, time and body."""
+
+    sender: str
+    recipient: str
+    type: str
+    media: str
+    session: str = DEFAULT_SESSION
+    topic: str | None = None
+    rank: int = NORMAL
+    ordering_key: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    hops: int = 0
+    in_reply_to: str | None = None
+    reply_to: str | None = None
+    expires_at: Millis | None = None
+    answer_by: Millis | None = None
+    key: str | None = None
+    channel: str | None = None
+    kind: str | None = None
+    mailbox: str | None = None
+    mailbox_key: str | None = None
+    chosen_id: bool = False
+    headers: dict[str, Any] | None = None
+
+
+def frame_prefix(headers: FrameHeaders) -> str:
+    """Return the part of a frame's text that all frames of the same headers share."""
+    before, after = split_prefix(headers)
+    return f"{before}{json_string(headers.recipient)}{after}"
+
+
+def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
+    """Return the shared part before and after the recipient, in which alone a fanout differs."""
+    e = envelope
+    body = "data_base64" if e.media == BYTES else "data"
+    before = (
+        f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":'
+    )
+    after = (
+        f',"session":{json_string(e.session)}{_options(e)}'
+        f',"datacontenttype":{json_string(e.media)},"{body}":'
+    )
+    return before, after
+
+
+def render_frame(prefix: str, message_id: str, created_at: Millis, body: str) -> str:
+    """
+    Return a frame's text around a body that already is JSON text.
+
+    The text is joined from quoted parts instead of dumped from a model: every
+    send does it, and the body is serialised already.
+    """
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{prefix}{body}}}'
+
+
+def render_head(prefix: str, message_id: str, created_at: Millis) -> str:
+    """Return a frame's text up to its body, which is stored elsewhere."""
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{prefix}'
+
+
+def _options(e: FrameHeaders) -> str:
+    text = "" if e.rank == NORMAL else f',"priority":{e.rank}'
+    for name, value in (
+        ("topic", e.topic),
+        ("partitionkey", e.ordering_key),
+        ("correlationid", e.correlation_id),
+        ("causationid", e.causation_id),
+        ("inreplyto", e.in_reply_to),
+        ("replyto", e.reply_to),
+        ("idempotencykey", e.key),
+        ("channel", e.channel),
+        ("kind", e.kind),
+        ("mailbox", e.mailbox),
+        ("mailboxkey", e.mailbox_key),
+    ):
+        if value is not None:
+            text += f',"{name}":{json_string(value)}'
+    if e.hops:
+        text += f',"hops":{e.hops}'
+    if e.expires_at is not None:
+        text += f',"expirytime":"{iso(e.expires_at)}"'
+    if e.answer_by is not None:
+        text += f',"answerby":"{iso(e.answer_by)}"'
+    if e.chosen_id:
+        text += ',"chosenid":true'
+    for name, header in (e.headers or {}).items():
+        text += f',"{name}":{to_json(header).decode()}'
+    return text
+
+
+@lru_cache(maxsize=4096)
+def json_string(text: str) -> str:
+    """Return *text* as a JSON string; names repeat, so the last few thousand are remembered."""
+    return to_json(text).decode()
+
+
+def digest(text: str) -> bytes:
+    """Return 128 bits that change with any bit of the frame's text."""
+    return sha256(text.encode()).digest()[:16]
+
+
+def session_and_type(frame: str) -> tuple[str, str]:
+    """Return the session and the type of a stored frame, empty ones where it is damaged."""
+    whole = frame.endswith("}")
+    try:
+        found = Frame.parse(frame if whole else f"{frame}null}}")
+    except InvalidMessage:
+        return "", ""
+    return found.session, found.type

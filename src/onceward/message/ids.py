@@ -1,0 +1,47 @@
+"""Mint message ids: UUIDv7 text, unique everywhere and sorted by time."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from itertools import repeat, starmap
+from typing import Final
+
+import uuid_utils
+
+from onceward.message.clock import Clock, Millis
+
+IdSource = Callable[[], str]
+"""Mints one new message id at each call."""
+
+
+new_id: Final[IdSource] = map(str, starmap(uuid_utils.uuid7, repeat(()))).__next__
+"""Mint a UUIDv7, sorting after earlier ones of this process; in C, because every send calls it."""
+
+
+def clock_ids(clock: Clock, rng: random.Random) -> IdSource:
+    """Return a source of UUIDv7s of a given clock: its time, a count within it, and chance."""
+    last, count = 0, 0
+
+    def mint() -> str:
+        nonlocal last, count
+        at = clock.now()
+        count = count + 1 if at == last else 0
+        last = at
+        spill, low = divmod(count, 1 << 12)
+        tail = f"{rng.getrandbits(48):012x}"
+        return f"{time_prefix(at)}-7{low:03x}-{0x8000 | spill & 0x3FFF:04x}-{tail}"
+
+    return mint
+
+
+def time_prefix(at: Millis) -> str:
+    """Return the beginning of UUIDv7s of a moment, which sorts before those of later ones."""
+    stamp = f"{at:012x}"
+    return f"{stamp[:8]}-{stamp[8:]}"
+
+
+def new_token() -> str:
+    """Mint 128 random bits as hex text, for epochs, owners and file identities."""
+    return secrets.token_hex(16)

@@ -1,0 +1,125 @@
+"""
+Write log lines through structlog, which is imported with the first line that is written.
+
+The application decides where lines go. If it configured structlog, they follow
+that configuration. If it did not, they go to the standard library's logger
+``onceward``: the text is ``event key=value …``, the fields are the record's
+attribute ``onceward``. Nothing here configures either of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import cache
+from typing import Any, Final, Literal, get_args
+
+from onceward.message.quoting import error_text
+
+STDLIB: Final = logging.getLogger("onceward")
+
+Level = Literal["debug", "info", "warning", "error"]
+
+NUMBERS: Final = {level: getattr(logging, level.upper()) for level in get_args(Level)}
+
+RENDERED_BY_LOGGING: Final = ("exc_info", "stack_info")
+
+
+class Log:
+    """An event and its fields per line; a line below the configured level costs no import."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> Log:
+        """Return a log whose lines also carry *fields*."""
+        return Log(**self._fields, **fields)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Write a step of one message."""
+        self.write("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Write a change that needs no action."""
+        self.write("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Write trouble that the library deals with itself."""
+        self.write("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Write trouble that needs an action."""
+        self.write("error", event, fields)
+
+    def failure(self, level: Level, event: str, error: BaseException, **fields: Any) -> None:
+        """Write an exception in one line at *level*, and its traceback at DEBUG."""
+        self.write(level, event, {**fields, "error": error_text(error)})
+        self.write("debug", event, {**fields, "exc_info": error})
+
+    def takes(self, level: Level) -> bool:
+        """Return whether lines of *level* may be written; structlog decides line by line."""
+        return _structlog() is not None or STDLIB.isEnabledFor(NUMBERS[level])
+
+    def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
+        """Write one line, unless the configuration drops lines of *level*."""
+        structlog = _structlog()
+        if structlog is not None:
+            logger = structlog.get_logger("onceward")
+        elif STDLIB.isEnabledFor(NUMBERS[level]):
+            logger = _over_logging()
+        else:
+            return
+        more = {name: value for source in _sources for name, value in source().items()}
+        getattr(logger, level)(event, **{**more, **self._fields, **fields})
+
+
+def _structlog() -> Any:
+    """Return structlog where the program has configured it, else None."""
+    structlog = sys.modules.get("structlog")  # without an import there is no configuration
+    # While another thread imports it, the module is there and its names are not.
+    configured = getattr(structlog, "is_configured", None)
+    return structlog if configured is not None and configured() else None
+
+
+_sources: list[Callable[[], Mapping[str, Any]]] = []
+
+
+def add_fields(source: Callable[[], Mapping[str, Any]]) -> None:
+    """Ask *source* for fields of each line that is written from now on; it must not raise."""
+    if source not in _sources:
+        _sources.append(source)
+
+
+log: Final = Log()
+"""The log of the library, without fields."""
+
+
+@cache
+def _over_logging() -> Any:
+    import structlog  # noqa: PLC0415 - a program that logs nothing does not pay for it
+
+    return structlog.wrap_logger(
+        STDLIB,
+        processors=[structlog.contextvars.merge_contextvars, _to_logging],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        context_class=dict,
+    )
+
+
+def _to_logging(
+    _: object, __: str, fields: MutableMapping[str, Any]
+) -> tuple[tuple[str], dict[str, Any]]:
+    """Render a line as a call of ``logging.Logger``: one text, and the fields in ``extra``."""
+    options = {name: fields.pop(name) for name in RENDERED_BY_LOGGING if name in fields}
+    event = fields.pop("event")
+    pairs = (f"{name}={_shown(value)}" for name, value in fields.items() if value is not None)
+    extra = {"event": event, "onceward": dict(fields)}
+    return (" ".join([event, *pairs]),), {**options, "extra": extra}
+
+
+def _shown(value: object) -> str:
+    text = f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    return text if text and not set(text) & set(" \t\r\n\"'=") else repr(text)

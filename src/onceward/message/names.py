@@ -1,0 +1,83 @@
+"""Check the names of agents, sessions, types and keys, and rank priorities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, NoReturn
+
+from onceward.errors import InvalidMessage
+from onceward.message.quoting import quoted
+
+AGENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TEXT_MAX: Final = 256
+DIRECTORY: Final = "directory.db"
+"""Name of the file that the agents of a home share; no agent's file is called so."""
+RESERVED: Final = frozenset({"all", "broadcast", "directory"})
+"""Names for all agents, and the name of the file that a home's agents share."""
+DEFAULT_SESSION: Final = "default"
+PREFIX: Final = "ONCEWARD_"
+"""Beginning of the names of our environment variables."""
+
+PriorityName = Literal["critical", "urgent", "high", "normal", "low", "background"]
+"""A priority as a send may name it; ``high`` is another word for ``urgent``."""
+
+RANKS: Final[dict[str, int]] = {
+    "critical": 0,
+    "urgent": 1,
+    "high": 1,
+    "normal": 2,
+    "low": 3,
+    "background": 4,
+}
+"""Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
+
+
+def is_agent_name(name: str) -> bool:
+    """Return whether *name* is valid for an agent."""
+    return AGENT.fullmatch(name) is not None and name.lower() not in RESERVED
+
+
+def agent_name(name: str) -> str:
+    """Return *name* if it is valid for an agent; raise InvalidMessage otherwise."""
+    if not isinstance(name, str) or not is_agent_name(name):
+        msg = (
+            f"agent name {quoted(name)} must match {AGENT.pattern} in full"
+            f" and be none of {sorted(RESERVED)}"
+        )
+        raise InvalidMessage(msg)
+    return name
+
+
+def plain_text(field: str, value: str) -> str:
+    """Return *value* if it is 1 to 256 printable characters; raise InvalidMessage otherwise."""
+    if not isinstance(value, str) or not 0 < len(value) <= TEXT_MAX or not value.isprintable():
+        msg = f"{field} {quoted(value)} must be 1 to {TEXT_MAX} printable characters"
+        raise InvalidMessage(msg)
+    return value
+
+
+def refuse_options(
+    what: str, unknown: Iterable[str], known: Iterable[str], more: str = ""
+) -> NoReturn:
+    """Raise TypeError for keyword arguments that *what*, such as ``a send``, does not take."""
+    raise TypeError(no_option(what, unknown, known, more))
+
+
+def no_option(what: str, unknown: Iterable[str], known: Iterable[str], more: str = "") -> str:
+    """Return what is said of names that *what* does not know, with the nearest that it knows."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
+
+    missing, there = sorted(unknown), list(known)
+    near = {found: None for each in missing for found in get_close_matches(each, there, 1)}
+    meant = f"; did you mean {', '.join(near)}? There" if near else ": there"
+    return f"{what} has no option {', '.join(missing)}{meant} are {', '.join(there)}{more}"
+
+
+def rank(priority: str) -> int:
+    """Return the stored rank of a priority; raise InvalidMessage for a name that is none."""
+    try:
+        return RANKS[priority]
+    except (KeyError, TypeError):
+        msg = f"priority {quoted(priority)} is none of {', '.join(RANKS)}"
+        raise InvalidMessage(msg) from None

@@ -1,0 +1,259 @@
+"""
+Decide what a session does with messages that arrive while it is busy, without any I/O.
+
+``followup`` and ``queue`` wait and take one message a run, ``collect`` waits
+for quiet and takes all that fit together, ``steer`` and ``interrupt`` end the
+run that is open and take everything, its messages first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, TypedDict
+
+from onceward.errors import InvalidArgument
+from onceward.message.clock import Millis
+from onceward.message.names import no_option
+from onceward.message.quoting import quoted
+from onceward.message.times import Span, millis
+from onceward.message.values import dataclass
+from onceward.message.vocabulary import (
+    ABORTED,
+    QUEUE_MODES,
+    QUEUE_OVERFLOWS,
+    Aborted,
+    QueueMode,
+    QueueOverflow,
+)
+
+PREEMPTING: Final = frozenset({"steer", "interrupt"})
+"""Modes in which a new message ends the run that is open."""
+PATIENCE: Final = 5
+"""Debounces after which a collect begins although messages keep coming."""
+LINE_MAX: Final = 160
+"""Characters of one line of an overflow summary."""
+WORKER_RESULT: Final = "worker_result"
+"""Type of the message that tells how a dispatched task ended."""
+WISH: Final = "queuemode"
+"""Header by which a trusted sender asks for another mode for one message."""
+CALLER: Final = "callersession"
+"""Header of a dispatched task: the session that its result goes to."""
+
+
+class QueueOptions(TypedDict, total=False):
+    """
+    The keyword arguments that set how a session queues.
+
+    An option left out or None is taken from the next wider level.
+    """
+
+    mode: QueueMode | None
+    """steer, followup, collect, queue or interrupt."""
+    debounce: Span | None
+    """Quiet that a collect waits for; a negative number counts as 0."""
+    cap: float | None
+    """Most messages that may wait, by default any number; fractions are cut off, 0 is refused."""
+    overflow: QueueOverflow | None
+    """
+    Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops.
+
+    The sender of a message sees that it ``failed``, or was ``dropped`` and by which policy.
+    """
+    aborted: Aborted | None
+    """
+    End of an aborted run's messages: ``deliver`` or ``return``.
+
+    ``return`` puts them back, so that the next run gets them first; ``deliver``
+    counts them as delivered if partial output was stored.
+    """
+    inject: bool | None
+    """Whether steer leaves new messages to ``run.inbox()`` instead of ending the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """How one session queues, all levels merged; spans in milliseconds, no cap for None."""
+
+    mode: QueueMode = "followup"
+    debounce_for: Millis = 1000
+    cap: int | None = None
+    overflow: QueueOverflow = "reject"
+    aborted: Aborted = "return"
+    inject: bool = False
+
+    def merged(self, **nearer: Any) -> QueuePolicy:
+        """Return this policy with what a nearer level says; None says nothing."""
+        return replace(self, **{name: value for name, value in nearer.items() if value is not None})
+
+    def due_at(self, waits: WaitTimes, count: int) -> Millis:
+        """
+        Return when the next run may begin; 0 is at once.
+
+        A collect waits for quiet, but not for ever, and not with a full queue.
+        """
+        if (
+            self.mode != "collect"
+            or (self.cap is not None and count >= self.cap)
+            or waits.arrived_at is None
+            or waits.since_at is None
+        ):
+            return 0
+        return min(
+            waits.arrived_at + self.debounce_for, waits.since_at + PATIENCE * self.debounce_for
+        )
+
+
+class WaitTimes(NamedTuple):
+    """Since when a session has been collecting, and when its last message came."""
+
+    since_at: Millis | None = None
+    arrived_at: Millis | None = None
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return queue options as a policy's fields, None for what was left out.
+
+    Raises:
+        InvalidArgument: a mode, policy or number that means nothing; cap=0 would refuse everything.
+
+    """
+    unknown = sorted(set(options) - QueueOptions.__annotations__.keys())
+    if unknown:
+        msg = no_option("a queue", unknown, QueueOptions.__annotations__)
+        raise InvalidArgument(msg)
+    debounce, cap = options.get("debounce"), options.get("cap")
+    return {
+        "mode": _one_of("mode", options.get("mode"), QUEUE_MODES),
+        "debounce_for": None if debounce is None else _debounce(debounce),
+        "cap": None if cap is None else _cap(_number("cap", cap)),
+        "overflow": _one_of("overflow", options.get("overflow"), QUEUE_OVERFLOWS),
+        "aborted": _one_of("aborted", options.get("aborted"), ABORTED),
+        "inject": options.get("inject"),
+    }
+
+
+def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
+    if value is not None and value not in known:
+        msg = f"queue {name} {value!r} is none of {', '.join(known)}"
+        raise InvalidArgument(msg)
+    return None if value is None else str(value)
+
+
+def _debounce(given: Span) -> Millis:
+    """Return the milliseconds of a span, of which a number may be negative."""
+    if isinstance(given, str | timedelta):
+        return millis("queue debounce", given)
+    return round(1000 * max(0.0, _number("debounce", given)))
+
+
+def _number(name: str, value: Any) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or abs(value) > 10**9
+    ):
+        msg = f"queue {name} {value!r} must be a number"
+        raise InvalidArgument(msg)
+    return float(value)
+
+
+def _cap(value: float) -> int:
+    if math.floor(value) < 1:
+        msg = f"queue cap {value:g} would refuse every message: give at least 1, or pause the queue"
+        raise InvalidArgument(msg)
+    return math.floor(value)
+
+
+class QueuedItem(NamedTuple):
+    """A message of a session's queue, as far as modes consider it."""
+
+    seq: int
+    protected: bool = False
+    """Whether no full queue may drop it: results of dispatched tasks, critical messages."""
+    thread: tuple[str, str | None] | None = None
+    """Where its reply goes and which conversation it is of; None goes together with any."""
+    last_attempt: bool = False
+    """Whether it has failed so often that it is tried once more, alone."""
+
+
+def batch_size(mode: str, waiting: Sequence[QueuedItem]) -> int:
+    """Return how many messages, from the head on, the next run takes."""
+    if mode in ("followup", "queue"):
+        return min(1, len(waiting))
+    count, thread = 0, None
+    for each in waiting:
+        if each.last_attempt:
+            return max(count, 1)
+        if mode == "collect" and each.thread is not None:
+            thread = thread or each.thread
+            if each.thread != thread:
+                break
+        count += 1
+    return count
+
+
+@dataclass(slots=True)
+class DroppedItems:
+    """The messages that a full queue drops or refuses."""
+
+    dropped: list[QueuedItem] = field(default_factory=list)
+    """Messages that waited, or came just now, and gave way to a newer one."""
+    refused: list[QueuedItem] = field(default_factory=list)
+    """New messages that the full queue does not take."""
+
+
+def make_room(
+    policy: QueuePolicy,
+    *,
+    held: int,
+    protected: int,
+    fresh: Sequence[QueuedItem],
+    oldest: Callable[[int], list[QueuedItem]],
+) -> DroppedItems:
+    """
+    Return which messages a queue drops or refuses as *fresh* ones come, one by one.
+
+    *held* messages wait already, *protected* of them untouchable; ``oldest(n)``
+    returns the first of those that are not.
+    """
+    found, cap = DroppedItems(), policy.cap
+    if cap is None or held + len(fresh) <= cap:
+        return found
+    victims = [] if policy.overflow == "reject" else oldest(held + len(fresh) - cap)
+    for each in fresh:
+        full = not each.protected and held >= cap
+        if full and (policy.overflow == "reject" or protected >= cap):
+            found.refused.append(each)
+            continue
+        while not each.protected and held >= cap and victims:
+            found.dropped.append(victims.pop(0))
+            held -= 1
+        held, protected = held + 1, protected + each.protected
+        if not each.protected and policy.overflow != "reject":
+            victims.append(each)
+    return found
+
+
+def summary_line(sender: str, text: str) -> str:
+    """Return one message as a line of a summary."""
+    flat = " ".join(f"{sender}: {text}".split())
+    return flat if len(flat) <= LINE_MAX else f"{flat[: LINE_MAX - 1]}…"
+
+
+def check_sessions(pattern: str) -> str:
+    """Return *pattern* if it may select sessions: a name in which ``*`` stands for any text."""
+    if not isinstance(pattern, str) or not 0 < len(pattern) <= 256 or not pattern.isprintable():  # noqa: PLR2004 - as a session's name
+        msg = f"session pattern {quoted(pattern)} must be 1 to 256 printable characters"
+        raise InvalidArgument(msg)
+    return pattern
+
+
+def glob(pattern: str) -> str:
+    """Return a session pattern for SQL's GLOB, in which only ``*`` is special."""
+    return re.sub(r"[\[?]", lambda found: f"[{found[0]}]", pattern)

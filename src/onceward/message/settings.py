@@ -1,0 +1,287 @@
+"""Define every setting with its unit, default and bounds, and merge its sources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self, Unpack
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from onceward.errors import InvalidArgument
+from onceward.message.body import describe_errors
+from onceward.message.names import PREFIX, no_option
+from onceward.message.parcel import Durability
+from onceward.message.settings_options import SettingsOptions
+from onceward.message.times import WHOLE, seconds
+from onceward.message.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
+
+
+def _spelled(value: Any) -> Any:
+    """Read a timedelta, or a span as text, such as 7d; leave all else to the field."""
+    text = isinstance(value, str) and WHOLE.fullmatch(value)
+    return seconds("it", value) if text or isinstance(value, timedelta) else value
+
+
+Spelled = BeforeValidator(_spelled)
+Seconds = Annotated[float, Spelled, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Positive = Annotated[float, Spelled, Field(gt=0, le=1e9, allow_inf_nan=False)]
+DAY: Final = 86_400.0
+
+
+def _listed(value: Any) -> Any:
+    """Read a list from an environment variable, where commas part it."""
+    return (
+        tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, str)
+        else value
+    )
+
+
+def _mapped(value: Any) -> Any:
+    """Read a mapping from an environment variable, where it is JSON."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+class Settings(BaseModel):
+    """
+    How one postbox behaves.
+
+    Precedence: keyword at Postbox, then a ``Settings`` object, then
+    ``ONCEWARD_<NAME>`` in the environment, then ``[tool.onceward]`` in the
+    nearest pyproject.toml, then the default here. Spans are seconds, sizes
+    bytes of UTF-8.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    durability: Durability = "safe"
+    """``safe``: a commit survives power loss; ``fast``: it survives SIGKILL only."""
+    accept_weaker: bool = False
+    """Let a receipt from a peer of weaker durability settle a message."""
+    busy_timeout: Seconds = 30.0
+    """Deadline for one unit of work against other writers, reads included."""
+    network_filesystem: bool = False
+    """Open the file even on a file system whose locks are not trusted."""
+    checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
+    """Automatic checkpoint after this many pages in the WAL."""
+    wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    """WAL size from which maintenance forces a checkpoint."""
+
+    max_body: Annotated[int, Field(ge=1)] = 1 << 20
+    """Largest body, refused on send and on receipt."""
+    body_threshold: Annotated[int, Field(ge=0)] = 3584
+    """Bodies of more bytes than this are stored beside their message, not in it."""
+    max_pending: Annotated[int, Field(ge=1)] = 100_000
+    """Messages that may wait in the outbox of this file."""
+    max_inbox: Annotated[int, Field(ge=1)] = 1_000_000
+    """Unhandled messages that the inbox takes before it answers ``busy``."""
+    hold_unknown: bool = False
+    """Keep messages for recipients that are not known yet, instead of refusing them."""
+    ack: Literal["processed", "stored"] = "processed"
+    """Event that settles a sent message: the handler's commit, or the peer's durable receipt."""
+
+    max_hops: Annotated[int, Field(ge=1, lt=2**31)] = 64
+    """Most messages that may have led to one that the inbox takes: loops of replies end there."""
+
+    retry_first: Seconds = 1.0
+    """Pause after the first failure; it doubles with each further one."""
+    retry_cap: Seconds = 60.0
+    """Longest pause between two attempts, jitter included; an open breaker has its own."""
+    retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the delay by which it is varied at random, up or down."""
+    max_retries: Annotated[int, Field(ge=0)] = 10
+    """
+    Re-attempts before a dead letter: attempts are one more.
+
+    A message that its peer has stored is asked about without end.
+    """
+    count_unreachable_attempts: bool = False
+    """Count attempts that reached no peer against ``max_retries``."""
+    ack_timeout: Seconds = 30.0
+    """
+    Time after which the peer is asked about a stored but unhandled message.
+
+    The pause doubles each time, up to sixteen times as long. Each is prolonged by up to
+    a quarter, so that a peer is asked about several messages in one push.
+    """
+    deliver_timeout: Seconds = 30.0
+    """Longest push of one parcel; one that hangs longer is given up, and its peer backs off."""
+    carriers: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Most peers that are pushed to at once; at most 8 of them are peers that failed last."""
+    parcel_max_messages: Annotated[int, Field(ge=1, le=10_000)] = 500
+    """Most messages of one push; over a network up to 10,000, while its way is slow."""
+    parcel_max_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
+    """Largest push; a single message may be larger."""
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row that open a peer's breaker."""
+    breaker_open_for: Seconds = 30.0
+    """How long an open breaker leaves its peer alone before it is tried again."""
+    breaker_successes: Annotated[int, Field(ge=1)] = 2
+    """Pushes that must succeed before a half-open breaker closes."""
+
+    lease: Positive = 30.0
+    """How long a claim lasts without a heartbeat."""
+    handler_timeout: Positive = 3600.0
+    """Longest run of one handler; its lease is not prolonged beyond."""
+    handler_retries: Annotated[int, Field(ge=0)] = 10
+    """Re-attempts of a failing handler before the message becomes a dead letter."""
+    workers: Annotated[int, Field(ge=1, le=256)] | None = None
+    """
+    Handlers that run at the same time, each on its worker thread.
+
+    None is 1, or 8 where a handler is ``async def``, or the largest ``concurrency`` of a
+    handler; functions that say no ``concurrency`` run one at a time then.
+    """
+    claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Most messages of one claim."""
+    share_commit_for: Seconds = 0.02
+    """Longest span in which quick handlers share one commit; 0 gives each its own."""
+
+    max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
+    """Runs of different sessions that this process has open at the same time."""
+    abort_grace: Seconds = 5.0
+    """
+    How long a session waits for an aborted call to return before its next run begins.
+
+    A coroutine is cancelled once more then, and gets the same time again.
+    """
+    queue_mode: QueueMode = "followup"
+    """Mode of a busy session with runs, where neither session nor handler sets one."""
+    queue_debounce: Annotated[float, Spelled, Field(le=1e9, allow_inf_nan=False)] = 1.0
+    """Quiet that a collect waits for; negative counts as 0."""
+    queue_cap: Annotated[float, Field(ge=1, le=1e9)] | None = None
+    """Messages that may wait in one session's queue, any number for None; fractions are cut off."""
+    queue_overflow: QueueOverflow = "reject"
+    """Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
+    queue_aborted: Aborted = "return"
+    """End of an aborted run's messages when partial output was stored."""
+
+    retention: Seconds = 7 * DAY
+    """
+    How long acked and processed rows, dedup records and transitions are kept.
+
+    At least as long as a message is tried again.
+    """
+    retention_slice: Annotated[int, Field(ge=1)] = 500
+    """Rows deleted in one transaction, between which writers get their turn."""
+    maintenance_interval: Positive = 60.0
+    """Time between two rounds of pruning and checkpoints."""
+    poll_interval: Seconds = 0.1
+    """
+    How often ``PRAGMA data_version`` is read, should a notification get lost; 0 is never.
+
+    A process with more than ten files reads it less often in each, up to once a second.
+    """
+    stop_timeout: Seconds = 5.0
+    """Longest wait for running handlers and pushes when the postbox stops."""
+    topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
+    """The topics that may be sent and polled; any other is a TopicError. None allows all."""
+    session_topics: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_mapped)] = {}
+    """Topics of single sessions, which override ``topics``; in the environment as JSON."""
+    ephemeral_priorities: Annotated[tuple[Priority, ...], BeforeValidator(_listed)] = ()
+    """Priorities whose messages to mailboxes are ephemeral where the send does not say."""
+    transitions: bool = False
+    """Write every transition of a message into the table of transitions."""
+    http_ca: str = ""
+    """File of the authorities that sign the certificates of https peers; empty: the system's."""
+    http_certificate: str = ""
+    """File of the certificate that https peers are shown (mTLS); empty is none."""
+    http_certificate_key: str = ""
+    """File of that certificate's key; empty: it is in the file of the certificate."""
+    http_plain_hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    """Other machines that may be reached without TLS."""
+    audit: str = ""
+    """File that gets one JSON line, without body, per send, poll and expire; empty is none."""
+    search: bool = False
+    """Keep an index of the words of bodies, for ``search``."""
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def _inherit(cls, *, busy_timeout: float) -> Self:
+        """Return defaults that override nothing, for opening a file whose owner's settings hold."""
+        return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
+
+    @classmethod
+    def merge(
+        cls,
+        given: Settings | None,
+        overrides: Mapping[str, Any],
+        *,
+        env: Mapping[str, str] = MappingProxyType({}),
+        project: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Self:
+        """
+        Merge overrides, settings, environment, project and defaults, in that precedence.
+
+        Raises:
+            InvalidArgument: a value is out of its bounds or a name is unknown.
+
+        """
+        values = dict(project) | {
+            field: env[PREFIX + field.upper()]
+            for field in cls.model_fields
+            if PREFIX + field.upper() in env
+        }
+        if given is not None:
+            values |= given.model_dump(exclude_unset=True)
+        values |= overrides
+        if unknown := values.keys() - cls.model_fields:
+            raise InvalidArgument(no_option("settings", unknown, cls.model_fields))
+        try:
+            found = cls.model_validate(values)
+        except ValidationError as error:
+            msg = f"settings: {describe_errors(error)}"
+            raise InvalidArgument(msg) from error
+        found._check_retention()
+        return found
+
+    @property
+    def retry_horizon(self) -> float:
+        """Seconds in which a message may be pushed again: the longest pauses of its re-attempts."""
+        longest, doubled = 1 + self.retry_jitter, min(self.max_retries, 64)
+        pauses = (self.retry_first * longest * 2.0**n for n in range(doubled))
+        capped = sum(min(pause, self.retry_cap) for pause in pauses)
+        return capped + (self.max_retries - doubled) * self.retry_cap
+
+    def _check_retention(self) -> None:
+        """Raise InvalidArgument where marks would be forgotten before a message's last retry."""
+        if self.retention < self.retry_horizon:
+            msg = (
+                f"settings: retention {self.retention:g} s is shorter than the"
+                f" {self.retry_horizon:g} s in which a message is tried again (max_retries"
+                f" {self.max_retries}): a late retry would be refused as stale; retain longer,"
+                " or retry less"
+            )
+            raise InvalidArgument(msg)
+
+    @classmethod
+    def five_minutes(cls, **overrides: Unpack[SettingsOptions]) -> Self:
+        """
+        Return the preset that gives up after 303 seconds of any failures, with 1,000 pending.
+
+        It has no jitter, counts every attempt, and its breaker makes no pause longer.
+        """
+        preset = {
+            "max_pending": 1000,
+            "retry_jitter": 0.0,
+            "count_unreachable_attempts": True,
+            "breaker_open_for": 0.0,
+        }
+        return cls.model_validate(preset | dict(overrides))
+
+    @classmethod
+    def summarize_beyond_20(cls, **overrides: Unpack[SettingsOptions]) -> Self:
+        """
+        Return the preset of short queues, for sessions in which only recent messages matter.
+
+        Of more than 20 waiting messages the oldest are dropped, and the next run is given
+        a summary of them; collecting waits for a second of quiet.
+        """
+        return cls.model_validate(
+            {"queue_cap": 20, "queue_overflow": "summarize", "queue_debounce": 1.0}
+            | dict(overrides)
+        )

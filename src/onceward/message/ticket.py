@@ -1,0 +1,13 @@
+"""Define the ticket of a request."""
+
+from __future__ import annotations
+
+from onceward.message.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A reply that is awaited; keep its ``id`` to ask again after a restart."""
+
+    id: str
+    recipient: str

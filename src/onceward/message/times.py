@@ -1,0 +1,123 @@
+"""
+Read spans and moments as callers write them: numbers, timedelta, datetime, text.
+
+A span is a number of seconds, a timedelta, or text such as ``2h30m``. A moment
+is a datetime with a time zone, milliseconds since 1970, an RFC 3339 date (UTC by
+default), or a span before now.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from onceward.errors import InvalidArgument
+from onceward.message.clock import Millis
+from onceward.message.quoting import quoted
+
+Span = float | timedelta | str
+"""Seconds, a timedelta, or text: 90, 1.5s, 250ms, 5m, 2h30m, 7d, 1w."""
+Moment = int | datetime | timedelta | str
+"""A datetime, milliseconds since 1970, a date as text, or how long ago it was."""
+Point = int | datetime | str
+"""A moment that is not told by a span: a datetime, milliseconds, or a date as text."""
+GivenRate = float | str
+"""How often something may happen: a number a second, or text: 10/m, 5/s, 100/15m."""
+
+UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+WHOLE: Final = re.compile(rf"(?:{PART.pattern})+")
+PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
+LONGEST: Final = 1e10
+"""Seconds of the longest span: 317 years."""
+FIRST: Final[Millis] = 946_684_800_000
+"""The year 2000: a smaller number was meant as seconds."""
+LAST: Final[Millis] = 10_000_000_000_000
+"""The year 2286: a larger number was meant as micro- or nanoseconds."""
+
+
+def seconds(field: str, given: Span, *, error: type[InvalidArgument] = InvalidArgument) -> float:
+    """Return a span in seconds, not negative; raises *error* for a value that is none."""
+    if isinstance(given, str):
+        return _read(field, given, error)
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < LONGEST:
+        msg = (
+            f"{field} {quoted(given)} must be seconds, a timedelta or text such as 2h, not negative"
+        )
+        raise error(msg)
+    return given
+
+
+def millis(field: str, given: Span, *, error: type[InvalidArgument] = InvalidArgument) -> Millis:
+    """Return a span in milliseconds; raises *error* for a value that is none."""
+    return round(1000 * seconds(field, given, error=error))
+
+
+def _read(field: str, text: str, error: type[InvalidArgument]) -> float:
+    if PLAIN.fullmatch(text):
+        return float(text)
+    if not WHOLE.fullmatch(text):
+        msg = f"{field} {quoted(text)} is no span: write 5m, 2h30m, 1.5s, 250ms, 7d or seconds"
+        raise error(msg)
+    return sum(float(number) * UNITS[unit] for number, unit in PART.findall(text))
+
+
+def moment(field: str, given: Moment, now: Millis) -> Millis:
+    """
+    Return a moment in milliseconds; a span is so long before *now*.
+
+    Raises:
+        InvalidArgument: it is no moment, a number that cannot be meant, or has no time zone.
+
+    """
+    if isinstance(given, timedelta):
+        return _before(field, given, now)
+    if isinstance(given, str) and (PLAIN.fullmatch(given) or WHOLE.fullmatch(given)):
+        return _before(field, given, now)
+    return point(field, given)
+
+
+def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArgument) -> Millis:
+    """Return a moment that is no span, in milliseconds; raises *error* as ``moment`` does."""
+    if isinstance(given, str):
+        given = _date(field, given, error)
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            msg = f"{field} {given} has no time zone: write datetime.now(UTC), or astimezone()"
+            raise error(msg)
+        given = round(1000 * given.timestamp())
+    if isinstance(given, bool) or not isinstance(given, int | float) or not _meant(given):
+        msg = (
+            f"{field} {quoted(given)} is no moment: give a datetime, or milliseconds since 1970"
+            " (1000 times time.time())"
+        )
+        raise error(msg)
+    return round(given)
+
+
+def _meant(number: float) -> bool:
+    """Return whether a number can be meant as milliseconds; 0 is the beginning."""
+    return number == 0 or FIRST <= number < LAST
+
+
+def _date(field: str, text: str, error: type[InvalidArgument]) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        msg = (
+            f"{field} {quoted(text)} is no moment: write 2026-01-31T12:00:00Z,"
+            " or how long ago it was, as in 2h"
+        )
+        raise error(msg) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _before(field: str, span: Span, now: Millis) -> Millis:
+    at = now - millis(field, span)
+    if at < 0:
+        msg = f"{field} {quoted(span)} reaches before 1970: a bare number in text is seconds ago"
+        raise InvalidArgument(msg)
+    return at

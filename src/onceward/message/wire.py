@@ -1,0 +1,423 @@
+"""
+Encode parcels and answers for networks, as CloudEvents 1.0 in JSON, and decode them strictly.
+
+The body of a parcel is a batch: ``[EVENT``, a line feed, ``,FRAME`` for each frame, ``]``. The
+event, of type ``onceward.parcel``, stands on one line and holds everything but the frames.
+These follow byte for byte as they are stored: they are cut by the lengths that the event
+names and never parsed here. The body of an answer is one event, of type ``onceward.answer``.
+``schema/wire.schema.json`` describes both.
+
+A decoder checks form only. That the bytes come from the agent that they name is for the
+transport to prove; digests, names and frames are checked where a parcel is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+from typing_extensions import TypedDict
+
+from onceward.errors import InvalidParcel
+from onceward.message.body import describe_errors
+from onceward.message.frame import SOURCE
+from onceward.message.ids import new_id
+from onceward.message.names import AGENT
+from onceward.message.parcel import (
+    Answer,
+    Durability,
+    Parcel,
+    ParcelFrame,
+    Receipt,
+    ReceiptState,
+    Verdict,
+)
+from onceward.message.quoting import quoted
+from onceward.message.unique_keys import refuse_repeated_keys
+from onceward.message.wire_sizes import (
+    REASON_MAX,
+    RECEIPTS_MAX,
+    answer_bytes,
+    encoded_size,
+    frame_bytes,
+    receipt_bytes,
+)
+
+__all__ = [
+    "ANSWER_TYPE",
+    "CONTENT_TYPE",
+    "FRAMES_MAX",
+    "REASON_MAX",
+    "RECEIPTS_MAX",
+    "UNSETTLED_MAX",
+    "VERSION",
+    "answer_bytes",
+    "decode_answer",
+    "decode_parcel",
+    "encode_answer",
+    "encode_parcel",
+    "encoded_size",
+    "frame_bytes",
+    "receipt_bytes",
+]
+
+VERSION: Final = 1
+"""Version of the codec; a decoder takes no other."""
+CONTENT_TYPE: Final = "application/cloudevents-batch+json"
+"""Media type of a parcel."""
+ANSWER_TYPE: Final = "application/cloudevents+json"
+"""Media type of an answer."""
+PARCEL: Final = "parcel"
+ANSWER: Final = "answer"
+FRAMES_MAX: Final = 10_000
+"""Most frames of a parcel, as of ``parcel_max_messages``."""
+UNSETTLED_MAX: Final = 64
+"""Most ids in ``unsettled``."""
+
+Id = Annotated[str, Field(max_length=256, pattern=r"^[^\x00]*$")]
+Agent = Annotated[str, Field(max_length=128, pattern=f"^{AGENT.pattern}$")]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+STRICT: Final = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class _Strict(BaseModel):
+    """Take exact types and no key besides the declared ones."""
+
+    model_config = STRICT | {"frozen": True}
+
+
+# A parcel has thousands of frames and receipts: a dict is made and collected faster than a model.
+class _Frame(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+
+    id: Id
+    """Message id of the frame."""
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """First 16 bytes of the SHA-256 of the frame, in hexadecimal."""
+    length: Count
+    """Bytes of the frame as it follows."""
+    redelivered: NotRequired[Annotated[bool, Field(json_schema_extra={"default": False})]]
+    """Whether the recipient may know the message already."""
+
+
+class _Receipt(TypedDict):
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+
+    id: Id
+    """Message id that it speaks of."""
+    state: ReceiptState
+    """Outcome of the message."""
+    reason: NotRequired[
+        Annotated[
+            Annotated[str, Field(max_length=REASON_MAX)] | None,
+            Field(json_schema_extra={"default": None}),
+        ]
+    ]
+    """Why, in words."""
+
+
+class _Position(_Strict):
+    epoch: Id
+    """Name of a stream."""
+    number: Count
+    """Number of a parcel of it."""
+
+
+class _ParcelData(_Strict):
+    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
+    """Version of this codec."""
+    sender: Agent
+    """Agent that sends the parcel."""
+    recipient: Agent
+    """Agent that the parcel is for."""
+    epoch: Id
+    """Name of the sender's stream."""
+    number: Count
+    """Number of the parcel in the stream."""
+    previous: Id
+    """Id of the last frame of the parcel before; empty for the first."""
+    durability: Durability
+    """Durability class of the sender's file, which its receipts are worth."""
+    frames: Annotated[list[_Frame], Field(max_length=FRAMES_MAX)]
+    """The frames that follow, in their order."""
+    receipts: Annotated[list[_Receipt], Field(max_length=RECEIPTS_MAX)]
+    """Outcomes of messages that the recipient had sent."""
+    unsettled: Annotated[list[Id], Field(max_length=UNSETTLED_MAX)]
+    """With number 1: last ids of the parcels given up since the base position."""
+    base_position: _Position | None = None
+    """With number 1: position up to which the recipient had answered before."""
+    stream_position: _Position | None = None
+    """With receipts: position of the recipient's stream when they were produced."""
+
+
+class _AnswerData(_Strict):
+    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
+    """Version of this codec."""
+    sender: Agent
+    """Agent that answers."""
+    recipient: Agent
+    """Agent that sent the parcel."""
+    parcel: _Position
+    """Epoch and number of the parcel that is answered."""
+    verdict: Verdict
+    """Whether the parcel was taken; fork means that it does not continue its stream."""
+    durability: Durability
+    """Durability class of the answering agent's file."""
+    receipts: Annotated[list[_Receipt], Field(max_length=FRAMES_MAX)]
+    """Outcomes of the frames; one without a receipt is pushed again."""
+    epoch: Id
+    """With fork: the stream that is known."""
+    number: Count
+    """With fork: the last number of it that was accepted."""
+    retry_after: Count
+    """With busy: milliseconds after which to come again; 0 leaves that to the sender."""
+
+
+class _Event(_Strict):
+    specversion: Literal["1.0"]
+    """Version of CloudEvents."""
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+    """Names this attempt; each push of the same parcel has its own."""
+    source: str
+    """The sending agent, as urn:onceward:NAME."""
+    type: str
+    datacontenttype: Literal["application/json"]
+    """Media type of the data."""
+    data: _ParcelData | _AnswerData
+
+
+class _ParcelEvent(_Event):
+    type: Literal["onceward.parcel"]
+    """Says that it is a parcel."""
+    data: _ParcelData
+    """The parcel without its frames."""
+
+
+class _AnswerEvent(_Event):
+    type: Literal["onceward.answer"]
+    """Says that it is an answer."""
+    data: _AnswerData
+    """The answer."""
+
+
+E = TypeVar("E", _ParcelEvent, _AnswerEvent)
+
+
+def encode_parcel(parcel: Parcel) -> bytes:
+    """
+    Return *parcel* as bytes that ``decode_parcel`` reads back.
+
+    Raises:
+        InvalidParcel: a name or an id of it cannot travel, such as one with a NUL.
+
+    """
+    try:
+        texts = [frame.text.encode() for frame in parcel.frames]
+        event = _event("onceward.parcel", parcel.sender, _parcel_data(parcel, map(len, texts)))
+        _ParcelEvent.model_validate(event)
+        head = to_json(event)
+    except (ValueError, TypeError) as error:
+        raise _invalid(PARCEL, error) from error
+    return b"".join((b"[", head, b"\n", *(b"," + text for text in texts), b"]"))
+
+
+def decode_parcel(body: bytes) -> Parcel:
+    """
+    Return the parcel that *body* encodes.
+
+    Raises:
+        InvalidParcel: it is none of this version, or not to the last byte.
+
+    """
+    head, line_feed, rest = body.partition(b"\n")
+    if not line_feed or head[:1] != b"[":
+        msg = "not a parcel: it begins with '[', an event on one line and a line feed"
+        raise InvalidParcel(msg)
+    event = _read(_ParcelEvent, PARCEL, head[1:])
+    data = event.data
+    return Parcel(
+        sender=data.sender,
+        recipient=data.recipient,
+        epoch=data.epoch,
+        number=data.number,
+        previous=data.previous,
+        durability=data.durability,
+        frames=_cut(data.frames, rest),
+        receipts=_receipts(data.receipts),
+        unsettled=tuple(data.unsettled),
+        base_position=_position(data.base_position),
+        stream_position=_position(data.stream_position),
+    )
+
+
+def encode_answer(answer: Answer, parcel: Parcel) -> bytes:
+    """
+    Return the recipient's answer to *parcel* as bytes that ``decode_answer`` reads back.
+
+    Raises:
+        InvalidParcel: a name or an id of it cannot travel, such as one with a NUL.
+
+    """
+    data = {
+        "version": VERSION,
+        "sender": parcel.recipient,
+        "recipient": parcel.sender,
+        "parcel": {"epoch": parcel.epoch, "number": parcel.number},
+        "verdict": answer.verdict,
+        "durability": answer.durability,
+        "receipts": _told(answer.receipts),
+        "epoch": answer.epoch,
+        "number": answer.number,
+        "retry_after": answer.retry_after,
+    }
+    try:
+        event = _event("onceward.answer", parcel.recipient, data)
+        _AnswerEvent.model_validate(event)
+        return to_json(event)
+    except (ValueError, TypeError) as error:
+        raise _invalid(ANSWER, error) from error
+
+
+def decode_answer(body: bytes, parcel: Parcel) -> Answer:
+    """
+    Return the answer to *parcel* that *body* encodes.
+
+    Raises:
+        InvalidParcel: it is none of this version, answers another parcel, or has a receipt
+            for a frame that the parcel does not hold.
+
+    """
+    data = _read(_AnswerEvent, ANSWER, body).data
+    found = data.sender, data.recipient, (data.parcel.epoch, data.parcel.number)
+    if found != (parcel.recipient, parcel.sender, (parcel.epoch, parcel.number)):
+        msg = f"not an answer to this parcel: it says {quoted(found, 200)}"
+        raise InvalidParcel(msg)
+    strange = {each["id"] for each in data.receipts} - {each.id for each in parcel.frames}
+    if strange or len(data.receipts) > len(parcel.frames):
+        msg = f"not an answer to this parcel: receipts for other frames {quoted(sorted(strange))}"
+        raise InvalidParcel(msg)
+    return Answer(
+        verdict=data.verdict,
+        receipts=_receipts(data.receipts),
+        durability=data.durability,
+        epoch=data.epoch,
+        number=data.number,
+        retry_after=data.retry_after,
+    )
+
+
+# -- pieces --------------------------------------------------------------------------------------
+
+
+def _event(kind: str, sender: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "specversion": "1.0",
+        "id": new_id(),
+        "source": SOURCE + sender,
+        "type": kind,
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+
+
+def _parcel_data(parcel: Parcel, lengths: Iterable[int]) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "version": VERSION,
+        "sender": parcel.sender,
+        "recipient": parcel.recipient,
+        "epoch": parcel.epoch,
+        "number": parcel.number,
+        "previous": parcel.previous,
+        "durability": parcel.durability,
+        "frames": [_listed(*each) for each in zip(parcel.frames, lengths, strict=True)],
+        "receipts": _told(parcel.receipts),
+        "unsettled": list(parcel.unsettled),
+    }
+    for name in ("base_position", "stream_position"):
+        if (position := getattr(parcel, name)) is not None:
+            data[name] = dict(zip(("epoch", "number"), position, strict=True))
+    return data
+
+
+def _listed(frame: ParcelFrame, length: int) -> dict[str, Any]:
+    listed = {"id": frame.id, "digest": frame.digest.hex(), "length": length}
+    return listed | {"redelivered": True} if frame.redelivered else listed
+
+
+def _told(receipts: Iterable[Receipt]) -> list[dict[str, Any]]:
+    return [
+        {"id": message_id, "state": state}
+        if reason is None
+        else {"id": message_id, "state": state, "reason": reason[:REASON_MAX]}
+        for message_id, state, reason in receipts
+    ]
+
+
+def _read(kind: type[E], what: str, text: bytes) -> E:
+    """Read one event; a key that comes twice would mean one thing here and another elsewhere."""
+    try:
+        event = kind.model_validate_json(text)
+        if text.count(b'":') != _keys(event.data):
+            refuse_repeated_keys(text)
+    except (ValueError, RecursionError) as error:
+        raise _invalid(what, error) from error
+    if event.source != SOURCE + event.data.sender:
+        msg = f"not a valid {what}: its source {quoted(event.source)} is not its sender"
+        raise InvalidParcel(msg)
+    return event
+
+
+def _keys(data: _ParcelData | _AnswerData) -> int:
+    """Return how many keys an event names, with those of its data."""
+    inner: list[BaseModel | None] = [data]
+    listed = sum(map(len, data.receipts))
+    if isinstance(data, _ParcelData):
+        inner += [data.base_position, data.stream_position]
+        listed += sum(map(len, data.frames))
+    else:
+        inner += [data.parcel]
+    named = sum(len(each.model_fields_set) for each in inner if each)
+    return len(_Event.model_fields) + named + listed
+
+
+def _cut(listed: list[_Frame], rest: bytes) -> tuple[ParcelFrame, ...]:
+    """Cut the frames out of what follows the event."""
+    ends = list(accumulate(each["length"] + 1 for each in listed))
+    starts = [0, *ends]
+    if len(rest) != starts[-1] + 1 or rest[-1:] != b"]":
+        msg = f"not a parcel: {len(rest)} bytes follow its event, its frames take {starts[-1] + 1}"
+        raise InvalidParcel(msg)
+    if any(rest[start : start + 1] != b"," for start in starts[:-1]):
+        msg = "not a parcel: a frame does not begin where the lengths say"
+        raise InvalidParcel(msg)
+    try:
+        return tuple(
+            ParcelFrame(
+                each["id"],
+                rest[start + 1 : end].decode(),
+                bytes.fromhex(each["digest"]),
+                each.get("redelivered", False),
+            )
+            for each, start, end in zip(listed, starts, ends, strict=False)
+        )
+    except UnicodeDecodeError as error:
+        msg = "not a parcel: a frame is no UTF-8"
+        raise InvalidParcel(msg) from error
+
+
+def _receipts(listed: list[_Receipt]) -> tuple[Receipt, ...]:
+    return tuple(Receipt(each["id"], each["state"], each.get("reason")) for each in listed)
+
+
+def _position(found: _Position | None) -> tuple[str, int] | None:
+    return None if found is None else (found.epoch, found.number)
+
+
+def _invalid(what: str, error: Exception) -> InvalidParcel:
+    told = describe_errors(error) if isinstance(error, ValidationError) else str(error)
+    return InvalidParcel(f"not a valid {what}: {told[:500]}")

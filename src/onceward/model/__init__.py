@@ -1,1 +1,0 @@
-"""Define the values of the package: messages, parcels, states, settings. No I/O."""

@@ -1,0 +1,5 @@
+"""
+The command, the inspector, metrics and MCP.
+
+Imports what users import.
+"""

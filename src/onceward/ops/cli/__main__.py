@@ -1,0 +1,8 @@
+"""Run ``python -m onceward.ops.cli`` as the script ``onceward``."""
+
+import sys
+
+from onceward.ops.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

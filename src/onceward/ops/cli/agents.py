@@ -1,0 +1,72 @@
+"""``onceward agents``: the agents of the home, and their subscriptions to published topics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from onceward import Postbox
+from onceward.ops.cli.command import Found, command, picked
+from onceward.ops.cli.options import Limit, Pattern, said
+
+COLUMNS: Final = ("name", "last_seen_at", "capabilities", "description")
+FACTS: Final = ("name", "description", "capabilities", "joined_at", "last_seen_at")
+
+
+@command(*COLUMNS)
+def ls(
+    box: Postbox,
+    /,
+    *,
+    search: Annotated[str, said("Only agents with each of these words, or parts of words.")] = "",
+    limit: Limit = 100,
+    after: Annotated[str, said("Only agents after this name: the last of the page before.")] = "",
+) -> Found:
+    """
+    List the other agents that a message to all reaches, by name.
+
+    A search looks in names, descriptions and capabilities.
+    """
+    found = box.agents.list(search=search, limit=limit, after=after)
+    return [picked(each, FACTS) | {"capabilities": [*each.capabilities]} for each in found]
+
+
+@command("agent")
+def register(
+    box: Postbox,
+    /,
+    *,
+    description: Annotated[str | None, said("What our agent does; the default keeps it.")] = None,
+    capability: Annotated[
+        list[str] | None, said("What our agent can do; may be repeated.", negative=())
+    ] = None,
+) -> Found:
+    """
+    Register our agent: messages to all reach it, and others find it by what it can do.
+
+    init and work do the same, as does every program that opens the file under its agent's name.
+    """
+    box.agents.register(description=description, capabilities=capability)
+    return [{"agent": box.agent}]
+
+
+@command("agent", "left")
+def leave(box: Postbox, /) -> Found:
+    """
+    Take our agent out of the home before it is retired: messages to all no longer reach it.
+
+    Its subscriptions outside of channels end, too; onceward channel leave ends membership of a
+    channel. The next program that opens its file under its name registers it again.
+    """
+    return [{"agent": box.agent, "left": box.agents.leave()}]
+
+
+@command("pattern", "new")
+def subscribe(box: Postbox, pattern: Pattern, /) -> Found:
+    """Subscribe to what other agents of the home publish under a pattern of topics."""
+    return [{"pattern": pattern, "new": box.agents.subscribe(pattern)}]
+
+
+@command("pattern", "ended")
+def unsubscribe(box: Postbox, pattern: Pattern, /) -> Found:
+    """End a subscription to what other agents publish."""
+    return [{"pattern": pattern, "ended": box.agents.unsubscribe(pattern)}]

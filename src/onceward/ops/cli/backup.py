@@ -1,0 +1,132 @@
+"""``onceward backup`` and ``onceward restore``: copy a file in use, and put a copy in its place."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from onceward.errors import OncewardError, StoreUnusable
+from onceward.file.backup import CopyInfo, copy_file, read_info
+from onceward.file.replace import Replacement
+from onceward.message.clock import SystemClock, iso
+from onceward.ops.cli import queries
+from onceward.ops.cli.command import emit
+from onceward.ops.cli.exit_codes import Conflicting, Usage
+from onceward.ops.cli.handles import holders
+from onceward.ops.cli.options import Quiet, said
+from onceward.ops.cli.output import note
+from onceward.ops.cli.readonly import views
+from onceward.ops.cli.target import Where, chosen, existing
+
+WHERE = Where()
+COPIED: Final = ("copy", "agent", "at")
+RESTORED: Final = ("file", "agent", "at", "saved")
+PEERS: Final = """\
+What this means for its peers:
+- They see with their next parcel that the file is older, and send again what they still retain of
+  what it had received after {at}; they report by id what they do not retain.
+- What it sent after {at} is not in its outbox any more. Peers that have it keep it; its next
+  message begins a new epoch, so that no peer takes it for a duplicate.
+- What it handled after {at} is handled again when it comes again: effects outside of the file
+  happen twice. Its own tables are those of {at}."""
+Words = Annotated[Path, said("The file, unless --db or --agent names it, and the copy.")]
+
+
+def backup(*words: Words, where: Where = WHERE) -> int:
+    """
+    Copy an agent's file while its processes write it, by SQLite's own backup.
+
+    The copy is one snapshot with all that was committed, durable, examined and private to its
+    owner. Name it so that it is not found as an agent: not NAME.db in a folder of agents. A copy
+    that exists is refused (exit code 5).
+
+    Columns: copy, agent, at.
+    """
+    source, target = _pair(words, where, "COPY")
+    info = _copied(existing(source), target)
+    return emit({"copy": str(target), "agent": info.agent, "at": info.at}, COPIED, where)
+
+
+def restore(
+    *words: Words,
+    dry_run: Annotated[
+        bool, Quiet, said("Examine the backup and the file; change nothing.")
+    ] = False,
+    where: Where = WHERE,
+) -> int:
+    """
+    Put a backup in the place of an agent's file, and keep the old file beside it.
+
+    No process may have the file open (exit code 7); none can open it meanwhile. The backup is
+    copied, examined, and must be of the same agent. Then it says what the rollback means for peers,
+    and how many messages each has exchanged since.
+
+    Columns: file, agent, at, saved.
+    """
+    path, source = _pair(words, where, "BACKUP")
+    _refuse_open(path)
+    now = iso(SystemClock().now()).replace(":", "").replace("-", "")
+    fresh, saved = Path(f"{path}.restoring-{now}"), Path(f"{path}.before-{now}")
+    with Replacement(path) as place:
+        info = _copied(existing(source), fresh)
+        try:
+            _same_agent(path, info)
+            since = _since(path, info)
+            if not dry_run:
+                place.put(fresh, saved)
+        finally:
+            fresh.unlink(missing_ok=True)
+    found = {"file": str(path), "agent": info.agent, "at": info.at, "saved": str(saved)}
+    code = emit(found | {"dry_run": dry_run, "since": since}, RESTORED, where)
+    _explain(info, since)
+    return code
+
+
+def _pair(words: tuple[Path, ...], where: Where, second: str) -> tuple[Path, Path]:
+    """Return the agent's file and the other one; the file may be named by an option instead."""
+    if len(words) not in (1, 2):
+        msg = f"give FILE and {second}, or {second} and --db or --agent"
+        raise Usage(msg)
+    [path] = chosen(words[:-1], where)
+    return path, words[-1]
+
+
+def _copied(source: Path, target: Path) -> CopyInfo:
+    try:
+        return copy_file(source, target)
+    except FileExistsError as error:
+        msg = f"{target} exists: give another name, or move it away"
+        raise Conflicting(msg) from error
+
+
+def _refuse_open(path: Path) -> None:
+    if found := holders(path):
+        pids = " ".join(str(holder.pid) for holder in found)
+        msg = f"{path} is open in process {pids}: stop it first, then restore"
+        raise StoreUnusable(msg)
+
+
+def _same_agent(path: Path, info: CopyInfo) -> None:
+    """Refuse another agent's backup; a file that cannot be read is replaced by any."""
+    owner = None
+    with suppress(OncewardError):
+        owner = read_info(path).agent if path.exists() else None
+    if owner not in {None, info.agent}:
+        msg = f"{path} is agent {owner!r}, the backup is agent {info.agent!r}: give its own backup"
+        raise StoreUnusable(msg)
+
+
+def _since(path: Path, info: CopyInfo) -> list[dict[str, Any]]:
+    """Return by peer what the old file sent and received after the backup, if it can be read."""
+    with suppress(OncewardError), views(path) as found:
+        return found.ask(queries.SINCE, sent=info.sent_upto_seq, received=info.received_upto_seq)
+    return []
+
+
+def _explain(info: CopyInfo, since: list[dict[str, Any]]) -> None:
+    for row in since:
+        sent, received = row["sent"], row["received"]
+        note(f"{row['peer']}: {sent} messages sent to it and {received} received after the backup")
+    for line in PEERS.format(at=iso(info.at)).splitlines():
+        note(line)

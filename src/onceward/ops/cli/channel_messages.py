@@ -1,0 +1,165 @@
+"""``onceward channel`` and ``onceward publish``: send to many, read and acknowledge."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final, cast
+
+from onceward import Postbox
+from onceward.message.vocabulary import AckStatus, Kind
+from onceward.ops.cli.channel import Name
+from onceward.ops.cli.command import Found, command, picked
+from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
+from onceward.ops.cli.history import PAST, Sought, print_page
+from onceward.ops.cli.options import Body, OfTopics, OfType, Wait, said
+from onceward.ops.cli.output import document
+from onceward.ops.cli.poll import note_problem
+from onceward.ops.cli.send import Delayed, Topical, parsed
+from onceward.ops.cli.target import Conversation, in_session
+
+TALK = Conversation()
+TOPICAL = Topical()
+DELAYED = Delayed()
+ACKS: Final = ("participant", "status", "detail", "message_id", "first_at", "at")
+HEADERS: Final = ("id", "sender", "channel", "kind", "type", "topic", "priority")
+PRINTED: Final = (*HEADERS, "correlation_id", "attempt", "late", "body")
+KINDS: Final = "text, command, query, response, notification, broadcast or error."
+KindName = Annotated[str, said(KINDS)]
+Handle = Annotated[str, said("The handle that recv printed with the message.")]
+Status = Annotated[AckStatus, said("The status that the sender is told.")]
+Detail = Annotated[str | None, said("A text that the sender is told with the status.")]
+MessageId = Annotated[str, said("The id that all copies carry, or that of one copy.")]
+Topic = Annotated[str, said("The message's topic.")]
+
+
+@command("id")
+def send(
+    box: Postbox,
+    name: Name,
+    body: Body = None,
+    /,
+    *,
+    kind: KindName = "text",
+    options: Topical = TOPICAL,
+    where: Conversation = TALK,
+) -> Found:
+    """
+    Send to a channel's recipients in one commit, and print the id that all copies carry.
+
+    A response needs --correlation-id, which is that of its query.
+    """
+    channel = box.channels.get(name, session=in_session(where))
+    posted = channel.send(parsed(body), kind=cast("Kind", kind), **options.given())
+    box.run_until_idle()
+    copies = [{"recipient": to, "id": each} for to, each in posted.copies]
+    return {"id": posted.id, "copies": copies}
+
+
+@command()
+def recv(
+    box: Postbox,
+    name: Name,
+    /,
+    *,
+    type: OfType = None,
+    topic: OfTopics = None,
+    wait: Wait = None,
+    status: Status | None = None,
+    detail: Detail = None,
+) -> int:
+    """
+    Take our agent's next message of a channel, print it, and mark it as processed.
+
+    Without a message the exit code is 4, for one that has lost its body 1. With a status its sender
+    is told that status. After received and in_progress the message stays leased for the channel's
+    ack timeout, and onceward channel ack with the printed handle ends it; without that it is
+    delivered again.
+    """
+    channel = box.channels.get(name)
+    message = channel.receive(type, timeout=wait or 0.0, topics=topic)
+    if message is None:
+        msg = f"no message waits in channel {name}"
+        raise TimedOut(msg)
+    told = picked(message, PRINTED)
+    if message.body_error is not None:
+        told["problem"] = message.body_error
+    if status in ("received", "in_progress") and not message.settled:
+        told["handle"] = channel.detach(message)
+        message = channel.attach(told["handle"])
+    document(told)
+    note_problem(message.id, message.body_error)
+    sys.stdout.flush()
+    if status is not None:
+        channel.acknowledge(message, status, detail)
+    elif not message.settled:
+        message.ack()
+    box.run_until_idle()
+    return FAILED if "problem" in told else DONE
+
+
+@command("id")
+def ack(
+    box: Postbox,
+    name: Name,
+    handle: Handle,
+    status: Status = "completed",
+    /,
+    *,
+    detail: Detail = None,
+) -> Found:
+    """
+    Acknowledge a message that recv left leased, and print the acknowledgment's id.
+
+    received and in_progress extend its ack timeout, completed ends it, failed retries it or makes
+    it a dead letter. After the timeout nothing is changed: exit code 5.
+    """
+    channel = box.channels.get(name)
+    told = channel.acknowledge(channel.attach(handle), status, detail)
+    box.run_until_idle()
+    return [{"id": told}]
+
+
+@command(*ACKS)
+def acks(box: Postbox, name: Name, message_id: MessageId, /) -> Found:
+    """List the acknowledgments of a message that our agent sent."""
+    found = box.channels.get(name).acknowledgments(message_id)
+    if not found:
+        why = "has no acknowledgment yet, or our agent did not send it"
+        msg = f"message {message_id!r} in channel {name!r} {why}"
+        raise NothingThere(msg)
+    return [picked(each, ACKS) for each in found]
+
+
+@command()
+def history(
+    box: Postbox,
+    name: Name,
+    /,
+    *,
+    sought: Sought = PAST,
+    where: Conversation = TALK,
+) -> int:
+    """
+    List past messages of a channel, newest first; consumes nothing.
+
+    Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with
+    total_count, has_more and next.
+    """
+    page = box.channels.get(name).history(**sought.filters(), session=where.session)
+    return print_page(page, where)
+
+
+@command("id")
+def publish(
+    box: Postbox,
+    topic: Topic,
+    body: Body = None,
+    /,
+    *,
+    options: Delayed = DELAYED,
+    where: Conversation = TALK,
+) -> Found:
+    """Send to all subscribers of a topic, outside of any channel, and print the ids."""
+    ids = box.session(in_session(where)).publish(topic, parsed(body), **options.given())
+    box.run_until_idle()
+    return [{"id": each} for each in ids]

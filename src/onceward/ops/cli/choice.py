@@ -1,0 +1,161 @@
+"""Choose dead letters by id or in bulk, and ask before bulk work is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from onceward.errors import OncewardError
+from onceward.message.clock import SystemClock
+from onceward.message.topics import check_pattern, matches
+from onceward.message.vocabulary import DeadLetterOrigin
+from onceward.ops.cli import queries
+from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere, Usage, code_of, problem
+from onceward.ops.cli.options import Quiet
+from onceward.ops.cli.output import document, note, show
+from onceward.ops.cli.readonly import Look, whole_id
+from onceward.ops.cli.stdin import read_stdin
+from onceward.ops.cli.target import Conversation
+
+EVERYTHING: Final = -1
+"""SQLite's word for no limit."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which dead letters are meant; every given filter must match."""
+
+    reason: str | None = None
+    """Only this reason: max_retries_exceeded, expired, rejected, unhandled, ..."""
+    peer: str | None = None
+    """Only dead letters to or from this agent."""
+    type: str | None = None
+    """Only dead letters of this message type."""
+    topic: str | None = None
+    """Only dead letters of this topic, which may be a pattern such as build.#."""
+    origin: DeadLetterOrigin | None = None
+    """Only this origin: outbox (we sent it), inbox (we got it), queue (it waited for a run)."""
+
+    def filters(self) -> dict[str, str | None]:
+        """Return the filters as the keywords of the library."""
+        names = ("reason", "peer", "type", "topic", "origin")
+        return {name: getattr(self, name) for name in names}
+
+    def rows(
+        self, found: Look, session: str | None, older_than: float | None
+    ) -> list[dict[str, Any]]:
+        """Return the dead letters that match, oldest first."""
+        now = SystemClock().now()
+        before = None if older_than is None else now - round(older_than * 1000)
+        named = self.filters() | {"session": session}
+        topic = named.pop("topic")
+        rows = found.ask(queries.DEAD, **named, before=before, limit=EVERYTHING)
+        return [row for row in rows if _of_topic(row["topic"], topic)]
+
+
+def _of_topic(topic: str | None, pattern: str | None) -> bool:
+    return pattern is None or (topic is not None and matches(check_pattern(pattern), topic))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Choice(Filter):
+    """Dead letters in bulk."""
+
+    all: Annotated[bool, Quiet] = False
+    """All dead letters (of the session, if one is given)."""
+    dry_run: Annotated[bool, Quiet] = False
+    """Print what would be done, and change nothing."""
+    yes: Annotated[bool, Quiet] = False
+    """Do not ask before bulk work."""
+
+    @property
+    def in_bulk(self) -> bool:
+        """Whether a filter or --all chooses, and not ids."""
+        return self.all or any(value is not None for value in self.filters().values())
+
+    def which(self, session: str | None, older_than: float | None = None) -> dict[str, Any]:
+        """Return the choice as the keywords of a postbox's dead letters."""
+        named = self.filters() | {"session": session, "older_than": older_than}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result for each chosen dead letter."""
+
+    done: list[str] = field(default_factory=list)
+    failed: list[tuple[str, OncewardError]] = field(default_factory=list)
+
+    @property
+    def code(self) -> int:
+        """Done, partly done, or the first failure's code where nothing was done."""
+        if not self.failed:
+            return DONE
+        return PARTLY if self.done else code_of(self.failed[0][1])
+
+    def attempt(self, message_id: str, work: Callable[[str], str]) -> None:
+        """Do one piece of work and record its result."""
+        try:
+            self.done.append(work(message_id))
+        except OncewardError as error:
+            self.failed.append((message_id, error))
+
+    def tell(self, choice: Choice, where: Conversation) -> int:
+        """Print the ids that were processed and the failures, and return the exit code."""
+        if where.json:
+            failures: list[dict[str, Any]] = [
+                {"id": message_id} | problem(error) for message_id, error in self.failed
+            ]
+            document({"done": self.done, "failed": failures, "dry_run": choice.dry_run})
+            return self.code
+        show([{"id": message_id} for message_id in self.done], ("id",), "lines")
+        for message_id, error in self.failed:
+            note(f"{message_id}: {error}")
+        return self.code
+
+
+def by_id(found: Look, given: Sequence[str]) -> tuple[list[str], Outcome]:
+    """Return the whole ids that are meant (a dash: those on stdin), and which were not found."""
+    outcome = Outcome()
+    for part in given:
+        for prefix in read_stdin().split() if part == "-" else [part]:
+            outcome.attempt(prefix, lambda each: whole_id(found, queries.DEAD_IDS, each))
+    return list(dict.fromkeys(outcome.done)), Outcome(failed=outcome.failed)
+
+
+def in_bulk(
+    found: Look, choice: Choice, session: str | None, older_than: float | None = None
+) -> list[str]:
+    """Return the ids of the dead letters that match; raise NothingThere if there is none."""
+    ids = [row["id"] for row in choice.rows(found, session, older_than)]
+    if not ids:
+        msg = "no dead letter matches"
+        raise NothingThere(msg)
+    return ids
+
+
+def confirm(verb: str, ids: Sequence[str], choice: Choice) -> None:
+    """
+    Ask before bulk work, unless it was confirmed already.
+
+    Raises:
+        Usage: stdin is no terminal.
+        NothingThere: the answer was no.
+
+    """
+    if choice.yes or choice.dry_run:
+        return
+    if not sys.stdin.isatty():
+        msg = f"this would {verb} {len(ids)} dead letters: say --yes, or --dry-run to see them"
+        raise Usage(msg)
+    sys.stderr.write(f"{verb} {len(ids)} dead letters? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        msg = "nothing was changed"
+        raise NothingThere(msg)

@@ -1,0 +1,151 @@
+"""``onceward dead``: list, replay and discard dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from onceward import Postbox
+from onceward.ops.cli import queries
+from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, confirm, in_bulk
+from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.durations import MaybeRate, MaybeSpan
+from onceward.ops.cli.exit_codes import DONE, Usage
+from onceward.ops.cli.ls import without_nothing
+from onceward.ops.cli.options import Limit, Quiet, said
+from onceward.ops.cli.output import dated, document, show_one
+from onceward.ops.cli.readonly import Look, views, whole_id
+from onceward.ops.cli.target import Conversation, Where, open_box
+
+WHERE = Where()
+CONVERSATION = Conversation()
+FILTER = Filter()
+CHOICE = Choice()
+Id = Annotated[str, said("Its id, or a beginning of it that no other dead letter has.")]
+Ids = Annotated[
+    str,
+    said(
+        "Ids of dead letters, or unique beginnings; a dash reads them from stdin.",
+        allow_leading_hyphen=True,
+    ),
+]
+OlderThan = Annotated[MaybeSpan, said("Only dead letters that are older than this span.")]
+AsNew = Annotated[bool, Quiet, said("Send outgoing bodies under new ids, which are printed.")]
+Rate = Annotated[MaybeRate, said("In bulk, most outgoing messages a second, or 10/m.")]
+One = Callable[[Postbox, str], str]
+Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
+COLUMNS = (
+    "id", "origin", "sender", "recipient", "type", "reason", "attempts", "dead_at", "last_error",
+)  # fmt: skip
+
+
+@command(*COLUMNS)
+def ls(
+    found: Look,
+    /,
+    *,
+    sought: Filter = FILTER,
+    older_than: OlderThan = None,
+    limit: Limit = 100,
+    where: Conversation = CONVERSATION,
+) -> Found:
+    """List dead letters, oldest first."""
+    rows = sought.rows(found, where.session, older_than)
+    return rows[:limit] if limit >= 0 else rows
+
+
+@command()
+def show(found: Look, id: Id, /, *, where: Where = WHERE) -> int:
+    """Show a dead letter whole, with its frame."""
+    message_id = whole_id(found, queries.DEAD_IDS, id)
+    rows = [without_nothing(row) for row in found.ask(queries.DEAD_ONE, id=message_id)]
+    if where.json:
+        document({"id": message_id, "rows": [dated(row) for row in rows]})
+        return DONE
+    for row in rows:
+        show_one(row, where.style)
+    return DONE
+
+
+def replay(
+    *ids: Ids,
+    as_new: AsNew = False,
+    rate: Rate = None,
+    choice: Choice = CHOICE,
+    where: Conversation = CONVERSATION,
+) -> int:
+    """
+    Replay dead letters and print their ids.
+
+    With its own id a message takes effect once, also if it had been processed after all. If some
+    were replayed and some were not, the exit code is 6.
+    """
+
+    def one(box: Postbox, message_id: str) -> str:
+        return box.dead_letters.replay(message_id, as_new=as_new)
+
+    def bulk(box: Postbox, which: dict[str, Any]) -> Outcome:
+        replays = box.dead_letters.replay_all(as_new=as_new, rate=rate, **which)
+        return Outcome(replays.done, replays.failed)
+
+    return _settle("replay", ids, choice, where, (one, bulk))
+
+
+def discard(*ids: Ids, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
+    """Delete dead letters and print their ids; a deleted one cannot be replayed."""
+    return _settle("discard", ids, choice, where, (_discard, _discard_all))
+
+
+def purge(
+    *,
+    older_than: OlderThan = None,
+    choice: Choice = CHOICE,
+    where: Conversation = CONVERSATION,
+) -> int:
+    """Delete dead letters by age, and print their ids."""
+    if older_than is None and not choice.in_bulk:
+        options = "--older-than SPAN, --reason, --peer, --topic, --origin or --all"
+        msg = f"which dead letters? Give {options}"
+        raise Usage(msg)
+    return _in_bulk("purge", choice, where, _discard_all, older_than)
+
+
+def _settle(
+    verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: tuple[One, Bulk]
+) -> int:
+    if bool(ids) == choice.in_bulk:
+        options = "--all, --reason, --peer, --topic or --origin"
+        msg = f"which dead letters? Give ids to {verb}, or {options}, not both"
+        raise Usage(msg)
+    if not ids:
+        return _in_bulk(verb, choice, where, work[1])
+    with views(where.path()) as found:
+        chosen, outcome = by_id(found, ids)
+    if choice.dry_run:
+        outcome.done.extend(chosen)
+    elif chosen:
+        with open_box(where.path()) as box:
+            for message_id in chosen:
+                outcome.attempt(message_id, lambda each: work[0](box, each))
+    return outcome.tell(choice, where)
+
+
+def _in_bulk(
+    verb: str, choice: Choice, where: Conversation, work: Bulk, older_than: float | None = None
+) -> int:
+    with views(where.path()) as found:
+        chosen = in_bulk(found, choice, where.session, older_than)
+    confirm(verb, chosen, choice)
+    if choice.dry_run:
+        return Outcome(chosen).tell(choice, where)
+    with open_box(where.path()) as box:
+        return work(box, choice.which(where.session, older_than)).tell(choice, where)
+
+
+def _discard(box: Postbox, message_id: str) -> str:
+    box.dead_letters.discard(message_id)
+    return message_id
+
+
+def _discard_all(box: Postbox, which: dict[str, Any]) -> Outcome:
+    return Outcome(box.dead_letters.discard_all(**which))

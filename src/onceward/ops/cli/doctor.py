@@ -1,0 +1,130 @@
+"""``onceward doctor``: examine files and their surroundings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from onceward.errors import Busy, OncewardError
+from onceward.ops.cli import findings
+from onceward.ops.cli.exit_codes import DONE, FAILED, Usage
+from onceward.ops.cli.findings import Finding, serious, warning
+from onceward.ops.cli.mending import Change, mend
+from onceward.ops.cli.options import Quiet, said
+from onceward.ops.cli.output import document, note, show
+from onceward.ops.cli.readonly import look
+from onceward.ops.cli.target import Where, chosen, existing, open_box
+
+WHERE = Where()
+Repair = Annotated[bool, Quiet, said("Mend what can be mended, and say each change.")]
+DryRun = Annotated[bool, Quiet, said("Say what --repair would change, and change nothing.")]
+COLUMNS: Final = ("check", "level", "found", "cure")
+
+
+def doctor(
+    *files: Path, repair: Repair = False, dry_run: DryRun = False, where: Where = WHERE
+) -> int:
+    """
+    Examine files and their surroundings; each finding names its cure.
+
+    It examines the SQLite library, permissions, file system, other processes that hold the file,
+    schema version, the WAL, the clock, pause, breakers, keys, connections of listeners, peers on
+    other machines, the streams of NATS servers, dead letters, schedules, limits, and messages that
+    wait although they could be delivered or handled, or that wait for another agent's reply. It
+    also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
+    any finding is serious. onceward check examines the content. With --repair it first mends what
+    it can, and prints each change: file modes, leases of ended processes, leases that end a month
+    or more ahead, and positions past the last message. Of several files only findings that are not
+    ok are printed, with the path in front.
+
+    Columns: check, level, found, cure; of changes: check, change.
+
+    Args:
+        files: The files; default as for --db.
+
+    """
+    if dry_run and not repair:
+        msg = "--dry-run says what --repair would change: give both"
+        raise Usage(msg)
+    paths = [existing(path) for path in chosen(files, where)]
+    changes = {path: mend(path, dry_run=dry_run) if repair else [] for path in paths}
+    found = {path: list(examine(path)) for path in paths}
+    sick = [path for path in found if any(each.level == "serious" for each in found[path])]
+    if where.json:
+        documents = [
+            _document(path, found[path], changes[path], healthy=path not in sick) for path in found
+        ]
+        document(documents[0] if len(documents) == 1 else {"healthy": not sick, "files": documents})
+        return FAILED if sick else DONE
+    _tell(changes, dry_run=dry_run)
+    if len(paths) == 1:
+        show([asdict(each) for each in found[paths[0]]], COLUMNS, where.style)
+    else:
+        several = [(path, each) for path in found for each in found[path] if each.level != "ok"]
+        rows = [{"path": str(path)} | asdict(each) for path, each in several]
+        show(rows, ("path", *COLUMNS), where.style)
+        note(f"{len(paths)} files examined, {len(sick)} with a serious finding")
+    return FAILED if sick else DONE
+
+
+def _document(
+    path: Path, found: list[Finding], changes: list[Change], *, healthy: bool
+) -> dict[str, Any]:
+    findings_of, changed = [asdict(each) for each in found], [asdict(each) for each in changes]
+    return {"path": str(path), "healthy": healthy, "findings": findings_of, "changes": changed}
+
+
+def _tell(changes: dict[Path, list[Change]], *, dry_run: bool) -> None:
+    """Write a note for each change; nothing where no repair was asked for."""
+    verb = "would change" if dry_run else "changed"
+    for path, made in changes.items():
+        for each in made:
+            note(f"{path}: {verb} {each.check}: {each.change}")
+
+
+def examine(path: Path) -> Iterator[Finding]:
+    """Examine everything; a file that cannot be opened safely is not opened."""
+    examined = (findings.permissions, findings.disk, findings.others)
+    outside = [findings.library(), *(each(path) for each in examined)]
+    yield from outside
+    if any(finding.level == "serious" for finding in outside if finding.check != "permissions"):
+        cure = "cure the findings above first"
+        yield warning("write", "not tried: the file is not safe to open", cure)
+        return
+    try:
+        yield from _inside(path)
+    except Busy as error:
+        yield findings.locked(path, error)
+    except OncewardError as error:
+        yield serious("open", str(error), (type(error).__doc__ or "").strip().partition("\n")[0])
+
+
+def _inside(path: Path) -> Iterator[Finding]:
+    with look(path) as found:
+        yield (schema := findings.schema(found, path))
+    if schema.level == "serious":
+        return
+    # The box closes last: the last close of a read-only connection would leave the WAL behind.
+    with open_box(path) as box, look(path) as found:
+        yield findings.writing(box, found)
+        health = box.health()
+        yield findings.wal(health, path)
+        yield findings.clock(health)
+        yield findings.pause(health, path)
+        yield from findings.breakers(found, path)
+        yield from findings.keys(path)
+        yield from findings.connections(path)
+        yield from findings.machines(box)
+        yield from findings.nats(box)
+        yield findings.dead_letters(health, path)
+        yield from findings.schedules(found, path)
+        yield from findings.undelivered(box, found)
+        yield findings.unhandled(health, found, path)
+        yield findings.failing(found, path)
+        yield findings.replies(found, path)
+        yield findings.calls(health, path)
+        yield from findings.leases(box, path)
+        yield findings.limits(box, path)
+        yield findings.drops(found, path)

@@ -1,0 +1,90 @@
+"""Parse spans (5m, 2h30m, 1.5s, 250ms, 7d, seconds) and moments (dates, or spans ago)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from onceward.message import times
+from onceward.message.clock import SystemClock
+from onceward.message.rate import read_rate
+from onceward.message.times import UNITS
+
+
+def seconds(text: str) -> float:
+    """Return a span in seconds; raise ValueError for other text."""
+    return times.seconds("span", text)
+
+
+class Span(float):
+    """A span in seconds; its name is what the help page shows."""
+
+
+def converted(_: Any, tokens: Sequence[Any]) -> Span:
+    """Convert an argument to a span, for the parser of the command line."""
+    return Span(seconds(tokens[0].value))
+
+
+SpanOption = Annotated[Span, Parameter(converter=converted)]
+"""An option that takes a span and has a default."""
+MaybeSpan = Annotated[Span | None, Parameter(converter=converted)]
+"""An option that takes a span and is absent by default."""
+
+
+class Rate(str):
+    """A rate such as 10/m, or a number a second; its name is what the help page shows."""
+
+    __slots__ = ()
+
+
+def converted_rate(_: Any, tokens: Sequence[Any]) -> Rate:
+    """Convert an argument to a rate, for the parser of the command line; 0 is none."""
+    text = tokens[0].value
+    if text != NONE:
+        read_rate("rate", text)
+    return Rate(text)
+
+
+RateOption = Annotated[Rate, Parameter(converter=converted_rate)]
+"""An argument that is a rate."""
+MaybeRate = Annotated[Rate | None, Parameter(converter=converted_rate)]
+"""An option that takes a rate and is absent by default."""
+NONE: Final = "0"
+"""Text of an argument that removes a rate."""
+
+
+class Moment(int):
+    """A moment in milliseconds; its name is what the help page shows."""
+
+
+def moment(text: str) -> int:
+    """Return milliseconds for an RFC 3339 date (UTC by default) or a span before now."""
+    return times.moment("moment", text, SystemClock().now())
+
+
+def converted_moment(_: Any, tokens: Sequence[Any]) -> Moment:
+    """Convert an argument to a moment, for the parser of the command line."""
+    return Moment(moment(tokens[0].value))
+
+
+MaybeMoment = Annotated[Moment | None, Parameter(converter=converted_moment)]
+"""An option that takes a moment and is absent by default."""
+
+
+def converted_date(_: Any, tokens: Sequence[Any]) -> Moment:
+    """Convert an argument to a moment that no span tells."""
+    return Moment(times.point("moment", tokens[0].value))
+
+
+MaybeDate = Annotated[Moment | None, Parameter(converter=converted_date)]
+"""An option that takes a date and is absent by default."""
+
+
+def ago(then: int, now: int) -> str:
+    """Return how far *then* is from *now*, both in milliseconds, in one unit."""
+    gap = abs(now - then) / 1000
+    unit = next((name for name in ("w", "d", "h", "m") if gap >= UNITS[name]), "s")
+    text = f"{gap / UNITS[unit]:.0f} {unit}"
+    return f"{text} ago" if then <= now else f"in {text}"

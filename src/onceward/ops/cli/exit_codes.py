@@ -1,0 +1,87 @@
+"""Define the exit codes, and which error has which."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from onceward.errors import (
+    AnswerTimeout,
+    Busy,
+    ChannelError,
+    Conflict,
+    DuplicateChannel,
+    DuplicateMailbox,
+    InvalidArgument,
+    LeaseLost,
+    NoKey,
+    NoMailbox,
+    OncewardError,
+    Paused,
+    QueueFull,
+    RateLimited,
+    Refused,
+    StoreCapacity,
+    StoreUnusable,
+    UnknownChannel,
+    UnknownRecipient,
+)
+from onceward.ops.cli.wording import in_shell
+
+DONE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+NOTHING_THERE: Final = 3
+TIMED_OUT: Final = 4
+CONFLICT: Final = 5
+PARTLY: Final = 6
+REFUSED: Final = 7
+SIGNAL: Final = 128
+"""Added to a signal's number after a graceful stop: 130 interrupt, 143 terminate."""
+
+
+class Usage(OncewardError):
+    """The command line is incomplete or wrong: see --help."""
+
+
+class NothingThere(OncewardError):
+    """There is no such file, message or peer, or no message waits: list what exists."""
+
+
+class Failed(OncewardError):
+    """The system refused a file or a folder: check its permissions and its place."""
+
+
+class TimedOut(OncewardError):
+    """No message came in time: try again, or wait longer."""
+
+    retryable = True
+
+
+class Conflicting(OncewardError):
+    """The name or place is taken: choose another, or examine what exists."""
+
+
+ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
+    ((Usage, InvalidArgument), USAGE),
+    ((NothingThere, UnknownRecipient, UnknownChannel, NoMailbox, NoKey), NOTHING_THERE),
+    ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
+    ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),
+    ((Paused, ChannelError, QueueFull, RateLimited, StoreCapacity), REFUSED),
+    ((StoreUnusable, Refused), REFUSED),
+)
+
+
+def code_of(error: OncewardError) -> int:
+    """Return the exit code of an error; FAILED if its class has none of its own."""
+    return next((code for kinds, code in ENDINGS if isinstance(error, kinds)), FAILED)
+
+
+def problem(error: OncewardError) -> dict[str, Any]:
+    """Return an error as a problem object like those of RFC 9457."""
+    return {
+        "type": f"urn:onceward:error:{type(error).__name__}",
+        "title": in_shell((type(error).__doc__ or "").strip().partition("\n")[0]),
+        "detail": in_shell(str(error)),
+        "exit_code": code_of(error),
+        "retryable": error.retryable,
+    }

@@ -1,0 +1,448 @@
+"""The doctor's checks: each function examines one thing and returns a finding with its cure."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from onceward import Health, Postbox
+from onceward.errors import Busy, OncewardError, SqliteTooOld
+from onceward.file.connection import check_version
+from onceward.file.environment import disabled_by_environment, load_settings
+from onceward.file.file_checks import NETWORK, canonical, filesystem
+from onceward.keys import Keys
+from onceward.message.clock import SystemClock
+from onceward.ops.cli import queries
+from onceward.ops.cli.durations import ago
+from onceward.ops.cli.handles import holders, writer
+from onceward.ops.cli.listener_mark import LATELY, listeners
+from onceward.ops.cli.readonly import Look, pending
+
+Level = Literal["ok", "warning", "serious"]
+MINUTE: Final = 60_000
+WEEK: Final = 7 * 24 * 60 * MINUTE
+YEAR: Final = 365 * 24 * 60 * MINUTE
+NEARLY: Final = 0.9
+FAILURES: Final = 3
+"""Failed pushes in a row before a peer is reported whose breaker is still closed."""
+PRIVATE: Final = 0o077
+NATS: Final = "nats://"
+SOUND: Final = {
+    "lease": "none outlives its process",
+    "position": "no cursor is past the last message",
+}
+VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was examined."""
+
+    check: str
+    level: Level
+    found: str
+    cure: str = ""
+
+
+def ok(check: str, found: str) -> Finding:
+    """Return a finding that needs no cure."""
+    return Finding(check, "ok", found)
+
+
+def warning(check: str, found: str, cure: str) -> Finding:
+    """Return a finding that an operator should know."""
+    return Finding(check, "warning", found, cure)
+
+
+def serious(check: str, found: str, cure: str) -> Finding:
+    """Return a finding that makes the file unhealthy."""
+    return Finding(check, "serious", found, cure)
+
+
+def library() -> Finding:
+    """Examine the SQLite library."""
+    try:
+        check_version()
+    except SqliteTooOld as error:
+        return serious("sqlite", str(error), "upgrade apsw")
+    return ok("sqlite", "the library has the WAL fixes")
+
+
+def exposed(path: Path) -> list[Path]:
+    """Return the file and its side files that other users may read or write."""
+    if os.name == "nt":
+        return []
+    names = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm", "-run")]
+    return [found for found in names if found.exists() and found.stat().st_mode & PRIVATE]
+
+
+def permissions(path: Path) -> Finding:
+    """Examine which users may read the file and its side files, and which may replace it."""
+    if os.name == "nt":
+        return ok("permissions", "not examined on this platform")
+    if wide := exposed(path):
+        modes = (f"{found.name} {stat.S_IMODE(found.stat().st_mode):04o}" for found in wide)
+        said = f"other users may read the messages: {', '.join(modes)}"
+        return serious("permissions", said, f"chmod 600 {' '.join(map(str, wide))}")
+    for folder in dict.fromkeys((path.absolute().parent, canonical(path).parent)):
+        mode = folder.stat().st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            may = "add" if mode & stat.S_ISVTX else "replace"
+            said = f"other users may {may} files in {folder}"
+            return warning("permissions", said, f"chmod go-w {folder}")
+    return ok("permissions", "0600, in a folder that only its owner changes")
+
+
+def disk(path: Path) -> Finding:
+    """Examine the file system and the number of names."""
+    kind = filesystem(canonical(path).parent)
+    if kind in NETWORK or kind.startswith("fuse."):
+        said = f"SQLite cannot rely on the locks of {kind}"
+        return serious("disk", said, "move the file to a local disk")
+    if (links := path.stat().st_nlink) > 1:
+        return serious("disk", f"{links} hard links lead to the file", "copy it under one name")
+    if kind in VOLATILE:
+        said = f"{kind} is memory: a restart of the machine empties it"
+        return warning("disk", said, "keep the file on a disk")
+    return ok("disk", kind or "a local file system, as far as the system tells")
+
+
+def others(path: Path) -> Finding:
+    """Examine which other processes hold the file."""
+    found = holders(path)
+    if gone := [str(holder.pid) for holder in found if holder.deleted]:
+        said = f"processes {', '.join(gone)} hold a file of this name that was deleted or replaced"
+        return serious("handles", said, "stop them first: what they commit is lost with their file")
+    if stopped := [holder.pid for holder in found if holder.stopped]:
+        return _stopped(stopped, writer(path))
+    if mixed := [str(holder.pid) for holder in found if holder.mixed]:
+        said = f"processes {', '.join(mixed)} have two SQLite libraries loaded"
+        return warning("handles", said, "make sure that they open this file with onceward only")
+    pids = ", ".join(str(holder.pid) for holder in found)
+    return ok("handles", f"held by processes {pids}" if found else "no other process holds it")
+
+
+def _stopped(stopped: list[int], writing: int | None) -> Finding:
+    if writing in stopped:
+        said = f"process {writing} is stopped and has the write lock: no other process can write"
+        cure = f"kill -CONT {writing}, or end it: what it had not committed is undone"
+        return serious("handles", said, cure)
+    pids = " ".join(map(str, stopped))
+    cure = f"kill -CONT {pids}, or end it: its leases expire"
+    return warning("handles", f"stopped: process {pids}", cure)
+
+
+def locked(path: Path, error: Busy) -> Finding:
+    """Report which process has the write lock that was waited for in vain."""
+    pid = writer(path)
+    held = f"examine process {pid}, it has the write lock; if it hangs, end it: no commit is lost"
+    return serious("open", str(error), held if pid else "try again")
+
+
+def schema(found: Look, path: Path) -> Finding:
+    """Examine the schema's version."""
+    try:
+        steps = pending(found, path)
+    except OncewardError as error:
+        cure = "use the version that wrote the file, or a file of its own"
+        return serious("schema", str(error), cure)
+    if steps and steps[0].version == 1:
+        said = "it has no table of ours: another program's file, or one that was never finished"
+        backup = "put a backup in its place, with no -wal beside it"
+        return serious("schema", said, f"{backup}, or delete it and run onceward init NAME")
+    if steps:
+        lacks = f"lacks {', '.join(step.name for step in steps)}"
+        return serious("schema", lacks, f"onceward migrate {path}")
+    return ok("schema", "up to date")
+
+
+def writing(box: Postbox, found: Look) -> Finding:
+    """Commit durably, and check that another connection sees the commit."""
+    [before] = found.rows(queries.WRITTEN)
+    began = time.monotonic()
+    box.resolve("doctor")  # stores the time: a commit that changes nothing else
+    took = 1000 * (time.monotonic() - began)
+    [after] = found.rows(queries.WRITTEN)
+    if before == after:
+        said = "a commit is not seen by a second connection"
+        return serious("write", said, "stop all processes, then onceward check")
+    return ok("write", f"a durable commit took {took:.1f} ms and is seen by a second connection")
+
+
+def wal(health: Health, path: Path) -> Finding:
+    """Examine the size of the WAL and whether a reader pins it."""
+    size = f"{health.wal_bytes / (1 << 20):.1f} MiB"
+    if health.wal_bytes > load_settings(None, {}).wal_limit:
+        why = "a reader pins it" if health.wal_pinned else "no process checkpoints it"
+        cure = f"end long readers of {path}, keep a relay or a worker running"
+        return serious("wal", f"{size}, {why}", cure)
+    if health.wal_pinned:
+        cure = "end readers that stay open, if this lasts"
+        return warning("wal", f"{size}, pinned by a reader", cure)
+    return ok("wal", size)
+
+
+def clock(health: Health) -> Finding:
+    """Examine whether the wall clock is behind the file's time."""
+    if health.clock_ahead > MINUTE:
+        said = f"the wall clock is {health.clock_ahead // 1000} s behind the file's time"
+        wait = "delays and leases take twice as long until it has caught up"
+        return serious("clock", said, f"set the clock if it is wrong: {wait}")
+    return ok("clock", "not behind the file's time")
+
+
+def schedules(found: Look, path: Path) -> Iterator[Finding]:
+    """Examine schedules that the agent's code declares no longer, or that cannot send."""
+    rows = found.ask(queries.SCHEDULES_AMISS)
+    for row in rows:
+        name = row["name"]
+        if row["origin"] == "withdrawn":
+            said = f"{name}: the agent's code declares it no longer, it is paused"
+            cure = f"declare it again, or onceward schedules remove {name} --db {path}"
+        else:
+            said = f"{name} waits to be sent: {row['last_error']}"
+            cure = f"cure what it says; onceward schedules ls --db {path}"
+        yield warning("schedules", said, cure)
+    if not rows:
+        yield ok("schedules", "none waits to be sent, none is declared no longer")
+
+
+def keys(path: Path) -> Iterator[Finding]:
+    """Examine the keys of the home: their modes, their age, rotations that were not finished."""
+    found, now = Keys(path.parent).list(), SystemClock().now()
+    for key in found:
+        if not key.mode_ok or not key.count:
+            said = f"the key for {key.peer} is readable by others, or damaged: it is not used"
+            cure = f"chmod 700 {path.parent / 'keys'}; chmod 600 {path.parent / 'keys' / key.peer}"
+            yield serious("keys", said, f"{cure}; onceward keys rotate {key.peer}")
+        elif key.count > 1 and now - key.created_at > WEEK:
+            said = f"the rotation of the key for {key.peer} is not finished"
+            yield warning("keys", said, f"onceward keys rotate {key.peer} --finish")
+        elif now - key.created_at > YEAR:
+            said = f"the key for {key.peer} is from {ago(key.created_at, now)}"
+            yield warning("keys", said, f"onceward keys rotate {key.peer}")
+    if all(key.mode_ok and key.count for key in found):
+        yield ok("keys", f"{len(found)} keys, each for its owner only" if found else "none")
+
+
+def connections(path: Path) -> Iterator[Finding]:
+    """Examine the connections of the processes that listen for the agents of the home."""
+    now = SystemClock().now()
+    for each in listeners(path.parent):
+        taken, most = each["strangers"] + each["peers"], each["most"]
+        said = (
+            f"process {each['pid']} at {each['url']} has {taken} of {most} connections,"
+            f" and holds {each['held']} of {each['most_held']} questions"
+        )
+        if now - each["refused_at"] > LATELY:
+            yield ok("connections", said)
+            continue
+        refused = f"{said}; it has told {each['refused']} to come again"
+        cure = "raise ulimit -n, or give --connections; strangers are in its log"
+        yield warning("connections", refused, cure)
+
+
+def machines(box: Postbox) -> Iterator[Finding]:
+    """Ask the peers on other machines for a signed word: url, certificate, key and clock."""
+    for peer in box.peers.list():
+        if peer.url is None or peer.url.partition(":")[0] not in {"http", "https"}:
+            continue
+        try:
+            found = box.peers.ping(peer.name)
+        except OncewardError as error:
+            cure = f"onceward peers ping {peer.name} --db {box.path}, until it answers"
+            yield warning("machines", f"{peer.name}: {error}", cure)
+            continue
+        if abs(found.clock_ahead) > MINUTE:
+            said = f"the clock of {peer.name} is {found.clock_ahead // 1000} s ahead of ours"
+            yield warning("machines", said, "set the one that is wrong: 300 s refuse every parcel")
+        else:
+            yield ok("machines", f"{peer.name} answered in {1000 * found.took:.0f} ms")
+
+
+def pause(health: Health, path: Path) -> Finding:
+    """Examine whether the agent is paused."""
+    if disabled_by_environment():
+        said = "ONCEWARD_DISABLED is set in this environment"
+        return warning("paused", said, "unset ONCEWARD_DISABLED")
+    if health.paused:
+        said = "paused: nothing is sent, delivered or handled"
+        return warning("paused", said, f"onceward resume --db {path}")
+    return ok("paused", "not paused")
+
+
+def breakers(found: Look, path: Path) -> Iterator[Finding]:
+    """Examine the peers' circuit breakers."""
+    rows = found.ask(queries.BREAKERS, failures=FAILURES)
+    for row in rows:
+        failed = f"{row['breaker']} after {row['failures']} failures: {row['last_error']}"
+        cure = f"repair the peer; onceward peers reset {row['name']} --db {path}"
+        yield warning("breakers", f"{row['name']}: {failed}", cure)
+    if not rows:
+        yield ok("breakers", "all closed")
+
+
+def nats(box: Postbox) -> Iterator[Finding]:
+    """Examine the streams of the NATS servers by way of which peers are reached."""
+    urls = [peer.url for peer in box.peers.list() if (peer.url or "").startswith(NATS)]
+    for server in dict.fromkeys(f"{NATS}{str(url)[len(NATS) :].split('/')[0]}" for url in urls):
+        yield from _streams(box, server)
+
+
+def _streams(box: Postbox, server: str) -> Iterator[Finding]:
+    from onceward.nats import examine  # noqa: PLC0415 - loads asyncio
+
+    cure = f"onceward nats setup --keeper {box.agent} --url {server} --apply"
+    try:
+        found = examine(server, box.path.parent, box.agent)
+    except OncewardError as error:
+        yield warning("nats", str(error), "start the server, or correct the peer's url")
+        return
+    for each in found:
+        said = f"{server} {each.name}: {each.found}"
+        if each.level == "unsafe":
+            change = f"nats stream edit {each.name}: messages can come under false names"
+            yield serious("nats", said, change)
+        elif each.level == "missing":
+            yield warning("nats", said, cure)
+        elif each.level == "differs":
+            yield warning("nats", said, f"nats stream edit {each.name}, unless it was meant so")
+        else:  # an ordinary user may not look at streams
+            yield ok("nats", said)
+
+
+def dead_letters(health: Health, path: Path) -> Finding:
+    """Examine the dead letters."""
+    if health.dead_letters:
+        cure = f"onceward dead ls --db {path}, then replay or discard"
+        return warning("dead letters", f"{health.dead_letters} dead letters", cure)
+    return ok("dead letters", "none")
+
+
+def undelivered(box: Postbox, found: Look) -> Iterator[Finding]:
+    """Examine messages that are due and wait: for a relay, or for a recipient that exists."""
+    now = SystemClock().now()
+    rows = found.ask(queries.IDLE, now=now)
+    urls, warned = {peer.name: peer.url for peer in box.peers.list()}, False
+    for row in rows:
+        name = row["recipient"]
+        if not urls.get(name) and not box.path.with_name(f"{name}.db").exists():
+            said = f"{row['messages']} messages for {name}, which has neither url nor file"
+            add, warned = f"onceward peers add {name} URL", True
+            yield warning("delivery", said, f"{add}, or onceward init {name} in the same home")
+    away = {row["name"] for row in found.ask(queries.BREAKERS, failures=1)}
+    for row in rows:
+        if now - row["oldest_at"] > MINUTE:
+            name, oldest = row["recipient"], ago(row["oldest_at"], now)
+            said = f"{row['messages']} messages for {name} are due, the oldest from {oldest}"
+            repair = f"repair {name}: onceward peers ls --db {box.path}"
+            run, warned = f"keep onceward relay {box.path} running, or a worker", True
+            yield warning("delivery", said, repair if name in away else run)
+    if not warned:
+        due = sum(row["messages"] for row in rows)
+        said = f"{due} messages are due, none for longer than a minute" if due else "none is due"
+        yield ok("delivery", said)
+
+
+def unhandled(health: Health, found: Look, path: Path) -> Finding:
+    """Examine messages that could be handled and wait: no worker runs, or too few."""
+    [waiting], now = found.ask(queries.IN_INBOX), SystemClock().now()
+    count = waiting["messages"]
+    if not count:
+        return ok("handling", "no message waits")
+    if health.paused:
+        return ok("handling", f"{count} messages wait until the agent is resumed")
+    [row] = found.ask(queries.UNHANDLED, now=now)
+    if row["oldest_at"] is None:
+        return ok("handling", f"{count} messages wait for a retry, a reply, or a run's end")
+    if now - row["oldest_at"] <= MINUTE:
+        return ok("handling", f"{count} messages wait, none that is ready for longer than a minute")
+    said = f"messages wait in {row['lanes']} lanes, the oldest from {ago(row['oldest_at'], now)}"
+    if row["leased"]:
+        leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"
+        why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"
+        cure = f"{leased}: {why} (use ctx.ask)"
+        return warning("handling", f"{said}; {row['leased']} lanes are leased", cure)
+    cure = f"start onceward work {path} MODULE:AGENT, or the program that receives"
+    return warning("handling", f"{said}; no lane is leased", cure)
+
+
+def failing(found: Look, path: Path) -> Finding:
+    """Examine lanes whose oldest message fails again and again."""
+    rows = found.ask(queries.FAILING)
+    if not rows:
+        return ok("lanes", "none waits behind a message that fails")
+    [row] = rows
+    head = f"{row['head_id']} at attempt {row['attempts']}: {row['reason']}"
+    said = f"{row['lanes']} lanes wait behind a message that fails, as {head}"
+    look = f"onceward show {row['head_id']} --db {path}"
+    return warning("lanes", said, f"{look}; repair the handler and start its worker again")
+
+
+def replies(found: Look, path: Path) -> Finding:
+    """Examine lanes whose oldest message waits for the reply to a question of its handler."""
+    rows, now = found.ask(queries.AWAITING), SystemClock().now()
+    if not rows or now - rows[0]["asked_at"] <= MINUTE:
+        return ok("replies", "no handler waits long for a reply")
+    [row] = rows
+    oldest = f"{row['head_id']} for {row['awaits']} to answer {row['request_id']}"
+    said = f"{row['lanes']} lanes wait for a reply: {oldest}, from {ago(row['asked_at'], now)}"
+    cure = f"onceward show {row['request_id']} --db {path}, then examine {row['awaits']}"
+    return warning("replies", said, cure)
+
+
+def calls(health: Health, path: Path) -> Finding:
+    """Examine whether calls of aborted runs have not returned."""
+    if not health.calls_left:
+        return ok("runs", "no aborted call runs on")
+    said = f"{health.calls_left} calls of aborted runs have not returned"
+    cure = f"onceward runs ls --state aborted --db {path} shows left_at; call raise_if_cancelled()"
+    return warning("runs", said, f"{cure} in the handler, in time")
+
+
+def leases(box: Postbox, path: Path) -> Iterator[Finding]:
+    """Examine leases that no process will end, and positions past the last message."""
+    found = box.repair(dry_run=True)
+    cure = f"onceward doctor --repair {path}"
+    for each in found:
+        skips = each.kind == "position"  # what comes next is not read
+        yield (serious if skips else warning)(f"{each.kind}s", each.found, f"{cure}: {each.change}")
+    for kind, sound in SOUND.items():
+        if not any(each.kind == kind for each in found):
+            yield ok(f"{kind}s", sound)
+
+
+def limits(box: Postbox, path: Path) -> Finding:
+    """Examine whether a limit is reached, or nearly."""
+    found = box.limits.fullness()
+    full = [
+        f"{scope} holds {used[0]} messages, {used[1]} bytes"
+        for limit in box.limits.list()
+        for scope, used in found.items()
+        if scope.partition(" ")[0] == limit.scope and limit.name in {"*", scope.partition(" ")[2]}
+        if used[0] >= NEARLY * (limit.messages or math.inf)
+        or used[1] >= NEARLY * (limit.bytes or math.inf)
+    ]
+    if full:
+        cure = f"onceward ls queues --db {path} lists what waits, onceward limits set raises it"
+        return warning("limits", f"reached, or nearly: {', '.join(full)}", cure)
+    return ok("limits", "none is nearly reached")
+
+
+def drops(found: Look, path: Path) -> Finding:
+    """Examine whether a policy dropped messages that are not pruned yet."""
+    rows = found.ask(queries.DROPPED)
+    if not rows:
+        return ok("drops", "no policy dropped a message")
+    said = ", ".join(
+        f"{row['messages']} by {row['policy']} at {row['scope']} {row['name']}".rstrip()
+        for row in rows
+    )
+    look = f"read the view onceward_drops of {path}"
+    return warning("drops", f"dropped: {said}", f"{look}; raise the limit, or refuse instead")

@@ -1,0 +1,187 @@
+"""``onceward fleet reconcile`` and ``demo``: look for lost messages in many agents' files."""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rich.console import Console
+
+from onceward.ops.cli.durations import Span, SpanOption
+from onceward.ops.cli.exit_codes import DONE, FAILED, Usage
+from onceward.ops.cli.spark_session import (
+    SESSION,
+    Into,
+    Paths,
+    Resume,
+    Session,
+    existing,
+    fleet_of,
+    print_rows,
+    told,
+)
+
+if TYPE_CHECKING:
+    from onceward.fleet.report import Report
+    from onceward.fleet.verdicts import FailOn, Rules
+
+GRACE: Final = Span(900)
+LATE: Final = Span(3600)
+SPARK_FROM: Final = 20 * 1024**3
+"""Bytes of files, about ten million messages, from which Spark is worth its start."""
+Engine = Literal["auto", "sqlite", "spark"]
+
+
+def reconcile(
+    *paths: Paths,
+    how: Into,
+    grace: SpanOption = GRACE,
+    late_after: SpanOption = LATE,
+    fail_on: Literal["loss", "quarantine", "open"] = "quarantine",
+    engine: Engine = "auto",
+    log: str | None = None,
+    state: Path | None = None,
+    resume: Resume = False,
+) -> int:
+    """
+    Compare what all agents sent with what all agents received and processed.
+
+    Writes every message with its verdict, a manifest and report.html into --out. Exit code 1 if
+    any message was lost, accepted twice or processed twice, or if a file could not be read.
+
+    Columns: verdict, messages, meaning.
+
+    Args:
+        grace: Messages that moved within this span before the reading count as in flight.
+        late_after: A message that took longer than this from send to effect is late.
+        fail_on: loss: fail for broken promises alone. open: also for undecided messages.
+        engine: sqlite needs nothing installed. auto: Spark from 20 GiB on, where installed.
+        log: URI of a log that `ship` filled; it counts beside the files, or without any.
+        state: A file that is kept between runs: each reads only what is new or was not settled.
+        resume: Continue an interrupted run into --out. Spark.
+
+    """
+    from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - of this command only
+
+    rules = Rules.at_present(grace=grace, late_after=late_after)
+    size = existing(paths) if paths or log is None else 0
+    alone = state is not None or log is not None  # Spark is not worth its start for these
+    if _chosen(engine, 0 if alone else size, spark=resume) == "spark":
+        if state is not None:
+            msg = "--state is for --engine sqlite"
+            raise Usage(msg)
+        report = _on_spark(paths, how, rules, log=log, resume=resume)
+    else:
+        report = _in_process(paths, how, rules, state, log)
+    _show(report, how, fail_on)
+    return FAILED if report.failed(fail_on) else DONE
+
+
+def _chosen(engine: Engine, size: int, *, spark: bool) -> Engine:
+    if engine == "sqlite" and spark:
+        msg = "--resume needs --engine spark"
+        raise Usage(msg)
+    if engine != "auto":
+        return engine
+    large = size >= SPARK_FROM and find_spec("pyspark") is not None
+    return "spark" if spark or large else "sqlite"
+
+
+def _in_process(
+    paths: tuple[str, ...],
+    how: Into,
+    rules: Rules,
+    state: Path | None = None,
+    log: str | None = None,
+) -> Report:
+    from onceward.fleet.run import reconcile as job  # noqa: PLC0415 - of this command only
+
+    with told(how) as on_step:
+        return job(
+            *paths,
+            out=how.out,
+            rules=rules,
+            log=log,
+            state=state,
+            failfast=how.failfast,
+            on_step=on_step,
+        )
+
+
+def _on_spark(
+    paths: tuple[str, ...], how: Into, rules: Rules, *, log: str | None, resume: bool
+) -> Report:
+    with fleet_of(paths, how) as (fleet, on_step):
+        from onceward.fleet.spark import reconcile as job  # noqa: PLC0415 - an extra
+
+        return job.run(fleet, how.out, rules, log=log, resume=resume, on_step=on_step)
+
+
+def _show(report: Report, how: Into, fail_on: FailOn) -> None:
+    from onceward.fleet.report import sentence  # noqa: PLC0415 - of this command only
+
+    page = how.out / "report.html"
+    found = report.as_dict() | {"report": str(page)}
+    print_rows(found, report.rows(), "verdict messages meaning", how)
+    if how.style == "table":
+        colour = "bold red" if report.failed(fail_on) else "green"
+        said = f"\n[{colour}]{sentence(report)}[/] The report: {page}"
+        Console(highlight=False).print(said, soft_wrap=True)
+
+
+def demo(
+    *,
+    size: int = 1,
+    seed: int = 0,
+    home: Path | None = None,
+    engine: Literal["sqlite", "spark"] = "sqlite",
+    how: Session = SESSION,
+) -> int:
+    """
+    Make a fleet with every kind of fault, and find every message of it.
+
+    Real agents talk over real transports, by one clock and one seed; then files are restored from
+    backups, copied, damaged and pruned. Exit code 1 unless exactly the made faults are found.
+
+    Columns: verdict, made, found, meaning.
+
+    Args:
+        size: How many times over everything happens.
+        seed: Chooses the messages that are made; the same seed makes the same ones.
+        home: A new or an empty folder for the fleet and the report. Default: a temporary one.
+        engine: sqlite needs nothing installed; spark needs onceward[spark].
+
+    """
+    if size < 1:
+        msg = "--size must be at least 1"
+        raise Usage(msg)
+    if home is not None and home.exists() and any(home.iterdir()):
+        msg = f"{home} is not empty: name a new folder"
+        raise Usage(msg)
+    folder = home or Path(tempfile.mkdtemp(prefix="onceward-fleet-"))
+    from onceward.fleet.verdicts import MEANING, Rules  # noqa: PLC0415 - of this command only
+    from onceward.testing.fleet import build  # noqa: PLC0415 - the demo alone needs a fleet
+
+    with told(how) as on_step:
+        made = build(folder / "agents", size=size, seed=seed, on_step=on_step)
+    into = Into(out=folder / "report", json=how.json, cores=how.cores, memory=how.memory)
+    paths, rules = (str(made.folder),), Rules(now=made.now)
+    if engine == "spark":
+        report = _on_spark(paths, into, rules, log=None, resume=False)
+    else:
+        report = _in_process(paths, into, rules)
+    names = sorted({*made.verdicts, *report.verdicts})
+    both = ((name, made.verdicts.get(name, 0), report.verdicts.get(name, 0)) for name in names)
+    rows = [{"verdict": v, "made": m, "found": f, "meaning": MEANING[v]} for v, m, f in both]
+    return _compare(rows, folder / "report" / "report.html", how)
+
+
+def _compare(rows: list[dict[str, Any]], page: Path, how: Session) -> int:
+    sound = all(row["made"] == row["found"] for row in rows)
+    found = {"ok": sound, "verdicts": rows, "report": str(page)}
+    print_rows(found, rows, "verdict made found meaning", how)
+    if how.style == "table":
+        Console(highlight=False).print(f"\nThe report: {page}", soft_wrap=True)
+    return DONE if sound else FAILED

@@ -1,0 +1,97 @@
+"""Print what happens in a file as it happens, one JSON object for each line."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NoReturn
+
+from onceward import MessageRecord, Postbox
+from onceward.errors import StoreUnusable
+from onceward.file.file_checks import file_key
+from onceward.ops.cli import queries
+from onceward.ops.cli.exit_codes import DONE, Usage
+from onceward.ops.cli.output import dated
+from onceward.ops.cli.poll import print_records
+from onceward.ops.cli.readonly import Look, views
+
+EVERY: Final = 0.1
+"""Seconds between two questions whether the file was written."""
+REMEMBERED: Final = 1000
+"""Printed messages that are known again: the newest of them that is still there counts."""
+SLICE: Final = 1000
+"""Rows that are read at once."""
+Newest = Callable[[int], list[MessageRecord]]
+"""Returns so many of the newest messages, the oldest of them first."""
+
+
+def follow_messages(box: Postbox, newest: Newest, count: int) -> NoReturn:
+    """Print the newest messages, then each that comes, until an interrupt."""
+    seen: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
+    with views(box.path) as found:
+        for _ in commits(found):
+            records = unseen(newest, seen, count) if seen else newest(count)
+            seen += [(each.sender, each.id) for each in records]
+            print_records(records)
+            sys.stdout.flush()
+            seen = seen or deque([("", "")], maxlen=REMEMBERED)  # from now on each one is new
+    raise AssertionError  # commits never end
+
+
+def unseen(newest: Newest, seen: deque[tuple[str, str]], count: int) -> list[MessageRecord]:
+    """Return the messages behind the last that is in *seen*, however many came at once."""
+    known = set(seen)
+    while True:
+        records = newest(count)
+        marks = [at for at, each in enumerate(records, 1) if (each.sender, each.id) in known]
+        if marks or len(records) < count:
+            return records[max(marks, default=0) :]
+        count *= 4
+
+
+def print_transitions(found: Look, count: int, *, follow: bool) -> int:
+    """
+    Print the last transitions, and with *follow* each that is made, until an interrupt.
+
+    Raises:
+        Usage: the file records none.
+
+    """
+    if not found.ask(queries.RECORDS_TRANSITIONS):
+        msg = "this file records no transitions: open it with transitions=True once"
+        raise Usage(msg)
+    [last] = found.ask(queries.LAST_TRANSITION)
+    after = last["seq"] - count
+    for _ in commits(found):
+        while rows := found.ask(queries.NEXT_TRANSITIONS, after=after, limit=SLICE):
+            after = rows[-1]["seq"]
+            sys.stdout.writelines(json.dumps(dated(row)) + "\n" for row in rows)
+        sys.stdout.flush()
+        if not follow:
+            break
+    return DONE
+
+
+def commits(found: Look) -> Iterator[None]:
+    """
+    Yield at once, and then after each commit of another connection, without end.
+
+    Raises:
+        StoreUnusable: another file took its place, or it was deleted; no commit is seen any more.
+
+    """
+    before: Any = None
+    key = file_key(found.path)
+    while True:
+        now = found.rows(queries.WRITTEN)
+        if now != before:
+            before = now
+            yield
+        elif file_key(found.path) != key:
+            msg = f"{found.path} was replaced or deleted: follow the file that is there now"
+            raise StoreUnusable(msg)
+        else:
+            time.sleep(EVERY)

@@ -1,0 +1,85 @@
+"""Find the processes that hold a file open, without opening any database file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from onceward.file.file_checks import canonical
+
+PROC: Final = Path("/proc")
+GONE: Final = " (deleted)"
+OURS, OTHER = "apsw", ("_sqlite3", "libsqlite3")
+STOPPED: Final = frozenset("Tt")
+WRITE_LOCK: Final = "120"
+"""Byte of the WAL's index that a writer locks; the file format of SQLite fixes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has a file, its WAL or its index open."""
+
+    pid: int
+    deleted: bool
+    """Whether the file it holds is no longer the one at that name."""
+    mixed: bool
+    """Whether two SQLite libraries are loaded, which lose each other's locks on one file."""
+    stopped: bool = False
+    """Whether a signal or a debugger has stopped it; it keeps its locks."""
+
+
+def holders(path: Path) -> list[Holder]:
+    """Return the other processes that hold *path*; none where the system does not tell."""
+    names = tuple(f"{canonical(path)}{suffix}" for suffix in ("", "-wal", "-shm"))
+    found = []
+    for pid in _processes():
+        held = [link for link in _links(pid) if link.removesuffix(GONE) in names]
+        if held:
+            gone = any(link.endswith(GONE) for link in held)
+            found.append(Holder(pid, gone, _mixed(pid), _stopped(pid)))
+    return found
+
+
+def writer(path: Path) -> int | None:
+    """Return the process that has the write lock of *path* now; None if none has, or is told."""
+    with suppress(OSError):
+        held = {holder.pid for holder in holders(path)}
+        index = str(Path(f"{canonical(path)}-shm").stat().st_ino)
+        for line in (PROC / "locks").read_text(encoding="ascii").splitlines():
+            kind, pid, where, first = (line.split()[at] for at in (-5, -4, -3, -2))
+            lock = (kind, where.rpartition(":")[2], first)
+            if lock == ("WRITE", index, WRITE_LOCK) and int(pid) in held:
+                return int(pid)
+    return None
+
+
+def _processes() -> list[int]:
+    with suppress(OSError):
+        names = {entry.name for entry in PROC.iterdir() if entry.name.isdigit()}
+        return sorted({int(name) for name in names} - {os.getpid()})
+    return []
+
+
+def _links(pid: int) -> Iterator[str]:
+    with suppress(OSError):  # it has ended, or belongs to another user
+        for entry in (PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                yield str(entry.readlink())
+
+
+def _mixed(pid: int) -> bool:
+    with suppress(OSError):
+        text = (PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
+        return f"/{OURS}/" in text and any(name in text for name in OTHER)
+    return False
+
+
+def _stopped(pid: int) -> bool:
+    with suppress(OSError):
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        return text.rpartition(")")[2].split()[0] in STOPPED
+    return False

@@ -1,0 +1,123 @@
+"""``onceward history``, ``thread`` and ``search``: past messages, without consuming anything."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from onceward import Page, Postbox
+from onceward.ops.cli import queries
+from onceward.ops.cli.command import Found, command, emit
+from onceward.ops.cli.durations import MaybeMoment
+from onceward.ops.cli.exit_codes import DONE
+from onceward.ops.cli.ls import Id
+from onceward.ops.cli.options import Limit, Quiet, Several, said
+from onceward.ops.cli.output import dated, document
+from onceward.ops.cli.readonly import views, whole_id
+from onceward.ops.cli.target import Conversation, Where
+
+CONVERSATION = Conversation()
+COLUMNS: Final = (
+    "id", "box", "sender", "recipient", "type", "topic", "state", "at", "body",
+)  # fmt: skip
+Channel = Annotated[str | None, said("Only messages of this channel.")]
+Words = Annotated[str, said("Words; one that ends in a star stands for all that begin like it.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Sought:
+    """Which past messages are meant; every given filter must match."""
+
+    sender: str | None = None
+    """Only messages from this agent."""
+    recipient: str | None = None
+    """Only messages to this agent."""
+    type: str | None = None
+    """Only this type."""
+    topic: str | None = None
+    """Only this topic, which may be a pattern such as build.#."""
+    state: str | None = None
+    """Only this state."""
+    kind: Several = None
+    """Only this kind: command, query, response, ...; may be repeated."""
+    priority: Several = None
+    """Only this priority; may be repeated."""
+    correlation_id: str | None = None
+    """Only this conversation."""
+    content: str | None = None
+    """Only bodies that match this regular expression somewhere."""
+    since: MaybeMoment = None
+    """Only messages from then or later: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+    until: MaybeMoment = None
+    """Only messages from before then."""
+    limit: int = 100
+    """Print at most so many."""
+    offset: int = 0
+    """Leave out so many."""
+    after: str | None = None
+    """Start where a page ended: the value that its JSON calls next."""
+    count: Annotated[bool, Quiet] = False
+    """Add the number of all matches to the JSON, which may take long."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters as the keywords of the library."""
+        return dict(vars(self))
+
+
+PAST = Sought()
+
+
+@command()
+def history(
+    box: Postbox,
+    /,
+    *,
+    channel: Channel = None,
+    sought: Sought = PAST,
+    where: Conversation = CONVERSATION,
+) -> Found:
+    """
+    List sent, received and dead messages, newest first; consumes nothing.
+
+    Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with
+    total_count, has_more and next.
+    """
+    page = box.history(**sought.filters(), channel=channel, session=where.session)
+    return print_page(page, where)
+
+
+def print_page(page: Page, where: Where) -> int:
+    """Print a page of past messages."""
+    if not where.json:
+        return emit(_rows(page.messages), COLUMNS, where)
+    rows = {"messages": _rows(page.messages), "total_count": page.total_count}
+    document(rows | {"has_more": page.has_more, "next": page.next})
+    return DONE
+
+
+@command(*COLUMNS)
+def thread(box: Postbox, id: Id, /) -> Found:
+    """List the conversation that a message belongs to, oldest first; consumes nothing."""
+    with views(box.path) as found:
+        message_id = whole_id(found, queries.IDS, id)
+    return _rows(box.thread(message_id))
+
+
+@command(*COLUMNS)
+def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
+    """List messages whose body has all words, best match first; the agent must have opted in."""
+    return _rows(box.search(" ".join(words), limit=limit).messages)
+
+
+def _content(past: Any) -> dict[str, Any]:
+    problem = past.problem
+    found = {"body": past.body} if problem is None else {"body": None, "problem": problem}
+    return found | ({"late": True} if past.late else {})
+
+
+def _rows(messages: list[Any]) -> list[dict[str, Any]]:
+    rows = [dated(asdict(past)) | _content(past) for past in messages]
+    return [{name: row[name] for name in row if name != "frame"} for row in rows]

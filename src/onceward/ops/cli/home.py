@@ -1,0 +1,177 @@
+"""``onceward serve``: take parcels in for all agents of a home, and deliver theirs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Self
+
+from onceward import Postbox
+from onceward.errors import StoreError, StoreFault
+from onceward.file.file_limit import descriptors_left, files_limit
+from onceward.message.names import DIRECTORY
+from onceward.ops.cli.exit_codes import SIGNAL, NothingThere, Usage
+from onceward.ops.cli.listener_mark import ListenerMark
+from onceward.ops.cli.listening import Listening, is_http
+from onceward.ops.cli.measuring import Measuring, Watch
+from onceward.ops.cli.output import document, note
+from onceward.ops.cli.serve import tell
+from onceward.ops.cli.shipping import Shipping
+from onceward.ops.cli.signals import stops
+from onceward.ops.cli.target import Answer, home_folder
+
+ANSWER = Answer()
+LISTENING: Final = Listening()
+SHIPPING: Final = Shipping()
+MEASURING: Final = Measuring()
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for new files."""
+MARK_EVERY: Final = 10
+"""Looks between two notes of how the connections stand."""
+ROOM: Final = 64
+"""Files that the process keeps for connections; an agent that would need them is not served."""
+
+
+def serve(
+    home: Path | None = None,
+    /,
+    *,
+    listening: Listening = LISTENING,
+    measuring: Measuring = MEASURING,
+    shipping: Shipping = SHIPPING,
+    answer: Answer = ANSWER,
+) -> int:
+    """
+    Take parcels in for all agents of a home at a url, and deliver what they send.
+
+    Handlers run elsewhere, by onceward work or in programs of your own, on the same files. An
+    interrupt or terminate signal stops it gracefully: no new parcel is begun, those under way are
+    answered (exit codes 130, 143). Agents that are created later are served within a second.
+    Metrics have an address of their own, --metrics: at the url of parcels they would be open to
+    every peer. With --ask, and then without --listen if need be, each agent that knows the peer
+    asks it for parcels. With --ship-to the files are shipped as by onceward ship.
+
+    Args:
+        home: The home folder; default ONCEWARD_HOME, else here.
+
+    """
+    folder, listeners = home_folder(home), listening.listeners()
+    if not listeners and not listening.ask:
+        msg = "where is it to listen? Give --listen https://HOST:PORT"
+        raise Usage(msg)
+    told: SimpleQueue[int] = SimpleQueue()
+    with ExitStack() as stack:
+        stack.enter_context(shipping.running(folder))
+        open_files = stack.enter_context(_HomeFiles(folder, listening, listeners))
+        boxes = open_files.look()
+        if not boxes:
+            cure = f"create one with onceward init NAME --home {folder}"
+            msg = f"no agent's file is in {folder}: {cure}"
+            raise NothingThere(msg)
+        _refuse_unknown(listening.ask or (), boxes)
+        over_http: list[Any] = [*listeners] if is_http(listening.listen) else []
+        watch = stack.enter_context(measuring.serving(boxes, [folder], over_http))
+        stack.enter_context(stops(told))
+        marks = [ListenerMark(folder, each) for each in over_http]
+        for mark in marks:
+            stack.callback(mark.remove)
+        names = ", ".join(box.agent for box in boxes)
+        note(f"serving {names}{_where(listening, listeners)}; interrupt to stop")
+        number = _next_signal(told, open_files, watch, marks)
+        name = signal.Signals(number).name
+        note(f"{name}, stopping")
+        agents = sorted(box.agent for box in open_files.boxes.values())
+    if answer.json:
+        url = listeners[0].url if listeners else None
+        document({"agents": agents, "url": url, "signal": name})
+    return SIGNAL + number
+
+
+def _where(listening: Listening, listeners: list[Any]) -> str:
+    at = "".join(f" at {each.url}" for each in listeners)
+    return f"{at}, asking {', '.join(listening.ask)}" if listening.ask else at
+
+
+def _refuse_unknown(peers: Iterable[str], boxes: list[Postbox]) -> None:
+    """Raise NothingThere for a peer that no agent can ask."""
+    known = {peer.name for box in boxes for peer in box.peers.list() if is_http(peer.url)}
+    for peer in peers:
+        if peer not in known:
+            add = f"onceward peers add {peer} https://HOST:PORT --agent NAME"
+            msg = f"no agent of this home has a url of http for the peer {peer}: {add}"
+            raise NothingThere(msg)
+
+
+def _next_signal(
+    told: SimpleQueue[int], files: _HomeFiles, watch: Watch, marks: list[ListenerMark]
+) -> int:
+    """Wait for a signal; serve agents that are created meanwhile, and mark how it goes."""
+    for look in count():
+        if look % MARK_EVERY == 0:
+            for mark in marks:
+                mark.write()
+        try:
+            return told.get(timeout=LOOK_EVERY)
+        except Empty:
+            for box in files.look():
+                watch(box)
+                note(f"serving {box.agent}, too")
+    raise AssertionError  # count() has no end
+
+
+def _keep_room(path: Path) -> None:
+    """Raise StoreFault where opening one more file would leave none for connections."""
+    if not descriptors_left(ROOM):
+        msg = (
+            f"{path}: this process may have {files_limit()} files open, and the rest is for"
+            " connections: raise its limit (ulimit -n)"
+        )
+        raise StoreFault(msg)
+
+
+class _HomeFiles:
+    """The agents' files of a home, open with their engines."""
+
+    def __init__(self, folder: Path, listening: Listening, listeners: list[Any]) -> None:
+        self._folder, self._listening, self._listeners = folder, listening, listeners
+        self.boxes: dict[Path, Postbox] = {}
+        self._told: dict[Path, str] = {}
+        """By path: why a file is not served, as it was said."""
+
+    def __enter__(self) -> Self:
+        """Open nothing yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close all files, also where one of them raises."""
+        with ExitStack() as stack:
+            for box in self.boxes.values():
+                stack.callback(box.close)
+
+    def look(self) -> list[Postbox]:
+        """Open the files that are new, and return them; close those that are gone."""
+        paths = {path for path in self._folder.glob("*.db") if path.name != DIRECTORY}
+        for path in self.boxes.keys() - paths:
+            note(f"{path} is gone: its agent is not served any more")
+            self.boxes.pop(path).close()
+        found = [self._opened(path) for path in sorted(paths - self.boxes.keys())]
+        return [box for box in found if box is not None]
+
+    def _opened(self, path: Path) -> Postbox | None:
+        """Open a file; say once why it cannot be served, as while it is being created."""
+        try:
+            _keep_room(path)
+            asking = self._listening.asking(path, all_of_them=False)
+            box = Postbox(path, listeners=[*self._listeners, *asking])
+        except StoreError as error:
+            if self._told.get(path) != str(error):
+                note(f"{path} is not served: {error}")
+            self._told[path] = str(error)
+            return None
+        box.on("*", tell)
+        self.boxes[path] = box
+        return box

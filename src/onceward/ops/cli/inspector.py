@@ -1,0 +1,142 @@
+"""``onceward inspect``: look at agents' files in a browser."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Annotated, Any, Final
+
+from onceward.file.environment import env_or_project
+from onceward.ops.cli.exit_codes import SIGNAL, Failed, NothingThere, Usage
+from onceward.ops.cli.options import Quiet, Several, said
+from onceward.ops.cli.output import document, note
+from onceward.ops.cli.signals import stops
+from onceward.ops.cli.target import Answer
+
+ANSWER = Answer()
+TOKEN: Final = "ONCEWARD_INSPECT_TOKEN"  # noqa: S105 - the name of a variable
+PORT: Final = 8424
+AUDIT: Final = "inspect-audit.jsonl"
+Write = Annotated[bool, Quiet, said("Offer actions; each is confirmed and written to --audit.")]
+Host = Annotated[str, said("The address to listen at. Any but a loopback one demands a token.")]
+Port = Annotated[int, said("The port; 0 is a free one.")]
+Named = Annotated[Several, said("A further host name under which pages are served.")]
+Redact = Annotated[Several, said("Hide what this regular expression matches; may be repeated.")]
+Audit = Annotated[Path | None, said(f"The file of actions. Default: {AUDIT} in the home.")]
+Report = Annotated[Path | None, said("The report of a fleet. Default: report.html in the home.")]
+
+
+def inspect(
+    *targets: Path,
+    write: Write = False,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    host_name: Named = None,
+    redact: Redact = None,
+    audit: Audit = None,
+    report: Report = None,
+    answer: Answer = ANSWER,
+) -> int:
+    """
+    Show agents' files in a browser: backlog, lanes, journeys of messages, dead letters, history.
+
+    It reads on connections that cannot write, and no writer waits for it. With the extra metrics
+    it gives them at /metrics. With --write, and at
+    any address but a loopback one, a token is needed: ONCEWARD_INSPECT_TOKEN, or a new one that
+    is printed with the address. Fields called password, secret, token and the like are hidden.
+    An interrupt or terminate signal stops it (exit codes 130, 143).
+
+    Args:
+        targets: Homes and agents' files; default ONCEWARD_HOME, else here.
+
+    """
+    try:
+        from onceward.ops.inspector import app, server  # noqa: PLC0415 - an extra
+        from onceward.ops.inspector.guard import is_loopback  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        msg = (
+            f"inspect needs {error.name}, which is not installed: pip install 'onceward[inspector]'"
+        )
+        raise Usage(msg) from error
+    places = _existing(targets or (Path(env_or_project("home") or "."),))
+    token = _token() if write or not is_loopback(host) else os.environ.get(TOKEN) or None
+    made = app(
+        places,
+        write=write,
+        token=token,
+        redact=redact or (),
+        hosts=[host, *(host_name or ())],
+        audit=_audit(audit, places[0]) if write else None,
+        report_at=report,
+        metrics=_metrics(places),
+    )
+    try:
+        listening = server.bound(host, port)
+    except OSError as error:
+        msg = f"cannot listen at {host} port {port}: {error.strerror or error}: give another --port"
+        raise Failed(msg) from error
+    url = _url(host, listening.getsockname()[1])
+    told: SimpleQueue[int] = SimpleQueue()
+    with ExitStack() as stack:
+        stack.enter_context(stops(told))
+        stack.enter_context(server.serving(made, listening))
+        note(f"inspecting {', '.join(map(str, places))} at {url}{_query(token)}; interrupt to stop")
+        number = told.get()
+    name = signal.Signals(number).name
+    note(f"{name}, stopping")
+    if answer.json:
+        document({"url": url, "signal": name})
+    return SIGNAL + number
+
+
+def _existing(places: tuple[Path, ...]) -> list[Path]:
+    for place in places:
+        if not place.exists():
+            msg = f"there is no {place}: name a home, or agents' files"
+            raise NothingThere(msg)
+    return [*places]
+
+
+def _metrics(places: list[Path]) -> Any:
+    """Return what answers at /metrics, None without the extra."""
+    if find_spec("prometheus_client") is None:
+        return None
+    from onceward.metrics import FileMetrics, asgi_app, new_registry  # noqa: PLC0415 - an extra
+
+    registry = new_registry()
+    registry.register(FileMetrics(places))
+    return asgi_app(registry)
+
+
+def _token() -> str:
+    given = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    if len(given) < 16 or not given.isascii():  # noqa: PLR2004 - 96 bits in base64
+        msg = f"{TOKEN} must have 16 ASCII characters or more"
+        raise Usage(msg)
+    return given
+
+
+def _query(token: str | None) -> str:
+    """Return how the printed address gives the token; one that the user chose is not printed."""
+    return f"?token={token}" if token and not os.environ.get(TOKEN) else ""
+
+
+def _url(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - not bound here
+    return f"http://{shown}:{port}/"
+
+
+def _audit(given: Path | None, place: Path) -> Path:
+    """Return the file of actions; it must be writable before the first action."""
+    path = given or (place if place.is_dir() else place.parent) / AUDIT
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+    except OSError as error:
+        msg = f"actions cannot be written to {path}: {error.strerror}: give another --audit"
+        raise Failed(msg) from error
+    return path

@@ -1,0 +1,102 @@
+"""``onceward keys``: the secrets that a home shares with peers on other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from onceward.keys import Keys
+from onceward.ops.cli.command import emit
+from onceward.ops.cli.exit_codes import DONE
+from onceward.ops.cli.options import Quiet, said
+from onceward.ops.cli.output import note
+from onceward.ops.cli.stdin import read_stdin
+from onceward.ops.cli.target import Answer, home_folder
+
+ANSWER = Answer()
+Peer = Annotated[str, said("The peer's name.")]
+Secret = Annotated[
+    str, said("The peer's secret, whsec_...; a dash or nothing reads it from stdin.")
+]
+Home = Annotated[Path | None, said("The home folder; default ONCEWARD_HOME, else here.")]
+COLUMNS = ("peer", "created_at", "count", "mode_ok", "fingerprint")
+
+
+def new(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
+    """
+    Make the secret that this home shares with a peer, and print it.
+
+    Give it to the peer's operator in private; there it is added with onceward keys add AGENT,
+    where AGENT is the name of the agent here. It lies in HOME/keys/PEER, mode 0600.
+    """
+    secret = _keys(home).create(peer)
+    note(f"give it to the operator of {peer}: onceward keys add AGENT, with the name of yours")
+    return emit({"peer": peer, "secret": secret}, ("secret",), answer)
+
+
+def add(peer: Peer, given: Secret = "-", /, *, home: Home = None, answer: Answer = ANSWER) -> int:
+    """
+    Add the secret that a peer's operator made, from stdin where it is to stay out of histories.
+
+    The secret from before holds on beside it until onceward keys rotate PEER --finish.
+    """
+    _keys(home).add(peer, read_stdin() if given == "-" else given)
+    return _row(home, peer, answer)
+
+
+def ls(*, home: Home = None, answer: Answer = ANSWER) -> int:
+    """
+    List the keys, without their secrets.
+
+    A count of two is a rotation that is not finished; a key whose mode_ok is false is not used.
+    Both sides of a pair list the same fingerprint, which tells nothing of the secret.
+
+    Columns: peer, created_at, count, mode_ok, fingerprint.
+    """
+    rows = [_fields(each) for each in _keys(home).list()]
+    return emit(rows, COLUMNS, answer)
+
+
+def rotate(
+    peer: Peer,
+    /,
+    *,
+    finish: Annotated[bool, Quiet] = False,
+    home: Home = None,
+    answer: Answer = ANSWER,
+) -> int:
+    """
+    Make a new secret beside the present one and print it; both hold until --finish.
+
+    Parcels pass all the while: add the new secret at the peer, then finish on both sides.
+
+    Args:
+        finish: Forget the secret from before the rotation.
+
+    """
+    keys = _keys(home)
+    if finish:
+        keys.retire(peer)
+        return _row(home, peer, answer)
+    secret = keys.rotate(peer)
+    note(f"give it to the operator of {peer}, then finish on both sides: keys rotate --finish")
+    return emit({"peer": peer, "secret": secret}, ("secret",), answer)
+
+
+def drop(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
+    """Delete the key of a peer, which then neither reaches this home nor is reached from it."""
+    _keys(home).drop(peer)
+    return emit({"peer": peer, "dropped": True}, ("peer",), answer) if answer.json else DONE
+
+
+def _keys(home: Path | None) -> Keys:
+    return Keys(home_folder(home))
+
+
+def _row(home: Path | None, peer: str, answer: Answer) -> int:
+    found = next(each for each in _keys(home).list() if each.peer == peer)
+    return emit(_fields(found), COLUMNS, answer)
+
+
+def _fields(each: object) -> dict[str, object]:
+    return {name: getattr(each, name) for name in COLUMNS}

@@ -1,0 +1,85 @@
+"""``onceward limits``: the limits of a file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from onceward import Postbox
+from onceward.message.vocabulary import LimitScope, Overflow
+from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.durations import NONE
+from onceward.ops.cli.exit_codes import NothingThere
+from onceward.ops.cli.options import Burst, Limit, Rate, said
+
+WHICH = "Which session, recipient/lane or channel; a star, or nothing, is each one by itself."
+Scope = Annotated[LimitScope, said("What is limited.")]
+Name = Annotated[str, said(WHICH, allow_leading_hyphen=True)]
+
+
+@command("scope", "name", "messages", "bytes", "overflow")
+def ls(box: Postbox, /) -> Found:
+    """List the limits."""
+    return map(asdict, box.limits.list())
+
+
+@command()
+def set_(
+    box: Postbox,
+    scope: Scope,
+    name: Name = "",
+    /,
+    *,
+    messages: int | None = None,
+    size: int | None = None,
+    overflow: Overflow = "reject",
+) -> None:
+    """
+    Limit what is pending in one scope, for every process that writes the file.
+
+    Args:
+        messages: Most messages.
+        size: Most bytes of frames.
+        overflow: Policy at the limit.
+
+    """
+    box.limits.set(scope, name, messages=messages, size=size, overflow=overflow)
+
+
+@command()
+def remove(box: Postbox, scope: Scope, name: Name = "", /) -> None:
+    """Remove a limit; messages that only this limit held back leave."""
+    if not box.limits.remove(scope, name):
+        msg = f"there is no limit of {scope} {name}".rstrip()
+        raise NothingThere(msg)
+
+
+@command("scope", "messages", "bytes")
+def fullness(box: Postbox, /) -> Found:
+    """Print how full each limited scope is."""
+    full = box.limits.fullness().items()
+    return [{"scope": scope, "messages": count, "bytes": size} for scope, (count, size) in full]
+
+
+@command("id", "recipient", "session", "scope", "name", "policy", "dropped_at", "line")
+def drops(box: Postbox, /, *, limit: Limit = 100) -> Found:
+    """List the messages that policies dropped, newest first."""
+    return map(asdict, box.limits.drops(limit=limit))
+
+
+@command()
+def rate(box: Postbox, rate: Rate, /, *, burst: Burst = None) -> None:
+    """Limit how many messages are sent in a second, or in another span as 10/m does."""
+    box.limits.rate(None if rate == NONE else rate, burst=burst)
+
+
+@command()
+def accept_rate(box: Postbox, rate: Rate, /, *, burst: Burst = None) -> None:
+    """Limit how many messages are accepted from each sender, as ``limits rate`` does of sends."""
+    box.limits.accept_rate(None if rate == NONE else rate, burst=burst)
+
+
+@command()
+def file(box: Postbox, max_bytes: Annotated[int, said("Bytes in use.")], /) -> None:
+    """Refuse new messages when so much of the file is in use; 0 removes the limit."""
+    box.limits.file(max_bytes or None)

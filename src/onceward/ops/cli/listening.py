@@ -1,0 +1,127 @@
+"""The options of commands that take parcels in from other machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from onceward import Postbox
+from onceward.file.file_limit import raise_files_limit
+from onceward.ops.cli import queries
+from onceward.ops.cli.exit_codes import NothingThere, Usage
+from onceward.ops.cli.options import Quiet, Several
+from onceward.ops.cli.output import note
+from onceward.ops.cli.readonly import views
+
+if TYPE_CHECKING:
+    from onceward.http import HttpListener, PollListener
+    from onceward.nats import NatsListener
+
+
+POLL: Final = "poll:"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where a command takes parcels in from other machines."""
+
+    listen: str | None = None
+    """Take parcels in at this url: https://0.0.0.0:8443, or that of a server: nats://broker:4222."""
+    certfile: Path | None = None
+    """The certificate of https, with its chain."""
+    keyfile: Path | None = None
+    """Its key. Default: it is in the file of the certificate."""
+    client_ca: Path | None = None
+    """Take connections only with a certificate of these authorities (mTLS)."""
+    behind_proxy: Annotated[bool, Quiet] = False
+    """Listen with plain http for other machines: a proxy in front speaks https."""
+    connections: Annotated[int | None, Quiet] = None
+    """Most connections that are open at a time. Default: a quarter of the open files allowed."""
+    ask: Several = None
+    """Ask this peer for parcels, at its url of http, as none can call us; may be repeated."""
+
+    def listeners(self) -> list[HttpListener] | list[NatsListener]:
+        """Return the listener, none where no url is given; raise Usage without the extra."""
+        if self.listen is None:
+            return []
+        if self.listen.startswith("nats:"):
+            return [self._at_nats(self.listen)]
+        limit = raise_files_limit()
+        if self.connections is not None and not 0 < self.connections < limit:
+            msg = f"--connections is 1 to {limit - 1}, below the files that may be open (ulimit -n)"
+            raise Usage(msg)
+        found = _http()
+        return [
+            found.HttpListener(
+                self.listen,
+                certfile=str(self.certfile or ""),
+                keyfile=str(self.keyfile or ""),
+                client_ca=str(self.client_ca or ""),
+                behind_proxy=self.behind_proxy,
+                limits=found.HttpLimits(connections=self.connections),
+            )
+        ]
+
+    def asking(self, path: Path, *, all_of_them: bool = True) -> list[PollListener]:
+        """
+        Return what asks the peers for parcels, by the urls that an agent's file has of them.
+
+        Raises:
+            NothingThere: the file has no such url of a peer, where *all_of_them* are wanted.
+
+        """
+        if not self.ask:
+            return []
+        urls = dict[str, str]()
+        if path.exists():
+            with views(path) as found:
+                urls = {row["name"]: row["url"] or "" for row in found.ask(queries.PEERS)}
+        known = [peer for peer in self.ask if is_http(urls.get(peer))]
+        if all_of_them and (missing := [peer for peer in self.ask if peer not in known]):
+            add = f"onceward peers add {missing[0]} https://HOST:PORT --db {path}"
+            msg = f"{path} has no url of http for the peer {missing[0]}: {add}"
+            raise NothingThere(msg)
+        return [_http().PollListener(urls[peer], peer) for peer in known]
+
+    def tell_left(self, box: Postbox) -> None:
+        """Say which peers are not reached from here, because they ask another process."""
+        listens = is_http(self.listen)
+        left = [peer.name for peer in box.peers.list() if peer.url == POLL and not listens]
+        if left:
+            where = f"the process that listens for {box.agent}, as onceward serve --listen does"
+            note(f"{box.agent}: {', '.join(left)} ask for their parcels; they are left to {where}")
+
+    def _at_nats(self, url: str) -> NatsListener:
+        given = (self.certfile, self.keyfile, self.client_ca, self.behind_proxy, self.connections)
+        if any(given):
+            names = "--certfile, --keyfile, --client-ca, --behind-proxy and --connections"
+            msg = f"{names} are for https"
+            raise Usage(msg)
+        if find_spec("nats") is None:
+            msg = "--listen needs an extra: pip install 'onceward[nats]'"
+            raise Usage(msg)
+        from onceward.nats import NatsListener  # noqa: PLC0415 - loads asyncio
+
+        return NatsListener(url)
+
+
+def is_http(url: str | None) -> bool:
+    """Return whether a url is one of HTTP."""
+    return (url or "").startswith(("http:", "https:"))
+
+
+def _http() -> ModuleType:
+    """Return the module of listeners over HTTP; raise Usage without the extra."""
+    try:
+        import onceward.http as found  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        extra = "pip install 'onceward[http]'"
+        msg = f"--listen and --ask need {error.name}, which is not installed: {extra}"
+        raise Usage(msg) from error
+    return found

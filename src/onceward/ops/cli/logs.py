@@ -1,0 +1,61 @@
+"""Write the lines of a command's log to stderr, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from onceward.message.clock import iso
+from onceward.message.log import STDLIB
+from onceward.message.redaction import Redaction
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+SECRETS: Final = Redaction()
+"""Hides values that are secrets wherever they stand, as the inspector does."""
+TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
+
+
+class JsonLines(logging.Formatter):
+    """Each line as a JSON object: time, level, event, and the fields of the line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line; a traceback is its field ``exception``."""
+        told = {
+            "time": iso(round(1000 * record.created)),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", record.getMessage()),
+            **getattr(record, "onceward", {}),
+        }
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(SECRETS.value(told), ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """Each line as text, a traceback behind it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with what is secret hidden."""
+        return SECRETS.text(super().format(record))
+
+
+@contextmanager
+def written_to_stderr(level: LogLevel, style: LogFormat) -> Iterator[None]:
+    """Write what the library logs from *level* on, for a block; the agent's own lines stay its."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if style == "json" else TextLines(TEXT))
+    before = STDLIB.level, STDLIB.propagate
+    STDLIB.addHandler(handler)
+    STDLIB.setLevel(level.upper())
+    STDLIB.propagate = False
+    try:
+        yield
+    finally:
+        STDLIB.removeHandler(handler)
+        STDLIB.setLevel(before[0])
+        STDLIB.propagate = before[1]

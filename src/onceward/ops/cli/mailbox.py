@@ -1,0 +1,264 @@
+"""``onceward mailbox``: mailboxes of the home, sent to and read in a named mode."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+
+from onceward import Mailbox, MessageRecord, Postbox, Start
+from onceward.message.filters import MailboxFilters
+from onceward.message.settings import DAY
+from onceward.message.vocabulary import ReaderMode
+from onceward.ops.cli.command import Found, command, picked
+from onceward.ops.cli.durations import MaybeMoment, MaybeSpan, Span
+from onceward.ops.cli.exit_codes import NothingThere, TimedOut
+from onceward.ops.cli.options import (
+    Body,
+    Limit,
+    Number,
+    OfTags,
+    OfTopics,
+    OfType,
+    Quiet,
+    Wait,
+    said,
+)
+from onceward.ops.cli.poll import Problems, print_records, readable
+from onceward.ops.cli.send import MailboxOptions, delivered, parsed
+from onceward.ops.cli.target import Conversation
+
+CONVERSATION = Conversation()
+COLUMNS: Final = ("name", "owner", "created_at", "expires_at", "description")
+FACTS: Final = (
+    "id", "public", "owner", "ttl", "expires_at", "description", "newest_per_key",
+)  # fmt: skip
+LIFE: Final = Span(DAY)
+Name = Annotated[str, said("The name of a public mailbox, or the id of a private one.")]
+NewName = Annotated[str, said("Dotted lower-case letters and digits; none: a private mailbox.")]
+MessageId = Annotated[str, said("The message's id.")]
+Keep = Annotated[bool, Quiet, said("Leave the delivery to a relay or a worker.")]
+OfSender = Annotated[str | None, said("Only messages from this agent.")]
+Mode = Annotated[Literal["replay", "cursor", "lease"], said("How to read.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """A named reader, and where it begins."""
+
+    name: str = "default"
+    """The cursor's name, or the group's."""
+    start: str = "earliest"
+    """Where it begins: earliest, latest, or the id of the first message."""
+    since: MaybeMoment = None
+    """Where it begins: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+
+    @property
+    def begin(self) -> Start:
+        """Where the reader begins."""
+        if self.since is not None:
+            return Start("from_time", int(self.since))
+        if self.start in {"earliest", "latest"}:
+            return Start(self.start)
+        return Start("from_id", self.start)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Reading(Position):
+    """How a mailbox is read; a start holds for a name that is new."""
+
+    type: OfType = None
+    topic: OfTopics = None
+    tags: OfTags = None
+    limit: Limit = 100
+    wait: Wait = None
+    keep_skipped: Annotated[bool, Quiet] = False
+    """cursor only: leave what --type, --topic and --tag exclude for another call."""
+
+    def options(self) -> dict[str, Any]:
+        """Return limit, timeout and start as the keywords of the library."""
+        return {"limit": self.limit, "timeout": self.wait or 0.0, "start": self.begin}
+
+
+OPTIONS = MailboxOptions()
+READING = Reading()
+POSITION = Position()
+
+
+@command("id")
+def ensure(
+    box: Postbox,
+    name: NewName | None = None,
+    /,
+    *,
+    ttl: MaybeSpan = LIFE,
+    forever: Annotated[bool, Quiet] = False,
+    description: str = "",
+    newest_per_key: Annotated[bool, Quiet] = False,
+    exclusive: Annotated[bool, Quiet] = False,
+) -> Found:
+    """
+    Create a mailbox in our file unless it exists, and print its name or id.
+
+    With a name it is public: listed, and found by that name. Without one it is private: only the
+    printed id leads to it. The first creation fixes how long it lives; a later one changes nothing
+    and says so.
+
+    Args:
+        ttl: How long it lives, from now.
+        forever: It has no end.
+        description: Purpose of the mailbox.
+        newest_per_key: An older message goes when a newer one of its --ordering-key comes.
+        exclusive: Fail with exit code 5 if it exists.
+
+    """
+    make = box.mailboxes.create if exclusive else box.mailboxes.ensure
+    life = None if forever else ttl
+    made = make(
+        name,
+        ttl=life,
+        public=name is not None,
+        description=description,
+        newest_per_key=newest_per_key,
+    )
+    return picked(made, ("id", "created", *FACTS[1:]))
+
+
+@command(*COLUMNS)
+def ls(box: Postbox, /) -> Found:
+    """List the public mailboxes of the home; private ones are never listed."""
+    return [picked(each, COLUMNS) for each in box.mailboxes.list()]
+
+
+@command("id")
+def send(
+    box: Postbox,
+    mailbox: Name,
+    body: Body = None,
+    /,
+    *,
+    keep: Keep = False,
+    options: MailboxOptions = OPTIONS,
+) -> Found:
+    """
+    Send a message to a mailbox and print its id.
+
+    A message that cannot be delivered now stays in our outbox.
+    """
+    message_id = box.mailboxes.open(mailbox).send(parsed(body), **options.given())
+    state = box.resolve(message_id) if keep else delivered(box, message_id)
+    return {"id": message_id, "state": state}
+
+
+@command()
+def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) -> int:
+    """
+    Read a mailbox in a named mode, and print messages, one JSON object for each line.
+
+    replay prints everything from the oldest and stores nothing. cursor moves the position of that
+    name before it prints: at most once. lease takes messages as a member of the group of that name
+    and settles them after they were printed: at least once. Without a message the exit code is 3,
+    or 4 after --wait; with a message that has lost its body it is 6, or 1 if there is no other.
+    --topic and --tag work with cursor only.
+    """
+    if problems := READERS[mode](box.mailboxes.open(mailbox), how):
+        return readable(problems)
+    if how.wait:
+        msg = f"no message within {how.wait:g} s"
+        raise TimedOut(msg)
+    msg = "no message is there"
+    raise NothingThere(msg)
+
+
+def _lease(mailbox: Mailbox, how: Reading) -> Problems:
+    problems: Problems = []
+    for message in mailbox.lease(how.name, how.type, **how.options()):
+        with message:
+            told = MessageRecord(
+                message.frame, message.body, message.received_at, message.body_error
+            )
+            problems += print_records([told])
+            sys.stdout.flush()
+    return problems
+
+
+def _cursor(mailbox: Mailbox, how: Reading) -> Problems:
+    options = how.options() | {"consume_skipped": not how.keep_skipped}
+    sought: MailboxFilters = {"topics": how.topic or None, "tags": how.tags or None}
+    return print_records(mailbox.cursor(how.name, how.type, **options, **sought))
+
+
+def _replay(mailbox: Mailbox, how: Reading) -> Problems:
+    replayed = mailbox.replay(how.type, timeout=how.wait or 0.0)
+    return print_records(islice(replayed, how.limit))
+
+
+READERS: Final = {"replay": _replay, "cursor": _cursor, "lease": _lease}
+
+
+@command()
+def reset(box: Postbox, mailbox: Name, mode: ReaderMode, /, *, to: Position = POSITION) -> None:
+    """
+    Set the position of a cursor or a group (lease) of a mailbox.
+
+    Messages that members have leased are leased again; those handled exactly once stay handled.
+    """
+    box.mailboxes.open(mailbox).reset(to.name, to.begin, mode=mode)
+
+
+@command()
+def query(
+    box: Postbox,
+    mailbox: Name,
+    /,
+    *,
+    type: OfType = None,
+    topic: OfTopics = None,
+    tags: OfTags = None,
+    sender: OfSender = None,
+    limit: Limit = 100,
+    where: Conversation = CONVERSATION,
+) -> int:
+    """
+    Print messages of a mailbox, newest first, one JSON object for each line.
+
+    Nothing is changed.
+    """
+    sought: MailboxFilters = {
+        "topics": topic or None,
+        "tags": tags or None,
+        "sender": sender,
+        "session": where.session,
+    }
+    return readable(print_records(box.mailboxes.open(mailbox).query(type, limit=limit, **sought)))
+
+
+@command()
+def show(box: Postbox, mailbox: Name, /) -> Found:
+    """Show a mailbox: its owner, when it ends, and how many messages it has."""
+    found = box.mailboxes.open(mailbox)
+    return picked(found, FACTS) | {"messages": found.count()}
+
+
+@command()
+def tail(box: Postbox, mailbox: Name, /, *, n: Number = 10) -> int:
+    """
+    Print the newest messages of a mailbox, oldest first, one JSON object for each line.
+
+    Nothing is changed.
+    """
+    return readable(print_records(box.mailboxes.open(mailbox).tail(n)))
+
+
+@command("id")
+def delete(box: Postbox, mailbox: Name, message_id: MessageId, /) -> Found:
+    """Delete a message for all readers of a mailbox; exit code 3 if it is not there."""
+    if not box.mailboxes.open(mailbox).delete(message_id):
+        msg = f"no message {message_id} in that mailbox"
+        raise NothingThere(msg)
+    return [{"id": message_id}]

@@ -1,0 +1,100 @@
+"""The options of commands that serve metrics for Prometheus."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from onceward import Postbox
+from onceward.ops.cli.exit_codes import Usage
+from onceward.ops.cli.options import Several
+from onceward.ops.cli.output import note
+
+if TYPE_CHECKING:
+    from onceward.http import HttpListener
+
+Watch = Callable[[Postbox], None]
+TOKEN: Final = "ONCEWARD_METRICS_TOKEN"  # noqa: S105 - the name of a variable
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """Where a command serves metrics."""
+
+    metrics: str | None = None
+    """Serve /metrics here: 127.0.0.1:9464; other machines need ONCEWARD_METRICS_TOKEN."""
+    metrics_type: Annotated[Several, Parameter(name="--metrics-type")] = None
+    """A message type that durations are measured for by itself; may be repeated."""
+
+    @contextmanager
+    def serving(
+        self,
+        boxes: Iterable[Postbox],
+        places: Iterable[Path],
+        listeners: Iterable[HttpListener] = (),
+    ) -> Iterator[Watch]:
+        """
+        Measure *boxes*, and serve that and the metrics of the files in *places* for a block.
+
+        The connections of *listeners* are among them.
+
+        Yields a function that measures one postbox more. Nothing is loaded and nothing is
+        measured where no address is given.
+
+        Raises:
+            Usage: the extra is not installed.
+            InvalidArgument: the address cannot be used, or demands a token.
+
+        """
+        if self.metrics is None:
+            yield lambda _: None
+            return
+        with installed():
+            from onceward import metrics  # noqa: PLC0415 - an extra
+        registry = metrics.new_registry()
+        registry.register(metrics.FileMetrics(places))
+        registry.register(metrics.ListenerMetrics(listeners))
+        measured = metrics.MessageMetrics(registry, types=self.metrics_type or ())
+        opened = list(boxes)
+        server = metrics.MetricsServer(
+            registry,
+            self.metrics,
+            token=os.environ.get(TOKEN, ""),
+            ready=partial(metrics.are_ready, opened),
+        )
+        offs = [measured.watch(box) for box in opened]
+        note(f"metrics at {server.url}")
+        try:
+            yield lambda box: offs.append(measured.watch(box))
+        finally:
+            server.close()
+            for off in offs:
+                off()
+
+    def words(self, index: int) -> list[str]:
+        """Return the options for the process of that index, which has a port of its own."""
+        if self.metrics is None:
+            return []
+        host, _, port = self.metrics.rpartition(":")
+        port = str(int(port) + index) if port.isdecimal() and int(port) else port
+        kinds = [word for kind in self.metrics_type or () for word in ("--metrics-type", kind)]
+        return ["--metrics", f"{host}:{port}", *kinds]
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Import the extra in a block; raise Usage where it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        raise Usage(str(error)) from error

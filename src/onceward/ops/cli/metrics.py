@@ -1,0 +1,67 @@
+"""``onceward metrics``: the metrics of agents' files as text for Prometheus."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+from onceward.file.environment import env_or_project
+from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere
+from onceward.ops.cli.measuring import installed
+from onceward.ops.cli.options import said
+from onceward.ops.cli.output import document
+from onceward.ops.cli.target import Answer
+from onceward.ops.observe.snapshots import agent_files
+
+ANSWER: Final = Answer()
+MOST: Final = 20
+
+
+def metrics(
+    *places: Path,
+    peers: Annotated[int, said("Peers of an agent with series of their own.")] = MOST,
+    answer: Answer = ANSWER,
+) -> int:
+    """
+    Print the metrics of agents' files as text for Prometheus.
+
+    Gauges and totals are read from the files, on read-only connections; durations are measured by
+    the processes that work: see --metrics of work, relay and serve. A file that cannot be read
+    is told by onceward_file_readable 0, with exit code 6. With --json: name, labels and value.
+
+    Args:
+        places: Home folders and files; default ONCEWARD_HOME, else here.
+
+    """
+    with installed():
+        from onceward.metrics import FileMetrics, new_registry, text_of  # noqa: PLC0415 - an extra
+    chosen = homes(places)
+    registry = new_registry()
+    registry.register(FileMetrics(chosen, peers=peers, within=None))
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    if answer.json:
+        document([{"name": s.name, "labels": s.labels, "value": s.value} for s in samples])
+    else:
+        sys.stdout.write(text_of(registry)[1].decode())
+    unread = [s for s in samples if s.name == "onceward_file_readable" and not s.value]
+    return PARTLY if unread else DONE
+
+
+def homes(places: tuple[Path, ...]) -> tuple[Path, ...]:
+    """
+    Return the folders and files that are meant, by default the home.
+
+    Raises:
+        NothingThere: a place does not exist, or they have no agent's file.
+
+    """
+    chosen = places or (Path(env_or_project("home") or "."),)
+    if missing := [place for place in chosen if not place.exists()]:
+        msg = f"there is no {missing[0]}: name home folders and agents' files"
+        raise NothingThere(msg)
+    if not agent_files(chosen):
+        cure = f"create one with onceward init NAME --home {chosen[0]}"
+        msg = f"no agent's file is in {chosen[0]}: {cure}"
+        raise NothingThere(msg)
+    return chosen

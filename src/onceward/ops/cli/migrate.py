@@ -1,0 +1,49 @@
+"""``onceward migrate``: bring a file's schema up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from onceward.ops.cli.exit_codes import DONE
+from onceward.ops.cli.options import Quiet
+from onceward.ops.cli.output import document, note, show
+from onceward.ops.cli.readonly import look, pending
+from onceward.ops.cli.target import Where, chosen, open_box
+
+WHERE = Where()
+
+
+def migrate(
+    db: Path | None = None,
+    /,
+    *,
+    dry_run: Annotated[bool, Quiet] = False,
+    where: Where = WHERE,
+) -> int:
+    """
+    Bring a file's schema up to this version and print the steps it took.
+
+    Steps go forward only, all in one transaction; opening a file does the same. A file that a newer
+    version wrote is refused (exit code 7).
+
+    Columns: version, name.
+
+    Args:
+        db: The agent's file; default as for --db.
+        dry_run: Print the steps it would take, and change nothing.
+
+    """
+    [path] = chosen([db] if db else [], where)
+    with look(path) as found:
+        steps = [{"version": step.version, "name": step.name} for step in pending(found, path)]
+    if not dry_run:
+        with open_box(path):
+            pass
+    if where.json:
+        document({"path": str(path), "steps": steps, "dry_run": dry_run})
+        return DONE
+    show(steps, ("version", "name"), where.style)
+    if not steps:
+        note(f"{path} is up to date")
+    return DONE

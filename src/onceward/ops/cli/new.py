@@ -1,0 +1,42 @@
+"""``onceward new``: a folder with an agent, its test, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+from onceward.ops.cli.command import emit
+from onceward.ops.cli.exit_codes import DONE, Usage
+from onceward.ops.cli.options import said
+from onceward.ops.cli.output import note
+from onceward.ops.cli.target import Answer
+
+ANSWER = Answer()
+PACKAGE = Path(__file__).parents[1]
+WHERE = (PACKAGE / "examples" / "starter", PACKAGE.parents[1] / "examples" / "starter")
+"""Where the files of a beginning lie: in an installed package, or in a clone."""
+
+
+def new(
+    folder: Annotated[Path, said("The folder; it is created.")], /, *, answer: Answer = ANSWER
+) -> int:
+    """
+    Create a folder that runs: an agent with a handler and a schedule, its test, a README.
+
+    Nothing is overwritten: the folder must be new or empty.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        msg = f"{folder} exists and is not empty: give a new folder"
+        raise Usage(msg)
+    source = next(each for each in WHERE if each.is_dir())
+    shutil.copytree(
+        source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    files = sorted(path.name for path in folder.iterdir())
+    emit({"folder": str(folder), "files": files}, ("folder", "files"), answer)
+    if not answer.json:
+        there = shlex.quote(str(folder))
+        note(f"next: cd {there} && onceward work greeter:greeter; see README.md")
+    return DONE

@@ -1,0 +1,136 @@
+"""Print tables for people, lines of columns for pipes, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from onceward.message.clock import SystemClock, iso
+from onceward.ops.cli.durations import ago
+
+Style = Literal["json", "table", "lines"]
+Row = Mapping[str, Any]
+
+STATES: Final = {
+    "green": "acked processed ok closed ready",
+    "yellow": "pending waiting warning half_open",
+    "cyan": "sending processing leased sent",
+    "red": "failed dead open",
+    "bold red": "serious",
+    "dim": "cancelled dropped",
+    "magenta": "expired",
+}
+COLOURS: Final = {word: colour for colour, words in STATES.items() for word in words.split()}
+"""Colour by state; the state's name is printed too."""
+MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
+"""Which names are those of moments."""
+
+
+def style(wanted: Style | None = None) -> Style:
+    """Return the form to print in: the wanted one, a table on a terminal, or lines."""
+    if wanted is not None:
+        return wanted
+    return "table" if sys.stdout.isatty() else "lines"
+
+
+def has_screen() -> bool:
+    """Return whether stdout is a terminal whose screen can be cleared and drawn anew."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
+
+
+def show(rows: Sequence[Row], columns: Sequence[str], form: Style) -> None:
+    """Print rows: all their keys as JSON, else the named columns."""
+    match form:
+        case "json":
+            document([dated(row) for row in rows])
+        case "table":
+            _table(rows, columns)
+        case "lines":
+            cells = ((cell(row.get(name), name) for name in columns) for row in rows)
+            sys.stdout.writelines("\t".join(line) + "\n" for line in cells)
+
+
+def show_one(record: Row, form: Style) -> None:
+    """Print one thing: as JSON, else a line for each key."""
+    if form == "json":
+        document(dated(record))
+        return
+    rows = [{"name": name, "value": _text(value, name, form)} for name, value in record.items()]
+    show(rows, ("name", "value"), form)
+
+
+def document(value: object) -> None:
+    """Print one JSON document, in ASCII, which every terminal and encoding can show."""
+    json.dump(value, sys.stdout, indent=2, default=_plain)
+    sys.stdout.write("\n")
+
+
+def note(text: str) -> None:
+    """Write a line for people to stderr."""
+    sys.stderr.write(f"{safe(text)}\n")
+
+
+def compact(value: object) -> str:
+    """Return a value as one line of JSON."""
+    return json.dumps(value, separators=(",", ":"), default=_plain)
+
+
+def safe(text: str) -> str:
+    """Return text with every character escaped that could move a cursor or break a line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cell(value: object, name: str = "") -> str:
+    """Return a value as one column of a line; None is empty."""
+    return safe(_text(value, name, "lines"))
+
+
+def label(name: str) -> str:
+    """Return a column's name as a table shows it."""
+    return name.removesuffix("_at")
+
+
+def _text(value: object, name: str, form: Style) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case int() if MOMENT(name) and not isinstance(value, bool):
+            return ago(value, SystemClock().now()) if form == "table" else iso(value)
+        case bytes():
+            return value.hex()
+        case bool() | list() | dict():
+            return compact(value)
+    return str(value)
+
+
+def dated(row: Row) -> dict[str, Any]:
+    """Return a row with its moments as RFC 3339 text."""
+    moments = {name for name, value in row.items() if MOMENT(name) and isinstance(value, int)}
+    return {name: iso(value) if name in moments else value for name, value in row.items()}
+
+
+def _plain(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _table(rows: Iterable[Row], columns: Sequence[str]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - a pipe does without it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        header = label(name).replace("_", " ")
+        table.add_column(header, no_wrap=name in {"id", "state"}, overflow="fold")
+    for row in rows:
+        texts = [safe(_text(row.get(name), name, "table")) for name in columns]
+        table.add_row(*(Text(text, style=COLOURS.get(text, "")) for text in texts))
+    Console(file=sys.stdout, highlight=False).print(table)

@@ -1,0 +1,24 @@
+"""``onceward pause`` and ``onceward resume``: stop and start an agent in all processes."""
+
+from __future__ import annotations
+
+from onceward import Postbox
+from onceward.ops.cli.command import Found, command
+
+
+@command()
+def pause(box: Postbox, /) -> Found:
+    """
+    Stop sending, delivering and handling, in all processes and durably.
+
+    Nothing is lost and no retry is spent; onceward resume ends the pause.
+    """
+    box.pause()
+    return {"agent": box.agent, "paused": box.health().paused}
+
+
+@command()
+def resume(box: Postbox, /) -> Found:
+    """End the pause of an agent."""
+    box.resume()
+    return {"agent": box.agent, "paused": box.health().paused}

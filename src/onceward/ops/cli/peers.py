@@ -1,0 +1,120 @@
+"""``onceward peers``: the peers of an agent, their urls and circuit breakers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from onceward import Postbox
+from onceward.ops.cli import queries
+from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.exit_codes import NothingThere
+from onceward.ops.cli.options import Pattern, said
+from onceward.ops.cli.readonly import Look, views
+from onceward.ops.cli.watching import watched
+
+Peer = Annotated[str, said("The peer's name.")]
+OfNames = Annotated[list[str] | None, said("A pattern; may be repeated.", negative=())]
+Url = Annotated[str, said("file: and an absolute path, or the url of any installed transport.")]
+
+
+@watched
+@command("name", "url", "breaker", "failures", "in_flight", "due_at", "seen_at", "last_error")
+def ls(found: Look, /) -> Found:
+    """
+    List the peers.
+
+    A peer without a url is looked for beside our own file.
+    """
+    return found.ask(queries.PEERS)
+
+
+@command()
+def add(box: Postbox, name: Peer, url: Url, /) -> Found:
+    """Register the url of a peer and close its breaker."""
+    box.peers.register(name, url)
+    return _row(box, name)
+
+
+@command("name", "types", "channels", "mailboxes")
+def allow(
+    box: Postbox,
+    name: Peer,
+    /,
+    *,
+    type: OfNames = None,
+    channel: OfNames = None,
+    mailbox: OfNames = None,
+) -> Found:
+    """
+    Accept from a peer only messages of these types, channels and mailboxes; refuse others.
+
+    Each is a pattern and may be repeated: * is one segment, a trailing # any number. Without an
+    option: all types but those under _system, no channel, no mailbox. That is also what a peer
+    may send that uses a network and has no rule yet.
+    """
+    box.peers.allow(name, types=type, channels=channel or (), mailboxes=mailbox or ())
+    found = box.peers.get(name)
+    rule = {} if found is None or found.inbound_rule is None else asdict(found.inbound_rule)
+    return [
+        {"name": name}
+        | {each: rule[each] if rule[each] is None else list(rule[each]) for each in rule}
+    ]
+
+
+@command("peer", "url", "took_ms", "clock_ahead_ms")
+def ping(box: Postbox, name: Peer, /) -> Found:
+    """
+    Ask a peer on another machine for a signed word, and print how far its clock is ahead.
+
+    Where none comes the error says what is wrong: clock, key, name, certificate or url.
+    """
+    found = box.peers.ping(name)
+    return {
+        "peer": found.name,
+        "url": found.url,
+        "took_ms": round(1000 * found.took),
+        "clock_ahead_ms": found.clock_ahead,
+    }
+
+
+@command()
+def forget(box: Postbox, name: Peer, /) -> Found:
+    """Drop a peer's url; messages for it wait, and its stream and breaker are kept."""
+    _known(box, name)
+    box.peers.forget(name)
+    return _row(box, name)
+
+
+@command()
+def reset(box: Postbox, name: Peer, /) -> Found:
+    """Close a peer's breaker and end its backoff, so that it is tried again at once."""
+    _known(box, name)
+    box.peers.reset(name)
+    return _row(box, name)
+
+
+@command("peer", "pattern")
+def subscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
+    """Subscribe a peer to what our agent publishes under a pattern of topics."""
+    box.peers.subscribe(name, pattern)
+    return [{"peer": name, "pattern": pattern}]
+
+
+@command("peer", "pattern")
+def unsubscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
+    """End a peer's subscription to what our agent publishes."""
+    box.peers.unsubscribe(name, pattern)
+    return [{"peer": name, "pattern": pattern}]
+
+
+def _known(box: Postbox, name: str) -> None:
+    if box.peers.get(name) is None:
+        msg = f"no peer {name!r} is known here: see onceward peers ls"
+        raise NothingThere(msg)
+
+
+def _row(box: Postbox, name: str) -> Found:
+    with views(box.path) as found:
+        [row] = found.ask(queries.PEER, name=name)
+    return row

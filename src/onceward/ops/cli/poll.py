@@ -1,0 +1,150 @@
+"""``onceward poll``, ``tail``, ``expire`` and ``status``: read by one cursor for each session."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any
+
+from onceward import MessageRecord, Postbox
+from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY
+from onceward.ops.cli.options import Number, OfTopics, Quiet, said
+from onceward.ops.cli.output import dated, document, note
+from onceward.ops.cli.readonly import views
+from onceward.ops.cli.target import Conversation, in_session
+
+Problems = list[str | None]
+"""Why the body of each message cannot be read; None where it can."""
+WHERE = Conversation()
+MaybeLimit = Annotated[int | None, said("Take at most so many.")]
+Keep = Annotated[bool, Quiet, said("Leave what --topic excludes for another poll.")]
+Expired = Annotated[bool, Quiet, said("Also print messages whose time to live has ended.")]
+Follow = Annotated[
+    bool, Quiet, said("Go on with what comes, until an interrupt.", name=("-f", "--follow"))
+]
+Transitions = Annotated[bool, Quiet, said("Print changes of state instead, of all sessions.")]
+
+
+@command()
+def poll(
+    box: Postbox,
+    /,
+    *,
+    topic: OfTopics = None,
+    limit: MaybeLimit = None,
+    keep_skipped: Keep = False,
+    where: Conversation = WHERE,
+) -> int:
+    """
+    Take what came since the last poll and print it, one JSON object for each line.
+
+    At most once: the cursor is committed before anything is printed, so a process that is killed
+    in between loses the messages it was to print. The cursor passes what --topic excludes, too.
+    Without new messages nothing is printed, and the exit code is 0. A message that has lost its
+    body has a problem; the exit code is 6, or 1 if there is no other. While the file is paused
+    nothing is taken.
+    """
+    session, skip = in_session(where), not keep_skipped
+    records = box.poll(topics=topic or None, session=session, limit=limit, consume_skipped=skip)
+    return readable(print_records(records))
+
+
+@command()
+def tail(
+    box: Postbox,
+    /,
+    *,
+    n: Number = 10,
+    follow: Follow = False,
+    transitions: Transitions = False,
+    include_expired: Expired = False,
+    where: Conversation = WHERE,
+) -> int:
+    """
+    Print the newest messages of a session, oldest first, one JSON object for each line.
+
+    No cursor is moved. Fields have the names that history gives them; ``at`` is the moment of
+    receipt. With --follow it goes on with each message that comes. Transitions are printed where
+    the file records them.
+    """
+    newest = partial(box.tail, session=in_session(where), include_expired=include_expired)
+    if not follow and not transitions:
+        return readable(print_records(newest(n)))
+    from onceward.ops.cli import following  # noqa: PLC0415 - it imports this module
+
+    if not transitions:
+        following.follow_messages(box, newest, n)
+    with views(box.path) as found:
+        return following.print_transitions(found, n, follow=follow)
+
+
+@command("expired")
+def expire(box: Postbox, /, *, where: Conversation = WHERE) -> Found:
+    """
+    End the messages whose time to live is over, and print how many.
+
+    Expired messages are never delivered to a handler: this frees space and tells their senders
+    now. Without --session all sessions are swept. While the file is paused nothing is ended.
+    """
+    return {"expired": box.expire(where.session)}
+
+
+@command()
+def status(box: Postbox, /, *, where: Conversation = WHERE) -> int:
+    """
+    Print each session as JSON: messages, expired ones, topics, bytes, and its cursor.
+
+    Without --session all sessions are printed.
+    """
+    document(box.status(where.session))
+    return DONE
+
+
+def print_records(records: Iterable[MessageRecord]) -> Problems:
+    """Print messages, each as a JSON object on a line; note and return their problems."""
+    problems: Problems = []
+    for record in records:
+        sys.stdout.write(json.dumps(described(record), ensure_ascii=False) + "\n")
+        problems.append(record.problem)
+        note_problem(record.id, record.problem)
+    return problems
+
+
+def readable(problems: Problems) -> int:
+    """Return the exit code of a reading: PARTLY with problems, FAILED where nothing is sound."""
+    if not any(problems):
+        return DONE
+    return FAILED if all(problems) else PARTLY
+
+
+def note_problem(message_id: str, problem: str | None) -> None:
+    """Write a note for a message whose body cannot be read."""
+    if problem is not None:
+        note(f"{message_id}: {problem}")
+
+
+def described(record: MessageRecord) -> dict[str, Any]:
+    """Return a message by the field names of history, with ``problem`` if its body is lost."""
+    frame = record.frame
+    sent_at = None if frame.time is None else round(1000 * frame.time.timestamp())
+    found = dated(
+        {
+            "id": frame.id,
+            "sender": frame.sender,
+            "recipient": frame.recipient,
+            "session": frame.session,
+            "type": frame.type,
+            "topic": frame.topic,
+            "priority": frame.priority_name,
+            "at": record.received_at,
+            "created_at": sent_at,
+            "expires_at": record.expires_at,
+            "correlation_id": record.correlation_id,
+            "in_reply_to": record.in_reply_to,
+            "body": record.body if frame.data_base64 is None else frame.data_base64,
+        }
+    )
+    return found if record.problem is None else found | {"problem": record.problem}

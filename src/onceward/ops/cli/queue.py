@@ -1,0 +1,141 @@
+"""``onceward queue``: the queues of sessions with runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from onceward import Postbox
+from onceward.message.vocabulary import QueueMode, QueueOverflow
+from onceward.ops.cli import queries
+from onceward.ops.cli.command import Found, command, emit
+from onceward.ops.cli.durations import MaybeSpan
+from onceward.ops.cli.exit_codes import NothingThere
+from onceward.ops.cli.options import Limit, Session, said
+from onceward.ops.cli.readonly import Look, views, whole_id
+from onceward.ops.cli.target import Where
+
+QUEUES: Final = (
+    "session",
+    "state",
+    "mode",
+    "cap",
+    "overflow",
+    "waiting",
+    "bound",
+    "dropped",
+    "run",
+)
+WAITING: Final = ("position", "id", "sender", "type", "priority", "attempts", "received_at")
+Waiting = Annotated[
+    str,
+    said("Ids of messages that wait there, or unique beginnings.", allow_leading_hyphen=True),
+]
+WHERE: Final = Where()
+
+
+@command()
+def ls(
+    found: Look,
+    session: Session | None = None,
+    /,
+    *,
+    limit: Limit = 100,
+    where: Where = WHERE,
+) -> Found:
+    """
+    List the queues of sessions with runs by name, or the messages of one queue in its order.
+
+    Columns: session, state, mode, cap, overflow, waiting, bound, dropped, run; of one queue: place,
+    id, sender, type, priority, attempts, received.
+    """
+    if session is None:
+        return emit(found.ask(queries.SESSIONS, limit=limit), QUEUES, where)
+    return emit(found.ask(queries.WAITING, session=session, limit=limit), WAITING, where)
+
+
+@command()
+def mode(
+    box: Postbox,
+    session: Session,
+    to: QueueMode | None = None,
+    /,
+    *,
+    debounce: MaybeSpan = None,
+    cap: float | None = None,
+    overflow: QueueOverflow | None = None,
+) -> Found:
+    """
+    Set how a session queues, also while messages wait.
+
+    All settings of the session itself are replaced: what is left out is taken from its handler.
+
+    Args:
+        to: The mode.
+        debounce: Quiet that a collect waits for.
+        cap: Most messages that may wait.
+        overflow: A full queue rejects the new, drops the old, or drops and summarizes the old.
+
+    """
+    box.queues.set(session, mode=to, debounce=debounce, cap=cap, overflow=overflow)
+    return _row(box, session)
+
+
+@command()
+def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> Found:
+    """Put waiting messages to the front, in the order given."""
+    box.queues.reorder(session, _whole(box, ids))
+    with views(box.path) as found:
+        return emit(found.ask(queries.WAITING, session=session, limit=100), WAITING, where)
+
+
+@command()
+def remove(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> None:
+    """Drop waiting messages, with a reason that SQL can read."""
+    chosen = _whole(box, ids)
+    gone = [each for each in chosen if box.queues.remove(session, each)]
+    emit([{"id": each} for each in gone], ("id",), where)
+    if len(gone) < len(ids) or not gone:
+        left = ", ".join(each for each in chosen if each not in gone) or "no id was given"
+        msg = f"not waiting in the queue of {session!r}: {left}"
+        raise NothingThere(msg)
+
+
+@command()
+def pause(box: Postbox, session: Session, /) -> Found:
+    """Begin no further run of a session; messages are accepted, the open run continues."""
+    box.queues.pause(session)
+    return _row(box, session)
+
+
+@command()
+def resume(box: Postbox, session: Session, /) -> Found:
+    """End the pause of a session."""
+    box.queues.resume(session)
+    return _row(box, session)
+
+
+@command()
+def dissolve(
+    box: Postbox,
+    pattern: Annotated[str, said("The handler's pattern, such as chat.* or *.")],
+    /,
+) -> Found:
+    """
+    Stop serving the sessions of a pattern by runs, after their handler was removed from the code.
+
+    Waiting messages go to workers and readers again.
+    """
+    box.queues.dissolve(pattern)
+    return {"agent": box.agent, "dissolved": pattern}
+
+
+def _whole(box: Postbox, ids: Sequence[str]) -> list[str]:
+    with views(box.path) as found:
+        return [whole_id(found, queries.WAITING_IDS, each) for each in ids]
+
+
+def _row(box: Postbox, session: str) -> Found:
+    with views(box.path) as found:
+        rows = found.ask(queries.SESSIONS, limit=-1)
+    return next(row for row in rows if row["session"] == session)

@@ -1,0 +1,117 @@
+"""``onceward recv``: take or look at the next message."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from onceward import Postbox
+from onceward.errors import Paused
+from onceward.file.environment import disabled_by_environment
+from onceward.message.clock import SystemClock
+from onceward.message.frame import Frame
+from onceward.ops.cli import queries
+from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
+from onceward.ops.cli.options import OfType, Wait
+from onceward.ops.cli.output import compact, show, show_one
+from onceward.ops.cli.poll import note_problem
+from onceward.ops.cli.readonly import views
+from onceward.ops.cli.target import Conversation, open_box
+
+WHERE = Conversation()
+COLUMNS: Final = ("id", "sender", "session", "type", "body")
+LOOK_EVERY: Final = 0.1
+
+
+def recv(
+    *,
+    type: OfType = None,
+    wait: Wait = None,
+    ack: Annotated[bool, Parameter(negative="--keep")] = True,
+    where: Conversation = WHERE,
+) -> int:
+    """
+    Take the next message, print it, and mark it as processed.
+
+    It is marked only after it was written out completely: a process that is killed in between
+    gets it again. With --keep it is printed only: nothing is leased, and no attempt is counted. An
+    empty inbox is exit code 3, or 4 after --wait; a message that has lost its body is 1.
+
+    Columns: id, sender, session, type, body (as JSON).
+
+    Args:
+        ack: Mark the message as processed after it was printed, or keep it for the next reader.
+
+    """
+    path = where.path()
+    if not ack:
+        return print_message(_next(path, type, where.session, wait or 0.0), where)
+    with open_box(path) as box:
+        refuse_paused(box)
+        source = box.session(where.session) if where.session else box
+        message = source.receive(type, timeout=wait or 0.0)
+        if message is None:
+            raise nothing(wait)
+        with message:
+            told = described(message.frame, message.attempt, message.received_at)
+            code = print_message(told, where)
+            sys.stdout.flush()
+    return code
+
+
+def refuse_paused(box: Postbox) -> None:
+    """Raise Paused where nothing can be received, instead of reporting an empty inbox."""
+    if disabled_by_environment() or box.health().paused:
+        cure = "onceward resume first; nothing was lost"
+        msg = f"{box.path} is paused, or ONCEWARD_DISABLED is set: {cure}"
+        raise Paused(msg)
+
+
+def nothing(wait: float | None) -> NothingThere | TimedOut:
+    """Return the error that says that no message came."""
+    return TimedOut(f"no message within {wait:g} s") if wait else NothingThere("no message waits")
+
+
+def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Mapping[str, Any]:
+    """Return the next message without leasing it, waiting at most *wait* seconds."""
+    deadline = time.monotonic() + wait
+    sought = {"type": kind, "session": session}
+    with views(path) as found:
+        while not (rows := found.ask(queries.NEXT, **sought, now=SystemClock().now())):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise nothing(wait)
+            Event().wait(min(left, LOOK_EVERY))
+    return described(Frame.parse(rows[0]["frame"]), rows[0]["attempt"], rows[0]["received_at"])
+
+
+def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:
+    """Return a message as it is printed, with ``problem`` if its body is lost."""
+    problem = {} if frame.body_error is None else {"problem": frame.body_error}
+    names = ("id", "sender", "recipient", "session", "type", "topic")
+    return {name: getattr(frame, name) for name in names} | {
+        "priority": frame.priority_name,
+        "attempt": attempt,
+        "received_at": received_at,
+        "body": frame.data if frame.data_base64 is None else frame.data_base64,
+        **problem,
+        "frame": frame.model_dump(mode="json", exclude_none=True),
+    }
+
+
+def print_message(message: Mapping[str, Any], where: Conversation) -> int:
+    """Print a received message in the form asked for; return FAILED if its body is lost."""
+    if where.style == "lines":
+        show([{**message, "body": compact(message["body"])}], COLUMNS, "lines")
+    elif where.style == "table":
+        show_one({name: value for name, value in message.items() if name != "frame"}, "table")
+    else:
+        show_one(message, "json")
+    note_problem(message["id"], message.get("problem"))
+    return FAILED if "problem" in message else DONE

@@ -1,0 +1,42 @@
+"""Run ``onceward work`` again whenever a Python file below the current folder changes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from onceward.ops.cli.exit_codes import DONE, Usage
+from onceward.ops.cli.output import note
+
+
+def run_again_when_changed(words: Sequence[str]) -> int:
+    """
+    Run the command of these words in a process of its own, anew after each change, until a signal.
+
+    The process is interrupted, so it ends as ``work`` ends: what it has begun is
+    committed or goes back.
+
+    Raises:
+        Usage: watchfiles is not installed.
+
+    """
+    try:
+        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        msg = "--reload needs watchfiles: pip install watchfiles"
+        raise Usage(msg) from error
+    kept = [word for word in words if word not in {"--reload", "--reload=true"}]
+    command = shlex.join([sys.executable, "-m", "onceward.ops.cli", *kept])
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    run_process(
+        Path.cwd(),
+        target=command,
+        target_type="command",
+        watch_filter=PythonFilter(),
+        callback=lambda changes: note(f"{len(changes)} files changed: begun anew"),
+        debounce=400,
+    )
+    return DONE

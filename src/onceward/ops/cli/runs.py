@@ -1,0 +1,73 @@
+"""``onceward runs``: runs of sessions, open and past."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from onceward import Postbox
+from onceward.message.vocabulary import RunState
+from onceward.ops.cli import queries
+from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.exit_codes import NothingThere
+from onceward.ops.cli.ls import without_nothing
+from onceward.ops.cli.options import Limit, said
+from onceward.ops.cli.readonly import Look, views, whole_id
+from onceward.ops.cli.target import Conversation, Where
+
+CONVERSATION = Conversation()
+WHERE = Where()
+Id = Annotated[str, said("The run's id, or a beginning of it that no other run has.")]
+State = Annotated[RunState | None, said("Only runs in this state.")]
+
+
+@command("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
+def ls(
+    found: Look,
+    /,
+    *,
+    state: State = None,
+    limit: Limit = 100,
+    where: Conversation = CONVERSATION,
+) -> Found:
+    """List runs, newest first."""
+    return found.ask(queries.RUNS, state=state, session=where.session, limit=limit)
+
+
+@command()
+def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
+    """Show a run whole: its messages, its partial output and its result."""
+    return _run(found, whole_id(found, queries.RUN_IDS, id), where)
+
+
+@command()
+def abort(
+    box: Postbox,
+    id: Id,
+    /,
+    *,
+    cause: str = "aborted by hand",
+    where: Where = WHERE,
+) -> Found:
+    """
+    Abort an open run, as a steering message does.
+
+    Its messages go back to the head of the queue. They are delivered if the run stored partial
+    output and its queue is set so.
+
+    Args:
+        cause: The reason that is stored with the run.
+
+    """
+    with views(box.path) as found:
+        run_id = whole_id(found, queries.RUN_IDS, id)
+        if not box.runs.abort(run_id, cause):
+            msg = f"run {run_id} has ended already"
+            raise NothingThere(msg)
+        return _run(found, run_id, where)
+
+
+def _run(found: Look, run_id: str, where: Where) -> dict[str, Any]:
+    [row] = map(without_nothing, found.ask(queries.RUN, id=run_id))
+    texts = ("event_ids", "partial", "result") if where.json else ()
+    return row | {name: json.loads(row[name]) for name in texts if name in row}

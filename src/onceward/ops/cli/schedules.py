@@ -1,0 +1,136 @@
+"""``onceward schedules``: messages that are sent again and again, at dates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Final
+
+from onceward import Postbox
+from onceward.file.environment import env_or_project
+from onceward.message.vocabulary import Missed, Overlap
+from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.durations import MaybeDate, MaybeSpan
+from onceward.ops.cli.exit_codes import NothingThere
+from onceward.ops.cli.options import said
+from onceward.ops.cli.output import note
+from onceward.ops.cli.send import parsed
+from onceward.ops.cli.target import Conversation
+
+COLUMNS: Final = (
+    "name",
+    "cron",
+    "timezone",
+    "every",
+    "overlap",
+    "recipient",
+    "origin",
+    "next_at",
+    "paused_at",
+    "sent",
+    "last_at",
+    "last_error",
+    "skipped",
+    "skipped_at",
+)
+MINUTE: Final = 60_000
+WHERE: Final = Conversation()
+Name = Annotated[str, said("The schedule.")]
+
+
+@command(*COLUMNS)
+def ls(box: Postbox, /) -> Found:
+    """
+    List the schedules, by name.
+
+    A schedule whose origin is withdrawn was declared by the agent's code, is declared no longer,
+    and is paused for that reason. A note says how far the file's time is ahead of the wall
+    clock, which the dates go by.
+    """
+    if (ahead := box.health().clock_ahead) > MINUTE:
+        note(f"the file's time is {ahead // 1000} s ahead of the wall clock: see onceward doctor")
+    return map(asdict, box.schedules.list())
+
+
+@command("name", "next_at")
+def add(
+    box: Postbox,
+    name: Name,
+    body: Annotated[str | None, said("JSON, or plain text; default a tick.")] = None,
+    /,
+    *,
+    cron: Annotated[str | None, said("Five fields: minute, hour, day, month, weekday.")] = None,
+    every: MaybeSpan = None,
+    timezone: Annotated[str | None, said("Time zone of --cron; default UTC.")] = None,
+    to: Annotated[str | None, said("The recipient; default our own agent.")] = None,
+    type: Annotated[str | None, said("Wire name of the type of its messages.")] = None,
+    missed: Missed = "one",
+    overlap: Overlap = "queue",
+    start_at: MaybeDate = None,
+    where: Conversation = WHERE,
+) -> Found:
+    """
+    Send a message at the dates of a cron expression, or after each interval.
+
+    A schedule of the same name is replaced. Its messages are sent while work, relay, serve or a
+    program has the file open.
+
+    Args:
+        every: The interval.
+        missed: Policy for dates that passed while nothing sent: one message for all, or all, or
+            skip them.
+        overlap: Policy for a date whose last message is unfinished: send, or skip the date.
+        start_at: No date is earlier.
+
+    """
+    given = {} if body is None else {"body": parsed(body)}
+    made = box.schedules.add(
+        name,
+        cron=cron,
+        every=every,
+        timezone=timezone,
+        to=to,
+        session=where.session or env_or_project("session"),
+        missed=missed,
+        overlap=overlap,
+        start_at=start_at,
+        type=type,
+        **given,
+    )
+    return {"name": made.name, "next_at": made.next_at}
+
+
+@command()
+def remove(box: Postbox, name: Name, /) -> None:
+    """Remove a schedule; the messages that it has sent stay."""
+    _found(box.schedules.remove(name), name)
+
+
+@command()
+def pause(box: Postbox, name: Name, /) -> None:
+    """Send nothing at the dates of a schedule until it is resumed."""
+    _known(box, name)
+    box.schedules.pause(name)
+
+
+@command()
+def resume(box: Postbox, name: Name, /) -> None:
+    """Go on with a schedule's next date; those of the pause are passed over."""
+    _known(box, name)
+    box.schedules.resume(name)
+
+
+@command("id")
+def run(box: Postbox, name: Name, /) -> Found:
+    """Send a schedule's message at once, beside its dates."""
+    _known(box, name)
+    return {"id": box.schedules.run_now(name)}
+
+
+def _known(box: Postbox, name: str) -> None:
+    _found(box.schedules.get(name) is not None, name)
+
+
+def _found(there: bool, name: str) -> None:  # noqa: FBT001 - an answer, not an option
+    if not there:
+        msg = f"there is no schedule {name}"
+        raise NothingThere(msg)

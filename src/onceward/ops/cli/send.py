@@ -1,0 +1,152 @@
+"""``onceward send``, and what all commands that send have in common."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from onceward import Postbox
+from onceward.errors import InvalidMessage
+from onceward.message.unique_keys import unique
+from onceward.ops.cli.command import Found, command
+from onceward.ops.cli.durations import MaybeDate, MaybeSpan
+from onceward.ops.cli.exit_codes import Usage
+from onceward.ops.cli.options import PRIORITY, Body, Quiet, said
+from onceward.ops.cli.output import note
+from onceward.ops.cli.stdin import body_from_stdin
+from onceward.ops.cli.target import Conversation, in_session
+
+WHERE = Conversation()
+To = Annotated[str, said("A registered peer, or an agent whose file lies beside ours.")]
+Deliver = Annotated[bool, Quiet, said("Also deliver what is due; what fails stays in the outbox.")]
+Priority = Annotated[str, said(PRIORITY)]
+Tags = Annotated[list[str] | None, Parameter(name="--tag", negative=())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of every command that sends."""
+
+    type: str | None = None
+    """Wire name of the message's type; default json, or text for plain text."""
+    key: str | None = None
+    """Idempotency key: the same key with the same message is one message and one id."""
+    priority: Priority = "normal"
+    ttl: MaybeSpan = None
+    """Expire the message if it was not handled after this span."""
+
+    def given(self) -> dict[str, Any]:
+        """Return what was given as the keywords of the library."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Delayed(Options):
+    """Options of a message between agents."""
+
+    delay: MaybeSpan = None
+    """Deliver the message after this span at the earliest."""
+    at: MaybeDate = None
+    """Deliver the message at this moment at the earliest: 2026-01-31T12:00:00Z."""
+    correlation_id: str | None = None
+    """The conversation that the message belongs to."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Topical(Delayed):
+    """Options of a message with a topic."""
+
+    topic: str | None = None
+    """The message's topic; a pubsub channel needs one."""
+    ephemeral: Annotated[bool | None, Quiet] = None
+    """Drop the message when its recipient restarts before it was taken."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Direct(Topical):
+    """Options of a message to one agent."""
+
+    ordering_key: str | None = None
+    """The lane in which order is kept; default the session."""
+    reply_to: str | None = None
+    """The agent that a reply goes to; default our own."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MailboxOptions(Options):
+    """Options of a message to a mailbox, which it does not outlive."""
+
+    topic: str | None = None
+    """The message's topic."""
+    tags: Tags = None
+    """A tag that readers may ask for; may be repeated."""
+    ordering_key: str | None = None
+    """The lane in which order is kept, and the key of a mailbox that keeps the newest of each."""
+    ephemeral: Annotated[bool | None, Quiet] = None
+    """Drop the message when the mailbox's owner restarts before it was taken."""
+
+    def given(self) -> dict[str, Any]:
+        """Return what was given as the keywords of the library; tags travel in a header."""
+        found = super().given()
+        tags = found.pop("tags", None)
+        return found | ({"headers": {"tags": ",".join(tags)}} if tags else {})
+
+
+DIRECT = Direct()
+
+
+@command("id")
+def send(
+    box: Postbox,
+    to: To,
+    body: Body = None,
+    /,
+    *,
+    deliver: Deliver = False,
+    options: Direct = DIRECT,
+    where: Conversation = WHERE,
+) -> Found:
+    """
+    Commit a message into the outbox and print its id.
+
+    Exit code 0 means that the message is in the file, durably; a relay or any open postbox of the
+    agent delivers it. Nothing is written where the recipient is unknown, the file is paused or
+    full, or the key was used for another message (exit codes 3, 7, 5). A body that starts like a
+    JSON object, list or string must be JSON.
+    """
+    session = box.session(in_session(where))
+    message_id = session.send(to, parsed(body), **options.given())
+    state = delivered(box, message_id) if deliver else box.resolve(message_id)
+    return {"id": message_id, "recipient": to, "session": session.name, "state": state}
+
+
+def parsed(given: str | None) -> Any:
+    """Return a body as JSON value or plain text, read from stdin if it is a dash or not given."""
+    text = body_from_stdin(asked=given == "-") if given in {None, "-"} else given
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except InvalidMessage as error:
+        msg = f"the body: {error}"
+        raise Usage(msg) from error
+    except ValueError as error:
+        if text.lstrip().startswith(("{", "[", '"')):
+            msg = f"the body looks like JSON, but is none: {error}"
+            raise Usage(msg) from error
+        return text
+
+
+def delivered(box: Postbox, message_id: str) -> str:
+    """Push what is due and return the message's state; write a note if it was not delivered."""
+    box.run_until_idle()
+    state = box.resolve(message_id)
+    if state in {"pending", "sending"}:
+        note(f"{message_id} is kept in the outbox, not delivered yet: see onceward peers ls")
+    return state

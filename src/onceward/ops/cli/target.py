@@ -1,0 +1,134 @@
+"""Decide which file a command works on: a flag, then the environment, then the project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from onceward.file.environment import env_or_project
+from onceward.message.names import DEFAULT_SESSION, DIRECTORY, agent_name
+from onceward.ops.cli.exit_codes import NothingThere, Usage
+from onceward.ops.cli.handles import holders
+from onceward.ops.cli.options import Quiet
+from onceward.ops.cli.output import Style, style
+
+if TYPE_CHECKING:
+    from onceward import Postbox
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How a command answers."""
+
+    json: Annotated[bool, Quiet] = False
+    """Print one JSON document, not a table or lines; errors are JSON objects on stderr."""
+
+    @property
+    def style(self) -> Style:
+        """The form of what is printed."""
+        return style("json" if self.json else None)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Where(Answer):
+    """The file that a command works on."""
+
+    db: Path | None = None
+    """The agent's file; or the word after the command. Default: ONCEWARD_DB, ONCEWARD_AGENT."""
+    agent: str | None = None
+    """Instead of --db: the agent whose file is NAME.db in ONCEWARD_HOME, else here."""
+
+    def path(self) -> Path:
+        """Return the file that is meant; raise Usage if nothing says which."""
+        if self.db is not None and self.agent is not None:
+            msg = "--db and --agent both name the file: give one of them"
+            raise Usage(msg)
+        named = self.db or (None if self.agent else env_or_project("db"))
+        if named:
+            return Path(named)
+        agent = self.agent or env_or_project("agent")
+        if not agent:
+            options = "--db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
+            msg = f"which agent? Give {options}"
+            raise Usage(msg)
+        return agent_file(agent)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Conversation(Where):
+    """The file that a command works on, and one of its sessions."""
+
+    session: str | None = None
+    """The session. Default: send in the default session, list and receive from all sessions."""
+
+
+def in_session(where: Conversation) -> str:
+    """Return the session to send in or to poll: flag, ONCEWARD_SESSION, project, or default."""
+    return where.session or env_or_project("session") or DEFAULT_SESSION
+
+
+def agent_file(agent: str, home: Path | None = None) -> Path:
+    """Return where an agent's file lies in a home folder."""
+    return (home or Path(env_or_project("home") or ".")) / f"{agent_name(agent)}.db"
+
+
+def home_folder(home: Path | None) -> Path:
+    """Return a home that exists: the one given, else ONCEWARD_HOME, else here."""
+    folder = home or Path(env_or_project("home") or ".")
+    if folder.is_file():
+        msg = f"{folder} is a file: give its folder, the home"
+        raise Usage(msg)
+    if not folder.is_dir():
+        cure = f"correct its name, or create it with onceward init NAME --home {folder}"
+        msg = f"there is no folder {folder}: {cure}"
+        raise NothingThere(msg)
+    return folder
+
+
+def chosen(files: Sequence[Path], where: Where) -> list[Path]:
+    """Return the files given as words, else the one of *where*; raise Usage if both name some."""
+    if files and (where.db is not None or where.agent is not None):
+        msg = "a FILE and --db or --agent both name the file: give one of them"
+        raise Usage(msg)
+    agents = [file for file in files if file.name != DIRECTORY]  # a glob of a home has it, too
+    return agents or list(files) or [where.path()]
+
+
+def existing(path: Path) -> Path:
+    """Return *path*; raise NothingThere if there is no file, because only init creates one."""
+    refuse_deleted(path)
+    if not path.exists():
+        cure = "correct its name, or create an agent's file NAME.db with onceward init NAME"
+        msg = f"there is no file {path}: {cure}"
+        raise NothingThere(msg)
+    return path
+
+
+def refuse_deleted(path: Path) -> None:
+    """
+    Refuse a file that was deleted while a process has it open: a new one would meet its WAL.
+
+    Raises:
+        NothingThere: it was deleted under the processes that the message names.
+
+    """
+    if not path.exists() and (gone := [holder.pid for holder in holders(path) if holder.deleted]):
+        pids = " ".join(map(str, gone))
+        copy = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup"
+        cure = f"{copy}; then end these processes, and put the copy in its place"
+        msg = f"{path} was deleted, and process {pids} still has it: {cure}"
+        raise NothingThere(msg)
+
+
+def open_box(path: Path) -> Postbox:
+    """Open a file that exists, without engines, which are left to workers and relays."""
+    from onceward import Postbox  # noqa: PLC0415 - commands that only read do without it
+
+    return Postbox(existing(path), start=False)

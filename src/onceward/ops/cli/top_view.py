@@ -1,0 +1,202 @@
+"""Draw what ``onceward top`` shows, for a terminal of a given size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from onceward.message.clock import Millis, SystemClock
+from onceward.ops.cli.durations import ago
+from onceward.ops.cli.output import MOMENT, safe
+from onceward.ops.cli.top_state import COLUMNS, UNREAD, AgentRow, Sort, TopState
+from onceward.ops.observe.detail import FileDetail, Row
+
+HEADERS: Final = {
+    "sent_rate": "sent/s",
+    "handled_rate": "handled/s",
+    "waits": "waits",
+    "queue": "run queue",
+    "wal": "WAL",
+}
+COLOURS: Final = {
+    "ok": "green", "paused": "magenta", "dead letters": "yellow", "failing": "red",
+    "unreadable": "bold red",
+}  # fmt: skip
+WORRIES: Final = {"oldest": 300.0, "waits": 300.0, "failing": 1, "dead": 1, "breakers": 1}
+"""From which value on a cell is shown in yellow."""
+KEYS: Final = "q quit  enter detail  / filter  left right sort  r reverse  p pause"
+KEYS_TYPING: Final = "enter keep  escape clear"
+KEYS_DETAIL: Final = "q quit  escape back  p pause"
+LINES_AROUND: Final = 4
+"""Lines of a screen that are no rows: title, header, a gap, keys."""
+LEAST_FIRST: Final[tuple[Sort, ...]] = (
+    "wal", "queue", "leased", "breakers", "handled_rate", "sent_rate", "failing", "dead",
+    "waits", "oldest", "inbox", "state",
+)  # fmt: skip
+"""Columns that a narrow terminal leaves out, in this order."""
+STATE: Final = len("unreadable") + 2
+NAME: Final = 16
+"""Characters of an agent's name that columns give way to."""
+LONGEST_NAME: Final = 32
+"""Characters of an agent's name that are shown."""
+ID: Final = 36
+"""Characters of an id, the longest that is always shown whole."""
+FREE: Final = frozenset({"last_error", "reason"})
+"""Columns that give way where there is no room."""
+TITLES: Final = {
+    "peers": "Peers",
+    "failing": "Lanes that fail",
+    "dead": "Dead letters by reason",
+    "sent": "Sent last",
+    "received": "Received last",
+}
+
+
+class Size(NamedTuple):
+    """Columns and lines of a terminal."""
+
+    width: int
+    height: int
+
+
+def screen(
+    title: str, shown: Sequence[AgentRow], all_rows: int, state: TopState, size: Size
+) -> RenderableType:
+    """Return the table of agents, as many rows of it as fit around the selected one."""
+    at, room = state.at(shown), max(1, size.height - LINES_AROUND)
+    first = min(max(0, at - room // 2), max(0, len(shown) - room))
+    columns = columns_for(size.width, state.sort, shown)
+    table = _table(columns, size.width, shown, state)
+    for index, row in enumerate(shown[first : first + room], first):
+        cells = [_cell(name, getattr(row, name)) for name in columns]
+        table.add_row(*cells, style="reverse" if index == at else "")
+    count = f"{all_rows} agents" if len(shown) == all_rows else f"{len(shown)} of {all_rows} agents"
+    return Group(
+        _headline(title, f"{count}, {_trouble(shown)}", state),
+        table,
+        Text(""),
+        Text(KEYS_TYPING if state.typing else KEYS, style="dim", no_wrap=True, overflow="crop"),
+    )
+
+
+def columns_for(width: int, sort: str, rows: Sequence[AgentRow]) -> list[Sort]:
+    """Return the columns that a terminal has room for; that of the order is one of them."""
+    longest = max((len(row.agent) for row in rows), default=0)
+    room = width - min(NAME, max(len("agent v"), longest)) - 2
+    left = [name for name in LEAST_FIRST if name != sort]
+    columns = list(COLUMNS)
+    while left and _width(columns, rows) > room:
+        columns.remove(left.pop(0))
+    return columns
+
+
+def _width(columns: Sequence[Sort], rows: Sequence[AgentRow]) -> int:
+    """Return how wide columns are, but for that of the names."""
+    widths = {"agent": 0, "state": max([STATE, *(len(row.state) + 2 for row in rows)])}
+    return sum(widths.get(name, len(_header(name)) + 3) for name in columns)
+
+
+def detail_screen(
+    title: str, row: AgentRow, detail: FileDetail, state: TopState, size: Size
+) -> RenderableType:
+    """Return one agent with the rows that stand behind its numbers."""
+    now, columns = SystemClock().now(), columns_for(size.width, "state", [row])
+    numbers = _table(columns, size.width, [row])
+    numbers.add_row(*(_cell(name, getattr(row, name)) for name in columns))
+    parts: list[RenderableType] = [_headline(f"{title}  {safe(row.agent)}", str(row.path), state)]
+    if detail.problem is not None:
+        return Group(*parts, Text(safe(detail.problem), style="red"), _keys_of_detail())
+    parts.append(numbers)
+    for name, heading in TITLES.items():
+        rows: Sequence[Row] = getattr(detail, name)
+        if rows:
+            parts += [Text(f"\n{heading}", style="bold"), _section(rows, now)]
+    return Group(*parts, _keys_of_detail())
+
+
+def _keys_of_detail() -> Text:
+    return Text(f"\n{KEYS_DETAIL}", style="dim", no_wrap=True, overflow="crop")
+
+
+def _section(rows: Sequence[Row], now: Millis) -> Table:
+    expand = any(name in FREE for name in rows[0])
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=expand)
+    cells = [[_moment(name, value, now) for name, value in row.items()] for row in rows]
+    for index, name in enumerate(rows[0]):
+        header = _header(name.removesuffix("_at"))
+        longest = max(len(header), *(len(line[index]) for line in cells))
+        given = {"ratio": 1} if name in FREE else {"min_width": min(ID, longest)}
+        table.add_column(header, no_wrap=True, overflow="ellipsis", **given)  # type: ignore[arg-type]  # its own options
+    for line in cells:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def _moment(name: str, value: Any, now: Millis) -> str:
+    if MOMENT(name) and isinstance(value, int):
+        return ago(value, now)
+    return "" if value is None else safe(str(value))
+
+
+def _headline(title: str, told: str, state: TopState) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(safe(title), style="bold")
+    line.append(f"  {told}")
+    if state.typing or state.filter:
+        line.append(f"  filter: {safe(state.filter)}{'_' if state.typing else ''}", style="cyan")
+    if state.paused:
+        line.append("  screen paused", style="magenta")
+    return line
+
+
+def _trouble(rows: Sequence[AgentRow]) -> str:
+    unread = sum(row.state == UNREAD for row in rows)
+    bad = sum(row.state not in {"ok", UNREAD} for row in rows)
+    told = f"{bad} not ok" if bad else "all ok"
+    return f"{told}, {unread} {UNREAD}" if unread else told
+
+
+def _table(
+    columns: Sequence[Sort], width: int, rows: Sequence[AgentRow], state: TopState | None = None
+) -> Table:
+    """Return a table without rows; the column of the order is marked."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    room = min(LONGEST_NAME, max(1, width - _width(columns, rows) - 2))
+    for name in columns:
+        sorts = state is not None and name == state.sort
+        mark = (" ^" if state.reverse else " v") if state is not None and sorts else ""
+        justify = "left" if name in {"agent", "state"} else "right"
+        table.add_column(
+            f"{_header(name)}{mark}",
+            justify=justify,  # type: ignore[arg-type]  # one of both words
+            no_wrap=True,
+            overflow="ellipsis",
+            header_style="underline" if sorts else "",
+            max_width=room if name == "agent" else None,
+        )
+    return table
+
+
+def _header(name: str) -> str:
+    return HEADERS.get(name, name.replace("_", " "))
+
+
+def _cell(name: str, value: Any) -> Text:
+    if isinstance(value, str):
+        return Text(safe(value), style=COLOURS.get(value, "") if name == "state" else "")
+    worries = name in WORRIES and value is not None and value >= WORRIES[name]
+    return Text(_number(name, value), style="yellow" if worries else "")
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if name in {"oldest", "waits"}:
+        return ago(0, round(1000 * value)).removesuffix(" ago")
+    if name == "wal":
+        return f"{value / (1 << 20):.1f}M" if value >= 1 << 20 else f"{value / 1024:.0f}k"
+    return f"{value:.1f}" if name.endswith("_rate") else f"{value}"

@@ -1,0 +1,61 @@
+"""Repeat a command that looks, until an interrupt: ``--watch``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, Final
+
+from onceward.ops.cli.durations import Span, converted
+from onceward.ops.cli.exit_codes import DONE, Usage
+from onceward.ops.cli.options import said
+from onceward.ops.cli.output import has_screen
+
+CLEAR: Final = "\x1b[H\x1b[2J"
+Watch = Annotated[
+    Span | None,
+    said("Print it again every so often, until an interrupt.", converter=converted),
+]
+
+
+def watched(run: Callable[..., int]) -> Callable[..., int]:
+    """Return a command that takes ``--watch`` as well, made of one that prints what it finds."""
+
+    @wraps(run)
+    def again(*args: Any, watch: Span | None = None, **options: Any) -> int:
+        if watch is None:
+            return run(*args, **options)
+        if watch <= 0:
+            msg = "--watch is a span above 0"
+            raise Usage(msg)
+        return repeat(lambda: run(*args, **options), watch)
+
+    del again.__wrapped__
+    option = Parameter("watch", Parameter.KEYWORD_ONLY, default=None, annotation=Watch)
+    shape = signature(run)
+    again.__signature__ = shape.replace(parameters=[*shape.parameters.values(), option])  # type: ignore[attr-defined]
+    again.__annotations__ = {**run.__annotations__, "watch": Watch}
+    return again
+
+
+def repeat(look: Callable[[], int], every: float) -> int:
+    """
+    Look again and again; on a screen each look replaces the last, else an empty line parts them.
+
+    A look that fails ends it with its exit code.
+    """
+    first = True
+    while True:
+        if has_screen():
+            sys.stdout.write(CLEAR)
+        elif not first:
+            sys.stdout.write("\n")
+        first = False
+        code = look()
+        sys.stdout.flush()
+        if code != DONE:
+            return code
+        time.sleep(every)

@@ -1,0 +1,170 @@
+"""``onceward work`` and ``onceward relay``: run an agent's engines in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+from onceward import Agent, Postbox
+from onceward.ops.cli.exit_codes import Usage
+from onceward.ops.cli.listening import Listening
+from onceward.ops.cli.logs import LogFormat, LogLevel, written_to_stderr
+from onceward.ops.cli.measuring import Measuring
+from onceward.ops.cli.options import Quiet
+from onceward.ops.cli.output import note
+from onceward.ops.cli.reloading import run_again_when_changed
+from onceward.ops.cli.serve import once as run_once
+from onceward.ops.cli.serve import serve
+from onceward.ops.cli.target import Answer, Where, agent_file, chosen, existing, refuse_deleted
+from onceward.ops.cli.team import run_team
+
+ANSWER = Answer()
+LISTENING = Listening()
+MEASURING = Measuring()
+WHERE = Where()
+
+
+def work(
+    db: str | None = None,
+    target: str | None = None,
+    /,
+    *,
+    processes: int = 1,
+    workers: int | None = None,
+    reload: Annotated[bool, Quiet] = False,
+    once: Annotated[bool, Quiet] = False,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
+    listening: Listening = LISTENING,
+    measuring: Measuring = MEASURING,
+    answer: Answer = ANSWER,
+) -> int:
+    """
+    Run an agent's handlers on its file until a signal stops them.
+
+    It delivers the agent's messages, too. The file is created if it does not exist. An interrupt
+    or terminate signal stops it gracefully: no new message is begun, running handlers are waited
+    for, other leases are released (exit codes 130, 143). It ends within 16 seconds: after five,
+    coroutines are cancelled, and after five more a transaction that is still open is rolled back.
+    Workers may join and leave at any time; one that is killed leaves nothing behind but leases
+    that expire. With --metrics and several processes each has a port of its own, from the given
+    one upwards.
+
+    Args:
+        db: The agent's file; may be left out: NAME.db in ONCEWARD_HOME, else here.
+        target: Where the agent is declared: module:agent, looked for from the current folder.
+        processes: How many; if one of them fails, the others are stopped, with exit code 1.
+        workers: Threads of each process that run handlers.
+        reload: Begin anew whenever a Python file below the current folder changes.
+        once: Handle what is due now, then end.
+        log_level: Lines of the library's log from this level on go to stderr.
+        log_format: text: a line for people. json: an object a line. An agent that configures
+            structlog decides itself.
+
+    """
+    if db is None:
+        msg = "which agent? write module:agent, as in onceward work app:agent"
+        raise Usage(msg)
+    if processes < 1:
+        msg = "--processes is a number from 1"
+        raise Usage(msg)
+    if reload:
+        return run_again_when_changed(sys.argv[1:])
+    path, target = (Path(db), target) if target else (None, db)
+    agent = load(target)
+    path = path or agent_file(agent.name)
+    options: dict[str, Any] = {} if workers is None else {"workers": workers}
+    if processes > 1 and (listening.listen or listening.ask):
+        msg = "--listen and --ask are for one process: let onceward serve do it, beside the workers"
+        raise Usage(msg)
+    if processes > 1:
+        words = [str(path), target, *(["--once"] if once else [])]
+        words += [] if workers is None else [f"--workers={workers}"]
+        words += [f"--log-level={log_level}", f"--log-format={log_format}"]
+        return run_team([[*words, *measuring.words(index)] for index in range(processes)])
+    refuse_deleted(path)
+    if not path.exists():
+        note(f"creating {path} for agent {agent.name}")
+    ears = [*listening.listeners(), *listening.asking(path)]
+    with (
+        written_to_stderr(log_level, log_format),
+        Postbox(path, agent=agent, start=not once, listeners=ears, **options) as box,
+        measuring.serving([box], [path]),
+    ):
+        listening.tell_left(box)
+        return run_once(box, answer) if once else serve(box, answer)
+
+
+def relay(
+    db: Path | None = None,
+    /,
+    *,
+    once: Annotated[bool, Quiet] = False,
+    listening: Listening = LISTENING,
+    measuring: Measuring = MEASURING,
+    where: Where = WHERE,
+) -> int:
+    """
+    Deliver an agent's messages until a signal stops it, without running handlers.
+
+    For files whose owner only writes: another program, another language, or onceward send. Any
+    number of relays and workers may run on one file. An interrupt or terminate signal stops it
+    gracefully (exit codes 130, 143).
+
+    Args:
+        db: The agent's file; default as for --db.
+        once: Deliver what is due now, then end.
+
+    """
+    path = existing(*chosen([db] if db else [], where))
+    ears = [*listening.listeners(), *listening.asking(path)]
+    with (
+        Postbox(path, start=not once, listeners=ears) as box,
+        measuring.serving([box], [path]),
+    ):
+        listening.tell_left(box)
+        return run_once(box, where) if once else serve(box, where)
+
+
+def load(target: str) -> Agent:
+    """
+    Return the agent that *target* names.
+
+    Raises:
+        Usage: there is none; an error inside the module is not caught.
+
+    """
+    module, _, name = target.partition(":")
+    if not module or not name:
+        msg = f"{target!r} does not say where the agent is: write module:agent"
+        raise Usage(msg)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    found: Any = _imported(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Agent):
+        raise Usage(_without_agent(module, name))
+    return found
+
+
+def _without_agent(module: str, name: str) -> str:
+    """Return what to do about a module that declares no such agent; a folder imports as one."""
+    if getattr(sys.modules[module], "__file__", None) is None:
+        return (
+            f"{module} is a folder, and no module: "
+            f"change to the folder (cd {module}), or write {module}.FILE:{name}"
+        )
+    return f"{module}:{name} is no Agent: declare {name} = Agent(...) in {module}"
+
+
+def _imported(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        msg = f"no module {error.name!r} is found from {Path.cwd()}"
+        raise Usage(msg) from error

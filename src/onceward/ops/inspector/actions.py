@@ -1,0 +1,159 @@
+"""The changes that a reader with ``--write`` may make, each a call of the public library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from onceward import Postbox
+from onceward.message.values import dataclass
+
+MOST: Final = 1000
+"""Dead letters that one action replays or purges."""
+UNCHANGED: Final = "nothing changed: it is so already, or is gone"
+FILTERS: Final = ("reason", "peer", "type", "session", "topic")
+
+Given = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One kind of change."""
+
+    title: str
+    meaning: str
+    """Its effect, as the reader confirms it."""
+    run: Callable[[Postbox, Given], str]
+    """Makes the change and returns the outcome in words."""
+    needs_id: bool = False
+    back: str = ""
+    """Page of the agent that shows the outcome: its own, or its messages."""
+    in_bulk: bool = False
+    destroys: bool = False
+
+
+def _pause(box: Postbox, _: Given) -> str:
+    box.pause()
+    return "paused: nothing is sent or handled from this file until it is resumed"
+
+
+def _resume(box: Postbox, _: Given) -> str:
+    box.resume()
+    return "resumed"
+
+
+def _reset(box: Postbox, given: Given) -> str:
+    box.peers.reset(given["id"])
+    return f"the breaker of {given['id']} is closed: it is tried again at once"
+
+
+def _cancel(box: Postbox, given: Given) -> str:
+    done = box.cancel(given["id"])
+    return "cancelled" if done else "not cancelled: it has left already, or had ended"
+
+
+def _replay(box: Postbox, given: Given) -> str:
+    return f"message {box.dead_letters.replay(given['id'])} waits to be sent or handled again"
+
+
+def _discard(box: Postbox, given: Given) -> str:
+    return "purged" if box.dead_letters.discard(given["id"]) else "it was gone already"
+
+
+def _replay_all(box: Postbox, given: Given) -> str:
+    found = box.dead_letters.replay_all(limit=MOST, **_which(given))
+    failed = f", {len(found.failed)} could not be" if found.failed else ""
+    return f"{len(found.done)} dead letters replayed{failed}"
+
+
+def _purge(box: Postbox, given: Given) -> str:
+    return f"{len(box.dead_letters.discard_all(limit=MOST, **_which(given)))} dead letters purged"
+
+
+def _pause_queue(box: Postbox, given: Given) -> str:
+    box.queues.pause(given["id"])
+    return f"session {given['id']} is paused: an open run goes on, no further one begins"
+
+
+def _resume_queue(box: Postbox, given: Given) -> str:
+    box.queues.resume(given["id"])
+    return f"session {given['id']} is resumed"
+
+
+def _pause_schedule(box: Postbox, given: Given) -> str:
+    done = box.schedules.pause(given["id"])
+    return "paused: nothing is sent at its dates" if done else UNCHANGED
+
+
+def _resume_schedule(box: Postbox, given: Given) -> str:
+    return "resumed" if box.schedules.resume(given["id"]) else UNCHANGED
+
+
+def _abort(box: Postbox, given: Given) -> str:
+    done = box.runs.abort(given["id"], "aborted in the inspector")
+    return "aborted" if done else "not aborted: it was not open"
+
+
+def _which(given: Given) -> Any:
+    return {name: given[name] for name in FILTERS if given.get(name)}
+
+
+ACTIONS: Final = {
+    "pause": Action("Pause the agent", "Every process stops to send and to handle.", _pause),
+    "resume": Action("Resume the agent", "Every process goes on.", _resume),
+    "reset": Action(
+        "Reset a breaker", "The peer is tried again at once.", _reset, needs_id=True
+    ),
+    "cancel": Action(
+        "Cancel a message", "It is not sent any more, if it has not left.", _cancel,
+        needs_id=True, back="message", destroys=True,
+    ),
+    "replay": Action(
+        "Replay a dead letter", "It is sent, or handled, again under its own id.", _replay,
+        needs_id=True, back="message",
+    ),
+    "discard": Action(
+        "Purge a dead letter", "It is deleted and cannot be replayed.", _discard,
+        needs_id=True, back="dead", destroys=True,
+    ),
+    "replay-all": Action(
+        "Replay dead letters", f"The oldest that match, at most {MOST:,}, go again.", _replay_all,
+        back="dead", in_bulk=True,
+    ),
+    "purge": Action(
+        "Purge dead letters", f"The oldest that match, at most {MOST:,}, are deleted.", _purge,
+        back="dead", in_bulk=True, destroys=True,
+    ),
+    "pause-queue": Action(
+        "Pause a session", "An open run goes on; no further one begins.", _pause_queue,
+        needs_id=True,
+    ),
+    "resume-queue": Action(
+        "Resume a session", "Its next run may begin.", _resume_queue, needs_id=True
+    ),
+    "pause-schedule": Action(
+        "Pause a schedule", "Nothing is sent at its dates.", _pause_schedule, needs_id=True
+    ),
+    "resume-schedule": Action(
+        "Resume a schedule", "It goes on with its next date; those of the pause are passed over.",
+        _resume_schedule, needs_id=True,
+    ),
+    "abort": Action(
+        "Abort a run", "What its call writes from now on is not kept.", _abort,
+        needs_id=True, destroys=True,
+    ),
+}  # fmt: skip
+"""By the word in their address."""
+
+
+def perform(path: Path, action: Action, given: Given) -> str:
+    """
+    Make a change and return its outcome in words.
+
+    Raises:
+        OncewardError: nothing was changed, or as the error says.
+
+    """
+    with Postbox(path, start=False) as box:
+        return action.run(box, given)

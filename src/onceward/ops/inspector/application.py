@@ -1,0 +1,178 @@
+"""Make the web application of the inspector."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from onceward.errors import InvalidArgument, OncewardError, StoreUnusable
+from onceward.hooks import AuditLog
+from onceward.message.clock import Clock
+from onceward.message.redaction import Redaction
+from onceward.ops.inspector.guard import LOOPBACK, Guard
+from onceward.ops.inspector.pages import (
+    act,
+    agent,
+    conversation,
+    dead,
+    home,
+    live,
+    message,
+    messages,
+    report,
+    search,
+)
+from onceward.ops.inspector.refresher import Refresher
+from onceward.ops.inspector.site import HERE, THEME_COOKIE, THEMES, Site, site_of
+from onceward.ops.inspector.targets import Targets
+
+YEAR: Final = 31_536_000
+
+
+def app(
+    targets: Iterable[str | os.PathLike[str]],
+    *,
+    write: bool = False,
+    token: str | None = None,
+    redact: Iterable[str] = (),
+    hosts: Iterable[str] = (),
+    audit: str | os.PathLike[str] | None = None,
+    report_at: str | os.PathLike[str] | None = None,
+    metrics: ASGIApp | None = None,
+    clock: Clock | None = None,
+) -> Starlette:
+    """
+    Return the inspector of agents' files as an ASGI application.
+
+    *targets* are homes and files. Nothing is changed unless *write* is true; then each
+    action is written to the file *audit*. With a *token* each reader must give it once,
+    as ``?token=`` or as a bearer. It answers to loopback names and to *hosts*. *redact*
+    are regular expressions of what is hidden; *report_at* is where a fleet's report is;
+    *metrics* answers at ``/metrics``.
+
+    Raises:
+        InvalidArgument: there is no target, actions without an audit file, or a pattern is none.
+
+    """
+    places = [Path(place) for place in targets]
+    if not places:
+        msg = "which files? Name a home or agents' files"
+        raise InvalidArgument(msg)
+    if write and audit is None:
+        msg = "write=True needs audit=FILE: each action is written there"
+        raise InvalidArgument(msg)
+    found = Targets(places)
+    site = Site(
+        found,
+        Refresher(found, clock=clock),
+        redaction=Redaction(redact),
+        audit=AuditLog(audit) if write and audit is not None else None,
+        report=None if report_at is None else Path(report_at),
+    )
+    guard = Middleware(Guard, hosts={*LOOPBACK, *hosts}, token=token)
+    made = Starlette(
+        routes=_routes(metrics),
+        middleware=[guard],
+        lifespan=partial(_running, site),
+        exception_handlers={HTTPException: _refused, OncewardError: _failed},
+    )
+    made.state.site, made.state.streams = site, live.Streams()
+    return made
+
+
+def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
+    one = "/agents/{key}"
+    more = [] if metrics is None else [Route("/metrics", _Answers(metrics))]
+    return [
+        *more,
+        Route("/", home.home),
+        Route("/rates.json", home.rates),
+        Route(one, agent.agent),
+        Route(f"{one}/rates.json", agent.rates),
+        Route(f"{one}/messages", messages.messages),
+        Route(f"{one}/messages/{{id:path}}", message.journey_page),
+        Route(f"{one}/frames/{{box}}/{{seq:int}}", messages.body),
+        Route(f"{one}/conversations/{{id:path}}", conversation.conversation),
+        Route(f"{one}/act/{{verb}}", act.confirm, methods=["GET"]),
+        Route(f"{one}/act/{{verb}}", act.act, methods=["POST"]),
+        Route("/dead", dead.dead),
+        Route("/search", search.search),
+        Route("/report", report.report),
+        Route("/report/content", report.content),
+        Route("/events", live.events),
+        Route("/theme", theme),
+        Route("/live", alive),
+        Route("/ready", ready),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+
+
+class _Answers:
+    """An application that a route takes as it is; a function would be called with a request."""
+
+    def __init__(self, made: ASGIApp) -> None:
+        self._made = made
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        await self._made(scope, receive, send)
+
+
+@asynccontextmanager
+async def _running(site: Site, made: Starlette) -> AsyncIterator[None]:
+    site.refresher.start()
+    try:
+        yield
+    finally:
+        made.state.streams.stopped = True
+        site.refresher.stop()
+
+
+def theme(request: Request) -> Response:
+    """Remember the colours that the reader chose, and go back."""
+    chosen = request.query_params.get("to", "")
+    back = request.query_params.get("back", "/")
+    own = back.startswith("/") and not back.startswith(("//", "/\\"))
+    answer = RedirectResponse(back if own else "/", 303)
+    if chosen in THEMES:
+        answer.set_cookie(THEME_COOKIE, chosen, max_age=YEAR, samesite="strict")
+    return answer
+
+
+def alive(_: Request) -> Response:
+    """Say that the program runs."""
+    return PlainTextResponse("alive")
+
+
+def ready(request: Request) -> Response:
+    """Say whether every file has been looked at."""
+    refresher = site_of(request).refresher
+    if refresher.version or not refresher.targets.files():
+        return PlainTextResponse("ready")
+    return PlainTextResponse("files are being read", 503)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 400
+    text = error.detail if isinstance(error, HTTPException) else str(error)
+    return site_of(request).html(request, "error.html", status=status, title=status, text=text)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    unusable = isinstance(error, StoreUnusable)
+    status = 404 if unusable else 400 if isinstance(error, InvalidArgument) else 503
+    title = "This file cannot be read"
+    return site_of(request).html(request, "error.html", status=status, title=title, text=str(error))

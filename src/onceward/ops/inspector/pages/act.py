@@ -1,0 +1,130 @@
+"""Confirm an action, then do it, and write both down."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from onceward.errors import OncewardError
+from onceward.message.clock import iso
+from onceward.message.topics import WILD
+from onceward.ops.inspector.actions import ACTIONS, FILTERS, MOST, Action, Given, perform
+from onceward.ops.inspector.guard import FORM, form_mark, form_token, is_own_form
+from onceward.ops.inspector.queries.listing import Conditions, listing
+from onceward.ops.inspector.reading import opened
+from onceward.ops.inspector.site import NOT_FOUND, Site, address, site_of
+
+LARGEST: Final = 16_384
+"""Bytes of the largest form."""
+FORBIDDEN: Final = 403
+NAMES: Final = ("id", *FILTERS)
+
+
+def confirm(request: Request) -> Response:
+    """Answer with the question whether an action is meant."""
+    site, action = _allowed(request)
+    key = request.path_params["key"]
+    given = _given(action, dict(request.query_params))
+    mark = form_mark(request)
+    answer = site.html(
+        request,
+        "confirm.html",
+        key=key,
+        action=action,
+        given=given,
+        matching=_matching(site, key, given) if action.in_bulk else None,
+        back=_back(key, action, given),
+        form=form_token(site.secret, mark),
+    )
+    answer.set_cookie(FORM, mark, httponly=True, samesite="strict")
+    return answer
+
+
+async def act(request: Request) -> Response:
+    """Do what was confirmed, and go back to the page that shows its outcome."""
+    site, action = _allowed(request)
+    sent = await _sent(request)
+    if not is_own_form(request, site.secret, sent.get("form", "")):
+        raise HTTPException(FORBIDDEN, "this form is not from a page of ours: confirm it again")
+    given = _given(action, sent)
+    told = await run_in_threadpool(_done, site, request, action, given)
+    key = request.path_params["key"]
+    where = _back(key, action, given)
+    sign = "&" if "?" in where else "?"
+    return RedirectResponse(f"{where}{sign}notice={site.notice(told)}", 303)
+
+
+def _done(site: Site, request: Request, action: Action, given: Given) -> str:
+    key = request.path_params["key"]
+    _audit(site, request, given, "asked")
+    try:
+        told = perform(site.path(key), action, given)
+    except OncewardError as error:
+        told = f"not done: {error}"
+    _audit(site, request, given, told)
+    site.refresher.refresh()
+    return f"{action.title}: {told}"
+
+
+def _audit(site: Site, request: Request, given: Given, outcome: str) -> None:
+    known = site.snapshot(request.path_params["key"])
+    entry: dict[str, Any] = {
+        "op": f"inspect.{request.path_params['verb']}",
+        "ts": iso(site.now()),
+        "agent_id": known.name if known else request.path_params["key"],
+        "by": request.client.host if request.client else "",
+        **given,
+        "outcome": outcome,
+    }
+    assert site.audit is not None  # noqa: S101 - or the action had been refused
+    site.audit.write([entry])
+
+
+def _allowed(request: Request) -> tuple[Site, Action]:
+    site = site_of(request)
+    action = ACTIONS.get(request.path_params["verb"])
+    if action is None:
+        raise HTTPException(NOT_FOUND, "there is no such action")
+    if not site.write:
+        raise HTTPException(FORBIDDEN, "these pages only read: start with --write to change things")
+    return site, action
+
+
+def _given(action: Action, sent: dict[str, str]) -> Given:
+    names = ("id",) if action.needs_id else FILTERS if action.in_bulk else ()
+    found = {name: sent[name] for name in names if sent.get(name)}
+    if action.needs_id and "id" not in found:
+        raise HTTPException(NOT_FOUND, "the address does not say of what")
+    if WILD & set(found.get("topic", "")):
+        raise HTTPException(NOT_FOUND, "a topic here is no pattern: name one topic")
+    return found
+
+
+async def _sent(request: Request) -> dict[str, str]:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST:
+            raise HTTPException(413, "this form is too large")
+    return dict(parse_qsl(body.decode("utf-8", "replace")))
+
+
+def _matching(site: Site, key: str, given: Given) -> str:
+    """Return how many dead letters an action is about, in words."""
+    named = {("state" if name == "reason" else name): value for name, value in given.items()}
+    with opened(site.path(key)) as reader:
+        found = listing(reader, "dead", Conditions(**named), rows=MOST)
+    return f"{len(found.messages):,}{'' if found.next is None else ' or more'}"
+
+
+def _back(key: str, action: Action, given: Given) -> str:
+    if action.back == "message":
+        return address(key, "messages", given["id"])
+    if action.back == "dead":
+        return address(key, "messages", box="dead")
+    return address(key)

@@ -1,0 +1,76 @@
+"""A conversation as a sequence diagram between agents."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onceward.errors import OncewardError
+from onceward.ops.inspector.queries.conversation import Part, part
+from onceward.ops.inspector.queries.message import message
+from onceward.ops.inspector.reading import opened
+from onceward.ops.inspector.sequence import diagram, exchanges
+from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
+
+FILES: Final = 20
+"""Most files that one page reads."""
+BUDGET: Final = 0.1
+"""Seconds after which no further file is read."""
+SHOWN: Final = 150
+
+
+def conversation(request: Request) -> Response:
+    """Answer with the page of the conversation that a message belongs to."""
+    site = site_of(request)
+    key, message_id = request.path_params["key"], request.path_params["id"]
+    with opened(site.path(key)) as reader:
+        one = message(reader, message_id).any
+        root = (one.correlation_id if one else None) or message_id
+        here = part(reader, root)
+    if one is None and not here.all:
+        raise HTTPException(NOT_FOUND, f"message {message_id} is not stored in this file")
+    names = {name for each in here.all for name in (each.sender, each.recipient)}
+    parts, unread = gather(site, root, sorted(names))
+    found = exchanges([here, *parts])
+    return site.html(
+        request,
+        "conversation.html",
+        key=key,
+        keys=[each for name in names if (each := site.key_of(name))],
+        id=message_id,
+        root=root,
+        messages=found[:SHOWN],
+        more=len(found) > SHOWN,
+        drawn=diagram(found[:SHOWN]),
+        unread=unread,
+    )
+
+
+def gather(site: Site, root: str, names: Iterable[str]) -> tuple[list[Part], list[str]]:
+    """Return what the agents' files have of a conversation, and which agents were not read."""
+    until = time.monotonic() + BUDGET
+    left, seen = deque(names), set[str]()
+    parts, unread = list[Part](), list[str]()
+    while left:
+        name = left.popleft()
+        if name in seen:
+            continue
+        seen.add(name)
+        key = site.key_of(name)
+        if key is None or len(parts) >= FILES or time.monotonic() > until:
+            unread.append(name)
+            continue
+        try:
+            with opened(site.path(key)) as reader:
+                parts.append(part(reader, root))
+        except OncewardError:
+            unread.append(name)
+            continue
+        left.extend(other for each in parts[-1].all for other in (each.sender, each.recipient))
+    return parts, unread

@@ -1,0 +1,141 @@
+"""The first page: all agents with their backlog, their trouble and their rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from onceward.message.values import dataclass
+from onceward.ops.inspector.queries.rates import Rates
+from onceward.ops.inspector.refresher import Snapshot
+from onceward.ops.inspector.site import site_of
+
+ROWS: Final = 100
+DIGITS: Final = 9
+SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
+    "agent": lambda each: each.name.lower(),
+    "out": lambda each: -(each.overview.outgoing if each.overview else -1),
+    "in": lambda each: -(each.overview.incoming if each.overview else -1),
+    "oldest": lambda each: (each.overview and each.overview.oldest_at) or 1 << 62,
+    "failing": lambda each: -(each.overview.failing_lanes if each.overview else -1),
+    "dead": lambda each: -(each.overview.dead_letters if each.overview else -1),
+    "rate": lambda each: -(each.overview.rates.total() if each.overview else -1),
+    "wal": lambda each: -each.wal_bytes,
+}
+"""Keys by column; the largest figure stands first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums over all agents."""
+
+    agents: int
+    outgoing: int
+    incoming: int
+    oldest_at: int | None
+    failing: int
+    breakers: int
+    dead: int
+    problems: int
+
+
+def trouble(each: Snapshot) -> list[str]:
+    """Return what is wrong with an agent, in words."""
+    if each.overview is None:
+        return ["unreadable"]
+    found = each.overview
+    words = {
+        "paused": found.paused_at is not None,
+        "failing": bool(found.failing_lanes),
+        "breaker open": bool(found.open_breakers),
+        "dead letters": bool(found.dead),
+        "schedule failing": bool(found.unsent),
+    }
+    return [word for word, holds in words.items() if holds]
+
+
+def home(request: Request) -> Response:
+    """Answer with the page of all agents."""
+    site = site_of(request)
+    asked = request.query_params
+    found = [*site.refresher.snapshots.values()]
+    sort = asked.get("sort", "")
+    sort = sort if sort in SORTS else "agent"
+    chosen = sorted(
+        (each for each in found if _fits(each, asked.get("q", ""), asked.get("show", ""))),
+        key=lambda each: (SORTS[sort](each), each.name),
+    )
+    first = number(asked.get("first", ""))
+    return site.html(
+        request,
+        "home.html",
+        totals=_totals(found),
+        rows=chosen[first : first + ROWS],
+        matching=len(chosen),
+        first=first,
+        size=ROWS,
+        sort=sort,
+        q=asked.get("q", ""),
+        show=asked.get("show", ""),
+        trouble=trouble,
+        looked_at=site.refresher.looked_at,
+        files=len(site.targets.files()),
+        rates=together([each.overview.rates for each in found if each.overview]),
+    )
+
+
+def _fits(each: Snapshot, text: str, show: str) -> bool:
+    return text.lower() in each.name.lower() and (show != "trouble" or bool(trouble(each)))
+
+
+def number(text: str) -> int:
+    """Return a number that an address gives, 0 where it gives none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS else 0
+
+
+def _totals(found: list[Snapshot]) -> Totals:
+    known = [each.overview for each in found if each.overview]
+    return Totals(
+        agents=len(found),
+        outgoing=sum(each.outgoing for each in known),
+        incoming=sum(each.incoming for each in known),
+        oldest_at=min((each.oldest_at for each in known if each.oldest_at), default=None),
+        failing=sum(each.failing_lanes for each in known),
+        breakers=sum(each.open_breakers for each in known),
+        dead=sum(each.dead_letters for each in known),
+        problems=len(found) - len(known),
+    )
+
+
+def together(found: list[Rates]) -> Rates | None:
+    """Return the sums of rates; those that end earlier are moved by as many spans."""
+    if not found:
+        return None
+    until, span = max(each.until for each in found), found[0].span
+    count = len(found[0].sent)
+    sums = {name: [0] * count for name in ("sent", "received", "handled")}
+    for each in found:
+        behind = (until - each.until) // span
+        for name, total in sums.items():
+            for at, number in enumerate(getattr(each, name)[behind:]):
+                total[at] += number
+    return Rates(until, span, *(tuple(sums[name]) for name in ("sent", "received", "handled")))
+
+
+def rates(request: Request) -> Response:
+    """Answer with the rates of all agents together, for the chart."""
+    found = site_of(request).refresher.snapshots.values()
+    return JSONResponse(chart(together([each.overview.rates for each in found if each.overview])))
+
+
+def chart(found: Rates | None) -> dict[str, Any]:
+    """Return rates as the chart draws them: seconds, and a list for each series."""
+    if found is None:
+        return {"times": [], "series": []}
+    count = len(found.sent)
+    times = [(found.until - (count - at) * found.span) // 1000 for at in range(count)]
+    series = [found.sent, found.received, found.handled]
+    return {"times": times, "span": found.span // 1000, "series": series}

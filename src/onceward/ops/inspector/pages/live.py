@@ -1,0 +1,72 @@
+"""Tell open pages which agents have changed, by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from onceward.ops.inspector.refresher import INTERVAL
+from onceward.ops.inspector.site import Site, site_of
+
+POLL: Final = 0.25
+"""Seconds between two looks at the version of the snapshots."""
+QUIET: Final = 60
+"""Looks without a change after which a comment keeps the connection open."""
+MOST: Final = 64
+"""Open streams; a page beyond them is refreshed by hand."""
+SOME: Final = 4
+"""Files of one page that are looked at more often, if looking at all takes long."""
+LOOKS: Final = 4
+"""Looks at the version for each look at those files."""
+NAMED: Final = 100
+"""Agents that one event names; beyond them it says that all may have changed."""
+
+
+class Streams:
+    """The open streams of a program."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.stopped = False
+
+    async def events(self, site: Site, keys: list[str]) -> AsyncIterator[str]:
+        """Yield an event for each change, until the program stops or the page is gone."""
+        self.open += 1
+        try:
+            version = site.refresher.version
+            yield "retry: 2000\n\n"
+            quiet = 0
+            while not self.stopped:
+                await asyncio.sleep(POLL)
+                if site.refresher.pause > INTERVAL and quiet % LOOKS == LOOKS - 1:
+                    await run_in_threadpool(site.refresher.refresh_some, keys)
+                version, changed = site.refresher.changed_since(version)
+                quiet = 0 if changed is None or changed else quiet + 1
+                if quiet == 0:
+                    some = changed is not None and len(changed) <= NAMED
+                    yield _event(sorted(changed or ()) if some else None)
+                elif quiet % QUIET == 0:
+                    yield ": still here\n\n"
+        finally:
+            self.open -= 1
+
+
+def _event(keys: list[str] | None) -> str:
+    return f"event: changed\ndata: {json.dumps(keys)}\n\n"
+
+
+async def events(request: Request) -> Response:
+    """Answer with a stream of events."""
+    streams: Streams = request.app.state.streams
+    if streams.open >= MOST:
+        return PlainTextResponse("too many pages are open", 503)
+    headers = {"x-accel-buffering": "no"}
+    keys = request.query_params.getlist("key")[:SOME]
+    found = streams.events(site_of(request), keys)
+    return StreamingResponse(found, media_type="text/event-stream", headers=headers)

@@ -1,0 +1,91 @@
+"""Search all agents for an agent's name, the beginning of an id, or a text in bodies."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onceward.errors import OncewardError
+from onceward.message.values import dataclass
+from onceward.ops.inspector.pages.home import number
+from onceward.ops.inspector.pages.messages import shows
+from onceward.ops.inspector.queries.listing import Conditions, ListedMessage, listing
+from onceward.ops.inspector.queries.message import LARGE, ids
+from onceward.ops.inspector.reading import Reader, opened
+from onceward.ops.inspector.refresher import Snapshot
+from onceward.ops.inspector.site import Site, site_of
+
+BUDGET: Final = 0.1
+"""Seconds after which a page ends; the next one goes on with the next file."""
+AGENTS: Final = 20
+PER_FILE: Final = 10
+PER_BOX: Final = 0.03
+"""Seconds of one box of one file."""
+ID: Final = re.compile(r"[0-9A-Za-z._:-]{4,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One message that was found."""
+
+    key: str
+    agent: str
+    box: str
+    id: str
+    message: ListedMessage | None
+    """Its row, where it was found by its body."""
+
+
+def search(request: Request) -> Response:
+    """Answer with what was found in some files, and with where to go on."""
+    site = site_of(request)
+    asked = request.query_params
+    text, first = asked.get("q", "").strip(), asked.get("first", "")
+    files = sorted(site.refresher.snapshots.values(), key=lambda each: each.key)
+    position = number(first)
+    names = [each for each in files if text.lower() in each.name.lower()] if text else []
+    hits, position = _hits(site, text, files, position) if text else ([], len(files))
+    return site.html(
+        request,
+        "search.html",
+        q=text,
+        names=names[:AGENTS] if position and not first else [],
+        hits=hits,
+        first=bool(first),
+        next=position if position < len(files) else None,
+        files=len(files),
+        large=LARGE,
+    )
+
+
+def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[list[Hit], int]:
+    until = time.monotonic() + BUDGET
+    found: list[Hit] = []
+    while position < len(files) and (not found or time.monotonic() < until):
+        each = files[position]
+        try:
+            with opened(each.path) as reader:
+                found += _in_file(site, reader, each, text)
+        except OncewardError:
+            pass  # the page of the agent tells why
+        position += 1
+        if time.monotonic() > until:
+            break
+    return found, position
+
+
+def _in_file(site: Site, reader: Reader, each: Snapshot, text: str) -> list[Hit]:
+    """Return the messages of one file whose id begins with a text, or whose body holds it."""
+    by_id = ids(reader, text, PER_FILE) if ID.fullmatch(text) else []
+    hits = [Hit(each.key, each.name, box, message_id, None) for message_id, box in by_id]
+    if hits:
+        return hits
+    wanted, visible = Conditions(text=text), shows(site, text)
+    for box in ("outbox", "inbox", "dead"):
+        found = listing(reader, box, wanted, rows=PER_FILE, budget=PER_BOX, visible=visible)
+        hits += [Hit(each.key, each.name, box, row.id, row) for row in found.messages]
+    return hits

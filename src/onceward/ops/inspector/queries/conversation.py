@@ -1,0 +1,100 @@
+"""Ask one file for the messages of a conversation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.message.clock import Millis
+from onceward.message.values import dataclass
+from onceward.ops.inspector.queries.message import SENDERS
+from onceward.ops.inspector.reading import NEVER, Reader
+
+MOST: Final = 200
+"""Messages of one file that a page shows."""
+RECENT: Final = 2_000
+"""Dead letters among which a conversation is sought: no index knows theirs."""
+
+CAUSE: Final = """
+CASE WHEN octet_length(frame) <= 65536 AND json_valid(frame)
+     THEN coalesce(json_extract(frame, '$.inreplyto'), json_extract(frame, '$.causationid')) END
+"""
+# What begins a conversation has no cause, and its frame may be large: it is not looked at.
+FIRST_CAUSE: Final = f"CASE WHEN correlation_id IS NOT NULL THEN {CAUSE} END"
+COLUMNS: Final = "id, sender, recipient, session, type, state"
+OWN: Final = f"""
+SELECT {COLUMNS}, created_at, ended_at, {FIRST_CAUSE}, correlation_id, reason
+  FROM onceward_outbox
+ WHERE id = :root
+"""
+SENT: Final = f"""
+SELECT {COLUMNS}, created_at, ended_at, {CAUSE}, correlation_id, reason
+  FROM onceward_outbox
+ WHERE correlation_id = :root
+ ORDER BY seq LIMIT {MOST}
+"""
+RECEIVED: Final = f"""
+SELECT {COLUMNS}, received_at, ended_at, {CAUSE}, correlation_id, reason
+  FROM onceward_inbox
+ WHERE correlation_id = :root
+ ORDER BY seq LIMIT {MOST}
+"""
+FIRST: Final = f"""{SENDERS}
+SELECT {", ".join(f"b.{name}" for name in COLUMNS.split(", "))}, b.received_at, b.ended_at,
+       {CAUSE.replace("frame", "b.frame")}, b.correlation_id, b.reason
+  FROM senders AS s CROSS JOIN onceward_inbox AS b ON b.sender = s.name AND b.id = :root
+"""
+DEAD: Final = f"""
+SELECT id, sender, recipient, session, type, 'dead', created_at, dead_at, {CAUSE}, correlation_id,
+       reason
+  FROM onceward_dead_letters
+ WHERE seq IN (SELECT seq
+                 FROM (SELECT seq, id, correlation_id FROM onceward_dead_letters
+                        WHERE seq <= :newest ORDER BY seq DESC LIMIT {RECENT})
+                WHERE correlation_id = :root OR id = :root
+                LIMIT {MOST})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One message of a conversation as one file has it."""
+
+    id: str
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    state: str
+    at: Millis
+    ended_at: Millis | None
+    cause: str | None
+    """Id of the message that it answers, or in whose handler it was sent."""
+    root: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages of a conversation that one file has."""
+
+    sent: tuple[Spoken, ...]
+    received: tuple[Spoken, ...]
+    dead: tuple[Spoken, ...]
+
+    @property
+    def all(self) -> tuple[Spoken, ...]:
+        """Every message that the file has, as often as it has it."""
+        return (*self.sent, *self.received, *self.dead)
+
+
+def part(reader: Reader, root: str) -> Part:
+    """Return what a file has of the conversation that began with the message *root*."""
+    named = {"root": root}
+    sent = [*reader.rows(OWN, named), *reader.rows(SENT, named)]
+    received = [*reader.rows(FIRST, named), *reader.rows(RECEIVED, named)]
+    dead = reader.rows(DEAD, named | {"newest": NEVER})
+    return Part(
+        tuple(Spoken(*row) for row in dict.fromkeys(sent)),
+        tuple(Spoken(*row) for row in dict.fromkeys(received)),
+        tuple(Spoken(*row) for row in dead),
+    )

@@ -1,0 +1,161 @@
+"""Keep a snapshot of every file, taken anew by threads of its own when the file has changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Final
+
+from onceward.message.clock import Clock, Millis, SystemClock
+from onceward.message.log import log
+from onceward.message.values import dataclass
+from onceward.ops.inspector.queries.overview import Overview, overview
+from onceward.ops.inspector.reading import opened
+from onceward.ops.inspector.targets import Targets
+
+INTERVAL: Final = 1.0
+"""Seconds between two looks at the files."""
+THREADS: Final = 2
+LAZY: Final = 4
+"""A look that took a while is followed by a pause of so many times its length."""
+OLDEST: Final = 300_000
+"""Milliseconds after which a snapshot is taken anew though its file is the same: leases end."""
+STEPS: Final = 64
+"""Changes whose agents are remembered, for readers that were away."""
+
+Mark = tuple[tuple[int, int] | None, tuple[int, int] | None]
+"""Size and modification time of a file and of its WAL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One file as it was at one moment, or why it could not be read."""
+
+    key: str
+    path: Path
+    taken_at: Millis
+    mark: Mark
+    overview: Overview | None
+    problem: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.mark[0][0] if self.mark[0] else 0
+
+    @property
+    def wal_bytes(self) -> int:
+        """Bytes of its WAL."""
+        return self.mark[1][0] if self.mark[1] else 0
+
+    @property
+    def name(self) -> str:
+        """The agent's name, or the file's where it cannot be read."""
+        return self.overview.agent if self.overview else self.path.name
+
+
+class Refresher:
+    """Threads that take the snapshots; pages read them without touching a file."""
+
+    def __init__(self, targets: Targets, *, clock: Clock | None = None) -> None:
+        self.targets = targets
+        self.clock = clock or SystemClock()
+        self.snapshots: dict[str, Snapshot] = {}
+        self.version = 0
+        """Grows with every change of a snapshot."""
+        self.pause = INTERVAL
+        """Seconds until the next look; longer where many files change all the time."""
+        self.looked_at: Millis | None = None
+        """When the last look at all files began: no snapshot is older than its file was then."""
+        self._changed: list[tuple[int, frozenset[str]]] = []
+        self._lock, self._stop = Lock(), Event()
+        self._pool = ThreadPoolExecutor(THREADS, "onceward-inspector")
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Look at the files from now on."""
+        self._thread = Thread(target=self._run, name="onceward-inspector-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self.refresh()
+            except Exception as error:  # noqa: BLE001 - the next look may succeed
+                log.failure("warning", "files not looked at", error)
+            self.pause = max(INTERVAL, LAZY * (time.monotonic() - began))
+            self._stop.wait(self.pause)
+
+    def refresh(self) -> None:
+        """Take the snapshots whose files have changed, and drop those of files that are gone."""
+        files, began_at = self.targets.files(), self.clock.now()
+        self._renew(files)
+        self.looked_at = began_at
+        if gone := [key for key in self.snapshots if key not in files]:
+            self._keep(dict.fromkeys(gone))
+
+    def refresh_some(self, keys: Iterable[str]) -> None:
+        """Do so for some files only, of which a page is open."""
+        known = [each for key in keys if (each := self.snapshots.get(key))]
+        self._renew({each.key: each.path for each in known if each.path.exists()})
+
+    def _renew(self, files: dict[str, Path]) -> None:
+        now = self.clock.now()
+        stale = [key for key, path in files.items() if self._is_stale(key, path, now)]
+        taken = self._pool.map(lambda key: self._take(key, files[key]), stale)
+        for at in range(0, len(stale), STEPS):
+            self._keep({key: next(taken) for key in stale[at : at + STEPS]})
+
+    def _is_stale(self, key: str, path: Path, now: Millis) -> bool:
+        known = self.snapshots.get(key)
+        return known is None or known.mark != mark(path) or now - known.taken_at > OLDEST
+
+    def _take(self, key: str, path: Path) -> Snapshot:
+        before, now = mark(path), self.clock.now()
+        try:
+            with opened(path) as reader:
+                return Snapshot(key, path, now, before, overview(reader, now))
+        except Exception as error:  # noqa: BLE001 - other files are still to be read
+            return Snapshot(key, path, now, before, None, str(error))
+
+    def _keep(self, found: dict[str, Snapshot | None]) -> None:
+        with self._lock:
+            kept = self.snapshots | found
+            self.snapshots = {key: each for key, each in kept.items() if each is not None}
+            self.version += 1
+            self._changed = [*self._changed[1 - STEPS :], (self.version, frozenset(found))]
+
+    def changed_since(self, version: int) -> tuple[int, frozenset[str] | None]:
+        """Return the present version, and the keys that changed since; None where all may have."""
+        with self._lock:
+            if version == self.version:
+                return version, frozenset()
+            known = [keys for at, keys in self._changed if at > version]
+            complete = 0 <= self.version - version <= len(self._changed)
+            return self.version, frozenset[str]().union(*known) if complete else None
+
+
+def mark(path: Path) -> Mark:
+    """Return what changes with every commit into a file: sizes and times of it and its WAL."""
+    wal = _stat(Path(f"{path}-wal"))
+    return _stat(path), wal if wal and wal[0] else None  # an empty one is made by looking
+
+
+def _stat(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a thousand files a second
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns

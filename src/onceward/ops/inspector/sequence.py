@@ -1,0 +1,136 @@
+"""Lay out a conversation as a sequence diagram: agents side by side, time downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Final
+
+from onceward.message.causality import after_causes
+from onceward.message.clock import Millis
+from onceward.message.values import dataclass
+from onceward.ops.inspector.queries.conversation import Part, Spoken
+
+LEFT: Final = 96
+"""Pixels for the times at the left."""
+COLUMN: Final = 190
+ROW: Final = 38
+HEAD: Final = 44
+LABEL: Final = 24
+"""Characters of a label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One message of a conversation, as its files together tell it."""
+
+    id: str
+    sender: str
+    recipient: str
+    type: str
+    session: str
+    sent_at: Millis | None
+    received_at: Millis | None
+    state: str
+    cause: str | None
+    reason: str | None
+
+    @property
+    def at(self) -> Millis:
+        """When it is first known of."""
+        found = self.sent_at if self.sent_at is not None else self.received_at
+        return 0 if found is None else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """One message in the diagram."""
+
+    exchange: Exchange
+    y: int
+    x1: int
+    x2: int
+    label: str
+    tone: str
+
+    @property
+    def to_itself(self) -> bool:
+        """Whether the agent sent it to itself."""
+        return self.x1 == self.x2
+
+    @property
+    def head(self) -> int:
+        """Where the tip of the arrow begins."""
+        return self.x2 - 8 if self.x2 > self.x1 else self.x2 + 8
+
+    @property
+    def middle(self) -> int:
+        """Where the label stands."""
+        return self.x1 + 14 if self.to_itself else (self.x1 + self.x2) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Diagram:
+    """A sequence diagram, in pixels."""
+
+    width: int
+    height: int
+    agents: tuple[tuple[str, int], ...]
+    """Names, each with the x of its line."""
+    arrows: tuple[Arrow, ...]
+
+
+TONES: Final = {
+    "acked": "good", "processed": "good", "failed": "bad", "dead": "bad", "expired": "bad",
+    "dropped": "bad", "cancelled": "bad",
+}  # fmt: skip
+
+
+def exchanges(parts: Iterable[Part]) -> list[Exchange]:
+    """Return a conversation's messages, each once, by time but never before their cause."""
+    found: dict[tuple[str, str, str], dict[str, Spoken]] = {}
+    for part in parts:
+        for name, rows in (("sent", part.sent), ("received", part.received), ("dead", part.dead)):
+            for row in rows:
+                found.setdefault((row.sender, row.id, row.recipient), {})[name] = row
+    made = [_exchange(copies) for copies in found.values()]
+    made.sort(key=lambda each: (each.at, each.id))
+    return list(after_causes(made, attrgetter("id"), lambda each: filter(None, [each.cause])))
+
+
+def _exchange(copies: dict[str, Spoken]) -> Exchange:
+    """Return one message; the outcome at the recipient counts more than that at the sender."""
+    one = next(iter(copies.values()))
+    sent, received, dead = (copies.get(name) for name in ("sent", "received", "dead"))
+    last = dead or received or one
+    return Exchange(
+        id=one.id,
+        sender=one.sender,
+        recipient=one.recipient,
+        type=one.type,
+        session=one.session,
+        sent_at=sent.at if sent else dead.at if dead else None,
+        received_at=received.at if received else None,
+        state=last.state,
+        cause=one.cause,
+        reason=last.reason,
+    )
+
+
+def diagram(messages: list[Exchange]) -> Diagram:
+    """Return the places of all lines of a diagram."""
+    names = dict.fromkeys(name for each in messages for name in (each.sender, each.recipient))
+    places = {name: LEFT + COLUMN // 2 + at * COLUMN for at, name in enumerate(names)}
+    arrows = tuple(
+        Arrow(
+            exchange=each,
+            y=HEAD + 28 + at * ROW,
+            x1=places[each.sender],
+            x2=places[each.recipient],
+            label=each.type if len(each.type) <= LABEL else f"{each.type[: LABEL - 1]}…",
+            tone=TONES.get(each.state, "wait"),
+        )
+        for at, each in enumerate(messages)
+    )
+    width = LEFT + COLUMN * max(1, len(names))
+    return Diagram(width, HEAD + 24 + ROW * max(1, len(messages)), (*places.items(),), arrows)

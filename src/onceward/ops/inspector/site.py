@@ -1,0 +1,186 @@
+"""Share among all pages the files, their snapshots, the templates and what is allowed."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from onceward.hooks import AuditLog
+from onceward.message.clock import Millis
+from onceward.message.redaction import Redaction
+from onceward.message.visible import visible
+from onceward.ops.inspector import words
+from onceward.ops.inspector.reading import Reader, opened
+from onceward.ops.inspector.refresher import Refresher, Snapshot
+from onceward.ops.inspector.targets import Targets
+
+HERE: Final = Path(__file__).parent
+NOTICES: Final = 100
+"""Outcomes of actions that are remembered until their page is shown."""
+THEMES: Final = ("auto", "light", "dark")
+THEME_COOKIE: Final = "onceward-theme"
+NOT_FOUND: Final = 404
+
+
+class Site:
+    """The inspector of some files; requests of several threads share it."""
+
+    def __init__(
+        self,
+        targets: Targets,
+        refresher: Refresher,
+        *,
+        redaction: Redaction,
+        audit: AuditLog | None = None,
+        report: Path | None = None,
+    ) -> None:
+        self.targets, self.refresher = targets, refresher
+        self.redaction, self.audit, self.report = redaction, audit, report
+        self.secret = secrets.token_bytes(32)
+        self._notices: OrderedDict[str, str] = OrderedDict()
+        self._keys: tuple[int, dict[str, str]] = (-1, {})
+        self._templates = _environment(redaction)
+
+    @property
+    def write(self) -> bool:
+        """Whether pages offer actions."""
+        return self.audit is not None
+
+    def now(self) -> Millis:
+        """Return the present moment."""
+        return self.refresher.clock.now()
+
+    # -- files ------------------------------------------------------------------------------
+
+    def path(self, key: str) -> Path:
+        """Return the file of a key; raise a 404 where there is none."""
+        known = self.refresher.snapshots.get(key)
+        path = known.path if known else self.targets.files().get(key)
+        if path is None:
+            raise HTTPException(NOT_FOUND, f"no file here is called {key}")
+        return path
+
+    @contextmanager
+    def reading(self, request: Request) -> Iterator[tuple[str, Reader]]:
+        """Open the file that an address names, for a block; yield its key and a reader."""
+        key = str(request.path_params["key"])
+        with opened(self.path(key)) as reader:
+            yield key, reader
+
+    def snapshot(self, key: str) -> Snapshot | None:
+        """Return the last snapshot of a file."""
+        return self.refresher.snapshots.get(key)
+
+    def key_of(self, agent: str) -> str | None:
+        """Return the key of an agent's file, None where its file is not shown here."""
+        version, known = self._keys
+        if version != self.refresher.version:
+            found = [*self.refresher.snapshots.values()]
+            known = {each.key: each.key for each in found}  # of files that cannot be read, too
+            known |= {each.name: each.key for each in reversed(found) if each.overview}
+            self._keys = (self.refresher.version, known)
+        return known.get(agent)
+
+    # -- pages ------------------------------------------------------------------------------
+
+    def html(
+        self, request: Request, template: str, *, status: int = 200, **context: Any
+    ) -> HTMLResponse:
+        """Return a page; every value in it is escaped."""
+        url = request.url
+        shared = {
+            "site": self,
+            "now": self.now(),
+            "path": url.path,
+            "here": f"{url.path}?{url.query}" if url.query else url.path,
+            "theme": theme_of(request),
+            "notice": self._notices.pop(request.query_params.get("notice", ""), None),
+            "agent_url": self.agent_url,
+            "keys": (),
+        }
+        return HTMLResponse(
+            self._templates.get_template(template).render(shared | context), status_code=status
+        )
+
+    def agent_url(self, agent: str | None, *parts: str, **query: str | int | None) -> str | None:
+        """Return the address of a page about an agent, None where its file is not shown."""
+        key = None if agent is None else self.key_of(agent)
+        return None if key is None else address(key, *parts, **query)
+
+    def notice(self, text: str) -> str:
+        """Remember the outcome of an action for the next page; return its name."""
+        name = secrets.token_urlsafe(9)
+        self._notices[name] = text
+        while len(self._notices) > NOTICES:
+            self._notices.popitem(last=False)
+        return name
+
+
+def address(key: str, *parts: str, **query: str | int | None) -> str:
+    """Return the address of a page about one file."""
+    path = "/".join(quote(part, safe="") for part in ("agents", key, *parts))
+    return with_query(f"/{path}", **query)
+
+
+def with_query(path: str, **query: str | int | None) -> str:
+    """Return a path with the parameters that have a value."""
+    named = {name: value for name, value in query.items() if value not in {None, ""}}
+    return f"{path}?{urlencode(named)}" if named else path
+
+
+def theme_of(request: Request) -> str:
+    """Return the colours that the reader chose: auto, light or dark."""
+    chosen = request.cookies.get(THEME_COOKIE, "")
+    return chosen if chosen in THEMES else "auto"
+
+
+def site_of(request: Request) -> Site:
+    """Return the site that a request is for."""
+    site: Site = request.app.state.site
+    return site
+
+
+def _environment(redaction: Redaction) -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        name: getattr(words, name)
+        for name in (
+            "age",
+            "span",
+            "moment",
+            "rfc3339",
+            "number",
+            "bounded",
+            "size",
+            "short",
+            "percent",
+            "holder",
+        )
+    }
+    made.filters["hidden"] = redaction.error
+    made.globals |= {"address": address, "with_query": with_query}
+    for name in made.list_templates():
+        made.get_template(name)  # compiled here, not for the first reader
+    return made
+
+
+def _visible(value: object) -> object:
+    """Return what a template writes; in text that it does not know, hidden characters show."""
+    return visible(value) if type(value) is str else value

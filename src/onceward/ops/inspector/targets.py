@@ -1,0 +1,71 @@
+"""Decide which files are shown, and under which name each stands in an address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from onceward.message.names import DIRECTORY
+
+AGENTS: Final = "agents"
+"""Folder of a home in which agents' files may lie."""
+SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
+
+
+class Targets:
+    """Agents' files by key: the name of the file, with a number where two have the same."""
+
+    def __init__(self, places: Iterable[str | os.PathLike[str]]) -> None:
+        self._places = [Path(os.path.abspath(place)) for place in places]  # noqa: PTH100 - keeps links
+        self._keys: dict[Path, str] = {}
+        self._taken: set[str] = set()
+
+    @property
+    def title(self) -> str:
+        """Name of all that is shown: a folder's or a file's name, or how many there are."""
+        if len(self._places) == 1:
+            return self._places[0].name or str(self._places[0])
+        return f"{len(self._places)} places"
+
+    @property
+    def home(self) -> Path:
+        """The folder of the first place."""
+        first = self._places[0]
+        return first if first.is_dir() else first.parent
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that are there now, by key; a key stays with its file."""
+        return {self._key(path): path for place in self._places for path in _files(place)}
+
+    def _key(self, path: Path) -> str:
+        if path not in self._keys:
+            stem, number = path.name.removesuffix(".db"), 1
+            key = stem
+            while key in self._taken:
+                number += 1
+                key = f"{stem}~{number}"
+            self._taken.add(key)
+            self._keys[path] = key
+        return self._keys[path]
+
+
+def _files(place: Path) -> list[Path]:
+    """Return a file, or the agents' files of a folder, without the directory of a home."""
+    if not place.is_dir():
+        return [place]
+    found = [entry for folder in (place, place / AGENTS) for entry in _entries(folder)]
+    return sorted(path for path in found if path.name != DIRECTORY)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                folder / entry.name
+                for entry in entries
+                if entry.name.endswith(SUFFIXES) and entry.is_file()
+            ]
+    except OSError:
+        return []

@@ -1,0 +1,87 @@
+"""Write numbers, times and sizes as pages show them."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from onceward.file.file_checks import PROCESS_ID_PARTS
+from onceward.message.clock import Millis
+from onceward.ops.inspector.queries.overview import MANY
+
+SECOND: Final = 1_000
+UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (SECOND, "s"))
+SIZES: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
+CUT: Final = 12
+
+
+def span(millis: Millis | None) -> str:
+    """Return a span as ``3 min``, in its largest unit; below a second in milliseconds."""
+    if millis is None:
+        return ""
+    if abs(millis) < SECOND:
+        return f"{millis} ms"
+    unit, name = next((unit, name) for unit, name in UNITS if abs(millis) >= unit)
+    return f"{millis / unit:.{1 if abs(millis) < 10 * SECOND else 0}f} {name}"
+
+
+def age(millis: Millis) -> str:
+    """Return how old something is, in whole units; 0 s where the clocks differ."""
+    if millis < SECOND:
+        return "0 s"
+    unit, name = next((unit, name) for unit, name in UNITS if millis >= unit)
+    return f"{millis // unit} {name}"
+
+
+def moment(at: Millis | None) -> str:
+    """Return a moment as ``2026-01-31 12:00:00.000 UTC``."""
+    if at is None:
+        return ""
+    seconds, millis = divmod(at, 1000)
+    try:
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(seconds))}.{millis:03d} UTC"
+    except (OverflowError, ValueError, OSError):
+        return str(at)
+
+
+def rfc3339(at: Millis | None) -> str:
+    """Return a moment as the ``datetime`` of a time element."""
+    return moment(at).replace(" UTC", "Z").replace(" ", "T")
+
+
+def number(count: int | None) -> str:
+    """Return a count with separators, empty where there is none."""
+    return "" if count is None else f"{count:,}"
+
+
+def bounded(count: int) -> str:
+    """Return a count that was not counted further than MANY."""
+    return f"{MANY:,}+" if count > MANY else f"{count:,}"
+
+
+def size(count: int | None) -> str:
+    """Return bytes as ``1.2 MB``."""
+    if count is None:
+        return ""
+    for unit, name in SIZES:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"
+
+
+def short(message_id: str | None) -> str:
+    """Return the end of an id, where ids of one moment differ."""
+    text = message_id or ""
+    return text if len(text) <= CUT else f"…{text[-CUT:]}"
+
+
+def percent(part: float) -> str:
+    """Return a part of one as ``42 %``."""
+    return f"{100 * part:.0f} %"
+
+
+def holder(owner: str | None) -> str:
+    """Return the holder of a lease as ``pid 4711/8c2f1e``, other names as they are."""
+    process, _, token = (owner or "").partition("/")
+    parts = process.split(".")
+    return f"pid {parts[2]}/{token[:6]}" if len(parts) == PROCESS_ID_PARTS else owner or ""

@@ -1,0 +1,63 @@
+"""Say to a model what became of a call that failed, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mcp.server.mcpserver.exceptions import ToolError
+
+from onceward.errors import (
+    Busy,
+    Conflict,
+    InvalidArgument,
+    LeaseLost,
+    OncewardError,
+    OutcomeUnknown,
+    Paused,
+    QueueFull,
+    RateLimited,
+    TooLarge,
+    TopicError,
+    UnknownRecipient,
+)
+from onceward.message.visible import visible
+
+SAID: Final = 1000
+"""Most characters of an error's own words: some quote what another agent wrote."""
+NEXT: Final = (
+    (UnknownRecipient, "Nothing was sent. Call list_agents for the names that exist."),
+    (Conflict, "Nothing was sent. Use a new key for another message."),
+    (RateLimited, "Nothing was sent. Wait, then call again with the same arguments."),
+    (QueueFull, "Nothing was sent. Wait until messages are delivered, then call again."),
+    (Paused, "Nothing was lost. Only the user can resume the agent: tell the user."),
+    (TooLarge, "Nothing was sent. Send a shorter body, or say where the content lies."),
+    (TopicError, "Nothing was sent. Topics are words with dots between, such as build.done."),
+    (LeaseLost, "Nothing was changed. Call claim_message: the message comes again."),
+    (OutcomeUnknown, "It may have happened. Call again with the same key: it takes effect once."),
+    (Busy, "Nothing was written. Call again with the same arguments."),
+    (InvalidArgument, "Nothing was done. Correct the argument, then call again."),
+)
+"""The next step, by the first class that fits."""
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """Turn an error of the package into one that a model reads."""
+    try:
+        yield
+    except OncewardError as error:
+        raise refused(str(error), _next(error)) from error
+
+
+def refused(what: str, cure: str) -> ToolError:
+    """Return the error of a call: what happened, and what to do next."""
+    return ToolError(f"{visible(what[:SAID]).rstrip('.')}. {cure}")
+
+
+def _next(error: OncewardError) -> str:
+    for kind, cure in NEXT:
+        if isinstance(error, kind):
+            return cure
+    return "Call again later." if error.retryable else "Tell the user."

@@ -1,0 +1,24 @@
+"""Write bodies as text that a model can read, cut where they are long."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from onceward.message.visible import visible
+
+WHOLE: Final = 20_000
+"""Most characters of one body where it is asked for."""
+GLANCE: Final = 2_000
+"""Most characters of a body in a list."""
+
+
+def as_text(body: Any) -> str:
+    """Return a body as text: a text as it is, anything else as JSON."""
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+
+
+def shown(body: Any, most: int) -> tuple[str, bool]:
+    """Return a body's text with at most *most* characters, and whether it was cut."""
+    text = as_text(body)
+    return visible(text[:most]), len(text) > most

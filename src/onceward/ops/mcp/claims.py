@@ -1,0 +1,162 @@
+"""Keep the messages that models have claimed, and settle each once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import anyio
+
+from onceward import AsyncMessage, AsyncPostbox
+from onceward.errors import LeaseLost
+from onceward.message.ids import new_token
+from onceward.ops.mcp.advice import refused
+from onceward.ops.mcp.answers import Finished
+
+OPEN: Final = 100
+"""Most messages that are claimed at a time: a model that claims and never ends is stopped."""
+REMEMBERED: Final = 10_000
+"""Ended claims that a repeated call is answered from."""
+
+Outcome = Literal["done", "retry", "reject"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a claim is to end."""
+
+    outcome: Outcome
+    reply: Any = None
+    reason: str | None = None
+    after: float | None = None
+    """Seconds until the message may be claimed again."""
+
+
+@dataclass
+class OpenClaim:
+    """A claimed message, the end of its lease by the clock of the loop, and its result."""
+
+    name: str
+    message: AsyncMessage[Any]
+    ends: float
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    result: Finished | None = None
+
+
+class Claims:
+    """The claims of all clients of one server; the leases themselves are in the file."""
+
+    def __init__(self, box: AsyncPostbox) -> None:
+        self._box = box
+        self._open: OrderedDict[str, OpenClaim] = OrderedDict()
+        self._ended: OrderedDict[str, Finished] = OrderedDict()
+        self._by_key: dict[str, str] = {}
+        self._claiming = anyio.Lock()
+        """Held by one call after the other: a repeat sees what the first has claimed."""
+
+    async def claim(
+        self, key: str, session: str | None, type: str | None, seconds: float
+    ) -> OpenClaim | None:
+        """
+        Lease the next message; a repeat of the call returns the same one; None for none.
+
+        It is not cancelled halfway: nothing stays leased for *seconds* that no claim names.
+        """
+        async with self._claiming:
+            self._drop_over()
+            known = self._open.get(self._by_key.get(key, ""))
+            return known or await self._claim_next(key, session, type, seconds)
+
+    async def _claim_next(
+        self, key: str, session: str | None, type: str | None, seconds: float
+    ) -> OpenClaim | None:
+        if len(self._open) >= OPEN:
+            what = f"{OPEN} messages are claimed already"
+            raise refused(what, "Finish some of them first.")
+        with anyio.CancelScope(shield=True):
+            source = self._box if session is None else self._box.session(session)
+            message = await source.receive(type)
+            if message is None:
+                return None
+            await message.extend(seconds)
+            name, ends = f"{message.id}.{new_token()[:12]}", anyio.current_time() + seconds
+            made = OpenClaim(name, message, ends)
+            self._open[made.name] = made
+            self._by_key[key] = made.name
+        return made
+
+    async def extend(self, name: str, seconds: float) -> None:
+        """Keep a claimed message for *seconds* from now; raises ToolError, LeaseLost."""
+        found = self._found(name)
+        try:
+            await found.message.extend(seconds)
+        except LeaseLost:
+            self._forget(found)
+            raise
+        found.ends = anyio.current_time() + seconds
+
+    async def finish(self, name: str, ending: Ending) -> Finished:
+        """Settle a claim once; the same ending again returns what the first did."""
+        known = self._ended.get(name)
+        if known is None:
+            claim = self._found(name)
+            async with claim.lock:
+                if claim.result is None:
+                    return await self._end(claim, ending)
+                known = claim.result
+        if known.outcome != ending.outcome:
+            what = f"the claim was finished as {known.outcome} before"
+            raise refused(what, "Nothing was changed, and nothing can be: go on.")
+        return known.model_copy(update={"repeated": True})
+
+    def message(self, name: str) -> AsyncMessage[Any] | None:
+        """Return the message of an open claim, None where there is none."""
+        found = self._open.get(name)
+        return None if found is None else found.message
+
+    async def _end(self, claim: OpenClaim, ending: Ending) -> Finished:
+        try:
+            with anyio.CancelScope(shield=True):  # what is committed is remembered
+                reply_id = await self._settle(claim.message, ending)
+        except LeaseLost:
+            self._forget(claim)
+            raise
+        result = Finished(message_id=claim.message.id, outcome=ending.outcome, reply_id=reply_id)
+        claim.result = self._ended[claim.name] = result
+        self._forget(claim)
+        while len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+        return result
+
+    async def _settle(self, message: AsyncMessage[Any], ending: Ending) -> str | None:
+        if ending.outcome == "retry":
+            await message.retry(ending.after, ending.reason or "put back by its reader")
+        elif ending.outcome == "reject":
+            await message.reject(ending.reason or "rejected by its reader")
+        elif ending.reply is None:
+            await message.ack()
+        else:
+            async with self._box.begin():  # the reply and the mark are one commit
+                reply_id: str = await message.reply(ending.reply)
+                await message.ack()
+            return reply_id
+        return None
+
+    def _found(self, name: str) -> OpenClaim:
+        found = self._open.get(name)
+        if found is None:
+            what = "no such claim is open: its lease ended, or this server was started anew"
+            raise refused(what, "Nothing was changed. Call claim_message: the message comes again.")
+        return found
+
+    def _drop_over(self) -> None:
+        """Forget claims whose leases have ended: their messages are given to others."""
+        now = anyio.current_time()
+        for claim in [each for each in self._open.values() if each.ends < now]:
+            if not claim.lock.locked():
+                self._forget(claim)
+
+    def _forget(self, claim: OpenClaim) -> None:
+        self._open.pop(claim.name, None)
+        self._by_key = {key: name for key, name in self._by_key.items() if name in self._open}

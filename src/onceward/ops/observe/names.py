@@ -1,0 +1,175 @@
+"""
+Name the metrics, and say where each comes from.
+
+Gauges and counters are read from files: they are true whichever process is asked, survive
+restarts and cost the working processes nothing. Histograms are filled by the processes that
+work, because a file keeps no duration for longer than its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from onceward.message.clock import Millis
+from onceward.message.values import dataclass
+from onceward.ops.observe.snapshots import FileSnapshot
+
+Value = Callable[[FileSnapshot, Millis], float]
+"""The value of a metric from a snapshot and the present moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMetric:
+    """One metric of a file, with the label ``agent``."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    about: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurationMetric:
+    """One histogram of durations in seconds, filled while the process works."""
+
+    name: str
+    about: str
+    labels: tuple[str, ...] = ("agent",)
+    buckets: tuple[float, ...]
+
+
+def age(at: Millis | None, now: Millis) -> float:
+    """Return how many seconds ago a moment was; 0 where there is none, or it is to come."""
+    return 0.0 if at is None else max(0.0, (now - at) / 1000)
+
+
+def _gauge(name: str, about: str, value: Value) -> FileMetric:
+    return FileMetric(name=f"onceward_{name}", kind="gauge", about=about, value=value)
+
+
+def _total(name: str, column: str, about: str) -> FileMetric:
+    return FileMetric(
+        name=f"onceward_{name}_total",
+        kind="counter",
+        about=about,
+        value=lambda found, _: found.stats[column],
+    )
+
+
+def _stat(column: str) -> Value:
+    return lambda found, _: found.stats[column]
+
+
+GAUGES: Final = (
+    _gauge("outbox_pending", "Messages that their peers have not stored yet.", _stat("pending")),
+    _gauge(
+        "outbox_unsettled",
+        "Messages that their peers have stored and whose outcome is open.",
+        _stat("sent"),
+    ),
+    _gauge("inbox_pending", "Messages that wait to be handled.", _stat("inbox_pending")),
+    _gauge("inbox_leased", "Messages that are being handled.", _stat("inbox_processing")),
+    _gauge(
+        "inbox_oldest_age_seconds",
+        "Age of the oldest message that is not handled.",
+        lambda found, now: age(found.inbox_oldest_at, now),
+    ),
+    _gauge("dead_letters", "Dead letters that are kept.", _stat("dead_letters")),
+    _gauge("requests_open", "Requests that wait for their reply.", _stat("tickets_open")),
+    _gauge(
+        "breakers_open", "Peers whose breaker is not closed.", lambda found, _: found.breakers_open
+    ),
+    _gauge(
+        "peers_failing",
+        "Peers that failed three times in a row, or whose breaker is not closed.",
+        lambda found, _: found.peers_failing,
+    ),
+    _gauge("lanes_leased", "Lanes that workers hold.", lambda found, _: found.lanes_leased),
+    _gauge(
+        "lanes_failing",
+        "Lanes whose oldest message was attempted more than once.",
+        lambda found, _: found.lanes_failing,
+    ),
+    _gauge(
+        "lease_overdue_seconds",
+        "How long ago the oldest lease ended that no worker has taken over.",
+        lambda found, now: age(found.lease_ends_at, now),
+    ),
+    _gauge("runs_open", "Runs that are open.", lambda found, _: found.runs_open),
+    _gauge(
+        "run_queue",
+        "Messages that wait for a run of their session.",
+        lambda found, _: found.run_queue,
+    ),
+    _gauge(
+        "calls_left",
+        "Calls of aborted runs that have not returned.",
+        lambda found, _: found.calls_left,
+    ),
+    _gauge("paused", "1 while the agent is paused.", lambda found, _: found.paused_at is not None),
+    _gauge("file_bytes", "Size of the file.", lambda found, _: found.file_bytes),
+    _gauge("wal_bytes", "Size of the file's WAL.", lambda found, _: found.wal_bytes),
+)
+"""Present numbers of a file."""
+
+COUNTERS: Final = (
+    _total("messages_enqueued", "enqueued", "Messages put into the outbox."),
+    _total("messages_received", "received", "Messages put into the inbox."),
+    _total("messages_processed", "processed", "Messages that were handled."),
+    _total("messages_dropped", "dropped", "Messages that a handler or a restart dropped."),
+    _total("messages_expired", "expired", "Messages that ran out of time in the inbox."),
+    _total("messages_cancelled", "cancelled", "Messages withdrawn before they left."),
+    _total("duplicates", "duplicates", "Frames that came again and changed nothing."),
+    _total("frames_refused", "refused", "Frames that were refused on arrival."),
+    _total("stream_forks", "forks", "Parcels that did not continue their stream."),
+    _total("retries", "total_retries", "How often an outcome had to be asked for again."),
+    _total("dead_letters_made", "dead_total", "Dead letters there have ever been."),
+    _total(
+        "limit_drops",
+        "dropped_by_policy",
+        "Messages that limits and full queues of the file dropped.",
+    ),
+)
+"""Totals of a file since it was made: pruning changes none of them, and none ever falls."""
+
+OLDEST_BY_PEER: Final = "onceward_outbox_oldest_age_seconds"
+"""Age of the oldest message for a peer, with the labels ``agent`` and ``peer``."""
+READABLE: Final = "onceward_file_readable"
+"""1 where the file could be read, else 0; all other metrics of the file are then missing."""
+
+DURATIONS: Final = {
+    "delivery": DurationMetric(
+        name="onceward_send_to_accept_seconds",
+        about="From the commit of a message to the commit that settles its acceptance.",
+        buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30, 300, 3600),
+    ),
+    "handling": DurationMetric(
+        name="onceward_accept_to_handled_seconds",
+        about="From the commit into the inbox to the commit of the handler's effects.",
+        buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30, 300, 3600),
+    ),
+    "handler": DurationMetric(
+        name="onceward_handler_duration_seconds",
+        about="How long a handler ran, by how the message went on.",
+        labels=("agent", "outcome"),
+        buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30, 300),
+    ),
+    "commit": DurationMetric(
+        name="onceward_commit_duration_seconds",
+        about="How long COMMIT took, its sync included.",
+        buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5),
+    ),
+}
+"""Histograms of the processes that work."""
+
+
+def exported() -> dict[str, tuple[str, ...]]:
+    """Return the labels of every series by its name, as Prometheus stores it."""
+    files = {each.name: ("agent",) for each in (*GAUGES, *COUNTERS)}
+    parts = {
+        f"{each.name}{part}": each.labels
+        for each in DURATIONS.values()
+        for part in ("_bucket", "_count", "_sum")
+    }
+    return files | {OLDEST_BY_PEER: ("agent", "peer"), READABLE: ("agent",)} | parts

@@ -1,0 +1,39 @@
+"""Compute how fast the totals of files grow from one look at them to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from onceward.ops.observe.snapshots import FileSnapshot
+
+GROWING: Final = ("enqueued", "received", "processed", "dead_total")
+"""Columns of ``onceward_stats`` that only ever grow and are shown by the second."""
+NONE: Final[Mapping[str, float]] = {}
+
+
+class Rates:
+    """The growth of each file's totals in a second, between the last two looks."""
+
+    def __init__(self) -> None:
+        self._before: dict[Path, tuple[float, FileSnapshot]] = {}
+        self._rates: dict[Path, Mapping[str, float]] = {}
+
+    def note(self, snapshots: Iterable[FileSnapshot], at: float) -> None:
+        """Take in a look that was made *at* so many seconds on a clock that never steps."""
+        seen = {each.path: each for each in snapshots if each.problem is None}
+        self._rates = {path: self._grown(each, at) for path, each in seen.items()}
+        self._before = {path: (at, each) for path, each in seen.items()}
+
+    def of(self, path: Path, name: str) -> float | None:
+        """Return the growth of one total of a file in a second; None before a second look."""
+        return self._rates.get(path, NONE).get(name)
+
+    def _grown(self, after: FileSnapshot, at: float) -> Mapping[str, float]:
+        since, before = self._before.get(after.path, (at, after))
+        if at <= since:
+            return NONE
+        return {
+            name: max(0, after.stats[name] - before.stats[name]) / (at - since) for name in GROWING
+        }

@@ -1,1 +1,0 @@
-"""The parts that move messages: sender, dispatcher, receiver, worker, maintenance."""

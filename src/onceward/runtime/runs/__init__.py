@@ -1,1 +1,0 @@
-"""Sessions with runs: schedule, execute, complete."""

@@ -1,1 +1,0 @@
-"""Run all SQL of the package, one module for each table or question."""

@@ -1,1 +1,0 @@
-"""Store the directory of a home: agents, channels, mailboxes and subscriptions."""

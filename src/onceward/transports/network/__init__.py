@@ -1,0 +1,5 @@
+"""
+Other machines: HTTP, polling, NATS, keys.
+
+Imports transports and core.
+"""

@@ -1,0 +1,371 @@
+"""Push parcels to agents on other machines over HTTP, signed both ways."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from threading import Lock
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+import httpcore2
+
+from onceward.core.deliver.transport import Features, TransportContext
+from onceward.errors import (
+    DeliveryError,
+    InvalidParcel,
+    NoKey,
+    ParcelTooLarge,
+    Refused,
+    Unreachable,
+)
+from onceward.message import wire
+from onceward.message.clock import Millis
+from onceward.message.notices import NOTICE_MAX, Notice, decode_notice, encode_notice
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.quoting import quoted
+from onceward.transports.network.http_network import ERRORS, Connector, Network
+from onceward.transports.network.http_signing import (
+    WINDOW,
+    Signed,
+    head_signature,
+    new_nonce,
+    signed_headers,
+)
+from onceward.transports.network.http_urls import check_url
+from onceward.transports.network.keys import Keys, fingerprint
+from onceward.transports.network.shared import Shared
+
+PARCEL_MAX: Final = 8 << 20
+"""Largest parcel in bytes that is pushed, and that a listener takes by default."""
+IDLE: Final = 20.0
+"""Seconds for which an idle connection is kept; a listener keeps it for longer."""
+IDLE_MAX: Final = 128
+"""Most idle connections of this process that are kept, for each scheme and set of certificates."""
+BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+MEANINGS: Final[dict[int, str]] = {
+    401: "it does not know us, by name, key or clock: see onceward peers ping",
+    404: "there is no onceward at this url, which is that of a home, without an agent's name",
+    413: "it takes no parcel of this size, and did not sign that",
+    415: "a proxy on the way changes bodies",
+    421: "it does not serve an agent of this name",
+    429: "it takes a parcel of ours just now, or has too much to do: try again",
+    503: "it is starting, stopping or busy: try again",
+    422: "it cannot read the parcel: the versions differ, or it was damaged on the way",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one request, of which nothing is proved yet."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpTransport:
+    """
+    Deliver parcels by POST to the home at a url; the recipient's name is added to it.
+
+    Only an answer that is signed with the pair's secret and names this request settles
+    anything; everything else means that the peer was not reached. Requests follow no
+    redirect and use no proxy of the environment.
+    """
+
+    features = Features(schemes=frozenset({"http", "https"}), max_bytes=PARCEL_MAX, network=True)
+
+    def __init__(self, context: TransportContext) -> None:
+        self._context, self._settings = context, context.settings
+        self._keys = Keys(context.folder)
+        self._network, self._lock = Network(), Lock()
+        self._used: dict[str, tuple[_Pool, httpcore2.ConnectionPool]] = {}
+        """The pools that are entered, by the scheme of a url."""
+
+    def check(self, url: str) -> None:
+        """Raise InvalidArgument unless *url* may be that of a home; reach nothing."""
+        check_url(url, plain_hosts=self._settings.http_plain_hosts)
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Push the parcel and return the signed answer.
+
+        Raises:
+            Unreachable: there was no signed answer within ``deliver_timeout``.
+            Refused: the peer says, signed, that it will never take the parcel.
+            ParcelTooLarge: the peer says, signed, that it takes smaller ones.
+
+        """
+        body = wire.encode_parcel(parcel)
+        asked = SignedRequest(parcel.sender, parcel.recipient, "parcels", wire.CONTENT_TYPE, body)
+        reply = self.request(url, asked, limit=wire.answer_bytes(parcel))
+        if reply.status in BUSY and (wait := _retry_after(reply.headers, self._now())):
+            return Answer(verdict="busy", retry_after=min(wait, self._longest_pause()))
+        self._prove(asked, reply)
+        try:
+            if reply.status == HTTPStatus.OK:
+                return wire.decode_answer(reply.body, parcel)
+            notice = decode_notice(reply.body)
+        except InvalidParcel as error:
+            msg = f"the peer's answer cannot be read: {error}"
+            raise Unreachable(msg) from error
+        raise _told(notice, asked)
+
+    def ping(self, url: str, peer: str) -> Millis:
+        """
+        Ask the agent *peer* for a signed word, and return the time of its clock.
+
+        Raises:
+            Unreachable: says what is wrong, as far as that can be told from here.
+
+        """
+        notice = Notice(kind="ping", sender=self._context.agent, recipient=peer, at=self._now())
+        asked = SignedRequest(
+            self._context.agent, peer, "ping", wire.ANSWER_TYPE, encode_notice(notice)
+        )
+        reply = self.request(url, asked, limit=NOTICE_MAX)
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            raise Unreachable(_why_not_known(reply.headers, self._now(), asked))
+        self._prove(asked, reply)
+        try:
+            told = decode_notice(reply.body)
+        except InvalidParcel as error:
+            msg = f"the peer's answer cannot be read: {error}"
+            raise Unreachable(msg) from error
+        if (told.kind, told.sender, told.recipient) != ("pong", peer, self._context.agent):
+            msg = f"the peer answered {told.kind} of {quoted(told.sender)} instead of pong"
+            raise Unreachable(msg)
+        return told.at
+
+    def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes | None:
+        """
+        Return the proved answer to a question of *name* for a parcel of *peer*.
+
+        None where the question before is still being read: ask again.
+        """
+        asked = SignedRequest(name, peer, "collect", wire.ANSWER_TYPE, question)
+        reply = self.request(url, asked, limit=PARCEL_MAX)
+        if reply.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return None
+        self._prove(asked, reply)
+        if reply.status != HTTPStatus.OK:
+            msg = f"status {reply.status} to a question for parcels"
+            raise Unreachable(msg)
+        return reply.body
+
+    def request(self, url: str, asked: SignedRequest, *, limit: int) -> Reply:
+        """Make one request under one deadline; read at most *limit* bytes of its answer."""
+        try:
+            asked.sign(self._keys.secrets(asked.recipient), self._now() // 1000)
+        except NoKey as error:
+            raise Unreachable(str(error)) from error
+        target = f"{url.rstrip('/')}/v1/agents/{asked.recipient}/{asked.verb}"
+        place = urlsplit(target)
+        headers = [("host", place.netloc), *asked.headers.items()]
+        try:
+            with (
+                self._network.exchange(self._settings.deliver_timeout),
+                self._open_pool(place.scheme).stream(
+                    "POST", target, headers=headers, content=asked.body
+                ) as response,
+            ):
+                body = _read(response.iter_stream(), max(limit, NOTICE_MAX))
+        except (*ERRORS, OSError) as error:
+            raise Unreachable(_words(error)) from error
+        return Reply(response.status, _headers(response.headers), body)
+
+    def _prove(self, asked: SignedRequest, reply: Reply) -> None:
+        """Raise Unreachable unless the reply is signed and names the request's nonce."""
+        signed = Signed.read(reply.headers)
+        if (
+            signed is not None
+            and (signed.nonce, signed.sender) == (asked.nonce, asked.recipient)
+            and signed.proves(asked.secrets, reply.body)
+        ):
+            return
+        meaning = MEANINGS.get(reply.status, "nothing proves that the peer said so")
+        msg = f"status {reply.status} without a signature: {meaning}"
+        raise Unreachable(msg)
+
+    def _now(self) -> Millis:
+        return self._context.clock.now()
+
+    def _longest_pause(self) -> Millis:
+        """Return how long a busy peer can keep us away; nothing proves that the peer said so."""
+        return round(1000 * self._settings.retry_cap)
+
+    def _open_pool(self, scheme: str) -> httpcore2.ConnectionPool:
+        settings = self._settings
+        with self._lock:
+            if (found := self._used.get(scheme)) is None:
+                trust = _Trust(
+                    settings.http_ca,
+                    settings.http_certificate,
+                    settings.http_certificate_key,
+                )
+                shared = _pool(scheme, trust)
+                found = self._used[scheme] = (shared, shared.enter())
+            return found[1]
+
+    def close(self) -> None:
+        """End the pushes under way and close the connections; safe to call twice."""
+        if self._network.close():
+            with self._lock:
+                used, self._used = self._used, {}
+            for shared, _ in used.values():
+                shared.leave()
+
+
+class _Trust(NamedTuple):
+    """The files by which a server and this client prove themselves."""
+
+    authorities: str
+    certificate: str
+    key: str
+
+
+_Pool = Shared[httpcore2.ConnectionPool]
+_pools: dict[tuple[str, _Trust], _Pool] = {}
+_pools_lock: Final = Lock()
+
+
+def _pool(scheme: str, trust: _Trust) -> _Pool:
+    """Return the connections that all transports of this process with the same files share."""
+    with _pools_lock:
+        return _pools.setdefault(
+            (scheme, trust),
+            Shared(lambda: _new_pool(_tls(scheme, trust)), httpcore2.ConnectionPool.close),
+        )
+
+
+def _tls(scheme: str, trust: _Trust) -> ssl.SSLContext | None:
+    """Return how certificates are checked; raises Unreachable where a file cannot be read."""
+    if not trust.authorities and not trust.certificate:
+        return _usual_authorities() if scheme == "https" else None
+    what = f"http_ca {trust.authorities}"
+    try:
+        context = ssl.create_default_context(cafile=trust.authorities or None)
+        if trust.certificate:
+            what = f"http_certificate {trust.certificate} with its key"
+            context.load_cert_chain(trust.certificate, trust.key or None)
+    except OSError as error:
+        msg = f"certificate: the file of {what} cannot be used: {error}"
+        raise Unreachable(msg) from error
+    return context
+
+
+def _new_pool(tls: ssl.SSLContext | None) -> httpcore2.ConnectionPool:
+    return httpcore2.ConnectionPool(
+        tls,
+        max_connections=None,
+        max_keepalive_connections=IDLE_MAX,
+        keepalive_expiry=IDLE,
+        network_backend=Connector(),
+    )
+
+
+def _usual_authorities() -> ssl.SSLContext:
+    """Return a context that trusts the authorities of the system."""
+    import httpx2  # noqa: PLC0415 - 60 ms that plain http and authorities of one's own need not pay
+
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+class SignedRequest:
+    """One request: its body, and once it is signed its headers."""
+
+    def __init__(self, sender: str, recipient: str, verb: str, media: str, body: bytes) -> None:
+        self.sender, self.recipient, self.verb = sender, recipient, verb
+        self.media, self.body = media, body
+        self.nonce = new_nonce()
+        self.secrets: tuple[bytes, ...] = ()
+        self.headers: dict[str, str] = {}
+
+    def sign(self, secrets: tuple[bytes, ...], timestamp: int) -> None:
+        """Sign the body with every secret of the pair."""
+        self.secrets = secrets
+        self.headers = {
+            "content-type": self.media,
+            "accept-encoding": "identity",
+            "user-agent": "onceward",
+            **signed_headers(secrets, self.sender, self.nonce, timestamp, self.body),
+            **head_signature(
+                secrets, (self.sender, self.recipient, self.verb), self.nonce, timestamp
+            ),
+        }
+
+
+def _read(parts: Iterable[bytes], limit: int) -> bytes:
+    """Read a body as it travels, never inflated, up to *limit* bytes."""
+    body = bytearray()
+    for part in parts:
+        body += part
+        if len(body) > limit:
+            msg = f"the answer is longer than the {limit} bytes that it may have"
+            raise Unreachable(msg)
+    return bytes(body)
+
+
+def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by their names in small letters; those of one name are joined."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+def _told(notice: Notice, asked: SignedRequest) -> DeliveryError:
+    """Return the peer's signed word as an error."""
+    ours = (notice.sender, notice.recipient) == (asked.recipient, asked.sender)
+    if ours and notice.kind == "too_large" and 0 < notice.limit < len(asked.body):
+        return ParcelTooLarge(notice.detail or "the peer takes less", limit=notice.limit)
+    if ours and notice.kind == "refused":
+        return Refused(notice.detail or "refused without a reason")
+    return Unreachable(f"the peer answered {notice.kind}, which does not fit a parcel")
+
+
+def _why_not_known(headers: Mapping[str, str], now: Millis, asked: SignedRequest) -> str:
+    """Say why a home does not know us: by its clock, which is not proved, else by name or key."""
+    try:
+        theirs = round(parsedate_to_datetime(headers.get("date", "")).timestamp() * 1000)
+    except (ValueError, TypeError, OverflowError):
+        theirs = now
+    if abs(theirs - now) > 1000 * WINDOW:
+        off = f"{abs(theirs - now) // 1000} s {'behind' if now < theirs else 'ahead of'}"
+        return f"clock: ours is {off} the peer's: set the one that is wrong"
+    name, peer = asked.sender, asked.recipient
+    ours = " ".join(map(fingerprint, asked.secrets))
+    return (
+        f"key or name: that home serves no agent {peer}, or has no key for {name}, or another one:"
+        f" there onceward keys ls has to list {name} with {ours}, else onceward keys add {name};"
+        f" the log of the process that serves {peer} says which it is"
+    )
+
+
+def _retry_after(headers: Mapping[str, str], now: Millis) -> Millis:
+    """Return the milliseconds that a busy peer asks for, 0 where it names none."""
+    text = headers.get("retry-after", "")
+    if text.isascii() and text.isdigit():
+        return 1000 * int(text[:9])
+    try:
+        return max(0, round(parsedate_to_datetime(text).timestamp() * 1000) - now)
+    except (ValueError, TypeError, OverflowError):
+        return 0
+
+
+def _words(error: Exception) -> str:
+    """Return an error of the connection in words, with what to look at first."""
+    text = str(error) or type(error).__name__
+    if "CERTIFICATE" in text.upper():
+        return f"certificate: {text}"
+    if "WRONG_VERSION_NUMBER" in text:
+        return f"url: no https is spoken there, maybe http: {text}"
+    if isinstance(error, httpcore2.RemoteProtocolError):
+        return f"url: no answer of http came, maybe https is spoken there: {text}"
+    if isinstance(error, httpcore2.ConnectError):
+        return f"url: no server is reached there: {text}"
+    return f"{type(error).__name__}: {text}"

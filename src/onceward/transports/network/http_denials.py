@@ -1,0 +1,33 @@
+"""Tell the operator of a home why requests are not taken; their senders are not told."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Final
+
+from onceward.message.log import log
+from onceward.message.quoting import quoted
+
+EVERY: Final = 60.0
+"""Seconds between two lines about the same cause, so that strangers cannot fill a log."""
+
+
+class Denials:
+    """Writes one line for each cause and known peer, at most once a minute."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[tuple[str, str, str], float] = {}
+
+    def tell(self, why: str, *, agent: str, peer: str, known: bool, cure: str = "") -> None:
+        """
+        Write why a request of *peer* for *agent* was not taken.
+
+        Names that are not *known* here do not count as causes of their own: anyone can make up
+        any number of them.
+        """
+        cause = (why, agent, peer) if known else (why, "", "")
+        now = monotonic()
+        if now - self._told_at.get(cause, -EVERY) < EVERY:
+            return
+        self._told_at[cause] = now
+        log.warning("request not taken", agent=quoted(agent), peer=peer, why=f"{why}{cure}")

@@ -1,0 +1,119 @@
+"""The protocol of a server whose connections are counted, and timed until a head has come."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from onceward.transports.network.http_connections import Connections
+from onceward.transports.network.http_endpoint import CONNECTION
+
+HANDSHAKE_TIMEOUT: Final = 10.0
+"""Longest TLS handshake in seconds."""
+LINGER: Final = 1.0
+"""Seconds for which the client of a connection that was refused may read why."""
+REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\n"
+    b"retry-after: 1\r\nconnection: close\r\ncontent-length: 10\r\n\r\nnot taken\n"
+)
+
+
+def guarded(*, header_timeout: float, connections: Connections) -> type[asyncio.Protocol]:
+    """Return the protocol of a server whose connections are counted in *connections*."""
+    return type(
+        "GuardedProtocol", (Guarded,), {"header_timeout": header_timeout, "counted": connections}
+    )
+
+
+class Guarded(H11Protocol):
+    """Close a connection whose head takes too long; refuse what is beyond the most there may be."""
+
+    header_timeout = 10.0
+    counted: Connections
+    _timer: asyncio.TimerHandle | None = None
+    _refused = False
+
+    @property
+    def place(self) -> str:
+        """Return the address of the client."""
+        return self.client[0] if self.client else ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self.app_state = self.app_state | {CONNECTION: self}
+        self._arm()
+        self.counted.add(self)
+
+    def proved(self) -> None:
+        """Count this connection as one of a peer, from a request's head that was proved."""
+        self.counted.works(self)
+
+    def hold(self) -> bool:
+        """Count the question of this connection as held; return whether there is room for it."""
+        return self.counted.hold(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the head to be whole; the endpoint bounds the body."""
+        if self._refused:
+            return
+        self.counted.hears(self)
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._arm()
+        else:
+            self._disarm()
+
+    def on_response_complete(self) -> None:
+        """Close a connection whose request was answered before its body came: it may never come."""
+        self.counted.rests(self)
+        unread = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if unread:
+            self.transport.close()
+
+    def refuse(self) -> None:
+        """Tell the client to come again, and close once it has read that."""
+        self._refused = True
+        self._disarm()
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # an answer that is still being made is not written
+        self.transport.write(REFUSAL)
+        if not self.transport.can_write_eof():  # TLS: what is unread may cost the client the answer
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER, self.transport.abort)
+
+    def leave(self) -> None:
+        """Close a connection that rests: its client makes another one for its next request."""
+        self._disarm()
+        self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._disarm()
+        self.counted.discard(self)
+        super().connection_lost(exc)
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.header_timeout, self.transport.abort)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class GuardedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers end a TLS handshake that takes too long."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        """Create a server with a time limit for handshakes."""
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", HANDSHAKE_TIMEOUT)
+        return await super().create_server(*args, **options)

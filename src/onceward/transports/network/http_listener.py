@@ -1,0 +1,241 @@
+"""Serve the endpoint of this process over HTTP or HTTPS, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from threading import Event, Thread
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from onceward.core.deliver.transport import Accept, TransportContext
+from onceward.errors import InvalidArgument
+from onceward.message.times import seconds
+from onceward.transports.network.http_connections import Connections, ConnectionStats
+from onceward.transports.network.http_endpoint import Binding, HttpEndpoint, HttpLimits
+from onceward.transports.network.http_guard import GuardedLoop, guarded
+from onceward.transports.network.http_urls import is_loopback
+from onceward.transports.network.shared import Shared
+
+KEEP_ALIVE: Final = 30
+"""Seconds for which an idle connection is kept; longer than a client keeps one."""
+HEAD_MAX: Final = 16 << 10
+"""Largest head of a request in bytes."""
+BACKLOG: Final = 256
+STOP_WITHIN: Final = 5
+"""Seconds that closing waits for requests under way."""
+
+
+class HttpListener:
+    """
+    Serve agents at *url*; give it to each of their postboxes as a listener.
+
+    The first postbox starts the server, the last one to close stops it. *certfile* and
+    *keyfile* are for https, *client_ca* names the authorities that clients' certificates must
+    be signed by. Plain http is for this machine; *behind_proxy* allows it elsewhere, where a
+    proxy in front speaks https.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        certfile: str = "",
+        keyfile: str = "",
+        client_ca: str = "",
+        behind_proxy: bool = False,
+        limits: HttpLimits | None = None,
+    ) -> None:
+        self._scheme, self._host, self._port = _place(url, certfile, behind_proxy=behind_proxy)
+        self._tls = (certfile, keyfile or certfile, client_ca)
+        self.endpoint = HttpEndpoint(limits)
+        self._connections: Connections | None = None
+        self._shared = Shared(self._start, _stop)
+
+    @property
+    def url(self) -> str:
+        """Return where it listens, with the port that the system chose for 0."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{self._scheme}://{host}:{self._port}"
+
+    def __call__(self, context: TransportContext) -> SharedBinding:
+        """Return the listener of one postbox."""
+        return SharedBinding(self, self.endpoint(context))
+
+    def connections(self) -> ConnectionStats | None:
+        """Return the numbers of its connections; None before it was started."""
+        return None if self._connections is None else self._connections.stats()
+
+    def start(self) -> None:
+        """
+        Bind the address and serve, where this is the first user.
+
+        Raises:
+            InvalidArgument: the address cannot be bound, or a certificate cannot be read.
+
+        """
+        self._shared.enter()
+
+    def _start(self) -> _Running:
+        self._check_files()
+        config = self._config()
+        config.load()
+        try:
+            bound = _bound(self._host, self._port)
+        except OSError as error:
+            msg = f"cannot listen at {self.url}: {error}"
+            raise InvalidArgument(msg) from error
+        self._port = bound.getsockname()[1]
+        server, ready = uvicorn.Server(config), Event()
+        thread = Thread(
+            target=_serve, args=(server, bound, ready), name="onceward-http-server", daemon=True
+        )
+        thread.start()
+        ready.wait()
+        return _Running(server, thread, bound)
+
+    def _check_files(self) -> None:
+        """Raise InvalidArgument that names the file which cannot be used."""
+        certfile, keyfile, client_ca = self._tls
+        if not certfile:
+            return
+        context, what = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ""
+        try:
+            what = f"the certificate {certfile} with the key {keyfile}"
+            context.load_cert_chain(certfile, keyfile)
+            if client_ca:
+                what = f"the authorities in {client_ca}"
+                context.load_verify_locations(client_ca)
+        except OSError as error:
+            msg = f"cannot listen at {self.url}: {what} cannot be used: {error}"
+            raise InvalidArgument(msg) from error
+
+    def _config(self) -> uvicorn.Config:
+        (certfile, keyfile, client_ca), limits = self._tls, self.endpoint.limits
+        counted = Connections(
+            limits.connections, limits.questions, limits.connections_of_an_address
+        )
+        self._connections, self.endpoint.full = counted, lambda: counted.stats().full
+        return uvicorn.Config(
+            self.endpoint.app,
+            http=guarded(
+                header_timeout=seconds("header_timeout", limits.header_timeout),
+                connections=counted,
+            ),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=STOP_WITHIN,
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=HEAD_MAX,
+            ssl_certfile=certfile or None,
+            ssl_keyfile=keyfile or None,
+            ssl_ca_certs=client_ca or None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
+        )
+
+    def stop(self) -> None:
+        """Stop serving, where this is the last user; wait for requests under way."""
+        self._shared.leave()
+
+
+class _Running(NamedTuple):
+    """A server that runs."""
+
+    server: uvicorn.Server
+    thread: Thread
+    bound: socket.socket
+
+
+def _stop(running: _Running) -> None:
+    running.server.should_exit = True
+    running.thread.join()
+    running.bound.close()
+
+
+class SharedBinding:
+    """The listener of one postbox at a server that several may share."""
+
+    def __init__(self, server: HttpListener, binding: Binding) -> None:
+        self._server, self._binding = server, binding
+        self._listening = False
+
+    @property
+    def url(self) -> str:
+        """Return where the server listens."""
+        return self._server.url
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Pass parcels for *name* to *accept* from now on; raises InvalidArgument."""
+        if not self._listening:
+            self._server.start()
+            self._listening = True
+        self._binding.listen(name, accept)
+
+    def close(self) -> None:
+        """Take nothing more; wait for what is being accepted. Safe to call twice."""
+        self._binding.close()
+        if self._listening:
+            self._listening = False
+            self._server.stop()
+
+
+def _serve(server: uvicorn.Server, bound: socket.socket, ready: Event) -> None:
+    """Serve until told to stop; the socket takes connections before this thread runs."""
+    ready.set()
+    with asyncio.Runner(loop_factory=GuardedLoop) as runner:
+        runner.run(server.serve(sockets=[bound]))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """
+    Return a socket that takes connections.
+
+    Its protocol is named: asyncio sets TCP_NODELAY only then, and each answer of a connection
+    without it waits for 40 ms.
+    """
+    [(family, _, _, _, address), *_] = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, int]:
+    """Return scheme, host and port of *url*; raises InvalidArgument where it cannot be served."""
+    try:
+        found = urlsplit(url)
+        host, port = found.hostname or "", found.port
+    except ValueError as error:
+        msg = f"cannot listen at {url!r}: {error}"
+        raise InvalidArgument(msg) from error
+    why = ""
+    if found.scheme not in {"http", "https"} or not host or found.path.strip("/"):
+        why = "give scheme, host and port only, such as https://0.0.0.0:8443"
+    elif found.scheme == "https" and not certfile:
+        why = "https needs a certificate: certfile and keyfile"
+    elif found.scheme == "http" and not is_loopback(host) and not behind_proxy:
+        why = (
+            "plain http is for this machine only: listen with https,"
+            " or say behind_proxy=True where a proxy in front speaks https"
+        )
+    elif found.scheme == "http" and certfile:
+        why = "http uses no certificate: write https, or leave the certificate out"
+    if why:
+        msg = f"cannot listen at {url!r}: {why}"
+        raise InvalidArgument(msg)
+    return found.scheme, host, (443 if found.scheme == "https" else 80) if port is None else port

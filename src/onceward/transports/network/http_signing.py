@@ -1,0 +1,89 @@
+"""Sign and prove requests and answers over HTTP, in the headers of Standard Webhooks."""
+
+from __future__ import annotations
+
+import re
+import secrets as randomness
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from onceward.message.names import is_agent_name
+from onceward.transports.network.keys import sign_all, verify
+
+FROM: Final = "onceward-from"
+"""Header that names the sending agent; it picks the secret, and the body must agree."""
+ID: Final = "webhook-id"
+TIMESTAMP: Final = "webhook-timestamp"
+SIGNATURE: Final = "webhook-signature"
+HEAD: Final = "onceward-head"
+"""Header that signs a request's head: it is proved before a byte of the body is read."""
+NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
+SECONDS: Final = re.compile(r"[0-9]{1,12}")
+SIGNATURE_MAX: Final = 1024
+WINDOW: Final = 300
+"""Seconds by which the clocks of two machines may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The headers of a request or an answer that say by whom and when it was signed."""
+
+    sender: str
+    nonce: str
+    timestamp: int
+    signature: str
+    head: str = ""
+
+    @classmethod
+    def read(cls, headers: Mapping[str, str]) -> Self | None:
+        """Return the headers where each is there and of its form, else None."""
+        sender, nonce = headers.get(FROM, ""), headers.get(ID, "")
+        seconds, signature = headers.get(TIMESTAMP, ""), headers.get(SIGNATURE, "")
+        head = headers.get(HEAD, "")
+        formed = (
+            is_agent_name(sender)
+            and NONCE.fullmatch(nonce)
+            and SECONDS.fullmatch(seconds)
+            and 0 < len(signature) <= SIGNATURE_MAX
+            and len(head) <= SIGNATURE_MAX
+        )
+        return cls(sender, nonce, int(seconds), signature, head) if formed else None
+
+    def proves_head(self, secrets: Sequence[bytes], recipient: str, verb: str) -> bool:
+        """Return whether one of *secrets* signed this head, for that agent and verb."""
+        text = _head_text(self.sender, recipient, verb)
+        return verify(secrets, self.nonce, self.timestamp, text, self.head)
+
+    def proves(self, secrets: Sequence[bytes], body: bytes) -> bool:
+        """Return whether *body* was signed by one of *secrets*, with this nonce and time."""
+        return verify(secrets, self.nonce, self.timestamp, body, self.signature)
+
+
+def new_nonce() -> str:
+    """Return a name of one exchange that cannot be guessed."""
+    return randomness.token_hex(16)
+
+
+def signed_headers(
+    secrets: Sequence[bytes], sender: str, nonce: str, timestamp: int, body: bytes
+) -> dict[str, str]:
+    """Return the headers that sign *body*."""
+    return {
+        FROM: sender,
+        ID: nonce,
+        TIMESTAMP: str(timestamp),
+        SIGNATURE: sign_all(secrets, nonce, timestamp, body),
+    }
+
+
+def head_signature(
+    secrets: Sequence[bytes], asked: tuple[str, str, str], nonce: str, timestamp: int
+) -> dict[str, str]:
+    """Return the header that signs the head of a request: its sender, recipient and verb."""
+    return {HEAD: sign_all(secrets, nonce, timestamp, _head_text(*asked))}
+
+
+def _head_text(sender: str, recipient: str, verb: str) -> bytes:
+    """Return what is signed of a head; no body of ours begins like it."""
+    return f"onceward-head {verb} {sender} {recipient}".encode()

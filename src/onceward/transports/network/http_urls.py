@@ -1,0 +1,65 @@
+"""Check the urls of peers that are reached over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import NoReturn
+from urllib.parse import SplitResult, urlsplit
+
+from onceward.errors import InvalidArgument
+from onceward.message.quoting import quoted
+
+
+def check_url(url: str, *, plain_hosts: Iterable[str] = ()) -> None:
+    """
+    Check the url of a home, without the part that names an agent; reach nothing.
+
+    Raises:
+        InvalidArgument: it is none, or it is plain http to another machine that is not
+            among *plain_hosts*; says what is wrong.
+
+    """
+    found = _split(url)
+    host = found.hostname or ""
+    if found.username is not None or found.password is not None:
+        _refuse(url, "it holds a user name; keys are added with onceward keys add", secret=True)
+    if found.query or found.fragment or "?" in url or "#" in url:
+        _refuse(url, "it has a query or a fragment")
+    if not host or not host.isascii() or "%" in host:
+        _refuse(url, "it names no host in ASCII")
+    if "/v1/agents" in found.path or ".." in found.path.split("/") or "//" in found.path:
+        _refuse(url, "give the address of the home only, such as https://example.org:8443")
+    if found.scheme == "http" and not is_loopback(host) and host not in set(plain_hosts):
+        _refuse(url, "another machine is reached over https, unless http_plain_hosts names it")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        found = urlsplit(url)
+        port = found.port
+    except ValueError as error:
+        _refuse(url, str(error))
+    if found.scheme not in {"http", "https"} or port == 0:
+        _refuse(url, "it begins with https:// and a host")
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        _refuse(url, "it holds a space or another character that a url cannot have")
+    if not found.netloc:
+        _refuse(url, "it begins with https:// and a host")
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether *host* is this machine by its name or number."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse(url: str, why: str, *, secret: bool = False) -> NoReturn:
+    shown = "this url" if secret else quoted(url)
+    msg = f"{shown} cannot be the url of a peer: {why}"
+    raise InvalidArgument(msg)

@@ -1,0 +1,300 @@
+"""
+Keep the secrets that a home shares with its peers, and sign and verify by them.
+
+A secret belongs to one pair of agents' homes. It lies in ``keys/PEER`` beside the agents'
+files, readable by its owner only, and never in a database, because databases are copied.
+Each line is a secret of Standard Webhooks: ``whsec_`` and base64. All lines sign and all verify,
+so a new secret, written first, and the old one, second, hold together until the peer has both.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import secrets as randomness
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from onceward.errors import InvalidArgument, NoKey, UnsafeKey
+from onceward.file.file_checks import sync
+from onceward.message.clock import Millis
+from onceward.message.names import agent_name
+from onceward.transports.network.private_files import open_to_others, write_private
+
+FOLDER: Final = "keys"
+"""Folder of a home that holds its keys."""
+PREFIX: Final = "whsec_"
+SHORTEST: Final = 24
+LONGEST: Final = 64
+"""Bytes of a secret, as Standard Webhooks asks."""
+SECRETS: Final = 2
+"""Most secrets of a peer: the present one and, during a rotation, the one before."""
+FILE_MAX: Final = 4096
+SIGNATURES_MAX: Final = 8
+"""Most signatures that a verifier compares."""
+OTHERS_WRITE: Final = 0o022
+
+_Stamp = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """The key of a peer, without its secrets."""
+
+    peer: str
+    created_at: Millis
+    """When its newest secret was written."""
+    mode_ok: bool
+    """Whether only its owner can read it; it is not used otherwise."""
+    count: int
+    """Secrets in it: two during a rotation, none where it cannot be read."""
+    fingerprint: str
+    """Eight characters that tell each secret from others, and nothing of it; the newest first."""
+
+
+class _Read(NamedTuple):
+    stamp: _Stamp
+    secrets: tuple[bytes, ...]
+
+
+class Keys:
+    """The keys of a home; a file that changes is read again when it is next needed."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / FOLDER
+        self._read: dict[str, _Read] = {}
+
+    def secrets(self, peer: str) -> tuple[bytes, ...]:
+        """
+        Return the secrets shared with *peer*, the newest first.
+
+        Raises:
+            NoKey: there is none: ``onceward keys new`` or ``keys add`` makes it.
+            UnsafeKey: others can read or replace it, or it holds something else.
+
+        """
+        path = self._path(peer)
+        try:
+            stamp = _stamp(path.stat())
+            known = self._read.get(peer)
+            if known is not None and known.stamp == stamp:
+                return known.secrets
+            self._read[peer] = found = _read(path, peer)
+        except OSError as error:
+            self._read.pop(peer, None)
+            raise _no_key(peer, self.folder, error) from error
+        return found.secrets
+
+    def has(self, peer: str) -> bool:
+        """Return whether there is a key for *peer* that can be used."""
+        try:
+            return bool(self.secrets(peer))
+        except NoKey:
+            return False
+
+    def create(self, peer: str) -> str:
+        """
+        Make a secret for *peer* and return it, to be given to the peer's operator.
+
+        Raises:
+            InvalidArgument: there is a key already, rotate or drop it; or there is no such home.
+
+        """
+        secret = new_secret()
+        try:
+            write_private(self._path(peer), f"{secret}\n", replace=False)
+        except FileExistsError as error:
+            cure = f"onceward keys rotate {peer}, or keys drop {peer} before"
+            msg = f"there is a key for {peer} already: {cure}"
+            raise InvalidArgument(msg) from error
+        return secret
+
+    def add(self, peer: str, secret: str) -> None:
+        """
+        Put a secret first, from now on the newest; keep the newest until now as the one before.
+
+        Adding the newest again changes nothing.
+
+        Raises:
+            InvalidArgument: it is no secret, or there is no such home.
+            UnsafeKey: the file that is there is not used.
+
+        """
+        decode_secret(secret)
+        lines = self._lines(peer)
+        self._write(peer, [secret.strip(), *(line for line in lines if line != secret.strip())])
+
+    def rotate(self, peer: str) -> str:
+        """
+        Put a new secret first and return it; the one before holds on until it is retired.
+
+        Raises:
+            NoKey: there is no key to rotate.
+
+        """
+        self.secrets(peer)
+        secret = new_secret()
+        self.add(peer, secret)
+        return secret
+
+    def retire(self, peer: str) -> None:
+        """Forget the secret from before the last rotation; raises NoKey where there is no key."""
+        self.secrets(peer)
+        self._write(peer, self._lines(peer)[:1])
+
+    def drop(self, peer: str) -> None:
+        """Delete the key of *peer*, which can then neither send nor receive; raises NoKey."""
+        path = self._path(peer)
+        try:
+            path.unlink()
+        except FileNotFoundError as error:
+            raise _no_key(peer, self.folder, error) from error
+        sync(self.folder)
+
+    def list(self) -> list[KeyInfo]:
+        """Return the keys by peer."""
+        try:
+            names = sorted(os.listdir(self.folder))  # noqa: PTH208 - names are what is wanted
+        except FileNotFoundError:
+            return []
+        return [self._info(name) for name in names if not name.startswith(".")]
+
+    def _info(self, name: str) -> KeyInfo:
+        found, secrets = (self.folder / name).stat(), tuple[bytes, ...]()
+        with suppress(NoKey, InvalidArgument):
+            secrets = self.secrets(name)
+        return KeyInfo(
+            name,
+            found.st_mtime_ns // 1_000_000,
+            not _exposed(found, self.folder),
+            len(secrets),
+            " ".join(map(fingerprint, secrets)),
+        )
+
+    def _path(self, peer: str) -> Path:
+        return self.folder / agent_name(peer)
+
+    def _lines(self, peer: str) -> Sequence[str]:
+        """Return the secrets of a peer as they are written, none where there is no file."""
+        try:
+            self.secrets(peer)
+        except UnsafeKey:
+            raise
+        except NoKey:
+            return ()
+        return _words(self._path(peer).read_text(encoding="ascii"))
+
+    def _write(self, peer: str, lines: Sequence[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines[:SECRETS])
+        write_private(self._path(peer), text, replace=True)
+
+
+# -- secrets and signatures ----------------------------------------------------------------------
+
+
+def new_secret() -> str:
+    """Return a secret of 32 random bytes as text."""
+    return PREFIX + base64.b64encode(randomness.token_bytes(32)).decode()
+
+
+def decode_secret(text: str) -> bytes:
+    """Return the bytes of a secret; raises InvalidArgument, which does not repeat the text."""
+    word = text.strip()
+    try:
+        found = base64.b64decode(word.removeprefix(PREFIX), validate=True)
+    except ValueError:
+        found = b""
+    if not word.startswith(PREFIX) or not SHORTEST <= len(found) <= LONGEST:
+        msg = f"this is no secret: one is {PREFIX} and base64 of {SHORTEST} to {LONGEST} bytes"
+        raise InvalidArgument(msg)
+    return found
+
+
+def fingerprint(secret: bytes) -> str:
+    """Return eight characters by which two operators compare a secret without telling it."""
+    return hashlib.sha256(b"onceward key " + secret).hexdigest()[:8]
+
+
+def sign(secret: bytes, id: str, timestamp: int, body: bytes) -> str:
+    """Return the signature of a message after Standard Webhooks, ``v1,`` and base64."""
+    return "v1," + base64.b64encode(_mac(secret, id, timestamp, body)).decode()
+
+
+def sign_all(secrets: Iterable[bytes], id: str, timestamp: int, body: bytes) -> str:
+    """Return the signatures by each secret, with spaces between them."""
+    return " ".join(sign(secret, id, timestamp, body) for secret in secrets)
+
+
+def verify(secrets: Sequence[bytes], id: str, timestamp: int, body: bytes, signature: str) -> bool:
+    """Return whether one of the signatures in *signature* was made by one of *secrets*."""
+    given = [_decoded(word) for word in signature.split(" ")[:SIGNATURES_MAX]]
+    proved = False
+    for secret in secrets:
+        mac = _mac(secret, id, timestamp, body)
+        for each in given:
+            proved |= hmac.compare_digest(mac, each)
+    return proved
+
+
+def _mac(secret: bytes, id: str, timestamp: int, body: bytes) -> bytes:
+    made = hmac.new(secret, f"{id}.{timestamp}.".encode(), "sha256")
+    made.update(body)
+    return made.digest()
+
+
+def _decoded(word: str) -> bytes:
+    """Return the bytes of one signature, none of a version that is unknown."""
+    version, _, text = word.partition(",")
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True) if version == "v1" else b""
+    except ValueError:
+        return b""
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def _stamp(found: os.stat_result) -> _Stamp:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+
+def _read(path: Path, peer: str) -> _Read:
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        text = file.read(FILE_MAX)
+    if _exposed(found, path.parent):
+        msg = (
+            f"{path} may be read or replaced by others, so it is not used:"
+            f" chmod 700 {path.parent} && chmod 600 {path}, and rotate it"
+        )
+        raise UnsafeKey(msg, peer=peer)
+    try:
+        secrets = tuple(map(decode_secret, _words(text.decode("ascii"))))
+    except ValueError as error:
+        msg = f"{path} holds a line that is no secret: drop it, and add the key again"
+        raise UnsafeKey(msg, peer=peer) from error
+    if not secrets:
+        msg = f"{path} holds no secret: drop it, and add the key again"
+        raise UnsafeKey(msg, peer=peer)
+    return _Read(_stamp(found), secrets[:SECRETS])
+
+
+def _exposed(found: os.stat_result, folder: Path) -> bool:
+    """Return whether other users may read a key or replace it."""
+    return open_to_others(found) or bool(folder.stat().st_mode & OTHERS_WRITE)
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+def _no_key(peer: str, folder: Path, error: OSError) -> NoKey:
+    if isinstance(error, FileNotFoundError):
+        why = f"there is no key for {peer} in {folder}"
+        return NoKey(f"{why}: onceward keys new {peer}, or keys add {peer}", peer=peer)
+    return NoKey(f"the key for {peer} cannot be read: {error}", peer=peer)

@@ -1,0 +1,87 @@
+"""Run the exchanges of a transport on an event loop of its own, which closing ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+from onceward.errors import Unreachable
+from onceward.transports.network.event_loop import start_loop
+
+CLOSE_WITHIN: Final = 5.0
+"""Seconds that closing waits for the connections."""
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop on a thread that starts with the first exchange."""
+
+    def __init__(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
+        self._name, self._close = name, close
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._awaited: set[Future[Any]] = set()
+
+    def run(self, work: Coroutine[Any, Any, T], within: float, lack: str) -> T:
+        """
+        Return the result of *work*.
+
+        Raises:
+            Unreachable: it took longer than *within* seconds, which leaves the *lack* that the
+                error names; or the transport was closed.
+
+        """
+        with self._lock:  # what is begun before close() is ended by it
+            if self._closed:
+                work.close()
+                msg = "this transport is closed"
+                raise Unreachable(msg)
+            if self._loop is None:
+                self._loop = start_loop(self._name)
+            begun = asyncio.run_coroutine_threadsafe(self._timed(work, within), self._loop)
+            self._awaited.add(begun)
+        try:
+            return begun.result()
+        except CancelledError as error:
+            msg = "this transport was closed"
+            raise Unreachable(msg) from error
+        except TimeoutError as error:
+            msg = f"{lack} within {within:.3g} s"
+            raise Unreachable(msg) from error
+        finally:
+            self._awaited.discard(begun)
+
+    async def _timed(self, work: Coroutine[Any, Any, T], within: float) -> T:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - it runs as a task
+        self._under_way.add(task)
+        try:
+            async with asyncio.timeout(within):
+                return await work
+        finally:
+            self._under_way.discard(task)
+
+    def close(self) -> None:
+        """End what is under way, then the connections and the loop; safe to call twice."""
+        with self._lock:
+            loop, self._loop, self._closed = self._loop, None, True
+        if loop is None:
+            return
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result(CLOSE_WITHIN)
+        loop.call_soon_threadsafe(loop.stop)
+        for each in list(self._awaited):  # a library swallowed what should have ended it
+            each.cancel()
+
+    async def _end(self) -> None:
+        under_way = list(self._under_way)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        await self._close()

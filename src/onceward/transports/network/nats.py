@@ -1,0 +1,312 @@
+"""
+Carry parcels by way of NATS JetStream, where sender and recipient need never be up together.
+
+A parcel waits in a stream until its recipient has committed it and stored the answer; only
+after the answer does its sender push it no more, so a server that loses its store loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from onceward.core.deliver.transport import Features, TransportContext
+from onceward.errors import (
+    InvalidArgument,
+    InvalidParcel,
+    ParcelTooLarge,
+    Refused,
+    Unreachable,
+)
+from onceward.message.clock import Millis
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.wire import decode_answer, encode_parcel
+from onceward.transports.network import nats_names as names
+from onceward.transports.network.loop_thread import LoopThread
+from onceward.transports.network.nats_link import (
+    HEADERS,
+    SCHEME,
+    Address,
+    Credentials,
+    Link,
+    require_client,
+)
+from onceward.transports.network.nats_ping import ping
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+PARCEL: Final = "Onceward-Parcel"
+"""Header that names the content of a parcel; its answer has the same."""
+OUTCOME: Final = "Onceward-Outcome"
+"""Header that says what an answer is."""
+ANSWERED: Final = "answer"
+REFUSED: Final = "refused"
+"""The recipient will never take this parcel; the body says why."""
+UNABLE: Final = "unable"
+"""The recipient could not take the parcel this time; the body says why."""
+MAX_BYTES: Final = (1 << 20) - HEADERS
+"""Largest parcel that a server takes whose ``max_payload`` was not changed."""
+HEARTBEAT: Final = 3.0
+"""Seconds after which a consumer that has nothing to deliver says that it is there."""
+SILENT: Final = 3
+"""Heartbeats without a word after which a consumer is taken for gone."""
+REPLAY_WITHIN: Final = 2.0
+"""Seconds in which the answers come that were stored before; a later one counts, too."""
+GRACE: Final = 0.9
+"""Part of ``deliver_timeout`` after which an exchange ends by itself, with its reason."""
+
+
+class NatsTransport:
+    """Delivers to ``nats://HOST:PORT/AGENT``; several servers are parted by commas."""
+
+    features = Features(schemes=frozenset({SCHEME}), max_bytes=MAX_BYTES, network=True)
+
+    def __init__(self, context: TransportContext, *, tls: SSLContext | None = None) -> None:
+        self._agent, self._clock = context.agent, context.clock
+        self._credentials = Credentials(context.folder, tls)
+        self._limit = GRACE * context.settings.deliver_timeout
+        self._loop = LoopThread("onceward-nats", self._close_links)
+        self._opening: dict[tuple[tuple[str, ...], str], asyncio.Lock] = {}
+        self._answers: dict[tuple[tuple[str, ...], str], _Answers] = {}
+        self._taken: dict[tuple[str, str], str] = {}
+        """By sender and recipient: the id of the last answer that was returned."""
+
+    def check(self, url: str) -> None:
+        """Raise InvalidArgument for a url without server or agent, or without the extra."""
+        require_client()
+        if Address.parse(url).agent is None:
+            msg = f"{url} names no agent: write {url.rstrip('/')}/AGENT"
+            raise InvalidArgument(msg)
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Leave the parcel at the server and wait for the recipient's answer.
+
+        A parcel without an answer stays there. A later push of the same content takes the
+        answer that has come meanwhile.
+
+        Raises:
+            Unreachable: the server or the recipient gave no answer in time.
+            Refused: the recipient will never take this parcel.
+            ParcelTooLarge: the server takes no message of this size.
+
+        """
+        servers, body = _servers(url, parcel.recipient), encode_parcel(parcel)
+        lack = f"no answer from {parcel.recipient}"
+        return self._loop.run(self._exchange(servers, parcel, body), self._limit, lack)
+
+    def ping(self, url: str, peer: str) -> Millis:
+        """
+        Ask a process that listens for *peer* for a word, and return the time of its clock.
+
+        Raises:
+            Unreachable: says what is missing: server, key, stream, permission, or the listener.
+
+        """
+        asking = self._ping(_servers(url, peer), peer)
+        return self._loop.run(asking, self._limit, f"no answer from {peer}")
+
+    def close(self) -> None:
+        """End pushes under way and every connection; safe to call twice."""
+        self._loop.close()
+
+    async def _close_links(self) -> None:
+        for answers in self._answers.values():
+            await answers.link.close()
+
+    async def _ping(self, servers: tuple[str, ...], peer: str) -> Millis:
+        """Use what a push uses, and store nothing."""
+        answers = await self._open(servers, self._agent)
+        await answers.link.probe(names.parcel_subject(peer, self._agent))
+        return await ping(answers.link, self._agent, peer, self._clock.now())
+
+    async def _exchange(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
+        answers = await self._open(servers, parcel.sender)
+        if len(body) > answers.link.max_payload:
+            limit = answers.link.max_payload
+            msg = f"a parcel of {len(body)} bytes; the server takes {limit}"
+            raise ParcelTooLarge(msg, limit=limit)
+        told = await answers.ask(parcel, body)
+        self._taken[parcel.sender, parcel.recipient] = told.id
+        if told.outcome == REFUSED:
+            raise Refused(told.reason)
+        if told.answer is None:
+            msg = f"{parcel.recipient} cannot take the parcel: {told.reason}"
+            raise Unreachable(msg)
+        return told.answer
+
+    async def _open(self, servers: tuple[str, ...], sender: str) -> _Answers:
+        """Return the open subscription to the answers of *sender*; open one if there is none."""
+        key = servers, sender
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            answers = self._answers.get(key)
+            if answers is not None and answers.alive:
+                return answers
+            if answers is not None:
+                await answers.link.close()
+            link = await Link.open(servers, sender, self._credentials)
+            answers = _Answers(link, sender, self._taken)
+            try:
+                await answers.open()
+            except BaseException:
+                await link.close()
+                raise
+            self._answers[key] = answers
+            return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An answer as it came, and what it says."""
+
+    id: str
+    outcome: str
+    reason: str
+    answer: Answer | None
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A push that waits for its answer."""
+
+    parcel: Parcel
+    told: asyncio.Future[_Told]
+
+
+class _Answers:
+    """The answers to one agent at one server: those that were stored, then each as it comes."""
+
+    def __init__(self, link: Link, name: str, taken: dict[tuple[str, str], str]) -> None:
+        self.link, self._name, self._taken = link, name, taken
+        self._asked: dict[tuple[str, str], set[_Asked]] = {}
+        """Pushes by recipient and content of their parcel."""
+        self._stored: dict[str, Msg] = {}
+        """By recipient: the last answer, where no push waited for it."""
+        self._replayed = asyncio.Event()
+        self._before = 0
+        """Answers that were stored before and are still to come."""
+        self._heard_at = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands and the consumer gave a word lately."""
+        silence = asyncio.get_running_loop().time() - self._heard_at
+        return not self.link.broken.is_set() and silence < SILENT * HEARTBEAT
+
+    async def open(self) -> None:
+        """Make the consumer, and wait for the answers that are there."""
+        inbox = self.link.new_inbox()
+        await self.link.hear(inbox, self._take)
+        config = {
+            "name": f"answers-{names.token(self._name)}-{uuid4().hex}",
+            "deliver_subject": inbox,
+            "deliver_policy": "last_per_subject",
+            "ack_policy": "none",
+            "idle_heartbeat": round(HEARTBEAT * names.NANOSECONDS),
+            "mem_storage": True,
+        }
+        waiting = await self.link.consume(names.ANSWERS, names.answers_of(self._name), config)
+        self._before += waiting
+        self._heard_at = asyncio.get_running_loop().time()
+        if self._before > 0:
+            try:
+                async with asyncio.timeout(REPLAY_WITHIN):
+                    await self._replayed.wait()
+            except TimeoutError:  # one of them was replaced meanwhile: the newer one comes
+                pass
+        self._watch = asyncio.ensure_future(self._fail_when_broken())
+
+    async def ask(self, parcel: Parcel, body: bytes) -> _Told:
+        """Return the answer to a parcel: the stored one if there is one, else after a push."""
+        content = _content(parcel)
+        key = parcel.recipient, content
+        asked = _Asked(parcel, asyncio.get_running_loop().create_future())
+        self._asked.setdefault(key, set()).add(asked)
+        try:
+            self._look(parcel, content, asked)
+            if not asked.told.done():
+                subject = names.parcel_subject(parcel.recipient, parcel.sender)
+                await self.link.store(subject, body, {PARCEL: content})
+            return await asked.told
+        finally:
+            waiting = self._asked.get(key, set())
+            waiting.discard(asked)
+            if not waiting:
+                self._asked.pop(key, None)
+
+    def _look(self, parcel: Parcel, content: str, asked: _Asked) -> None:
+        """Answer a push by what was stored before it; a full inbox may have room by now."""
+        stored = self._stored.pop(parcel.recipient, None)
+        if stored is None or (stored.headers or {}).get(PARCEL) != content:
+            return
+        told = _read(stored, parcel)
+        if told is not None and told.answer is not None and told.answer.verdict != "busy":
+            asked.told.set_result(told)
+
+    async def _take(self, msg: Msg) -> None:
+        """Take an answer, or a word that there is none."""
+        self._heard_at = asyncio.get_running_loop().time()
+        sender = names.publisher(msg.subject, names.answers_of(self._name))
+        headers = msg.headers or {}
+        if sender is None:
+            return
+        key = sender, headers.get(PARCEL, "")
+        heard = False
+        for asked in list(self._asked.get(key, ())):
+            told = _read(msg, asked.parcel)
+            if told is not None and not asked.told.done():
+                asked.told.set_result(told)
+                heard = True
+        if not heard and headers.get("Nats-Msg-Id") != self._taken.get((self._name, sender)):
+            self._stored[sender] = msg
+        self._before -= 1
+        if self._before == 0:
+            self._replayed.set()
+
+    async def _fail_when_broken(self) -> None:
+        await self.link.broken.wait()
+        for waiting in self._asked.values():
+            for asked in waiting:
+                if not asked.told.done():
+                    asked.told.set_exception(Unreachable("the connection to the server ended"))
+
+
+def _read(msg: Msg, parcel: Parcel) -> _Told | None:
+    """Return what an answer says; None for bytes that are no answer to this parcel."""
+    headers = msg.headers or {}
+    outcome, reason, answer = headers.get(OUTCOME, ""), "", None
+    try:
+        if outcome == ANSWERED:
+            answer = decode_answer(msg.data, parcel)
+        elif outcome in {REFUSED, UNABLE}:
+            reason = msg.data.decode()
+        else:
+            return None
+    except (InvalidParcel, UnicodeDecodeError):
+        return None
+    return _Told(headers.get("Nats-Msg-Id", ""), outcome, reason, answer)
+
+
+def _content(parcel: Parcel) -> str:
+    """Return the digest of all that a parcel holds: pushes of one number may differ in receipts."""
+    frames = [(frame.id, frame.digest, frame.redelivered) for frame in parcel.frames]
+    rest = (
+        parcel.sender, parcel.recipient, parcel.epoch, parcel.number, parcel.previous,
+        parcel.durability, parcel.base_position, parcel.unsettled, parcel.stream_position,
+    )  # fmt: skip
+    held = repr((rest, frames, [tuple(receipt) for receipt in parcel.receipts]))
+    return hashlib.sha256(held.encode()).hexdigest()
+
+
+def _servers(url: str, recipient: str) -> tuple[str, ...]:
+    """Return the servers of the url of *recipient*."""
+    address = Address.parse(url)
+    if address.agent not in {None, recipient}:
+        msg = f"name: {url} is the url of {address.agent}, not of {recipient}"
+        raise Unreachable(msg)
+    return address.servers

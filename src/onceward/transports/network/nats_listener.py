@@ -1,0 +1,354 @@
+"""Take in the parcels of agents from NATS JetStream: commit, store the answer, acknowledge."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from ssl import SSLContext
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from onceward.core.deliver.transport import Accept, TransportContext
+from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
+from onceward.message.clock import Clock
+from onceward.message.log import Level, log
+from onceward.message.parcel import Answer, Parcel
+from onceward.message.quoting import error_text
+from onceward.message.wire import decode_parcel, encode_answer
+from onceward.transports.network import nats_names as names
+from onceward.transports.network.event_loop import start_loop
+from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
+from onceward.transports.network.nats_link import Address, Credentials, Link, require_client
+from onceward.transports.network.nats_ping import pong
+from onceward.transports.network.shared import Shared
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+THREADS: Final = 8
+"""Parcels that are accepted at the same time."""
+PULL_FOR: Final = 30
+"""Seconds after which a request for parcels is made anew."""
+HEARTBEAT: Final = 5
+"""Seconds after which a server without parcels says that it is there."""
+SILENT: Final = 3.0 * HEARTBEAT
+ACK_WAIT: Final = 10
+"""Seconds after which a parcel is handed out again whose process has died."""
+STILL_AT_IT: Final = 4.0
+"""Seconds after which the server is told that a parcel is still being accepted."""
+AGAIN_MAX: Final = 30
+"""Most seconds after which a parcel comes again that the file could not take; 1 at first."""
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
+"""Seconds before a further attempt to reach the server; the last is repeated."""
+REASON_MAX: Final = 80
+"""Characters of each reason in an answer that is too large for the server otherwise."""
+CLOSE_WITHIN: Final = 30.0
+"""Seconds that ``close`` waits for parcels that are being accepted."""
+CANCEL_AGAIN: Final = CLOSE_WITHIN + 5
+"""Seconds after which ``close`` cancels again what has not ended."""
+
+PULL: Final = json.dumps(
+    {
+        "batch": THREADS,
+        "expires": PULL_FOR * names.NANOSECONDS,
+        "idle_heartbeat": HEARTBEAT * names.NANOSECONDS,
+    }
+).encode()
+ACKS: Final = "$JS.ACK."
+"""How the subject begins at which the server hears what became of a message."""
+DELIVERED: Final = 4
+WITH_DOMAIN: Final = 11
+"""Part of such a subject that counts deliveries; with a domain two more stand before it."""
+ACK: Final = b"+ACK"
+NEVER: Final = b"+TERM"
+GIVEN_BACK: Final = b"-NAK"
+WORKING: Final = b"+WPI"
+
+
+class NatsListener:
+    """
+    Take parcels in from ``nats://HOST:PORT``; give it to postboxes among their listeners.
+
+    Each agent has a connection of its own, with the secret in its home. Any number of
+    processes may listen for an agent: each parcel goes to one of them. Where the server is
+    away, it is looked for until the postbox closes. With a context for TLS, a server that does
+    not encrypt is refused. All postboxes of one listener share its threads.
+    """
+
+    def __init__(self, url: str, *, tls: SSLContext | None = None) -> None:
+        self.url, self.servers, self._tls = url, Address.parse(url).servers, tls
+        self.shared = Shared(_start, _stop)
+        """The loop and the threads of all postboxes."""
+
+    def __call__(self, context: TransportContext) -> NatsBinding:
+        """Return the listener of one postbox; raises InvalidArgument without the extra."""
+        require_client()
+        return NatsBinding(self, context, Credentials(context.folder, self._tls))
+
+
+class NatsBinding:
+    """The listener of one postbox."""
+
+    def __init__(
+        self, listener: NatsListener, context: TransportContext, credentials: Credentials
+    ) -> None:
+        self._listener, self._clock, self._credentials = listener, context.clock, credentials
+        self._lock = Lock()
+        self._agents: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Pass parcels for *name* to *accept* from now on."""
+        loop, pool = self._listener.shared.enter()
+        inbox = _Inbox(name, accept, pool, self._clock)
+        began = asyncio.run_coroutine_threadsafe(self._begin(inbox), loop)
+        with self._lock:
+            self._agents.append((loop, began.result()))
+
+    def close(self) -> None:
+        """Take no more parcels; wait for those that are being accepted. Safe to call twice."""
+        with self._lock:
+            agents, self._agents = self._agents, []
+        for loop, serving in agents:
+            asyncio.run_coroutine_threadsafe(_ended(serving), loop).result()
+            self._listener.shared.leave()
+
+    async def _begin(self, inbox: _Inbox) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self._serve(inbox))
+
+    async def _serve(self, inbox: _Inbox) -> None:
+        """Take parcels until this is cancelled, over one connection after the other."""
+        failures = 0
+        while True:
+            _raise_lost_cancellation()
+            try:
+                link = await Link.open(self._listener.servers, inbox.name, self._credentials)
+                try:
+                    await inbox.open(link)
+                    _raise_lost_cancellation()
+                    failures = 0
+                    await inbox.take_all()
+                except asyncio.CancelledError:
+                    await inbox.end()
+                    raise
+                finally:
+                    await link.close()
+            except Unreachable as error:
+                level: Level = "debug" if failures else "warning"
+                log.failure(level, "listener waits for the server", error, agent=inbox.name)
+            except Exception as error:  # noqa: BLE001 - a listener outlives every error
+                log.failure("error", "listener failed", error, agent=inbox.name)
+            await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
+            failures += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Where the answer to one parcel goes."""
+
+    link: Link
+    subject: str
+    content: str
+
+    async def store(self, body: bytes, outcome: str) -> None:
+        """Store an answer; raises Unreachable."""
+        await self.link.store(self.subject, body, {PARCEL: self.content, OUTCOME: outcome})
+
+
+class _Inbox:
+    """The parcels of one agent as they come over one connection after the other."""
+
+    def __init__(self, name: str, accept: Accept, pool: ThreadPoolExecutor, clock: Clock) -> None:
+        self.name, self._accept, self._pool, self._clock = name, accept, pool, clock
+        self._link: Link | None = None
+        self._came: asyncio.Queue[Msg] = asyncio.Queue()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def open(self, link: Link) -> None:
+        """Make the agent's consumer; another process may have made it before."""
+        self._link, self._came = link, asyncio.Queue()
+        config = {
+            "name": names.consumer(self.name),
+            "durable_name": names.consumer(self.name),
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "ack_wait": ACK_WAIT * names.NANOSECONDS,
+            "max_deliver": -1,
+        }
+        await link.consume(names.PARCELS, names.parcels_of(self.name), config)
+        self._inbox = link.new_inbox()
+        await link.hear(self._inbox, self._came.put)
+        await link.hear(names.pings_of(self.name), partial(pong, link, self.name, self._clock))
+
+    async def take_all(self) -> None:
+        """Take parcels until the connection or the consumer is gone, which raises Unreachable."""
+        link = self._own_link()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{names.PARCELS}.{names.consumer(self.name)}"
+        while True:
+            await link.put(subject, PULL, reply=self._inbox)
+            left = THREADS
+            while left:
+                msg = await self._next(link)
+                status = (msg.headers or {}).get("Status") if not msg.data else None
+                if status is None:
+                    left -= 1
+                    await self._begin(link, msg)
+                elif status in {"404", "408"}:
+                    break  # nothing came, or not as much as was asked for
+                elif status != "100":
+                    why = (msg.headers or {}).get("Description", status)
+                    text = f"the server hands out no parcels: {why}"
+                    raise Unreachable(text)
+
+    async def end(self) -> None:
+        """Wait for parcels that are being accepted; give back those that are not."""
+        link = self._own_link()
+        while not self._came.empty():
+            msg = self._came.get_nowait()
+            if msg.reply.startswith(ACKS):
+                await self._quietly(link, msg, GIVEN_BACK)
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CLOSE_WITHIN)
+
+    def _own_link(self) -> Link:
+        assert self._link is not None  # noqa: S101 - open() was called
+        return self._link
+
+    async def _next(self, link: Link) -> Msg:
+        coming = asyncio.ensure_future(self._came.get())
+        ending = asyncio.ensure_future(link.broken.wait())
+        try:
+            await asyncio.wait(
+                {coming, ending}, timeout=SILENT, return_when=asyncio.FIRST_COMPLETED
+            )
+            if coming.done():
+                return coming.result()
+        finally:
+            coming.cancel()
+            ending.cancel()
+        text = "the connection to the server ended or fell silent"
+        raise Unreachable(text)
+
+    async def _begin(self, link: Link, msg: Msg) -> None:
+        """Handle a parcel beside the others, once one of the threads is free."""
+        if len(self._under_way) >= THREADS:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.ensure_future(self._handle(link, msg))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _handle(self, link: Link, msg: Msg) -> None:
+        """Commit a parcel, store its answer, acknowledge it: in this order."""
+        sender = names.publisher(msg.subject, names.parcels_of(self.name))
+        if sender is None or not msg.reply.startswith(ACKS):
+            return
+        told = _Reply(link, names.answer_subject(sender, self.name), _content(msg))
+        try:
+            how = await self._answer(link, msg, told, sender)
+        except Exception as error:  # noqa: BLE001 - the parcel comes again, others go on
+            level: Level = "warning" if isinstance(error, OncewardError) else "error"
+            log.failure(level, "parcel waits", error, agent=self.name, peer=sender)
+            if not _hangs(error):
+                with suppress(Unreachable):
+                    await told.store(error_text(error).encode(), UNABLE)
+            how = _again(msg)
+        await self._quietly(link, msg, how)
+
+    async def _answer(self, link: Link, msg: Msg, told: _Reply, sender: str) -> bytes:
+        """Store the answer to one parcel; return how its message ends."""
+        try:
+            parcel = _parcel(msg, self.name, sender)
+            answer = await self._accepted(link, msg, parcel)
+        except Refused as error:
+            await told.store(str(error).encode(), REFUSED)
+            return ACK
+        except (InvalidParcel, Unreachable) as error:  # these bytes will never be better
+            log.failure("warning", "parcel refused", error, agent=self.name, peer=sender)
+            await told.store(str(error).encode(), UNABLE)
+            return NEVER
+        await told.store(_fitting(answer, parcel, link.max_payload), ANSWERED)
+        return ACK
+
+    async def _accepted(self, link: Link, msg: Msg, parcel: Parcel) -> Answer:
+        """Return the answer of the agent's file; tell the server meanwhile that we are at it."""
+        loop = asyncio.get_running_loop()
+        accepting = loop.run_in_executor(self._pool, self._accept, parcel)
+        while True:
+            done, _ = await asyncio.wait({accepting}, timeout=STILL_AT_IT)
+            if done:
+                return accepting.result()
+            await self._quietly(link, msg, WORKING)
+
+    async def _quietly(self, link: Link, msg: Msg, how: bytes) -> None:
+        """Tell the server what became of a message; without that it comes again."""
+        try:
+            await link.put(msg.reply, how)
+        except Unreachable:
+            log.debug("a parcel comes again: the server is away", agent=self.name)
+
+
+def _start() -> tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]:
+    loop = start_loop("onceward-nats-listener")
+    return loop, ThreadPoolExecutor(THREADS, thread_name_prefix="onceward-accept")
+
+
+def _stop(made: tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]) -> None:
+    loop, pool = made
+    loop.call_soon_threadsafe(loop.stop)
+    pool.shutdown(wait=False)
+
+
+def _raise_lost_cancellation() -> None:
+    """Raise the CancelledError that ``wait_for`` of Python 3.11 lost in a call of the client."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def _ended(serving: asyncio.Task[None]) -> None:
+    while not serving.done():
+        serving.cancel()
+        await asyncio.wait({serving}, timeout=CANCEL_AGAIN)
+
+
+def _hangs(error: Exception) -> bool:
+    """Return whether the server did not reply in time; a second request would not end sooner."""
+    return isinstance(error, Unreachable) and isinstance(error.__cause__, TimeoutError)
+
+
+def _parcel(msg: Msg, recipient: str, sender: str) -> Parcel:
+    """Return the parcel of a message; its names are those that the server has checked."""
+    parcel = decode_parcel(msg.data)
+    if (parcel.recipient, parcel.sender) != (recipient, sender):
+        text = (
+            f"a parcel from {parcel.sender} to {parcel.recipient} "
+            f"came under the names {sender} and {recipient}"
+        )
+        raise InvalidParcel(text)
+    return parcel
+
+
+def _content(msg: Msg) -> str:
+    return (msg.headers or {}).get(PARCEL, "")
+
+
+def _again(msg: Msg) -> bytes:
+    """Return the word that gives a parcel back for a while, the longer the more often it came."""
+    parts = msg.reply.split(".")
+    times = parts[DELIVERED if len(parts) < WITH_DOMAIN else DELIVERED + 2]
+    pause = min(AGAIN_MAX, 2 ** min(int(times) - 1, 10))
+    return f'-NAK {{"delay": {pause * names.NANOSECONDS}}}'.encode()
+
+
+def _fitting(answer: Answer, parcel: Parcel, limit: int) -> bytes:
+    """Encode an answer; cut its reasons where the server would not take it otherwise."""
+    body = encode_answer(answer, parcel)
+    if len(body) <= limit:
+        return body
+    cut = tuple(
+        each._replace(reason=each.reason and each.reason[:REASON_MAX]) for each in answer.receipts
+    )
+    return encode_answer(replace(answer, receipts=cut), parcel)

@@ -1,0 +1,65 @@
+"""Ask an agent for a word by way of a NATS server, and give it; beside the streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from onceward.errors import InvalidParcel, Unreachable
+from onceward.message.clock import Clock, Millis
+from onceward.message.log import log
+from onceward.message.notices import Notice, NoticeKind, decode_notice, encode_notice
+from onceward.transports.network import nats_names as names
+from onceward.transports.network.nats_link import Link
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+
+async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
+    """
+    Ask a process that listens for *peer* for a word; return the time of its clock.
+
+    Raises:
+        Unreachable: no process listens for it now, or none answers.
+
+    """
+    nonce = uuid4().hex
+    question = Notice(kind="ping", sender=name, recipient=peer, at=now, detail=nonce)
+
+    def answers(msg: Msg) -> Notice | None:
+        found = _read(msg, "pong", peer, name)
+        return found if found is not None and found.detail == nonce else None
+
+    subjects = names.ping_subject(peer, name), names.pong_subject(name, peer)
+    found = await link.exchange(*subjects, encode_notice(question), answers)
+    if found is None:
+        msg = (
+            f"listener: no process listens for {peer} at this server now; parcels wait there"
+            f" until one does, as onceward serve --listen {link.url}"
+        )
+        raise Unreachable(msg)
+    return found.at
+
+
+async def pong(link: Link, name: str, clock: Clock, msg: Msg) -> None:
+    """Answer a ping under our own name; drop what is none."""
+    peer = names.publisher(msg.subject, names.pings_of(name)) or ""
+    asked = _read(msg, "ping", peer, name)
+    if asked is None:
+        return
+    told = Notice(kind="pong", sender=name, recipient=peer, at=clock.now(), detail=asked.detail)
+    try:
+        await link.put(names.pong_subject(peer, name), encode_notice(told))
+    except Unreachable as error:
+        log.failure("debug", "ping not answered", error, agent=name, peer=peer)
+
+
+def _read(msg: Msg, kind: NoticeKind, sender: str, recipient: str) -> Notice | None:
+    """Return the notice that a message holds; None where it is another, or none."""
+    try:
+        found = decode_notice(msg.data)
+    except InvalidParcel:
+        return None
+    given = found.kind, found.sender, found.recipient
+    return found if given == (kind, sender, recipient) else None

@@ -1,0 +1,328 @@
+"""
+Carry parcels to agents that cannot be called: they ask, and their next question has the answer.
+
+The sender waits at a desk of its process for the peer's question, which ``HttpEndpoint`` brings.
+The peer's side is a listener that asks, by the signed requests of ``HttpTransport``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Condition, Event, Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+from onceward.core.deliver.transport import Accept, Features, TransportContext
+from onceward.errors import (
+    DeliveryError,
+    InvalidArgument,
+    InvalidParcel,
+    OncewardError,
+    ParcelTooLarge,
+    Refused,
+    Unreachable,
+)
+from onceward.message import wire
+from onceward.message.clock import Millis, iso
+from onceward.message.log import Level, log
+from onceward.message.notices import Notice, NoticeKind, decode_notice, encode_notice
+from onceward.message.parcel import Answer, Parcel
+from onceward.transports.network.poll_marks import read_mark
+
+if TYPE_CHECKING:
+    from onceward.transports.network.http import HttpTransport
+
+URL: Final = "poll:"
+HOLD: Final = 15.0
+"""Longest time in seconds for which a question is held while no parcel waits."""
+LATELY: Final = 2 * HOLD
+"""Seconds after its last question after which a ping calls a peer away."""
+GONE: Final = 5.0
+"""Seconds after its last question after which a peer counts as gone."""
+AGAIN: Final = 0.05
+"""Seconds before a question is asked again that came while the one before was being read."""
+PAUSES: Final = (1.0, 30.0)
+"""Shortest and longest pause in seconds after a question that failed; it doubles."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """The parcel that waits for one peer, the peer's answer to it, and its question."""
+
+    changed: Condition = field(default_factory=Condition)
+    parcel: Parcel | None = None
+    answer: Answer | DeliveryError | None = None
+    wake: Callable[[], object] | None = None
+    """Wakes the question that is held; None where none is."""
+    asked_at: float = field(default_factory=time.monotonic)
+    """When it asked last; a place that is new waits for the first question."""
+    asked: bool = False
+
+    def ask(self, answer: bytes) -> bool:
+        """
+        Take the peer's question, and with it the answer to the parcel that waits.
+
+        Returns whether the peer was away before.
+        """
+        with self.changed:
+            away = not self.asked or (self.wake is None and self._gone_in() <= 0)
+            self._note()
+            if self.parcel is None or not answer:
+                return away
+            try:
+                self.answer = _read(answer, self.parcel)
+            except InvalidParcel:  # to a parcel that was given up meanwhile
+                return away
+            self.parcel = None
+            self.changed.notify_all()
+            return away
+
+    def _gone_in(self) -> float:
+        """Return the seconds after which the peer counts as gone."""
+        return GONE - (time.monotonic() - self.asked_at)
+
+    def _note(self) -> None:
+        self.asked_at, self.asked = time.monotonic(), True
+        self.changed.notify_all()
+
+    def hold(self, wake: Callable[[], object] | None) -> Parcel | None:
+        """Return the parcel that waits; where none does, hold the question, or let it go."""
+        with self.changed:
+            self._note()
+            self.wake = None if self.parcel is not None else wake
+            return self.parcel
+
+    def push(self, parcel: Parcel, seconds: float) -> Answer:
+        """Let a parcel wait for the peer, and return its answer; raises Unreachable."""
+        with self.changed:
+            left = self._gone_in()
+            if self.wake is None and not self.changed.wait_for(lambda: self.asked, left):
+                left = 0.0
+            if self.wake is None and left <= 0:
+                msg = f"{parcel.recipient} does not ask for its parcels now"
+                raise Unreachable(msg)
+            self.parcel, self.answer = parcel, None
+            if self.wake is not None:
+                self.wake()
+            answered = self.changed.wait_for(lambda: self.parcel is not parcel, seconds)
+            self.parcel = None if not answered else self.parcel
+            if self.answer is None or not answered:
+                msg = f"{parcel.recipient} took no parcel, or gave no answer, in {seconds:g} s"
+                raise Unreachable(msg)
+            if isinstance(self.answer, DeliveryError):
+                raise self.answer
+            return self.answer
+
+    def give_up(self) -> None:
+        """End the push that waits, and the question that is held."""
+        with self.changed:
+            if self.wake is not None:
+                self.wake()
+            self.parcel = self.answer = None
+            self.changed.notify_all()
+
+
+def _read(answer: bytes, parcel: Parcel) -> Answer | DeliveryError:
+    """Return the answer to a parcel, or the error that the peer tells; raises InvalidParcel."""
+    try:
+        return wire.decode_answer(answer, parcel)
+    except InvalidParcel:
+        notice = decode_notice(answer)
+    if notice.at != parcel.number or notice.kind not in {"refused", "nothing"}:
+        msg = "a word about another parcel"
+        raise InvalidParcel(msg)
+    kind = Refused if notice.kind == "refused" else Unreachable
+    return kind(notice.detail or "the peer gave no reason")
+
+
+class Desks:
+    """The places of all agents of this process, by home, agent and peer."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[Path, str, str], Place] = {}
+        self._lock = Lock()
+        self.agents = Counter[tuple[Path, str]]()
+        """By home and agent: the endpoints of this process that take questions for it."""
+
+    def serve(self, home: Path, agent: str, more: int) -> None:
+        """Count one endpoint more, or less, that takes questions for an agent."""
+        with self._lock:
+            self.agents[home.resolve(), agent] += more
+
+    def place(self, home: Path, agent: str, peer: str) -> Place:
+        """Return the place at which a peer of an agent asks."""
+        with self._lock:
+            return self._places.setdefault((home.resolve(), agent, peer), Place())
+
+    def give_up(self, home: Path, agent: str) -> None:
+        """End the pushes of an agent."""
+        with self._lock:
+            places = [at for key, at in self._places.items() if key[:2] == (home.resolve(), agent)]
+        for place in places:
+            place.give_up()
+
+
+desks: Final = Desks()
+
+
+class PollTransport:
+    """Deliver to peers that ask an endpoint of this process for their parcels; url ``poll:``."""
+
+    features = Features(schemes=frozenset({"poll"}), max_bytes=8 << 20, network=True)
+
+    def __init__(self, context: TransportContext) -> None:
+        self._context = context
+        self._desk = context.folder.resolve(), context.agent
+
+    def here(self) -> bool:
+        """Return whether peers ask this process for the parcels of the agent."""
+        return desks.agents[self._desk] > 0
+
+    def check(self, url: str) -> None:
+        """Raise InvalidArgument unless *url* is ``poll:``, alone."""
+        if url != URL:
+            msg = f"{url!r}: the url of a peer that asks is {URL}, without an address"
+            raise InvalidArgument(msg)
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Wait for the peer's question and return its answer.
+
+        Raises:
+            Unreachable: the peer does not ask, or gave no answer in ``deliver_timeout``.
+            Refused: the peer says, signed, that it will never take the parcel.
+            ParcelTooLarge: the parcel exceeds ``features.max_bytes``.
+
+        """
+        del url
+        if wire.encoded_size(parcel) > self.features.max_bytes:
+            msg = f"at most {self.features.max_bytes} bytes travel at once"
+            raise ParcelTooLarge(msg, limit=self.features.max_bytes)
+        place = desks.place(self._context.folder, parcel.sender, parcel.recipient)
+        return place.push(parcel, self._context.settings.deliver_timeout)
+
+    def ping(self, url: str, peer: str) -> Millis:
+        """
+        Return the time of the clock that the peer's last question told.
+
+        Raises:
+            Unreachable: it has not asked lately; says what to look at.
+
+        """
+        del url
+        agent, now = self._context.agent, self._context.clock.now()
+        mark = read_mark(self._context.folder, agent, peer)
+        if mark is not None and now - mark.at <= 1000 * LATELY:
+            return now + mark.ahead
+        since = "yet" if mark is None else f"since {iso(mark.at)}"
+        msg = (
+            f"{peer} has not asked for its parcels {since}: {agent} has to listen"
+            f" (onceward serve --listen), and {peer} to ask (onceward work --ask {agent});"
+            f" there onceward peers ping {agent} says what is wrong"
+        )
+        raise Unreachable(msg)
+
+    def close(self) -> None:
+        """End the pushes of this agent. Safe to call twice."""
+        desks.give_up(self._context.folder, self._context.agent)
+
+
+class PollListener:
+    """
+    Ask the agent *peer* of the home at *url* for its parcels, in a listener of a postbox.
+
+    For machines that no other can call. The peer registers this agent at the url ``poll:``;
+    of its processes the one that listens delivers.
+    """
+
+    def __init__(self, url: str, peer: str) -> None:
+        self._url, self._peer = url, peer
+
+    def __call__(self, context: TransportContext) -> Asking:
+        """Return the listener of one postbox."""
+        return Asking(self._url, self._peer, context)
+
+
+class Asking:
+    """Asks on a thread of its own, one question after the other."""
+
+    def __init__(self, url: str, peer: str, context: TransportContext) -> None:
+        from onceward.transports.network.http import HttpTransport  # noqa: PLC0415 - an extra
+
+        self._url, self._peer, self._context = url, peer, context
+        self._http: HttpTransport = HttpTransport(context)
+        self._http.check(url)
+        self._stopping = Event()
+        self._threads: list[Thread] = []
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Pass parcels for *name* to *accept* from now on."""
+        thread = Thread(
+            target=self._ask_on, args=(name, accept), name=f"onceward-poll-{name}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """Ask no more; wait for what is being accepted. Safe to call twice."""
+        self._stopping.set()
+        self._http.close()
+        while self._threads:
+            self._threads.pop().join()
+
+    def _ask_on(self, name: str, accept: Accept) -> None:
+        answer, pause = b"", PAUSES[0]
+        level: Level = "warning"
+        while not self._stopping.is_set():
+            try:
+                answer = self._ask(name, accept, answer)
+                pause, level = PAUSES[0], "warning"
+            except OncewardError as error:
+                if not self._stopping.is_set():
+                    log.failure(level, "no parcel asked for", error, agent=name, peer=self._peer)
+                answer, level = b"", "debug"
+                self._stopping.wait(pause)
+                pause = min(2 * pause, PAUSES[1])
+
+    def _ask(self, name: str, accept: Accept, answer: bytes) -> bytes:
+        """Ask once, with the last answer; return the answer to the parcel that comes."""
+        hold = min(HOLD, self._context.settings.deliver_timeout / 2)
+        question = Notice(
+            kind="collect",
+            sender=name,
+            recipient=self._peer,
+            at=self._context.clock.now(),
+            limit=round(1000 * hold),
+        )
+        body = encode_notice(question) + b"\n" + answer
+        found = self._http.collect(self._url, name, self._peer, body)
+        if found is None:
+            self._stopping.wait(AGAIN)
+            return answer
+        if not found.startswith(b"["):
+            return b""
+        parcel = wire.decode_parcel(found)
+        if (parcel.sender, parcel.recipient) != (self._peer, name):
+            msg = f"the parcel is of {parcel.sender} for {parcel.recipient}"
+            raise InvalidParcel(msg)
+        try:
+            return wire.encode_answer(accept(parcel), parcel)
+        except Refused as error:
+            return self._told("refused", parcel, str(error))
+        except Exception as error:  # noqa: BLE001 - the thread outlives every error of an agent
+            log.failure("warning", "parcel not accepted", error, agent=name, peer=self._peer)
+            return self._told("nothing", parcel, type(error).__name__)
+
+    def _told(self, kind: NoticeKind, parcel: Parcel, detail: str) -> bytes:
+        """Return the word that a parcel was not taken; it names the parcel by its number."""
+        told = Notice(
+            kind=kind,
+            sender=parcel.recipient,
+            recipient=parcel.sender,
+            at=parcel.number,
+            detail=detail,
+        )
+        return encode_notice(told)

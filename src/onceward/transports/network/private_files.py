@@ -1,0 +1,58 @@
+"""Write files that only their owner may read, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets as randomness
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from onceward.errors import InvalidArgument
+from onceward.file.file_checks import sync
+
+OTHERS: Final = 0o077
+"""Bits of a file's mode that concern other users."""
+
+
+def open_to_others(found: os.stat_result) -> bool:
+    """Return whether other users may read or write a file; never so on Windows."""
+    return os.name != "nt" and bool(found.st_mode & OTHERS)
+
+
+def write_private(path: Path, text: str, *, replace: bool) -> None:
+    """
+    Write a file of mode 0600 in one durable step; a crash leaves it whole, or as it was.
+
+    Its folder is made if it does not exist, the home around that is not.
+
+    Raises:
+        FileExistsError: there is such a file, and it is not to be replaced.
+        InvalidArgument: there is no such home.
+
+    """
+    _make_folder(path.parent)
+    draft = path.with_name(f".{path.name}.{randomness.token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            draft.replace(path)
+        else:  # a rename would take the place of what another process has put there
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            sync(folder.parent)
+    except FileNotFoundError as error:
+        msg = f"there is no folder {folder.parent}: create the home, or correct its name"
+        raise InvalidArgument(msg) from error

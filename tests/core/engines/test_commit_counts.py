@@ -1,0 +1,207 @@
+"""Commits: how many a message costs from its send until its sender knows the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+import apsw
+import pytest
+from tests.waiting import until
+
+from onceward import Agent, Postbox
+from onceward.core.deliver import pusher
+from onceward.core.deliver.parcel_packer import ParcelPacker
+from onceward.core.deliver.parcels import InFlight
+from onceward.core.deliver.pusher import Pusher
+from onceward.core.handle import commit_batch, worker
+from onceward.file.transaction import StoreTransaction
+from onceward.message.parcel import Answer, Parcel
+
+LIMIT = 60.0
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return what tells the commits of all files so far; answers and claims wait for ever."""
+    made: list[str] = []
+    commit = StoreTransaction.commit
+
+    def counted(self: StoreTransaction) -> None:
+        commit(self)
+        made.append(self.handle.filename)  # type: ignore[attr-defined]  # apsw's connection
+
+    monkeypatch.setattr(StoreTransaction, "commit", counted)
+    monkeypatch.setattr(pusher, "SETTLE_WITHIN", LIMIT)
+    for module in (commit_batch, worker):  # a loaded machine makes no handler slow
+        monkeypatch.setattr(module, "CLAIM_WAITS", LIMIT)
+    return lambda: len(made)
+
+
+def acked(box: Postbox, message_id: str) -> Callable[[], bool]:
+    """Return what tells whether the sender knows that a message was handled."""
+    state = "SELECT state FROM onceward_outbox WHERE id = ?"
+    return lambda: box.query(state, (message_id,)) == [("acked",)]
+
+
+def quiet(name: str) -> Agent:
+    """Return an agent whose handler does nothing."""
+    agent = Agent(name)
+    agent.on("json")(lambda _: None)
+    return agent
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Postbox]:
+    """The sender."""
+    with Postbox(tmp_path / "shop.db", agent="shop") as box:
+        yield box
+
+
+def journeys(box: Postbox, to: str, took: Callable[[], None], count: Callable[[], int]) -> int:
+    """
+    Send messages one by one, each once the one before is acked; return the median of commits.
+
+    Now and then a message meets the last step of the push before it and costs one more.
+    """
+    costs: list[int] = []
+    for n in range(12):
+        before = count()
+        sent = box.send(to, n)
+        took()
+        until(acked(box, sent))
+        costs.append(count() - before)
+    return sorted(costs[1:])[len(costs) // 2]
+
+
+def test_a_handled_message_costs_four_commits(
+    tmp_path: Path, shop: Postbox, count: Callable[[], int]
+) -> None:
+    """Send with its parcel, accept, handle with claim and receipt, and the receipt's arrival."""
+    with Postbox(tmp_path / "billing.db", agent=quiet("billing")):
+        assert 4 >= journeys(shop, "billing", lambda: None, count)
+
+
+def test_a_received_message_costs_five_commits(
+    tmp_path: Path, shop: Postbox, count: Callable[[], int]
+) -> None:
+    """Send with its parcel, accept, claim, ack with its receipt, and the receipt's arrival."""
+    with Postbox(tmp_path / "billing.db", agent="billing") as billing:
+
+        def receive() -> None:
+            message = billing.receive(timeout=LIMIT)
+            assert message is not None
+            message.ack()
+
+        assert 5 >= journeys(shop, "billing", receive, count)
+
+
+def test_a_message_to_oneself_costs_two_commits(tmp_path: Path, count: Callable[[], int]) -> None:
+    """Send with all that makes it arrive, and handle with all that makes it settled."""
+    with Postbox(tmp_path / "shop.db", agent=quiet("shop")) as shop:
+        assert 2 >= journeys(shop, "shop", lambda: None, count)
+
+
+def test_a_message_to_oneself_that_is_received_costs_three_commits(
+    shop: Postbox, count: Callable[[], int]
+) -> None:
+    """Send, claim and ack."""
+    assert 3 >= journeys(shop, "shop", lambda: _take(shop), count)
+
+
+def test_a_message_to_oneself_whose_acceptance_fails_is_delivered_later(
+    shop: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The send is committed all the same, without one half of its delivery."""
+    failed = Event()
+    [accept] = shop._db.receivers
+
+    def fails_after_the_work(parcel: Parcel) -> Answer:
+        answer = accept(parcel)
+        if not failed.is_set():
+            failed.set()
+            message = "after storing"
+            raise KeyError(message)
+        return answer
+
+    monkeypatch.setattr(shop._db, "receivers", (fails_after_the_work,))
+    sent = shop.send("shop", 1)
+    message = shop.receive(timeout=LIMIT)
+
+    assert (True, sent, None) == (
+        failed.is_set(),
+        message and message.id,
+        shop.receive(timeout=0),
+    )
+
+
+def test_a_burst_in_one_transaction_costs_no_more(
+    tmp_path: Path, shop: Postbox, count: Callable[[], int]
+) -> None:
+    """One parcel carries a hundred messages of one commit, and one takes their receipts back."""
+    with Postbox(tmp_path / "billing.db", agent="billing") as billing:
+        journeys(shop, "billing", lambda: _take(billing), count)
+        before = count()
+        with shop.begin() as tx:
+            ids = [tx.send("billing", n) for n in range(100)]
+        until(lambda: billing.stats()["inbox_pending"] == len(ids))
+
+        assert 3 >= count() - before
+
+
+def _take(box: Postbox) -> None:
+    message = box.receive(timeout=LIMIT)
+    assert message is not None
+    message.ack()
+
+
+def test_a_parcel_whose_commit_failed_is_not_pushed(
+    tmp_path: Path, shop: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parcel that a send packs is rolled back with it; the same message arrives once later."""
+    pushed: list[str] = []
+    deliver = Pusher.deliver_to_peer
+
+    def watched(self: Pusher, name: str, packed: InFlight | None = None) -> int:
+        pushed.append(name)
+        return deliver(self, name, packed)
+
+    def full(_: StoreTransaction) -> None:
+        message = "database or disk is full"
+        raise apsw.FullError(message)
+
+    monkeypatch.setattr(Pusher, "deliver_to_peer", watched)
+    with Postbox(tmp_path / "billing.db", agent="billing") as billing:
+        with monkeypatch.context() as broken:
+            broken.setattr(StoreTransaction, "commit", full)
+            with pytest.raises(Exception, match="full"), shop.begin() as tx:
+                sent = tx.send("billing", 1, message_id="m-1")
+        assert ([], set()) == (pushed, shop._dispatcher._busy.names)
+        assert sent == shop.send("billing", 1, message_id="m-1")
+        message = billing.receive(timeout=LIMIT)
+
+        assert message is not None
+        assert ("m-1", 1, None) == (message.id, message.body, billing.receive(timeout=0))
+
+
+def test_a_failing_packing_undoes_no_send(
+    tmp_path: Path, shop: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A send whose parcel cannot be packed is committed; the dispatcher packs it later."""
+    first, failed = ParcelPacker.first, Event()
+
+    def fails_once(self: ParcelPacker, tx: StoreTransaction, name: str) -> InFlight | None:
+        found = first(self, tx, name)
+        if not failed.is_set():
+            failed.set()
+            message = "while packing"
+            raise KeyError(message)
+        return found
+
+    monkeypatch.setattr(ParcelPacker, "first", fails_once)
+    with Postbox(tmp_path / "billing.db", agent="billing") as billing:
+        sent = shop.send("billing", 1)
+        message = billing.receive(timeout=LIMIT)
+
+        assert (True, sent) == (failed.is_set(), message and message.id)

@@ -1,0 +1,129 @@
+"""Statements: an operation's cost depends neither on the machine nor on the messages it moves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.core.handle import inbox
+from onceward.core.handle.inbox import SettledMessage
+from onceward.errors import QueueFull
+from onceward.file.transaction import ROWS_PER_INSERT
+from onceward.message.states import Done
+
+Open = Callable[..., Postbox]
+
+
+class Counted:
+    """Counts the statements of a postbox's writing connection."""
+
+    def __init__(self, box: Postbox) -> None:
+        self._con = box._db._con
+        self.seen: list[str] = []
+        assert self._con is not None
+        self._con.exec_trace = self._trace
+
+    def _trace(self, _: object, sql: str, __: object) -> bool:
+        self.seen.append(" ".join(sql.split()))
+        return True
+
+    def take(self) -> list[str]:
+        """Return the statements since the last look, without BEGIN and COMMIT."""
+        found, self.seen = self.seen, []
+        return [sql for sql in found if sql not in {"BEGIN IMMEDIATE", "COMMIT"}]
+
+
+def test_a_send_is_one_insert(box: Postbox) -> None:
+    """A plain send is one statement between BEGIN and COMMIT, on its own and inside a block."""
+    box.send("b", 0)
+    counted = Counted(box)
+    box.send("b", 1)
+    assert ["INSERT INTO _onceward_outbox"] == [sql[:28] for sql in counted.take()]
+    with box.begin() as tx:
+        tx.send("b", 2)
+        tx.send("c", 3)
+    assert ["INSERT INTO _onceward_outbox"] * 2 == [sql[:28] for sql in counted.take()]
+
+
+def test_a_send_under_a_key_looks_once(box: Postbox) -> None:
+    """A key costs one look into the dead letters."""
+    box.send("b", 0)  # the first message reads whether the file has limits
+    counted = Counted(box)
+    box.send("b", 1, key="k")
+
+    assert ["SELECT id FROM _onceward_dea", "INSERT INTO _onceward_outbox"] == [
+        sql[:28] for sql in counted.take()
+    ]
+
+
+def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
+    """
+    Return how many statements a push of so many messages costs.
+
+    They are those of the sender, of the recipient and of the recipient's settling.
+    """
+    names = f"s{count}", f"r{count}"
+    receiver, sender = opened(names[1]), opened(names[0])
+    sender.send_many([(names[1], k) for k in range(count)])
+    ours, theirs = Counted(sender), Counted(receiver)
+    sender.run_until_idle()
+    costs = len(ours.take()), len(theirs.take())
+    claimed = receiver._db.write(lambda tx: _claim(tx, count))
+    theirs.take()
+    receiver._db.write(lambda tx: _settle(tx, claimed))
+    settled = len(theirs.take())
+    assert (0, count, []) == (
+        sender.stats()["pending"],
+        receiver.stats()["processed"],
+        sender.check() + receiver.check(),
+    )
+    return *costs, settled
+
+
+def _claim(tx: Any, count: int) -> Any:
+    return inbox.claim(tx, inbox.ClaimRequest(messages=count), owner="me", until=tx.now + 30_000)
+
+
+def _settle(tx: Any, claimed: Any) -> None:
+    inbox.settle(tx, [SettledMessage(each, Done()) for lane in claimed for each in lane], {})
+
+
+def test_a_hundred_messages_cost_as_many_statements_as_twenty(opened: Open) -> None:
+    """
+    Packing, accepting and settling are set-based: statements do not grow with the messages.
+
+    The exception is one statement per bunch of rows kept.
+    """
+    twenty, hundred = dispatched(opened, ROWS_PER_INSERT), dispatched(opened, 5 * ROWS_PER_INSERT)
+
+    assert twenty[0] == hundred[0] <= 12
+    assert twenty[1] + 4 == hundred[1]
+    assert twenty[2] == hundred[2] <= 8
+
+
+@pytest.mark.parametrize(
+    "count",
+    [0, 1, ROWS_PER_INSERT - 1, ROWS_PER_INSERT, ROWS_PER_INSERT + 1, 2 * ROWS_PER_INSERT + 5],
+)
+def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> None:
+    """Bunches and the rest keep the order of the given rows, which is the order of the lane."""
+    bodies = [f"message {k}" for k in range(count)]
+    ids = box.send_many([("b", body) for body in bodies])
+
+    assert ids == [id_ for (id_,) in box._db.read("SELECT id FROM _onceward_outbox ORDER BY seq")]
+    assert bodies == [
+        body
+        for (body,) in box._db.read("SELECT frame ->> '$.data' FROM _onceward_outbox ORDER BY seq")
+    ]
+
+
+def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
+    """Where a limit refuses the middle one of many, none is there, and earlier messages stay."""
+    box = opened("narrow", max_pending=2 * ROWS_PER_INSERT)
+    box.send("b", "before")
+
+    with pytest.raises(QueueFull):
+        box.send_many([("b", k) for k in range(2 * ROWS_PER_INSERT)])
+
+    assert [("before",)] == box._db.read("SELECT frame ->> '$.data' FROM _onceward_outbox")

@@ -1,5 +1,0 @@
-"""What the tests of one file share: the fixtures of the store, whose postboxes have no engines."""
-
-from tests.store.conftest import Elsewhere, Open, box, clock, elsewhere, opened, shell
-
-__all__ = ["Elsewhere", "Open", "box", "clock", "elsewhere", "opened", "shell"]

@@ -1,0 +1,175 @@
+"""
+The standard library's sqlite3 is refused on files that this process has open.
+
+A traced process of Python 3.11 is not guarded, so there these tests need a run
+without a tracer; CI has a step for it.
+"""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from onceward import Postbox
+from onceward.errors import ForeignHandle
+from onceward.file import descriptors, foreign_library
+
+Open = Callable[..., Postbox]
+Named = Callable[[Path], str | bytes | os.PathLike[str]]
+NAMES: dict[str, Named] = {
+    "text": str,
+    "path": lambda path: path,
+    "bytes": os.fsencode,
+    "relative": os.path.relpath,
+    "dots": lambda path: f"{path.parent}/./{path.parent.name}/../{path.name}",
+}
+URIS: dict[str, Callable[[Path], str]] = {
+    "absolute": lambda path: f"file:{path}",
+    "read only": lambda path: f"file:{path}?mode=ro",
+    "immutable": lambda path: f"file:{path}?immutable=1#there",
+    "authority": lambda path: f"file://localhost{path}",
+    "no authority": lambda path: f"file://{path}",
+    "escaped": lambda path: f"file:{path}".replace("a.db", "%61%2edb"),
+    "relative": lambda path: f"file:{os.path.relpath(path)}",
+}
+COUNTS = """
+import sys
+added = []
+sys.addaudithook, add = added.append, sys.addaudithook
+import onceward
+print(len(added))
+for name in "ab":
+    onceward.Postbox(sys.argv[1] + name, agent=name, start=False).close()
+print(len(added))
+"""
+TRACED = """
+import sys, threading
+threading.settrace(lambda *_: None)
+"""
+guarded = pytest.mark.skipif(
+    foreign_library.ends_threads(), reason="a hook would end threads of this traced process"
+)
+
+
+@guarded
+@pytest.mark.parametrize("named", NAMES.values(), ids=NAMES)
+def test_no_name_of_an_open_file_gets_past(box: Postbox, named: Named) -> None:
+    """Whatever type and form the path has, connecting raises before anything is opened."""
+    (box.path.parent / box.path.parent.name).mkdir()
+    with pytest.raises(ForeignHandle, match=r"a\.db is open as a postbox"):
+        sqlite3.connect(named(box.path))
+
+
+@guarded
+@pytest.mark.parametrize("uri", URIS.values(), ids=URIS)
+def test_no_uri_of_an_open_file_gets_past(box: Postbox, uri: Callable[[Path], str]) -> None:
+    """A URI names the same file, whatever its options: closing it drops the locks as well."""
+    with pytest.raises(ForeignHandle):
+        sqlite3.connect(uri(box.path), uri=True)
+
+
+@guarded
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
+def test_no_link_to_an_open_file_gets_past(
+    box: Postbox, link: Callable[[Path, Path], None]
+) -> None:
+    """The file is known by device and inode, so another name of it is the same file."""
+    other = box.path.with_name("other")
+    link(box.path, other)
+
+    with pytest.raises(ForeignHandle):
+        sqlite3.connect(other)
+    other.unlink()
+
+
+@guarded
+def test_the_standard_dialect_of_sqlalchemy_is_refused(box: Postbox) -> None:
+    """It connects by sqlite3; onceward.integrations.sqlalchemy has an engine for open files."""
+    with pytest.raises(ForeignHandle):
+        sa.create_engine(f"sqlite:///{box.path}").connect()
+
+
+@guarded
+def test_the_directory_of_a_home_is_refused_too(box: Postbox) -> None:
+    """The file that the agents of a home share is one of ours."""
+    box.agents.register()
+
+    with pytest.raises(ForeignHandle):
+        sqlite3.connect(box.path.with_name("directory.db"))
+
+
+def test_other_files_are_none_of_our_business(box: Postbox, tmp_path: Path) -> None:
+    """Memory, temporary files, new files and odd arguments behave as without us."""
+    for name in (":memory:", "", tmp_path / "new.db", str(tmp_path / "%61.db"), "file::memory:"):
+        sqlite3.connect(name, uri=str(name).startswith("file:")).close()
+    with pytest.raises(TypeError):
+        sqlite3.connect(7)  # type: ignore[call-overload]
+    with pytest.raises((ValueError, sqlite3.Error)):
+        sqlite3.connect("nul\0")
+
+    assert [] == box.check()
+
+
+def test_a_closed_file_may_be_opened(box: Postbox) -> None:
+    """Once the last postbox of the process is closed, the file is free."""
+    box.send("b", 1)
+    box.close()
+    con = sqlite3.connect(box.path)
+
+    assert [(1,)] == con.execute("SELECT count(*) FROM _onceward_outbox").fetchall()
+    con.close()
+
+
+def test_one_hook_is_installed_by_the_first_opening(tmp_path: Path) -> None:
+    """Importing adds no audit hook, which cannot be removed; all openings share one."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTS, f"{tmp_path}/"], capture_output=True, text=True, check=True
+    )
+
+    assert "0\n1\n" == done.stdout
+
+
+def test_a_traced_process_keeps_its_threads(tmp_path: Path) -> None:
+    """Where a hook would end threads that are traced, none is installed."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED + COUNTS, f"{tmp_path}/"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    hooks = 0 if sys.version_info < (3, 12) else 1
+
+    assert f"0\n{hooks}\n" == done.stdout
+
+
+@guarded
+def test_a_file_that_sqlite3_opened_a_moment_ago_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Openings of one moment share a look at the descriptors, but not across a connect."""
+    monkeypatch.setattr(descriptors, "MANY", 1)
+    monkeypatch.setattr(descriptors, "table", descriptors.DescriptorTable(clock=lambda: 0.5))
+    for name in "ab":
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    con = sqlite3.connect(tmp_path / "a.db")
+    con.execute("SELECT count(*) FROM sqlite_schema")
+
+    with pytest.raises(ForeignHandle, match="descriptor"):
+        Postbox(tmp_path / "a.db", agent="a", start=False)
+    con.close()
+
+
+def test_an_opening_by_the_program_looks_at_its_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A moment's look serves files that only take parcels; a postbox is opened after one more."""
+    monkeypatch.setattr(descriptors, "MANY", 1)
+    monkeypatch.setattr(descriptors, "table", descriptors.DescriptorTable(clock=lambda: 0.5))
+    path = tmp_path / "a.db"
+    Postbox(path, agent="a", start=False).close()
+    descriptors.table.holder(path)  # the look that would serve
+    with path.open("rb"), pytest.raises(ForeignHandle, match="descriptor"):
+        Postbox(path, agent="a", start=False)

@@ -1,0 +1,276 @@
+"""The guard: which file system holds a folder, and whether the file is still where it was."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import NetworkFilesystem, OutcomeUnknown, StoreCorrupt, StoreError
+from onceward.file.file_checks import create_or_check, file_key, filesystem, refuse_network
+
+Open = Callable[..., Postbox]
+MOUNTS = r"""21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 0:5 / /proc rw - proc proc rw
+30 21 0:40 / /net rw shared:9 master:1 - nfs4 server:/x rw
+31 30 8:2 / /net/local rw - xfs /dev/sdb rw
+32 21 0:41 / /auto rw - autofs systemd-1 rw
+33 32 0:42 / /auto rw - nfs server:/y rw
+34 21 0:43 / /with\040space rw - cifs //s/x rw
+35 21 0:44 / /back\134slash rw - fuse.sshfs host: rw
+36 21 0:45 / /mnt/host rw - 9p host rw
+37 21 0:46 / /disk rw - fuseblk /dev/sdc rw
+broken line
+
+"""
+WHERE = {
+    "/": "ext4",
+    "/home/me": "ext4",
+    "/net": "nfs4",
+    "/net/a/b": "nfs4",
+    "/net/local/a": "xfs",
+    "/network": "ext4",
+    "/auto/a": "nfs",
+    "/with space/a": "cifs",
+    "/back\\slash": "fuse.sshfs",
+    "/mnt/host": "9p",
+    "/disk/a": "fuseblk",
+}
+REFUSED = {"nfs4", "nfs", "cifs", "fuse.sshfs", "9p"}
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> str:
+    """Return a mount table of a machine with all kinds of file systems."""
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTS, encoding="utf-8")
+    return str(table)
+
+
+@pytest.mark.parametrize(("folder", "kind"), WHERE.items())
+def test_the_innermost_and_latest_mount_counts(mounts: str, folder: str, kind: str) -> None:
+    """A folder lies on the nearest mount point above it, the later one of two at one point."""
+    assert kind == filesystem(Path(folder), mounts)
+
+
+@pytest.mark.parametrize(("folder", "kind"), WHERE.items())
+def test_network_file_systems_are_refused_unless_allowed(
+    mounts: str, folder: str, kind: str
+) -> None:
+    """Where locks do not hold nothing is opened, unless the caller asks for it."""
+    refuse_network(Path(folder), allow=True, mounts=mounts)
+    if kind in REFUSED:
+        with pytest.raises(NetworkFilesystem, match=kind):
+            refuse_network(Path(folder), allow=False, mounts=mounts)
+    else:
+        refuse_network(Path(folder), allow=False, mounts=mounts)
+
+
+def test_no_mount_table_means_no_opinion(tmp_path: Path) -> None:
+    """Where the machine does not tell, nothing is refused."""
+    assert "" == filesystem(tmp_path, str(tmp_path / "none"))
+
+
+def test_preparing_says_whether_the_file_is_new(tmp_path: Path) -> None:
+    """Only the first caller creates the file."""
+    assert [True, False] == [create_or_check(tmp_path / "a", allow_network=False) for _ in range(2)]
+
+
+def test_a_file_is_known_by_device_and_inode(tmp_path: Path) -> None:
+    """Two names of one file have one key; no file has none."""
+    (tmp_path / "a").touch()
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+
+    assert file_key(tmp_path / "a") == file_key(tmp_path / "b") is not None
+    assert file_key(tmp_path / "c") is None
+
+
+def settled(box: Postbox) -> None:
+    """Move everything into the main file, so that a lost WAL loses nothing old."""
+    box._db.checkpoint(truncate=True)
+
+
+def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> None:
+    """A deleted WAL is noticed at the next commit, which is repeated in a file that is found."""
+    kept = box.send("b", 1)
+    settled(box)
+    Path(f"{box.path}-wal").unlink()
+
+    again = box.send("b", 2)
+
+    assert (["pending", "pending"], []) == ([box.resolve(kept), box.resolve(again)], box.check())
+
+
+def test_a_taken_wal_takes_what_stood_in_it(box: Postbox) -> None:
+    """
+    What stood in a deleted WAL alone is gone, as with a file that is deleted.
+
+    From the next commit on all is kept again.
+    """
+    settled(box)
+    gone = box.send("b", 1)
+    Path(f"{box.path}-wal").unlink()
+
+    again = box.send("b", 2)
+
+    assert (["absent", "pending"], []) == ([box.resolve(gone), box.resolve(again)], box.check())
+
+
+def test_a_new_file_is_nothing_without_its_wal(box: Postbox) -> None:
+    """
+    A file that lay in its WAL whole is no file of ours without it.
+
+    Nothing is acknowledged any more, and every call says so.
+    """
+    Path(f"{box.path}-wal").unlink()
+
+    with pytest.raises(OutcomeUnknown):
+        box.send("b", 1)
+    with pytest.raises(StoreCorrupt, match="replaced"):
+        box.send("b", 2)
+    with pytest.raises(StoreError):
+        box.stats()
+
+
+def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
+    """
+    While the file is elsewhere sends fail loudly.
+
+    Once it is back, everything goes on, and the unsure message is findable.
+    """
+    kept = box.send("b", 1)
+    hidden = box.path.with_name("hidden")
+    box.path.rename(hidden)
+
+    with pytest.raises(OutcomeUnknown) as caught:
+        box.send("b", 2)
+    with pytest.raises(StoreError):
+        box.send("b", 3)
+    with pytest.raises(StoreError, match="unable to open"):
+        box.stats()
+    hidden.rename(box.path)
+    last = box.send("b", 4)
+
+    [unsure] = caught.value.message_ids
+    assert ("pending", "pending") == (box.resolve(kept), box.resolve(last))
+    assert box.resolve(unsure) in {"pending", "absent"}
+    assert [] == box.check()
+
+
+def test_an_idle_process_tells_that_its_file_was_taken_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With no message in either direction the maintenance round notices, and logs it."""
+    with Postbox(tmp_path / "a.db", agent="a", maintenance_interval=0.05) as box:
+        hidden = box.path.with_name("hidden")
+        box.path.rename(hidden)
+        until = time.monotonic() + 60
+        while "unable to open" not in caplog.text and time.monotonic() < until:
+            time.sleep(0.01)
+        hidden.rename(box.path)
+
+    assert "maintenance waits agent=a seconds=0.05" in caplog.text
+    assert "a.db: unable to open database file" in caplog.text
+
+
+def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None:
+    """
+    What is read after it is durable.
+
+    So it writes something, though the file has seen a later time than ours.
+    """
+    with box.begin() as tx:
+        tx.execute("UPDATE _onceward_file_info SET clock_at = clock_at + 3600000")
+    log = Path(f"{box.path}-wal")
+    sizes = [log.stat().st_size]
+    seen = box._db.read("SELECT clock_at FROM _onceward_file_info")
+    for _ in range(2):
+        box.resolve("nothing")
+        sizes.append(log.stat().st_size)
+
+    assert sizes == sorted(set(sizes))
+    assert seen == box._db.read("SELECT clock_at FROM _onceward_file_info")
+
+
+def test_a_folder_that_is_moved_is_noticed(opened: Open, tmp_path: Path) -> None:
+    """Moving the folder moves the file; a file in its place, too, is a typed error."""
+    home = tmp_path / "home"
+    home.mkdir()
+    box = opened(at=home / "a.db")
+    box.send("b", 1)
+    home.rename(tmp_path / "moved")
+    home.touch()
+
+    with pytest.raises(StoreError):
+        box.send("b", 2)
+    home.unlink()
+    (tmp_path / "moved").rename(home)
+
+    assert "pending" == box.resolve(box.send("b", 3))
+
+
+def test_a_replaced_file_is_refused(opened: Open, tmp_path: Path) -> None:
+    """Another database under the file's name gets none of our writes and is not adopted."""
+    box, other = opened("a"), opened("other", at=tmp_path / "other.db")
+    box.send("b", 1)
+    settled(box)
+    other.close()
+    shutil.copy(other.path, tmp_path / "copy")
+    (tmp_path / "copy").replace(box.path)
+
+    for expected in (OutcomeUnknown, StoreError):
+        with pytest.raises(expected):
+            box.send("b", 2)
+
+    assert other.path.read_bytes() == box.path.read_bytes()
+
+
+def test_a_file_replaced_by_its_like_is_refused(opened: Open, tmp_path: Path) -> None:
+    """Even a database of the same agent is not ours if it was made apart."""
+    box = opened("a")
+    box.send("b", 1)
+    settled(box)
+    Path(f"{box.path}-wal").unlink()
+    (tmp_path / "twin").mkdir()
+    twin = opened("a", at=tmp_path / "twin" / "a.db")
+    twin.close()
+    twin.path.replace(box.path)
+
+    with pytest.raises(OutcomeUnknown):
+        box.send("b", 2)
+    with pytest.raises(StoreCorrupt, match="replaced"):
+        box.send("b", 2)
+
+
+def test_after_a_failed_reopening_the_file_closes_and_opens_again(opened: Open) -> None:
+    """A postbox that lost its file does not stand in the way of the next one on the same path."""
+    box = opened()
+    hidden = box.path.with_name("hidden")
+    box.path.rename(hidden)
+    with pytest.raises(OutcomeUnknown):
+        box.send("b", 1)
+    box.close()
+    hidden.rename(box.path)
+
+    again = opened()
+
+    assert again._db is not box._db
+    assert "pending" == again.resolve(again.send("b", 2))
+
+
+def test_another_process_may_checkpoint_and_close(
+    box: Postbox, elsewhere: Callable[..., list[Any]]
+) -> None:
+    """
+    A foreign checkpoint moves our frames into the file.
+
+    The guard does not mistake it for a theft.
+    """
+    kept = box.send("b", 1)
+    elsewhere(box.path, "SELECT count(*) FROM _onceward_outbox", "PRAGMA wal_checkpoint(TRUNCATE)")
+
+    assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
+    assert [] == box.check()

@@ -1,0 +1,291 @@
+"""Opening: which files become a postbox, which are refused and left byte for byte."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.children import PYTHON, side_by_side
+
+from onceward import Postbox
+from onceward.errors import (
+    StoreClosed,
+)
+from onceward.file.connection import PRAGMAS
+from onceward.file.database import APPLICATION_ID
+
+Open = Callable[..., Postbox]
+MAKE = """
+import sys
+from onceward import Postbox
+box = Postbox(sys.argv[1], agent='a', start=False)
+print(box.agent)
+box.close()
+"""
+
+
+def modes(path: Path) -> dict[str, int]:
+    """Return the permissions of all files beside *path*, itself included."""
+    return {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+
+
+def host(path: Path, *statements: str) -> None:
+    """Make a database of another program."""
+    con = sqlite3.connect(path)
+    for sql in statements:
+        con.execute(sql)
+    con.commit()
+    con.close()
+
+
+def test_a_new_file_is_private(opened: Open) -> None:
+    """The file and its side files belong to their owner alone, whatever the umask says."""
+    before = os.umask(0)
+    try:
+        box = opened()
+        box.send("b", 1)
+    finally:
+        os.umask(before)
+
+    names = [f"{file}{side}" for file in ("a.db", "directory.db") for side in ("", "-wal", "-shm")]
+    assert dict.fromkeys([*names, "a.db-run"], 0o600) == modes(box.path)
+
+
+def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
+    """A file that we make carries our application id, and leaves the version to a host."""
+    con = box._db._con
+    assert con is not None
+
+    assert (APPLICATION_ID, 0) == (con.pragma("application_id"), con.pragma("user_version"))
+
+
+def test_every_connection_has_our_pragmas(box: Postbox) -> None:
+    """All three read back what was set on them, whatever the application set for its own."""
+    box.stats()  # a caller's is made for the first read, and that of the engines for theirs
+    box.run_until_idle()
+    connections = box._db.connections()
+    assert 3 == len(connections)
+    for con in connections:
+        assert con is not None
+        wanted = {line.split()[1]: line.split()[3] for line in PRAGMAS}
+        found = {name: str(con.pragma(name)) for name in wanted}
+
+        assert {
+            name: {"OFF": "0", "ON": "1", "MEMORY": "2"}.get(value, value)
+            for name, value in wanted.items()
+        } == found
+        assert ("wal", 1, 0) == (
+            con.pragma("journal_mode"),
+            con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, -1),
+            con.config(apsw.SQLITE_DBCONFIG_DQS_DML, -1),
+        )
+
+
+@pytest.mark.parametrize(("durability", "level"), [("safe", 2), ("fast", 1)])
+def test_the_durability_class_is_the_sync_level(opened: Open, durability: str, level: int) -> None:
+    """
+    Safe files sync at every commit, fast ones at checkpoints.
+
+    The class is written in the file.
+    """
+    box = opened(durability=durability)
+    con = box._db._con
+    assert con is not None
+
+    assert level == con.pragma("synchronous")
+    assert [(durability,)] == box._db.read("SELECT durability FROM _onceward_file_info")
+
+
+def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> None:
+    """
+    Opened as a postbox, a host's file keeps its ids, tables and rows.
+
+    Both parties work on in one transaction.
+    """
+    path = tmp_path / "host.db"
+    host(
+        path,
+        "PRAGMA application_id = 77",
+        "PRAGMA user_version = 5",
+        "CREATE TABLE invoice (id INTEGER)",
+        "INSERT INTO invoice VALUES (1)",
+    )
+
+    box = opened(at=path)
+    with box.begin() as tx:
+        tx.execute("INSERT INTO invoice VALUES (2)")
+        tx.send("b", {"invoice": 2})
+    box.run_maintenance()
+
+    con = box._db._con
+    assert con is not None
+    assert (77, 5) == (con.pragma("application_id"), con.pragma("user_version"))
+    assert ([(1,), (2,)], 1, []) == (
+        box._db.read("SELECT id FROM invoice"),
+        box.stats()["pending"],
+        box.check(),
+    )
+
+
+@pytest.mark.parametrize("text", ["UTF-16le", "UTF-16be"])
+def test_a_host_database_in_another_encoding_works(opened: Open, tmp_path: Path, text: str) -> None:
+    """Frames survive a file that stores its text as UTF-16."""
+    path = tmp_path / "host.db"
+    host(path, f"PRAGMA encoding = '{text}'", "CREATE TABLE t (x)")
+
+    box = opened(at=path)
+    box.send("b", "grün 😀")
+
+    assert (["grün 😀"], []) == ([past.body for past in box.history().messages], box.check())
+
+
+def test_an_empty_file_becomes_a_postbox(opened: Open, tmp_path: Path) -> None:
+    """A file of no bytes is what a crash right after creation leaves, so it may be used."""
+    (tmp_path / "a.db").touch()
+
+    assert [] == opened().check()
+
+
+def test_a_name_is_only_needed_once(opened: Open) -> None:
+    """The file remembers whose it is."""
+    path = opened().path
+
+    with Postbox(path, start=False) as again:
+        assert "a" == again.agent
+
+
+def test_symbolic_links_lead_to_one_database(opened: Open, tmp_path: Path) -> None:
+    """A link and its target are one file: one writer, one commit."""
+    box = opened()
+    (tmp_path / "link.db").symlink_to(box.path)
+
+    assert opened(at=tmp_path / "link.db")._db is box._db
+
+
+@pytest.mark.parametrize("name", ["a%3f#b?x.db", "ü 😀.db", "file:a.db", "a'b\"c.db", "-.db"])
+def test_odd_file_names_are_taken_literally(opened: Open, tmp_path: Path, name: str) -> None:
+    """No character of a path is read as a part of a URI or an option."""
+    box = opened(at=tmp_path / name)
+    box.send("b", 1)
+
+    assert {name, f"{name}-wal", f"{name}-shm", f"{name}-run"} == {
+        each.name for each in tmp_path.iterdir() if not each.name.startswith("directory.db")
+    }
+
+
+def test_an_opening_and_a_send_make_one_connection(tmp_path: Path) -> None:
+    """A second one, which parses the schema once more, is for reads; a program may make none."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
+        box.send("b", "hello")
+        ours = [con for con in apsw.connections() if con.filename == str(tmp_path / "a.db")]
+
+    assert 1 == len(ours)
+
+
+def test_two_postboxes_on_one_file_share_one_database(opened: Open) -> None:
+    """The second opening joins the first; the file closes with the last."""
+    one, two = opened(), opened()
+    one.send("b", 1)
+    one.close()
+    one.close()
+
+    assert one._db is two._db
+    assert 1 == two.stats()["pending"]
+    two.close()
+    with pytest.raises(StoreClosed):
+        two.stats()
+
+
+def test_the_second_opening_is_heard(opened: Open) -> None:
+    """Settings of the file follow its last opener, also after a neighbour's push opened it."""
+    opened("b").close()
+    sender = opened("a")
+    sender.send("b", 1)
+    sender.run_until_idle()
+    receiver = opened("b", max_pending=2)
+
+    assert [(2,)] == receiver._db.read("SELECT max_pending FROM _onceward_file_info")
+
+
+@pytest.mark.parametrize("neighbour_first", [False, True])
+def test_the_owners_patience_holds(opened: Open, *, neighbour_first: bool) -> None:
+    """A neighbour that delivers into a file does not change how long its owner's calls wait."""
+
+    def waits(box: Postbox) -> float:
+        return box._db.writer.queue.timeout
+
+    if neighbour_first:
+        opened("b").close()
+    receiver = None if neighbour_first else opened("b", busy_timeout=0.25)
+    sender = opened("a", busy_timeout=20.0)
+    sender.send("b", 1)
+    sender.run_until_idle()
+    receiver = receiver or opened("b", busy_timeout=0.25)
+
+    assert (1, 0.25) == (receiver.stats()["received"], waits(receiver))
+    assert [20.0, 20.0] == [waits(opened("a", busy_timeout=patience)) for patience in (7.0, 20.0)]
+
+
+def test_the_standard_library_may_read_in_another_process(
+    box: Postbox, elsewhere: Callable[..., list[Any]]
+) -> None:
+    """Other programs open the file at the same time; nothing is lost when they close it."""
+    kept = box.send("b", 1)
+
+    assert [[[1]]] == elsewhere(box.path, "SELECT count(*) FROM _onceward_outbox")
+    assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
+
+
+def test_processes_may_make_a_file_together(tmp_path: Path) -> None:
+    """Of several processes that open a new file at the same moment none is told that it is busy."""
+    command = [*PYTHON, "-c", MAKE, tmp_path / "a.db"]
+
+    assert ["a\n"] * 4 == side_by_side([command] * 4)
+
+
+def test_a_close_that_is_interrupted_closes_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the engines stop is raised once nothing of the file is open any more."""
+    box = Postbox(tmp_path / "a.db", agent="a", start=False)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(box._dispatcher, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        box.close()
+
+    assert (None, None) == box._db.connections()
+
+
+def test_an_opening_looks_at_no_more_files_the_more_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the file is open in this process is told by the names of its connections."""
+    looked: list[str] = []
+    real = os.path.realpath
+
+    def counted(path: str, **options: Any) -> str:
+        looked.append(path)
+        return real(path, **options)
+
+    def openings(name: str) -> int:
+        looked.clear()
+        boxes.append(Postbox(tmp_path / f"{name}.db", agent=name, start=False))
+        return len(looked)
+
+    boxes = [Postbox(tmp_path / "first.db", agent="first", start=False)]
+    monkeypatch.setattr(os.path, "realpath", counted)
+    few = openings("second")
+    for number in range(8):
+        openings(f"a{number}")
+    many = openings("last")
+    for box in boxes:
+        box.close()
+
+    assert few == many

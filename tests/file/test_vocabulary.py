@@ -1,0 +1,44 @@
+"""The CHECKs of a fresh file and a fresh directory against the names that the code knows."""
+
+import re
+from pathlib import Path
+
+from onceward import Postbox
+from onceward.core.home.database import DirectoryHandle
+from onceward.message import vocabulary
+
+CHECK = re.compile(r"CHECK \((?P<column>\w+) IN \((?P<names>'[^)]*')\)")
+KNOWN: dict[str, set[tuple[str, ...]]] = {
+    "aborted": {vocabulary.ABORTED},
+    "breaker": {vocabulary.BREAKER_STATES},
+    "missed": {vocabulary.MISSED},
+    "mode": {vocabulary.QUEUE_MODES, vocabulary.PAUSE_MODES},
+    "overflow": {vocabulary.OVERFLOWS, vocabulary.QUEUE_OVERFLOWS},
+    "role": {vocabulary.CHANNEL_ROLES},
+    "scope": {vocabulary.LIMIT_SCOPES},
+    "state": {vocabulary.CHANNEL_STATES, vocabulary.REQUEST_STATES, vocabulary.RUN_STATES},
+    "type": {vocabulary.CHANNEL_TYPES},
+}
+"""By column: the lists that its CHECKs may hold, each of which stands in one."""
+
+
+def test_the_schema_knows_the_same_names(tmp_path: Path) -> None:
+    """A name that only the code or only the schema knows would be refused, or never be used."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        home = DirectoryHandle(box._db, box._settings)
+        sql = "SELECT sql FROM sqlite_schema WHERE type = 'table'"
+        tables = [*box._db.read(sql), *home.directory.read(sql)]
+        home.close()
+
+    found: dict[str, set[tuple[str, ...]]] = {column: set() for column in KNOWN}
+    for (text,) in tables:
+        for column, names in CHECK.findall(text):
+            if column in found:
+                found[column].add(tuple(re.findall(r"'(\w+)'", names)))
+
+    assert KNOWN == found
+
+
+def test_a_queue_has_no_policy_of_its_own_name() -> None:
+    """What a full session queue does is called as what a limit does."""
+    assert set() == set(vocabulary.QUEUE_OVERFLOWS) - set(vocabulary.OVERFLOWS)
