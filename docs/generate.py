@@ -31,53 +31,38 @@ from onceward.message import events, parcel, settings, states, vocabulary
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
-LAYERS = ("", "model", "transports", "store", "store/directory", "runtime", "runtime/runs", "api")
+FOLDERS = ("message", "core", "features", "transports", "api")
+"""Folders of the classes that the page of the API shows."""
 SECTIONS = {
-    "The postbox": (
-        "Postbox event_source.EventSource Session Transaction Message message.ReceivedMessage "
-        "Ticket"
-    ),
+    "The postbox": ("Postbox EventSource Session Transaction Message ReceivedMessage Ticket"),
     "Peers, pages and health": (
-        "Repair agents.Agents agents.AgentInfo peers.Peers Page queries.HistoryEntry "
-        "queries.PeerInfo invariants.Violation Health"
+        "Repair Agents AgentInfo Peers Page HistoryEntry PeerInfo Violation Health"
     ),
-    "Schedules": "schedules.Schedules Schedule Tick",
-    "Limits": "limits.Limits limits.Limit limits.DropRecord",
-    "Dead letters": (
-        "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult "
-        "DeadLetter"
-    ),
+    "Schedules": "Schedules Schedule Tick",
+    "Limits": "Limits Limit DropRecord",
+    "Dead letters": ("DeadLetters DeadLetterFilter ReplayResult DeadLetter"),
     "Sessions with runs": (
-        "Run run.RunFields queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary "
-        "run.PreviousRun queries.RunInfo queries.QueueInfo queries.QueuedMessage"
+        "Run RunFields Queues Runs QueueOptions Summary PreviousRun RunInfo QueueInfo QueuedMessage"
     ),
-    "Channels": (
-        "channels.Channels Channel ChannelConfig channels.ChannelInfo SendResult "
-        "acknowledgments.Acknowledgment"
-    ),
+    "Channels": ("Channels Channel ChannelConfig ChannelInfo SendResult Acknowledgment"),
     "Mailboxes": (
-        "mailboxes.Mailboxes Mailbox mailboxes.MailboxFields MessageRecord Start "
-        "mailboxes.MailboxInfo HandlerTransaction"
+        "Mailboxes Mailbox MailboxFields MessageRecord Start MailboxInfo HandlerTransaction"
     ),
     "Options and filters": (
-        "SendOptions send_options.PublishOptions postbox.PostboxOptions filters.CommonFilters "
-        "filters.SessionHistoryFilters filters.ChannelHistoryFilters filters.HistoryFilters "
-        "filters.MailboxFilters"
+        "SendOptions PublishOptions PostboxOptions CommonFilters "
+        "SessionHistoryFilters ChannelHistoryFilters HistoryFilters "
+        "MailboxFilters"
     ),
     "Agents and handlers": "Agent Context BatchContext Depends Msg",
     "The same, awaitable": (
-        "AsyncPostbox AsyncSession aio.SessionFace AsyncTransaction AsyncMessage AsyncContext "
-        "AsyncBatchContext AsyncRun AsyncMailbox aio.AsyncHandlerTransaction AsyncChannel "
-        "aio.AsyncSchedules aio.AsyncLimits"
+        "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
+        "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "
+        "AsyncSchedules AsyncLimits"
     ),
     "Settings and policies": "Settings RetryPolicy",
-    "Hooks": (
-        "hooks.LogHook hooks.AuditLog hooks.Observer hooks.Sending hooks.Handling hooks.SendFacts "
-        "hooks.Attempt"
-    ),
+    "Hooks": ("LogHook AuditLog Observer Sending Handling SendFacts Attempt"),
     "For transports": (
-        "base.Transport base.Features parcel.Parcel parcel.ParcelFrame parcel.Receipt "
-        "parcel.Answer frame.Frame function.FunctionTransport"
+        "Transport Features Parcel ParcelFrame Receipt Answer Frame FunctionTransport"
     ),
 }
 """
@@ -211,21 +196,28 @@ def _values(found: Any) -> tuple[str, ...]:
 
 
 def _named(name: str) -> type:
-    module, _, last = name.rpartition(".")
-    if not module:
-        return cast("type", getattr(onceward, last))
-    dotted = [
-        ".".join(part for part in ("onceward", *layer.split("/"), module) if part)
-        for layer in LAYERS
-        if (SOURCE / layer / f"{module}.py").is_file()
-    ]
+    """Return a class, or an alias, by its name, which no other class of the library has."""
+    if name in onceward.__all__:
+        return cast("type", getattr(onceward, name))
     found = {
-        value
-        for value in (getattr(importlib.import_module(each), last, None) for each in dotted)
-        if value is not None and value.__module__ in dotted
+        id(value): value
+        for path in _sources()
+        if re.search(
+            rf"^(class {name}\b|{name}\s*[:=])", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        for value in [getattr(importlib.import_module(_dotted(path)), name)]
     }
     assert len(found) == 1, f"{name} is {len(found)} classes"  # noqa: S101 - a script
-    return cast("type", found.pop())
+    return cast("type", next(iter(found.values())))
+
+
+def _sources() -> list[Path]:
+    folders = [path for name in FOLDERS for path in (SOURCE / name).rglob("*.py")]
+    return sorted([*SOURCE.glob("*.py"), *folders])
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
 
 
 def _class(value: type) -> str:

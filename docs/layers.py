@@ -50,34 +50,38 @@ class Step:
     kind: str = "step"
 
 
+STAGES = ("core/send", "core/deliver", "core/accept", "core/handle")
+"""Folders of the core in the order of a message; the layer is drawn as a row for each."""
 SENDER = (
     Step("api", "session"),
-    Step("runtime", "sender"),
-    Step("store", "outbox", commit=1),
-    Step("runtime", "dispatcher"),
-    Step("store", "parcels"),
+    Step("core/send", "sender"),
+    Step("core/send", "outbox", commit=1),
+    Step("core/deliver", "dispatcher"),
+    Step("core/deliver", "parcels"),
     Step("transports", "file"),
 )
 RECIPIENT = (
-    Step("runtime", "receiver"),
-    Step("store", "accept", commit=2),
-    Step("runtime", "worker"),
-    Step("store", "inbox", commit=3),
+    Step("core/accept", "receiver"),
+    Step("core/accept", "accept", commit=2),
+    Step("core/handle", "worker"),
+    Step("core/handle", "inbox", commit=3),
     Step("transports", "file", kind="back"),
 )
-SENDER_AGAIN = (Step("store", "outbox", commit=4, kind="back"),)
+SENDER_AGAIN = (Step("core/deliver", "parcels", commit=4, kind="back"),)
 PATH = (*SENDER, *RECIPIENT, *SENDER_AGAIN)
 
 
 def layers() -> list[list[str]]:
-    """Return the layers of the contract from the top, each with the folders that share it."""
+    """Return the rows of the picture: the layers of the contract, and in the core its stages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     [contract] = [
         each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers"
     ]
-    return [
+    rows = [
         [name.strip().rpartition(".")[2] for name in line.split("|")] for line in contract["layers"]
     ]
+    at = rows.index(["core"])
+    return [*rows[:at], *([stage] for stage in STAGES), *rows[at + 1 :]]
 
 
 def draw() -> str:
@@ -108,7 +112,7 @@ def draw() -> str:
 
 
 def _is_high(layer: list[str]) -> bool:
-    return "db" in layer or any(step.layer in layer for step in PATH)
+    return "file" in layer or any(step.layer in layer for step in PATH)
 
 
 def _rows() -> tuple[dict[str, float], int]:
@@ -166,7 +170,7 @@ def _box(index: int, step: Step, rows: dict[str, float]) -> str:
 def _commit(index: int, step: Step, rows: dict[str, float]) -> list[str]:
     if not step.commit:
         return []
-    (x, y), below = _place(index, step, rows), rows["db"]
+    (x, y), below = _place(index, step, rows), rows["file"]
     return [
         f'<path class="commit" d="M{x:.0f} {y + BOX[1] / 2:.0f}V{below - 9:.0f}"/>',
         f'<circle class="dot" cx="{x:.0f}" cy="{below:.0f}" r="9"/>',

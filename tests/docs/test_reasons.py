@@ -15,8 +15,8 @@ from onceward.message.vocabulary import REASONS, Reason
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "onceward"
 PAGE = ROOT / "docs" / "how-to" / "deal-with-dead-letters.md"
-VOCABULARY = PACKAGE / "model" / "vocabulary.py"
-PARTS = ("model", "store", "runtime", "api")
+VOCABULARY = PACKAGE / "message" / "vocabulary.py"
+PARTS = ("message", "core", "features", "api")
 """Parts of the package that end messages."""
 POSITION: Final = {"Dead": 0, "Done": 1, "Receipt": 2, "reason_text": 0, "ParsedFrame": 2}
 """By call: which of its arguments is a reason, or a text that begins with one."""

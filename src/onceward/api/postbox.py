@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
+from onceward.api.features import UPKEEP
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
@@ -36,7 +37,7 @@ from onceward.core.home.cache import DirectoryCache
 from onceward.core.home.database import DirectoryHandle
 from onceward.core.home.open_agents import OpenAgentFiles
 from onceward.core.send import outbox
-from onceward.core.send.auditor import audit_damage, auditor
+from onceward.core.send.auditor import auditor
 from onceward.core.send.block import Bindings
 from onceward.core.send.sender import Sender
 from onceward.core.upkeep import health
@@ -47,12 +48,15 @@ from onceward.features.channels.api import Channels
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.channel_tasks import ChannelTasks
 from onceward.features.checks import invariants, repairs
+from onceward.features.checks.audit import audit_damage
 from onceward.features.history import full_text, history
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes import mailboxes
 from onceward.features.mailboxes.api import Mailboxes
+from onceward.features.mailboxes.arrivals import Arrivals
 from onceward.features.polling import polling
 from onceward.features.polling.polling import Poll, ScanPosition
+from onceward.features.runs import runs
 from onceward.features.runs.api import Queues, Runs
 from onceward.file import descriptors
 from onceward.file.database import Database
@@ -171,8 +175,9 @@ class Postbox(Session, EventSource):
         )
         self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
         self._home = DirectoryHandle(self._db, self._settings)
+        inspect = Arrivals(self._home, self._db.agent).inspect
         receiver = partial(
-            Receiver, self._db, settings=self._settings, hooks=self._hooks, home=self._home
+            Receiver, self._db, settings=self._settings, hooks=self._hooks, inspect=inspect
         )
         self._receiver = receiver()
         self._door = receiver(network=True, handled=start and self._handlers is not None)
@@ -263,7 +268,9 @@ class Postbox(Session, EventSource):
         hooks = self._hooks
         self.agents = Agents(self._directory)
         """The agents of the home, and their subscriptions."""
-        self.channels = Channels(db, ChannelSender(db, self._sender, tasks), self._consumer)
+        self.channels = Channels(
+            db, ChannelSender(db, self._sender, tasks), self._consumer, history.find
+        )
         """The channels of the home."""
         self.peers = Peers(self._db, self._routes, self._directory)
         """The peers: urls, circuit breakers, subscriptions."""
@@ -283,7 +290,9 @@ class Postbox(Session, EventSource):
             self._close_idle,
             self._heartbeat,
         )
-        self._maintenance = Maintenance(db, settings=settings, extra_tasks=extra_tasks)
+        self._maintenance = Maintenance(
+            db, settings=settings, upkeep=UPKEEP, extra_tasks=extra_tasks
+        )
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
@@ -501,7 +510,7 @@ class Postbox(Session, EventSource):
 
     def health(self) -> health.Health:
         """Return the state of the file: sizes, lags, peers and what is paused."""
-        return health.read_health(self._db)
+        return health.read_health(self._db, calls_left=runs.calls_left(self._db))
 
     def accept(self, parcel: Parcel) -> Answer:
         """
@@ -598,7 +607,7 @@ class Postbox(Session, EventSource):
         Returns how many; none while the file is paused.
         """
         total = 0
-        while not disabled_by_environment() and not mailboxes.paused(self._db.read):
+        while not disabled_by_environment() and not health.paused(self._db.read):
             ended = self._db.write(lambda tx: self._expire(tx, session))
             total += ended
             if not ended:

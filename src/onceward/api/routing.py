@@ -24,6 +24,7 @@ from onceward.core.deliver.transport import (
 )
 from onceward.core.home.database import DirectoryHandle
 from onceward.errors import InvalidArgument, Unreachable
+from onceward.features.mailboxes.arrivals import Arrivals
 from onceward.file import file_checks, open_files
 from onceward.file.database import Database
 from onceward.message.log import log
@@ -255,7 +256,7 @@ class TransportRouter:
             path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, mode="deliver"
         )
         home = DirectoryHandle(db, wanted)
-        own = Receiver(db, settings=self._settings, home=home).accept
+        own = Receiver(db, settings=self._settings, inspect=Arrivals(home, db.agent).inspect).accept
 
         def accept(parcel: Parcel) -> Answer:
             return (db.receivers or (own,))[-1](parcel)

@@ -1,5 +1,5 @@
 """
-What plugs into the way of a message; each folder can be read by itself.
+Features, which plug into the way of a message; each folder can be read by itself.
 
 Imports core, file and message.
 """

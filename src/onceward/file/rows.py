@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ClassVar, SupportsIndex
+
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+"""Runs a reading statement, in a transaction or outside of one."""
 
 
 class Row(tuple[Any, ...]):

@@ -8,6 +8,7 @@ from onceward.api.postbox import Postbox
 from onceward.core.accept.receiver import Receiver
 from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import Unreachable
+from onceward.features.mailboxes.arrivals import Arrivals
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 from onceward.testing.crash import Life
@@ -17,7 +18,12 @@ SCHEME: Final = "test"
 
 def acceptor(postbox: Postbox, settings: Settings) -> Accept:
     """Return what takes parcels in for an open postbox."""
-    return Receiver(postbox._db, settings=settings, hooks=postbox._hooks, home=postbox._home).accept
+    return Receiver(
+        postbox._db,
+        settings=settings,
+        hooks=postbox._hooks,
+        inspect=Arrivals(postbox._home, postbox.agent).inspect,
+    ).accept
 
 
 class Wire:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from onceward.core.accept.accept import AcceptResult, InboxPolicy, ParsedFrame, accept, parse_frames
 from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.home.database import DirectoryHandle
-from onceward.features.mailboxes import directory as mailboxes
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.events import Duplicate, Received, Rejected
 from onceward.message.frame import keep_until_handled, session_and_type
 from onceward.message.parcel import Answer, Parcel
-from onceward.message.reasons import reason_text
 from onceward.message.settings import Settings
 
-NO_MAILBOX: Final = reason_text("no_mailbox", "the recipient has no such mailbox, or not any more")
+Inspect = Callable[[list[ParsedFrame]], list[ParsedFrame]]
+"""Judges frames for mailboxes outside of the transaction; one that it refuses has a problem."""
 
 
 class Receiver:
@@ -34,12 +32,12 @@ class Receiver:
         *,
         settings: Settings,
         hooks: Hooks | None = None,
-        home: DirectoryHandle | None = None,
+        inspect: Inspect | None = None,
         network: bool = False,
         handled: bool = False,
     ) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
-        self._home, self._network, self._handled = home, network, handled
+        self._inspect, self._network, self._handled = inspect, network, handled
         self._emitter = EventEmitter(self._hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
         self._notify_out = partial(db.notifier.notify, "out")
@@ -71,27 +69,13 @@ class Receiver:
         policy = self._policy
         frames = parse_frames(parcel, policy)
         for each in frames:
-            if each.frame is not None and each.frame.mailbox is not None:
-                frames = self._refuse_unknown_mailboxes(frames)
+            if each.frame is not None and each.frame.mailbox is not None and self._inspect:
+                frames = self._inspect(frames)
                 break
         with self._db.outside_handler():
             return self._db.write(
                 partial(self._accept, parcel=parcel, policy=policy, frames=frames)
             ).answer
-
-    def _refuse_unknown_mailboxes(self, frames: list[ParsedFrame]) -> list[ParsedFrame]:
-        """Return the frames; those for a mailbox that this agent does not have are refused."""
-        if self._home is None:
-            return frames
-        keys = {each.frame.mailbox for each in frames if each.frame and each.frame.mailbox}
-        if self._home.known:
-            keys = mailboxes.unknown(self._home.directory, keys, self._db.agent)
-        return [
-            each._replace(problem=NO_MAILBOX)
-            if each.frame is not None and each.frame.mailbox in keys
-            else each
-            for each in frames
-        ]
 
     def _accept(
         self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]

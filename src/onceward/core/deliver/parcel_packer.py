@@ -45,7 +45,7 @@ class ParcelPacker:
 
     def next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
         """Pack the next parcel of a leased peer; release the peer where there is none."""
-        if disabled_by_environment() or health.paused(tx):
+        if disabled_by_environment() or health.paused(tx.rows):
             peers.release(tx, held)
             return InFlight(held, None)
         limit = self._settings.parcel_max_messages

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.send.outbox import OutgoingMessage
 from onceward.core.send.sender import Sender
 from onceward.errors import Conflict, InvalidMessage, TooLarge
-from onceward.features.runs.runs import OpenRun
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
@@ -21,6 +20,18 @@ from onceward.message.states import Dead, Done, Settlement
 
 NAMES_CALLER: Final = f'"{CALLER}"'
 """Text of the frame of every dispatched task; a body may have it, too."""
+
+
+class EndedRun(Protocol):
+    """The run that a task ended in, as far as its caller is told of it."""
+
+    @property
+    def id(self) -> str:
+        """Return the id of the run."""
+
+    @property
+    def partial(self) -> str | None:
+        """Return what the run had done so far, as JSON."""
 
 
 def task(
@@ -59,7 +70,7 @@ def tell(
     sender: Sender,
     leased: LeasedMessage,
     end: TaskOutcome,
-    run: OpenRun | None = None,
+    run: EndedRun | None = None,
 ) -> None:
     """Send the caller of a dispatched task its result; do nothing for other messages."""
     frame = task_of(leased)
@@ -73,7 +84,9 @@ def tell(
         sender.add(tx, message)
 
 
-def _result(sender: Sender, frame: Frame, end: TaskOutcome, run: OpenRun | None) -> OutgoingMessage:
+def _result(
+    sender: Sender, frame: Frame, end: TaskOutcome, run: EndedRun | None
+) -> OutgoingMessage:
     caller = str(frame.headers[CALLER])
     body: dict[str, Any] = {
         "dispatch_id": frame.id,

@@ -1,4 +1,4 @@
-"""Write audit entries of committed sends and of damaged messages, never of what a body holds."""
+"""Write audit entries of committed sends, never of what a body holds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 from onceward.core.accept.accept import body_size
 from onceward.core.send.outbox import OutgoingMessage
-from onceward.features.checks.invariants import DAMAGED, Violation
-from onceward.file.database import Database
 from onceward.message.clock import Millis, iso
 from onceward.message.frame import Frame
 
@@ -22,22 +20,6 @@ def auditor(write: Write) -> Callable[[Sequence[OutgoingMessage], Millis], None]
         write(_entry(draft, at) for draft in drafts)
 
     return sent
-
-
-def audit_damage(write: Write, db: Database, found: Iterable[Violation]) -> None:
-    """Write an entry for each message that a check found damaged."""
-    write(_damage(db, each) for each in found if each.invariant in DAMAGED)
-
-
-def _damage(db: Database, found: Violation) -> dict[str, Any]:
-    return {
-        "op": "check",
-        "ts": iso(db.clock.now()),
-        "agent_id": db.agent,
-        "msg_id": found.offender,
-        "invariant": found.invariant,
-        "rule": found.rule,
-    }
 
 
 def _entry(draft: OutgoingMessage, at: Millis) -> dict[str, Any]:

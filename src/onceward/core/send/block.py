@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, Unpack
 
 from onceward.core.requests.results import task
 from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult
@@ -15,6 +16,17 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
+
+
+class BlockOpener(Protocol):
+    """Opens blocks: a session, as a feature sees it."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the session."""
+
+    def begin(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction; leaving it commits, an exception rolls back."""
 
 
 class Transaction:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from onceward.core import views as queries
-from onceward.features.runs import runs
 from onceward.file.database import Database
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import Durability
@@ -70,7 +70,7 @@ PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
 SQLITE: Final = "SELECT sqlite_version()"
 
 
-def read_health(db: Database) -> Health:
+def read_health(db: Database, *, calls_left: int) -> Health:
     """Return a file's health; try a checkpoint to see whether a reader pins the WAL."""
     numbers = queries.stats(db)
     pages, moved = db.checkpoint(truncate=False) if db.behind_barrier else (-1, -1)
@@ -93,7 +93,7 @@ def read_health(db: Database) -> Health:
         breakers_open=breakers,
         behind_barrier=db.behind_barrier,
         clock_ahead=max(0, db.now() - db.clock.now()),
-        calls_left=runs.calls_left(db),
+        calls_left=calls_left,
     )
     return _judged(found, db)
 
@@ -129,6 +129,6 @@ def resume(tx: StoreTransaction) -> None:
     tx.run(RESUME)
 
 
-def paused(tx: StoreTransaction) -> bool:
+def paused(rows: Rows) -> bool:
     """Return whether the file is paused."""
-    return bool(tx.rows(PAUSED)[0][0])
+    return bool(rows(PAUSED, None)[0][0])

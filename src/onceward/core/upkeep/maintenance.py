@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from onceward.core.accept import acknowledgments, receipts
 from onceward.core.engine.engine_loop import EngineLoop
 from onceward.core.handle import inbox, lanes, unique_bodies
-from onceward.core.upkeep import retention
+from onceward.core.upkeep import health, retention
 from onceward.errors import SchemaTooNew
-from onceward.features.history import full_text, time_index
-from onceward.features.mailboxes import mailboxes
-from onceward.features.runs import runs
 from onceward.file import migrations
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.settings import Settings
+
+Prune = Callable[..., int]
+"""Deletes up to *limit* rows that ended before *before*; returns how many."""
+
+
+class Upkeep(NamedTuple):
+    """Work that a feature has done in each round of maintenance."""
+
+    expire: Callable[[StoreTransaction, int], int] | None = None
+    """Ends up to so many expired messages; returns how many."""
+    prune: Prune | None = None
+    keep: Callable[[Database], None] | None = None
+    """Brings indexes up to date."""
 
 
 class Maintenance:
@@ -28,9 +39,13 @@ class Maintenance:
         db: Database,
         *,
         settings: Settings,
+        upkeep: Sequence[Upkeep] = (),
         extra_tasks: Sequence[Callable[[int], int]] = (),
     ) -> None:
         self._db, self._settings, self._extra_tasks = db, settings, extra_tasks
+        self._expires = [each.expire for each in upkeep if each.expire is not None]
+        self._prunes = [each.prune for each in upkeep if each.prune is not None]
+        self._indexes = [each.keep for each in upkeep if each.keep is not None]
         self._loop = EngineLoop(db, "maintenance", self._look, pause=settings.maintenance_interval)
 
     def start(self) -> None:
@@ -56,7 +71,7 @@ class Maintenance:
             retention.prune_marks,
             retention.prune_misc,
             acknowledgments.prune,
-            runs.prune,
+            *self._prunes,
         ):
             pruned += self._write_slices(
                 lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
@@ -66,7 +81,8 @@ class Maintenance:
         self._db.write(lambda tx: receipts.prune(tx, before=before))
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
-        self._update_indexes()
+        for index in self._indexes:
+            index(self._db)
         self._db.persist_clock()
         self._checkpoint()
         for task in self._extra_tasks:  # last: the directory that they read may be broken
@@ -83,10 +99,10 @@ class Maintenance:
 
     def _expire(self, limit: int) -> None:
         """End what has expired; nothing expires while the file or the environment is paused."""
-        if disabled_by_environment() or mailboxes.paused(self._db.read):
+        if disabled_by_environment() or health.paused(self._db.read):
             return
-        self._write_slices(lambda tx: mailboxes.expire(tx, limit))
-        self._write_slices(lambda tx: inbox.expire(tx, limit))
+        for expire in (*self._expires, inbox.expire):
+            self._write_slices(lambda tx, expire=expire: expire(tx, limit))  # type: ignore[misc]
 
     def _prune(self, box: str, before: int) -> int:
         after, pruned = 0, 0
@@ -99,12 +115,6 @@ class Maintenance:
             )
             pruned += count
         return pruned
-
-    def _update_indexes(self) -> None:
-        for box in time_index.AT:
-            time_index.catch_up(self._db, box)
-        full_text.catch_up(self._db)
-        full_text.forget(self._db)
 
     def _write_slices(self, work: Callable[[StoreTransaction], int]) -> int:
         """Commit *work* again and again until it changes nothing; return how many rows it did."""

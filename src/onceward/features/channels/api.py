@@ -20,7 +20,6 @@ from onceward.features.channels import directory as channels
 from onceward.features.channels.channel_leases import ChannelConsumer, ChannelLeases
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
-from onceward.features.history import history
 from onceward.file.database import Database
 from onceward.message.filters import ChannelHistoryFilters
 from onceward.message.names import DEFAULT_SESSION, plain_text
@@ -62,6 +61,10 @@ class ChannelOptions(TypedDict, total=False):
     topics: frozenset[str] | None
 
 
+FindMessages = Callable[..., queries.Page]
+"""Finds past messages of a file by filters; see ``Postbox.history``."""
+
+
 class Channel:
     """
     One channel, as this agent takes part in it.
@@ -78,6 +81,7 @@ class Channel:
         db: Database,
         channel_sender: ChannelSender,
         consumer: InboxConsumer,
+        find: FindMessages,
         session: str = DEFAULT_SESSION,
         created: bool = False,
     ) -> None:
@@ -88,6 +92,7 @@ class Channel:
         self.created = created
         """Whether the call that returned this made the channel."""
         self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
+        self._find = find
         self._leases = ChannelLeases(consumer.deps, channel_sender.info(name))
         self._own_consumer: ChannelConsumer = Consumer(consumer.deps, self._leases)
 
@@ -393,16 +398,21 @@ class Channel:
 
     def history(self, **filters: Unpack[ChannelHistoryFilters]) -> queries.Page:
         """Return past messages of the channel, newest first; consumes nothing."""
-        return history.find(self._db, channel=self.name, **filters)
+        return self._find(self._db, channel=self.name, **filters)
 
 
 class Channels:
     """The channels of the home."""
 
     def __init__(
-        self, db: Database, channel_sender: ChannelSender, consumer: InboxConsumer
+        self,
+        db: Database,
+        channel_sender: ChannelSender,
+        consumer: InboxConsumer,
+        find: FindMessages,
     ) -> None:
         self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
+        self._find = find
 
     def create(
         self,
@@ -463,6 +473,7 @@ class Channels:
             db=self._db,
             channel_sender=self._channel_sender,
             consumer=self._consumer,
+            find=self._find,
             session=session,
             created=created,
         )

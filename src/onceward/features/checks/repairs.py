@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
-from onceward.features.mailboxes.mailboxes import Rows
 from onceward.file.file_checks import is_dead
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, iso
 from onceward.message.values import dataclass

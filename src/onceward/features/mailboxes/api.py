@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, Literal, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
-from onceward.api.session import Session
 from onceward.core.engine.deps import RuntimeDeps
 from onceward.core.engine.engine_loop import until_found
 from onceward.core.handle.agent import type_names
@@ -16,9 +15,8 @@ from onceward.core.handle.consumer import Consumer
 from onceward.core.handle.message import Message
 from onceward.core.home.database import DirectoryHandle
 from onceward.core.home.open_agents import OpenAgentFiles
-from onceward.core.send.block import Transaction
+from onceward.core.send.block import BlockOpener, Transaction
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
-from onceward.features.channels.channel_tasks import ChannelTasks
 from onceward.features.mailboxes import directory as mailboxes
 from onceward.features.mailboxes import mailboxes as rows
 from onceward.features.mailboxes.directory import MailboxInfo
@@ -59,10 +57,20 @@ TTL_MIN: Final = 0.001
 TTL_MAX: Final = 1e9
 
 
+class Announcer(Protocol):
+    """Tells the agents of the home that the directory was changed."""
+
+    def begin(self) -> None:
+        """Note that a change begins, so that a crash does not lose what follows from it."""
+
+    def run(self) -> None:
+        """Do what follows from changes."""
+
+
 class HandlerTransaction:
     """Transaction of a mailbox's handler: its writes and messages commit with the dedup record."""
 
-    def __init__(self, session: Session, stack: ExitStack) -> None:
+    def __init__(self, session: BlockOpener, stack: ExitStack) -> None:
         self._session, self._stack = session, stack
 
     @cached_property
@@ -123,7 +131,7 @@ class Mailbox(MailboxFields):
         address: MailboxInfo,
         reader: MailboxReader,
         deps: RuntimeDeps,
-        session: Session,
+        session: BlockOpener,
         *,
         id: str,
         created: bool,
@@ -436,9 +444,9 @@ class Mailboxes:
         self,
         home: DirectoryHandle,
         deps: RuntimeDeps,
-        session: Session,
+        session: BlockOpener,
         files: OpenAgentFiles,
-        tasks: ChannelTasks,
+        tasks: Announcer,
     ) -> None:
         self._tasks = tasks
         self._db, self._home, self._deps, self._session, self._files = (

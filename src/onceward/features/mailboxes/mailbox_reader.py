@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onceward.core.upkeep import health
 from onceward.errors import NoMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
 from onceward.features.mailboxes.mailbox_readers import RANKS, Start
@@ -29,7 +30,7 @@ class MailboxReader:
     def closed(self) -> bool:
         """Whether the file is paused, so that nothing may be read."""
         self.check_alive()
-        return disabled_by_environment() or mailboxes.paused(self.db.read)
+        return disabled_by_environment() or health.paused(self.db.read)
 
     def has_work(self, mode: str, name: str) -> bool:
         """Return whether a cursor or a group has something to read or to recover."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from onceward.core.engine.counters import bump
-from onceward.core.upkeep import dead_letters
+from onceward.core.upkeep import dead_letters, health
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, Reader, Start
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import digest, tags_in
@@ -79,7 +79,6 @@ UPDATE _onceward_inbox
    SET state = 'expired', ended_at = ?, reason = 'expired'
  WHERE seq IN (SELECT value FROM json_each(?))
 """
-FROZEN: Final = "SELECT paused_at FROM _onceward_file_info"
 MARK: Final = """
 INSERT INTO _onceward_processed_messages (sender, message_id, consumer, session, outcome,
                                           processed_at)
@@ -91,8 +90,6 @@ SELECT 1 FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? A
 """
 SCAN: Final = 500
 """Rows scanned under one lock; a reader whose filter skips more commits in between."""
-
-Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,11 +213,6 @@ def count(rows: Rows, mailbox: str, *, now: Millis) -> dict[int, int]:
     return {int(rank): int(many) for rank, many in rows(COUNT, {"mailbox": mailbox, "now": now})}
 
 
-def paused(rows: Rows) -> bool:
-    """Return whether the file is paused."""
-    return rows(FROZEN, None)[0][0] is not None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorRead:
     """How a cursor moves."""
@@ -241,7 +233,7 @@ def read_on(
     The position is part of the caller's commit, so a crash after it loses the
     messages that were not delivered yet, and none comes twice.
     """
-    if paused(tx.rows):
+    if health.paused(tx.rows):
         return [], False
     reader = mailbox_readers.open_reader(
         tx, place.mailbox, "cursor", how.name, start=how.start, expires_at=place.expires_at
@@ -301,7 +293,7 @@ def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[Mailbox
     A message has at most one live lease in a group. One that was not settled is
     leased again when its lease has run out, before newer ones of its priority.
     """
-    if paused(tx.rows):
+    if health.paused(tx.rows):
         return []
     reader = mailbox_readers.open_reader(
         tx, place.mailbox, "lease", claim.group, start=claim.start, expires_at=place.expires_at

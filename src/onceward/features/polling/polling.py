@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from onceward.core.handle import inbox, lanes
-from onceward.features.mailboxes import mailboxes
-from onceward.features.mailboxes.mailboxes import SCAN, Rows
+from onceward.core.upkeep import health
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
@@ -24,6 +24,8 @@ NEWEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)"
 )
 # Messages of sessions with runs, and of mailboxes, are read elsewhere.
+SCAN: Final = 500
+"""Rows that one poll looks at."""
 NEXT: Final = """
 SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at,
        l.owner IS NOT NULL OR l.due_at IS NOT NULL
@@ -112,7 +114,7 @@ def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
     first leased or kept message.
     """
     cursor = _cursor(tx, wanted.session)
-    if mailboxes.paused(tx.rows):
+    if health.paused(tx.rows):
         return PollResult([], cursor, cursor, reach, more=False)
     lanes.wake_due(tx)
     after = cursor if reach.looked_to is None else reach.looked_to
