@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, Final
 
+import onceward
 from onceward.errors import OncewardError
 from onceward.message.clock import Millis, SystemClock
 from onceward.ops.cli.exit_codes import DONE
@@ -38,7 +39,7 @@ Watch = Callable[[float, str], None]
 def folder() -> Path:
     """Return the folder of the team's scripts, in the wheel or in a checkout."""
     packaged = Path(str(importlib.resources.files("onceward") / "examples" / "review_team"))
-    examples = Path(__file__).resolve().parents[3] / "examples"
+    examples = Path(onceward.__file__).resolve().parents[2] / "examples"
     return packaged if packaged.is_dir() else examples / "review_team"
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
+import onceward
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.options import said
@@ -14,9 +15,9 @@ from onceward.ops.cli.output import note
 from onceward.ops.cli.target import Answer
 
 ANSWER = Answer()
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(onceward.__file__).resolve().parent
 WHERE = (PACKAGE / "examples" / "starter", PACKAGE.parents[1] / "examples" / "starter")
-"""Where the files of a beginning lie: in an installed package, or in a clone."""
+"""Where the files of a new folder lie: in an installed package, or in a clone."""
 
 
 def new(
