@@ -26,7 +26,7 @@ PROCESS = """
 import sys, time
 from onceward import Postbox
 from onceward.features.schedules.scheduler import Scheduler
-from onceward.store import schedules
+from onceward.features.schedules import schedules
 
 class Fast:
     "A clock that runs a hundred times faster, from where it was started."
