@@ -30,7 +30,9 @@ def test_the_fleet_needs_neither_spark_nor_arrow() -> None:
     assert "" in modules
 
 
-SPARK = "import sys; sys.modules['pyspark'] = None; from onceward.fleet import spark; spark.session()"
+SPARK = (
+    "import sys; sys.modules['pyspark'] = None; from onceward.fleet import spark; spark.session()"
+)
 
 
 def test_spark_without_its_extra_says_what_installs_it() -> None:

@@ -159,6 +159,23 @@ def test_an_effect_in_an_overwritten_past_is_none(world: World, tmp_path: Path) 
 
 
 @pytest.mark.broken("the recipient's file was restored")
+def test_a_log_shows_effects_that_a_restore_has_repeated(world: World, tmp_path: Path) -> None:
+    """The sender sends again what the lost file had handled: the log alone knows both effects."""
+    _handled(world, 2)
+    backup = world.keep("far")
+    _handled(world, 3)
+    assert {"delivered_once": 5} == _verdicts(world, tmp_path)
+    world.restore("far", backup)
+    _handled(world, 1)
+    world.rest()
+    rules = Rules(now=world.clock.now() + 3_600_000)
+    alone = reconcile(world.folder, out=tmp_path / "files", rules=rules)
+
+    assert {"delivered_once": 6} == dict(alone.verdicts)
+    assert {"delivered_once": 3, "double_processed": 3} == _verdicts(world, tmp_path)
+
+
+@pytest.mark.broken("the recipient's file was restored")
 def test_a_log_proves_nothing_for_a_file_that_was_restored_since(
     world: World, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ def told_apart(spark: SparkSession, life: Life, log: str) -> dict[str, tuple[Jud
 
 @pytest.mark.broken("the recipient's file was restored")
 def test_a_loss_is_found_from_the_log_too(spark: SparkSession, life: Life, tmp_path: Path) -> None:
-    """What a restored file has lost stays lost, though the log still has rows of its past."""
+    """What a restored file lost is lost, and took effect twice once its sender sent it again."""
     near, far = life.world.open("ada"), life.world.open(handling("bob"))
     post(near, "bob", 3)
     life.world.run(near, far)
@@ -79,6 +79,16 @@ def test_a_loss_is_found_from_the_log_too(spark: SparkSession, life: Life, tmp_p
     for files, logged in WAYS.values():
         judged = by_spark(spark, life, log if logged else None, files=files)
         assert ["delivered_once"] * 3 + ["lost"] * 4 == sorted(judged.values())
+    near, far = life.world.open("ada"), life.world.open(handling("bob"))
+    post(near, "bob", 1)
+    life.world.run(near, far)
+    life.world.clock.advance(DAY)
+    life.world.rest()
+    ship.files([str(life.world.folder)], log)
+
+    assert {} == told_apart(spark, life, log)
+    again = by_spark(spark, life, log, files=False)
+    assert ["delivered_once"] * 4 + ["double_processed"] * 4 == sorted(again.values())
 
 
 @pytest.mark.broken("files are restored, copied and moved")

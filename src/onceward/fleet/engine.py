@@ -14,6 +14,7 @@ from onceward.fleet.verdict_sql import (
     FINAL_VERDICT,
     FRAME,
     KEY,
+    KNOWN,
     MINTED,
     OPEN_VERDICTS,
     PROVISIONAL_VERDICT,
@@ -26,7 +27,7 @@ MESSAGES: Final = f"CREATE TABLE messages ({', '.join(FRAME)}, file)"
 GROUPED: Final = (
     f"SELECT {', '.join(KEY)}, max(lane) AS lane,"
     f" {', '.join(f'{sql} AS {name}' for name, sql in FACTS.items())}"
-    " FROM temp.evidence {group}"
+    f" FROM temp.evidence {{group}} HAVING {KNOWN}"
 )
 WHOLE: Final = "GROUP BY id, sender, recipient"
 STATE: Final = f"""

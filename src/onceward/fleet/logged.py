@@ -11,11 +11,15 @@ import apsw
 
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import COLUMNS, VIEWS, expression, number_of, where
+from onceward.fleet.states import MARK, PAST_MARK
 
 if TYPE_CHECKING:
     from onceward.fleet.ship import LoggedFile, ShippedLog
 
 NAME: Final = re.compile(r'"(\w+)"')
+PAST: Final = "_abandoned"
+SIDE: Final = f"iif({PAST}, {PAST_MARK}, {MARK})"
+"""The side of a dedup record, which may be of a past that a restored file has overwritten."""
 RAW: Final = "CREATE TEMP TABLE raw_{box} ({names})"
 CLEAR: Final = "DELETE FROM temp.raw_{box}"
 KEEP: Final = "INSERT INTO temp.raw_{box} VALUES ({marks})"
@@ -60,8 +64,9 @@ def load_file(
     Add the evidence of one file of a log, whose copies *beside* it were read themselves.
 
     Rows that the file has pruned since it was shipped count; those of a past that a restored file
-    has overwritten do not. A file whose log is not level with it yet counts as unread and adds
-    nothing; so does one of whose copies none goes on with what was shipped: it was restored since.
+    has overwritten show only what took effect twice. A file whose log is not level with it yet
+    counts as unread and adds nothing; so does one of whose copies none goes on with what was
+    shipped: it was restored since.
 
     Raises:
         LogDamaged: an object is missing or was changed.
@@ -75,7 +80,7 @@ def load_file(
     if beside and not any(goes_on(each, file.living) for each in beside):
         return Reading(path, "changing", "its file was restored since: ship it first")
     for box in VIEWS:
-        for batch in log.batches(box, columns=_names(box), files=[file], abandoned=False):
+        for batch in log.batches(box, columns=_names(box), files=[file]):
             _keep(con, box, batch)
         _add(con, box, number_of(file.file_id))
     return Reading.of(path, said(file))
@@ -102,7 +107,7 @@ def said(file: LoggedFile) -> str:
 def _names(box: str) -> list[str]:
     """Return the columns of a view that its evidence is made of."""
     said = " ".join([*(expression(box, name) for name in COLUMNS), where(box)])
-    return sorted(set(NAME.findall(said)))
+    return [PAST, *sorted(set(NAME.findall(said)))]
 
 
 def _keep(con: apsw.Connection, box: str, batch: Any) -> None:
@@ -119,9 +124,13 @@ def _keep(con: apsw.Connection, box: str, batch: Any) -> None:
 
 def _add(con: apsw.Connection, box: str, file: int) -> None:
     names = [name for name in COLUMNS if name != "file"]
-    columns = ", ".join(expression(box, name) for name in names)
-    condition = where(box) or "1"
+    columns = ", ".join(_expression(box, name) for name in names)
+    condition = where(box) or f"NOT {PAST}"  # of a past, dedup records count alone
     con.execute(
         ADD.format(names=", ".join(names), columns=columns, box=box, condition=condition), (file,)
     )
     con.execute(CLEAR.format(box=box))
+
+
+def _expression(box: str, column: str) -> str:
+    return SIDE if (box, column) == ("processed", "side") else expression(box, column)

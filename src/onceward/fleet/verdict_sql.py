@@ -17,7 +17,7 @@ FACTS: Final[Mapping[str, str]] = {
     "sent_at": "max(sent)",
     "ended_at": "max(ended)",
     "expires_at": "min(expires)",
-    "in_file": "max(CASE WHEN side >= 3 THEN file END)",
+    "in_file": "max(CASE WHEN side BETWEEN 3 AND 5 THEN file END)",
     "in_state": "max(CASE WHEN side = 3 THEN state ELSE 0 END)",
     "in_seq": "min(CASE WHEN side = 3 THEN seq END)",
     "in_dead": "max(CASE WHEN side = 5 THEN 1 ELSE 0 END)",
@@ -27,16 +27,20 @@ FACTS: Final[Mapping[str, str]] = {
     "mark_seq": "min(CASE WHEN side = 4 THEN seq END)",
     "marked_at": "min(CASE WHEN side = 4 THEN at END)",
     "effect_at": "min(CASE WHEN side = 4 AND state = 4 THEN at END)",
-    "effect_last_at": "max(CASE WHEN side = 4 AND state = 4 THEN at END)",
-    "effect_seq": "min(CASE WHEN side = 4 AND state = 4 THEN seq END)",
-    "effect_last_seq": "max(CASE WHEN side = 4 AND state = 4 THEN seq END)",
+    "effect_first_at": "min(CASE WHEN side IN (4, 6) AND state = 4 THEN at END)",
+    "effect_last_at": "max(CASE WHEN side IN (4, 6) AND state = 4 THEN at END)",
+    "effect_first_seq": "min(CASE WHEN side IN (4, 6) AND state = 4 THEN seq END)",
+    "effect_last_seq": "max(CASE WHEN side IN (4, 6) AND state = 4 THEN seq END)",
 }
 """
 Aggregates over the evidence of one message, beside ``max(lane)``.
 
 A copy of a file, such as a backup in the same folder, says the same twice and adds nothing: an
 acceptance is told from another by its moment, an effect by moment and sequence of its mark.
+Effects that a restored file has lost (side 6) are compared with those that it has.
 """
+KNOWN: Final = "min(side) <= 5"
+"""A message of which only a lost effect is known is not judged."""
 OPEN_VERDICTS: Final = ("no_sender_row", "no_recipient_row")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
 MINTED: Final = (
@@ -50,7 +54,8 @@ sender: two tenants may have chosen the same.
 PROCESSED: Final = "(in_state = 5 OR mark = 4)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
 PROVISIONAL_VERDICT: Final = f"""CASE
-WHEN effect_at < effect_last_at OR effect_seq < effect_last_seq THEN 'double_processed'
+WHEN effect_at > 0 AND effect_first_at < effect_last_at     THEN 'double_processed'
+WHEN effect_at > 0 AND effect_first_seq < effect_last_seq   THEN 'double_processed'
 WHEN received_at < received_last_at                         THEN 'duplicated'
 WHEN out_state = 0 AND out_dead = 0                         THEN 'no_sender_row'
 WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
