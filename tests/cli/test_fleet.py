@@ -55,7 +55,7 @@ def test_paths_that_name_nothing_are_no_clean_fleet(
     assert 3 == main(
         ["fleet", "reconcile", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"), "--json"]
     )
-    assert "NothingThere" in json.loads(capsys.readouterr().err)["type"]
+    assert "NamesNoFile" in json.loads(capsys.readouterr().err)["type"]
     assert not (tmp_path / "out").exists()
 
 

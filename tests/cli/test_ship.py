@@ -146,7 +146,10 @@ def test_serve_ships_while_it_runs(home: Path) -> None:
 def test_mistakes_are_told(cli: Cli, home: Path, shop: Postbox) -> None:
     """Without files, with files that do not exist, or at no place it says what is wrong."""
     assert 2 == cli("ship", "--to", home / "log").code
-    assert 3 == cli("ship", home / "no.db", "--to", home / "log").code
+    (home / "empty").mkdir()
+    for missing in ("no.db", "empty", "*.sqlite"):
+        assert 3 == cli("ship", shop.path, home / missing, "--to", home / "log").code
+    assert 3 == cli("ship", home / "no.db", "--to", home / "log", "--every", "1s").code
     assert 2 == cli("ship", shop.path, "--to", "gopher://hole/log").code
     assert 2 == cli("ship", shop.path, "--to", "").code
     assert 2 == cli("ship", shop.path, "--to", home / "log", "--rate", 0).code

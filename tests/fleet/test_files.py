@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import Postbox
-from onceward.fleet.files import Found, NoSuchPath, check, find
+from onceward.fleet.files import Found, NamesNoFile, NoSuchPath, check, find, of_each
 from onceward.fleet.plan import FILE_COST, LAST, SMALLEST, Slice, tasks
+from onceward.message.names import DIRECTORY
 
 MIB = 1024 * 1024
 
@@ -98,6 +99,25 @@ def test_a_pattern_that_names_nothing_is_refused_on_request(tmp_path: Path) -> N
     check([f"{tmp_path}/*.sqlite", f"{tmp_path}/{{b,c}}.db"])
     with pytest.raises(NoSuchPath):
         check([f"{tmp_path}/b.db"])
+
+
+@pytest.mark.parametrize("wrong", ["b.db", "empty", "*.sqlite", "{b,c}.db"])
+def test_each_pattern_must_name_a_file(tmp_path: Path, wrong: str) -> None:
+    """One path that names none is an error, however many files the others name."""
+    touch(tmp_path / "a.db")
+    (tmp_path / "empty").mkdir()
+
+    assert ["a.db"] == named(of_each([f"{tmp_path}/a.db", str(tmp_path)]))
+    with pytest.raises(NamesNoFile) as caught:
+        of_each([str(tmp_path), f"{tmp_path}/{wrong}"])
+    assert f"{tmp_path}/{wrong}" == caught.value.path
+
+
+def test_a_shell_may_name_the_directory_among_the_files_of_a_home(tmp_path: Path) -> None:
+    """A shell names it for ``home/*.db``; it is no agent's file, and no error."""
+    paths = [str(touch(tmp_path / name)) for name in ("a.db", "b.db", DIRECTORY)]
+
+    assert ["a.db", "b.db"] == named(of_each(paths))
 
 
 def test_a_link_and_its_file_are_one(tmp_path: Path) -> None:

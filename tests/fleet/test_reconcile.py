@@ -13,9 +13,12 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.fleet.export import export
+from onceward.fleet.files import NamesNoFile
 from onceward.fleet.loading import attached, reading_of, workspace
 from onceward.fleet.manifest import OutputTaken
 from onceward.fleet.opening import Unreadable
+from onceward.fleet.replay import plan
 from onceward.fleet.report import Report
 from onceward.fleet.run import reconcile
 from onceward.fleet.summary import LANE_MARKS
@@ -238,7 +241,21 @@ def test_horizons_are_of_the_moment_of_the_evidence(tmp_path: Path) -> None:
 
 
 def test_no_file_is_no_success(tmp_path: Path) -> None:
-    """A folder without agents proves nothing, for a caller of the function, too."""
-    report = reconcile(tmp_path / "nowhere", out=tmp_path / "out")
+    """A report on no file at all proves nothing, for a caller of the function, too."""
+    report = reconcile(out=tmp_path / "out")
 
     assert (False, True, 0) == (report.complete, report.failed("loss"), report.broken)
+
+
+@pytest.mark.parametrize("wrong", ["nowhere", "empty", "*.sqlite"])
+@pytest.mark.parametrize("job", [reconcile, export, plan])
+def test_a_path_that_names_no_file_is_refused(
+    job: Callable[..., object], wrong: str, box: Made, tmp_path: Path
+) -> None:
+    """Also beside paths that name files, before anything is written."""
+    live = box()
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(NamesNoFile, match=wrong.replace("*", r"\*")):
+        job(live, tmp_path / wrong, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

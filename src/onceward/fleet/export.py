@@ -95,13 +95,14 @@ def export(
     thread, sent_at and received_at (milliseconds).
 
     Raises:
-        InvalidPointer, InvalidCondition, OutputTaken, OutputBusy: see each; nothing is written.
+        InvalidPointer, InvalidCondition, NamesNoFile, OutputTaken, OutputBusy: see each; nothing is
+            written.
 
     """
     pointers = [parse(pointer) for pointer in redact]
-    named = tuple(str(path) for path in paths)
+    wanted = manifest.plan([str(path) for path in paths], JOB)
     with manifest.alone(Path(out), JOB) as own:
-        planned = manifest.prepare(own, manifest.plan(named, JOB), resume=False)
+        planned = manifest.prepare(own, wanted, resume=False)
         new = own / "work" / "conversations.jsonl"
         with closing(workspace(own / "work" / "said.db")) as con:
             on_step(f"reading {len(planned['files'])} files")

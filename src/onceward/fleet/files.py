@@ -54,6 +54,17 @@ class NoSuchPath(OncewardError):
         return NoSuchPath, (self.path,)
 
 
+class NamesNoFile(OncewardError):
+    """A path or a glob names no agent's file: correct it, or leave it out."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} names no agent's file: correct it, or leave it out")
+        self.path = path
+
+    def __reduce__(self) -> tuple[type[NamesNoFile], tuple[str]]:
+        return NamesNoFile, (self.path,)
+
+
 def find(patterns: Iterable[str], *, names: str = "", strict: bool = False) -> list[Found]:
     """
     Return the files of the glob *patterns*, once each, by path; a folder means all its ``*.db``.
@@ -76,6 +87,27 @@ def find(patterns: Iterable[str], *, names: str = "", strict: bool = False) -> l
             raise NoSuchPath(pattern)
         paths.update(map(os.path.realpath, named))
     return [found for path in sorted(paths) if (found := stat(path)) is not None]
+
+
+def of_each(patterns: Iterable[str]) -> list[Found]:
+    """
+    Return the files of the glob *patterns* as ``find`` does; each pattern must name a file.
+
+    The directory of a home may be named, as a shell does for ``home/*.db``, and is left out.
+
+    Raises:
+        NamesNoFile: a path does not exist, a folder is empty, or a glob matches nothing.
+
+    """
+    files: dict[str, Found] = {}
+    for pattern in patterns:
+        if os.path.basename(pattern) == DIRECTORY and os.path.isfile(pattern):
+            continue
+        found = find([pattern])
+        if not found:
+            raise NamesNoFile(pattern)
+        files |= {one.path: one for one in found}
+    return [files[path] for path in sorted(files)]
 
 
 def check(patterns: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import OncewardError
-from onceward.fleet.files import find
+from onceward.fleet.files import of_each
 from onceward.fleet.verdicts import Rules
 
 NAME: Final = "manifest.json"
@@ -56,9 +56,16 @@ def alone(out: Path, job: str) -> Iterator[Path]:
 
 
 def plan(paths: Sequence[str], job: str, rules: Rules | None = None) -> dict[str, Any]:
-    """Return what is to be read: files with size and fingerprint, to detect a later change."""
+    """
+    Return what is to be read: files with size and fingerprint, to detect a later change.
+
+    Raises:
+        NamesNoFile: a path names no file.
+
+    """
     files = [
-        {"path": found.path, "bytes": found.size, "mark": list(found.mark)} for found in find(paths)
+        {"path": found.path, "bytes": found.size, "mark": list(found.mark)}
+        for found in of_each(paths)
     ]
     told = {} if rules is None else {"rules": asdict(rules)}
     return {

@@ -44,14 +44,15 @@ def plan(
         InvalidCondition: *where* is no such condition.
         OutputTaken: the folder is not empty, and not ours; or its plan was carried out.
         OutputBusy: another process writes into it.
+        NamesNoFile: a path names no file; nothing is written.
 
     """
-    named = tuple(str(path) for path in paths)
+    wanted = manifest.plan([str(path) for path in paths], JOB)
     with manifest.alone(Path(out), JOB) as own:
         if (own / RECEIPTS).exists():
             msg = f"{out} holds the receipts of a plan that was carried out: name a new folder"
             raise manifest.OutputTaken(msg)
-        planned = manifest.prepare(own, manifest.plan(named, JOB), resume=False)
+        planned = manifest.prepare(own, wanted, resume=False)
         rows: Rows = []
         unread: list[Unreadable] = []
         for file in planned["files"]:

@@ -58,6 +58,7 @@ def reconcile(
         OutputTaken: the folder is not empty, and not ours.
         OutputBusy: another process writes into it, or uses the state.
         NoState: *state* is some other file.
+        NamesNoFile: a path names no file; nothing is written.
         Unreadable: *failfast* is set, and a file cannot be read.
 
     """
@@ -65,9 +66,9 @@ def reconcile(
         msg = "a state is of files: give log or state, not both"
         raise InvalidArgument(msg)
     named = tuple(str(path) for path in paths)
+    wanted = manifest.plan(named, JOB, rules or Rules.at_present()) | {"log": log}
     with manifest.alone(Path(out), JOB) as own:
-        planned = manifest.plan(named, JOB, rules or Rules.at_present())
-        planned = manifest.prepare(own, planned | {"log": log}, resume=False)
+        planned = manifest.prepare(own, wanted, resume=False)
         run = _Run(own, planned, on_step, failfast=failfast)
         if state is None:
             return run.whole(log)

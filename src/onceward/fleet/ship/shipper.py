@@ -97,8 +97,10 @@ def files(
         LogUnwritable, LogUnreadable: the log's place refused an object, or cannot be reached; what
             was committed before stays.
         InvalidArgument: *to* is no place for a log.
+        NamesNoFile: a path names no file; nothing is shipped.
 
     """
+    finding.of_each(paths)
     return Shipper(paths, to, pace=pace, filesystem=filesystem).once()
 
 

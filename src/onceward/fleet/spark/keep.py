@@ -29,10 +29,11 @@ def keep(
     Raises:
         OutputTaken: the folder is not empty, and not ours.
         OutputBusy: another process writes into it.
+        NamesNoFile: a path names no file; nothing is written.
 
     """
+    given = manifest.plan(fleet.paths, job)
     with manifest.alone(out, job) as own:
-        given = manifest.plan(fleet.paths, job)
         planned = manifest.prepare(own, given, resume=resume)
         if planned is given:  # nothing of an earlier run counts
             for name in made:

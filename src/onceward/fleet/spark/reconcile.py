@@ -78,10 +78,11 @@ def run(
     Raises:
         OutputTaken: the folder is not empty, and not ours.
         OutputBusy: another process writes into it.
+        NamesNoFile: a path names no file; nothing is written.
 
     """
+    wanted = manifest.plan(fleet.paths, JOB, rules or Rules.at_present()) | {"log": log}
     with manifest.alone(out, JOB) as own:
-        wanted = manifest.plan(fleet.paths, JOB, rules or Rules.at_present()) | {"log": log}
         return _run(fleet, own, manifest.prepare(own, wanted, resume=resume), on_step)
 
 

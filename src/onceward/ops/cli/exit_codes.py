@@ -25,6 +25,7 @@ from onceward.errors import (
     UnknownChannel,
     UnknownRecipient,
 )
+from onceward.fleet.files import NamesNoFile, NoSuchPath
 from onceward.ops.cli.wording import in_shell
 
 DONE: Final = 0
@@ -63,7 +64,8 @@ class Conflicting(OncewardError):
 
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((Usage, InvalidArgument), USAGE),
-    ((NothingThere, UnknownRecipient, UnknownChannel, NoMailbox, NoKey), NOTHING_THERE),
+    ((NothingThere, NamesNoFile, NoSuchPath), NOTHING_THERE),
+    ((UnknownRecipient, UnknownChannel, NoMailbox, NoKey), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
     ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),
     ((Paused, ChannelError, QueueFull, RateLimited, StoreCapacity), REFUSED),

@@ -12,7 +12,7 @@ from onceward.errors import OncewardError
 from onceward.fleet import files as finding
 from onceward.message.rate import read_rate
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan, Span, SpanOption
-from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY, SIGNAL, NothingThere, Usage
+from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY, SIGNAL, Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.signals import awaited, stops
@@ -66,9 +66,10 @@ def ship(
     if every is not None and not every:
         msg = "--every must be more than 0"
         raise Usage(msg)
-    if not every and not finding.find(paths):
-        msg = f"no file is named by {' '.join(paths)}"
-        raise NothingThere(msg)
+    if every:
+        finding.check(paths)  # what a glob matches may come later
+    else:
+        finding.of_each(paths)
     from onceward.fleet import ship as shipping  # noqa: PLC0415 - an extra
     from onceward.fleet.ship import prune as pruning  # noqa: PLC0415 - as above
     from onceward.fleet.ship.shipper import Shipper  # noqa: PLC0415 - as above

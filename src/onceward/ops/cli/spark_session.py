@@ -13,7 +13,7 @@ from rich.console import Console
 
 from onceward.errors import OncewardError
 from onceward.fleet.spark import INSTALL
-from onceward.ops.cli.exit_codes import NothingThere, Usage
+from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, show
 from onceward.ops.cli.target import Answer
@@ -81,7 +81,7 @@ def existing(paths: tuple[str, ...]) -> int:
 
     Raises:
         Usage: no path is given.
-        NothingThere: the paths name no file.
+        NamesNoFile: a path names no file.
 
     """
     from onceward.fleet import files  # noqa: PLC0415 - of the fleet commands only
@@ -89,11 +89,7 @@ def existing(paths: tuple[str, ...]) -> int:
     if not paths:
         msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
         raise Usage(msg)
-    found = files.find(paths)
-    if not found:
-        msg = f"no file is named by {' '.join(paths)}"
-        raise NothingThere(msg)
-    return sum(one.size for one in found)
+    return sum(one.size for one in files.of_each(paths))
 
 
 @contextmanager
@@ -104,7 +100,7 @@ def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, OnSt
     Raises:
         MissingExtra: Spark is not installed.
         Usage: no path is given.
-        NothingThere: the paths name no file.
+        NamesNoFile: a path names no file.
 
     """
     existing(paths)
