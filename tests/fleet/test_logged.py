@@ -212,6 +212,24 @@ def test_a_backup_beside_an_idle_file_overwrites_nothing(
     assert {"near": 1, "far": commits} == {each.agent: each.manifest.number for each in files}
 
 
+def test_a_shipped_file_that_is_not_beside_its_log_is_missed(world: World, tmp_path: Path) -> None:
+    """The run fails until its agent is retired; the log alone, without files, misses none."""
+    _handled(world, 2)
+    world.rest()
+    log = str(tmp_path / "log")
+    ship.files([str(world.folder)], log)
+    world.path("far").unlink()
+    rules = Rules(now=world.clock.now() + 3_600_000)
+    beside = reconcile(world.folder, out=tmp_path / "1", rules=rules, log=log)
+    retired = reconcile(world.folder, out=tmp_path / "2", rules=rules, log=log, retired=["far"])
+    alone = reconcile(out=tmp_path / "3", rules=rules, log=log)
+
+    assert ["gone"] == [row["reason"] for row in beside.quarantine]
+    assert "--retired far" in str(beside.quarantine[0]["detail"])
+    assert (True, False, False) == tuple(one.failed() for one in (beside, retired, alone))
+    assert {"delivered_once": 2} == dict(beside.verdicts) == dict(retired.verdicts)
+
+
 def test_a_log_and_a_state_are_not_taken_together(tmp_path: Path) -> None:
     """A state says how far files were read, which is nothing that a log knows."""
     with pytest.raises(InvalidArgument, match="not both"):

@@ -15,6 +15,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.errors import InvalidArgument
 from onceward.fleet import run as job
 from onceward.fleet import unsettled
 from onceward.fleet.manifest import OutputBusy
@@ -42,19 +43,19 @@ class Nights:
         self.world.turns(near, far)
         self.world.clock.advance(DAY)
 
-    def night(self) -> Report:
+    def night(self, *retired: str) -> Report:
         """Reconcile by the state."""
-        return self._run(self.folder / "state.db")
+        return self._run(self.folder / "state.db", *retired)
 
     def whole(self) -> Report:
         """Reconcile all that there is."""
         return self._run(None)
 
-    def _run(self, state: Path | None) -> Report:
+    def _run(self, state: Path | None, *retired: str) -> Report:
         self.world.rest()
         self.number += 1
         rules, out = Rules(now=self.world.clock.now()), self.folder / f"out-{self.number}"
-        return reconcile(self.folder / "agents", out=out, rules=rules, state=state)
+        return reconcile(self.folder / "agents", out=out, rules=rules, state=state, retired=retired)
 
 
 @pytest.fixture
@@ -238,6 +239,67 @@ def test_a_file_that_was_moved_is_read_on_where_it_lies_now(nights: Nights) -> N
         dict(second.before),
     )
     assert second.complete
+
+
+def _gone(report: Report) -> list[str]:
+    return [Path(row["path"]).name for row in report.quarantine if row["reason"] == "gone"]
+
+
+@pytest.mark.broken("a file is taken away on purpose")
+def test_a_file_that_is_gone_fails_every_night_until_it_is_back(nights: Nights) -> None:
+    """A known file that is not found is told, with what ends it; nothing of it is proved."""
+    nights.work(3)
+    assert not nights.night().failed()
+    far = nights.world.path("far")
+    away = far.rename(nights.folder / "far.away")
+    for report in (nights.night(), nights.night()):
+        assert (True, False, False) == (
+            report.failed(),
+            report.failed("loss"),
+            report.complete,
+        )
+        assert ["far.db"] == _gone(report)
+        [line] = [row["meaning"] for row in report.rows() if row["verdict"] == "gone"]
+        assert "the file of far, seen last at" in line
+        assert "--retired far" in line
+    away.rename(far)
+
+    assert not nights.night().failed()
+
+
+@pytest.mark.parametrize("by", ["agent", "path"])
+def test_a_retired_file_is_forgotten(nights: Nights, by: str) -> None:
+    """It is named once, and fails no night any more; a file that is there cannot be retired."""
+    nights.work(3)
+    nights.night()
+    far = nights.world.path("far")
+    far.unlink()
+    name = "far" if by == "agent" else str(far)
+
+    assert [[], []] == [_gone(nights.night(name, "near")), _gone(nights.night())]
+    nights.world.path("near").rename(nights.folder / "near.away")
+    nights.world.open("other")
+    assert ["near.db"] == _gone(nights.night())
+
+
+@pytest.mark.broken("a file is replaced on purpose")
+def test_a_file_is_missed_though_another_one_lies_in_its_place(nights: Nights) -> None:
+    """An agent that is begun again has another file: everything is read, and the first missed."""
+    nights.work(3)
+    nights.night()
+    nights.world.path("far").unlink()
+    nights.world.open("far")
+    found = nights.night()
+
+    assert ["far.db"] == _gone(found)
+    assert ["far.db"] == _gone(nights.night())
+    assert [] == _gone(nights.night("far"))
+
+
+def test_only_what_is_known_can_be_retired(nights: Nights) -> None:
+    """Neither a state nor a log: nothing is known of earlier files."""
+    with pytest.raises(InvalidArgument, match="give one of these"):
+        nights._run(None, "far")
 
 
 def test_a_run_that_dies_before_its_last_commit_is_done_again(

@@ -192,6 +192,24 @@ def test_the_command_needs_no_java_and_fails_for_what_it_could_not_read(
     assert "unreadable" in capsys.readouterr().out
 
 
+def test_the_command_misses_a_file_until_it_is_retired(
+    box: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 and a line with the cure; 2 where nothing is known of earlier nights."""
+    box("alice"), box("bob")
+    fleet = ["fleet", "reconcile", f"{tmp_path}/*.db", "--out", str(tmp_path / "out")]
+    state = ["--state", str(tmp_path / "nights.state")]
+    assert 0 == main([*fleet, *state])
+    (tmp_path / "bob.db").unlink()
+    capsys.readouterr()
+
+    assert 1 == main([*fleet, *state, "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert ["gone"] == [row["reason"] for row in said["quarantine"]]
+    assert [0, 0] == [main([*fleet, *state, "--retired", "bob"]), main([*fleet, *state])]
+    assert 2 == main([*fleet, "--retired", "bob"])
+
+
 def test_where_nothing_could_be_read_nothing_is_proved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,24 @@ def test_a_loss_is_found_from_the_log_too(spark: SparkSession, life: Life, tmp_p
     assert ["delivered_once"] * 4 + ["double_processed"] * 4 == sorted(again.values())
 
 
+def test_both_miss_a_shipped_file(spark: SparkSession, life: Life, tmp_path: Path) -> None:
+    """A file that its log knows and that is not beside it is told, until its agent is retired."""
+    near, far = life.world.open("ada"), life.world.open(handling("bob"))
+    post(near, "bob", 3)
+    life.world.run(near, far)
+    life.world.rest()
+    log, fleet = str(tmp_path / "log"), Fleet(spark, (str(life.world.folder),))
+    ship.files([str(life.world.folder)], log)
+    life.world.path("bob").unlink()
+    rules = Rules(now=life.world.clock.now())
+    missed = reconcile.run(fleet, tmp_path / "one", rules, log=log)
+    retired = reconcile.run(fleet, tmp_path / "two", rules, log=log, retired=["bob"])
+
+    assert life.reconcile(log=log)[0].quarantine == missed.quarantine
+    assert ["gone"] == [row["reason"] for row in missed.quarantine]
+    assert [] == retired.quarantine
+
+
 @pytest.mark.broken("files are restored, copied and moved")
 @pytest.mark.parametrize("life", [1, 4], indirect=True)
 def test_engines_agree(spark: SparkSession, life: Life) -> None:

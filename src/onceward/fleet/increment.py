@@ -150,5 +150,5 @@ def remember(state: State, done: Iterable[Progress], now: Millis) -> None:
     """Note how far each file was read; one that could not be is read from the same place on."""
     for one in done:
         if one.reading.state == READ:
-            state.keep_file(one.found, one.reading, one.places, one.known)
+            state.keep_file(one.found, one.reading, one.places, one.known, now)
     state.keep_now(now)

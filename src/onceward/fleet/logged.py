@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import COLUMNS, VIEWS, expression, number_of, where
+from onceward.fleet.register import Known, gone, reading_of
 from onceward.fleet.states import MARK, PAST_MARK
 
 if TYPE_CHECKING:
@@ -45,6 +46,34 @@ def load_log(con: apsw.Connection, uri: str, beside: Sequence[Reading] = ()) -> 
     return [load_file(con, log, uri, file, copies(beside, file)) for file in log.files()]
 
 
+def gone_of_log(
+    uri: str, beside: Sequence[Reading], retired: Collection[str] = ()
+) -> list[Reading]:
+    """
+    Return the files of the log at *uri* that are not among those *beside* it, nor *retired*.
+
+    None while a file beside it could not be read: that may be the one.
+
+    Raises:
+        MissingExtra, NoLog, LogDamaged: see each.
+
+    """
+    from onceward.fleet import ship  # noqa: PLC0415 - an extra
+
+    if any(one.state != READ for one in beside):
+        return []
+    known = [
+        Known(number_of(each.file_id), each.agent, place(uri, each), each.manifest.shipped_at)
+        for each in ship.ShippedLog(uri).files()
+    ]
+    return [reading_of(one) for one in gone(known, beside) if not one.named(retired)]
+
+
+def place(uri: str, file: LoggedFile) -> str:
+    """Return what stands for a file's path in the readings of a log."""
+    return f"{uri}#{file.file_id}"
+
+
 def tables(con: apsw.Connection) -> None:
     """Make the tables that the rows of a log pass through."""
     for box in VIEWS:
@@ -74,7 +103,7 @@ def load_file(
     """
     from onceward.fleet.ship.lineage import goes_on  # noqa: PLC0415 - an extra
 
-    path = f"{uri}#{file.file_id}"
+    path = place(uri, file)
     if not file.complete:
         return Reading(path, "changing", "its log is not level with the file yet")
     if beside and not any(goes_on(each, file.living) for each in beside):

@@ -19,7 +19,16 @@ from onceward.file.migrations import migrations
 from onceward.fleet.files import stat
 
 Reason = Literal[
-    "vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing"
+    "vanished",
+    "unreadable",
+    "empty",
+    "foreign",
+    "corrupt",
+    "older",
+    "newer",
+    "locked",
+    "changing",
+    "gone",
 ]
 """Why a file is not read, in one word."""
 REASONS: Final = {
@@ -32,6 +41,7 @@ REASONS: Final = {
     "newer": "its schema is newer, and lacks what was asked for: upgrade onceward",
     "locked": "others held it for longer than busyTimeout",
     "changing": "it was written to each time while a copy was made",
+    "gone": "it was read or shipped earlier, and is not among the files any more",
 }
 """Meaning of each reason."""
 FILE_STATES: Final = ("read", *REASONS)

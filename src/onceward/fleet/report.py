@@ -58,7 +58,7 @@ class Report:
     agents: int
     verdicts: Mapping[str, int]
     unread: int = 0
-    """How many files could not be read; the first of them are in ``quarantine``."""
+    """How many files are gone or could not be read; the first of them are in ``quarantine``."""
     quarantine: Sequence[Row] = ()
     twins: Sequence[Row] = ()
     """Agents of which more than one file was read."""
@@ -101,14 +101,7 @@ class Report:
             for v in VERDICTS
             if self.verdicts.get(v.name)
         ]
-        return verdicts + [
-            {
-                "verdict": "unreadable",
-                "messages": None,
-                "meaning": f"{row['reason']}: {row['path']}",
-            }
-            for row in self.quarantine
-        ]
+        return verdicts + [_unread(row) for row in self.quarantine]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for a program that reads on."""
@@ -122,9 +115,16 @@ class Report:
 
     @property
     def open(self) -> int:
-        """How many messages are undecided, and how many files could not be read."""
+        """How many messages are undecided, and how many files were not read."""
         undecided = sum(self.verdicts.get(v.name, 0) for v in VERDICTS if v.weight == "open")
         return undecided + self.unread
+
+
+def _unread(row: Row) -> dict[str, Any]:
+    if row["reason"] == "gone":
+        return {"verdict": "gone", "messages": None, "meaning": f"{row['path']}: {row['detail']}"}
+    said = f"{row['reason']}: {row['path']}"
+    return {"verdict": "unreadable", "messages": None, "meaning": said}
 
 
 def html(report: Report) -> str:
@@ -165,7 +165,7 @@ def sentence(report: Report) -> str:
     if not report.files:
         return "No file was read: nothing is proved."
     if report.unread:
-        return f"{report.unread:,} files could not be read: of their agents nothing is proved."
+        return f"{report.unread:,} files were not read: of their agents nothing is proved."
     return "Nothing was lost, nothing took effect twice."
 
 
@@ -235,7 +235,7 @@ def _examples(report: Report) -> str:
 def _files(report: Report) -> str:
     parts = []
     if report.quarantine:
-        parts.append(f"<h2>Files that could not be read</h2>{table(report.quarantine)}")
+        parts.append(f"<h2>Files that were not read</h2>{table(report.quarantine)}")
     if report.twins:
         note = (
             "Copies of one file do not change the counts. Files that diverged do: see duplicated."

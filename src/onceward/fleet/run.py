@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,9 @@ from onceward.fleet.figures import measure
 from onceward.fleet.files import find
 from onceward.fleet.increment import load_changes, remember
 from onceward.fleet.loading import load, workspace
-from onceward.fleet.logged import load_log
+from onceward.fleet.logged import gone_of_log, load_log
 from onceward.fleet.opening import Unreadable
+from onceward.fleet.register import gone, reading_of
 from onceward.fleet.report import Report, html
 from onceward.fleet.summary import report_of
 from onceward.fleet.unsettled import State, kept
@@ -37,6 +38,7 @@ def reconcile(
     rules: Rules | None = None,
     log: str | None = None,
     state: str | Path | None = None,
+    retired: Collection[str] = (),
     failfast: bool = False,
     on_step: OnStep = str,
 ) -> Report:
@@ -53,8 +55,12 @@ def reconcile(
     *state* is a file that is kept between runs: a run reads what is new since the last one, and
     again what was not settled then. It is written when all else is there, in one transaction.
 
+    A file that *state* or *log* knows and that is not among the files of *paths* counts as unread,
+    with the reason ``gone``, until it is back or its agent or path is among *retired*. A state
+    forgets a retired file; a log does not, so name it in each run.
+
     Raises:
-        InvalidArgument: both *log* and *state* are given.
+        InvalidArgument: both *log* and *state* are given, or *retired* without either.
         OutputTaken: the folder is not empty, and not ours.
         OutputBusy: another process writes into it, or uses the state.
         NoState: *state* is some other file.
@@ -65,11 +71,14 @@ def reconcile(
     if log is not None and state is not None:
         msg = "a state is of files: give log or state, not both"
         raise InvalidArgument(msg)
+    if retired and log is None and state is None:
+        msg = "retired names files that a log or a state knows: give one of these, too"
+        raise InvalidArgument(msg)
     named = tuple(str(path) for path in paths)
     wanted = manifest.plan(named, JOB, rules or Rules.at_present()) | {"log": log}
     with manifest.alone(Path(out), JOB) as own:
         planned = manifest.prepare(own, wanted, resume=False)
-        run = _Run(own, planned, on_step, failfast=failfast)
+        run = _Run(own, planned, retired, on_step, failfast=failfast)
         if state is None:
             return run.whole(log)
         with kept(Path(state)) as before:
@@ -80,10 +89,16 @@ class _Run:
     """One reconciliation into a folder."""
 
     def __init__(
-        self, out: Path, planned: dict[str, Any], on_step: OnStep, *, failfast: bool
+        self,
+        out: Path,
+        planned: dict[str, Any],
+        retired: Collection[str],
+        on_step: OnStep,
+        *,
+        failfast: bool,
     ) -> None:
         self._out, self._planned, self._on_step = out, planned, on_step
-        self._failfast = failfast
+        self._retired, self._failfast = retired, failfast
         self._new = out / "work" / MESSAGES
 
     def whole(self, log: str | None) -> Report:
@@ -93,7 +108,10 @@ class _Run:
             readings = [load(con, file["path"]) for file in self._planned["files"]]
             if log is not None:
                 self._on_step("reading the log")
-                readings += load_log(con, log, readings)
+                missing = (
+                    gone_of_log(log, readings, self._retired) if self._planned["paths"] else []
+                )
+                readings += load_log(con, log, readings) + missing
             report = self._judged(con, readings)
         return self._finished(report)
 
@@ -102,11 +120,14 @@ class _Run:
         with closing(workspace(self._new)) as con:
             self._on_step("reading what is new")
             done = load_changes(con, find(self._planned["paths"]), state)
-            report = self._judged(con, [one.reading for one in done])
+            readings = [one.reading for one in done]
+            missing = gone(state.known(), readings)
+            retired = [one for one in missing if one.named(self._retired)]
+            state.retire(retired)
+            readings += [reading_of(one) for one in missing if one not in retired]
+            report = self._judged(con, readings)
             report = replace(report, before=state.settled())
-            there = {one.found.path for one in done}
-            complete = report.complete and there >= state.files.keys()
-            state.keep(con, complete=complete)
+            state.keep(con, complete=report.complete)
         remember(state, done, report.rules.now)
         self._finished(report)
         state.commit()

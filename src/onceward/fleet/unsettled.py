@@ -18,6 +18,7 @@ from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
 from onceward.fleet.manifest import OutputBusy
+from onceward.fleet.register import Known
 from onceward.fleet.verdict_sql import MINTED
 from onceward.fleet.verdicts import VERDICTS
 from onceward.message.clock import Millis
@@ -32,15 +33,18 @@ CREATE TABLE IF NOT EXISTS settled_as (id TEXT, sender TEXT, recipient TEXT, ver
                                        messages INTEGER NOT NULL,
                                        PRIMARY KEY (id, sender, recipient, verdict))
                                        STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS known_files (file INTEGER PRIMARY KEY, agent TEXT NOT NULL,
+                                        path TEXT NOT NULL, seen_at INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS run (one INTEGER PRIMARY KEY CHECK (one = 1), now INTEGER) STRICT;
-PRAGMA user_version = 3
+PRAGMA user_version = 4
 """
 VERSION: Final = "PRAGMA user_version"
-OURS: Final = 3
+OURS: Final = 4
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"
 FORGET: Final = "".join(
     f"DELETE FROM {table};" for table in ("files", "unsettled", "settled", "settled_as", "run")
 )
+"""All but which files are known: what is read again may lack one of them."""
 NOW: Final = "SELECT coalesce(max(now), 0) FROM run"
 KEEP_NOW: Final = "INSERT OR REPLACE INTO run VALUES (1, ?)"
 FILES: Final = "SELECT path, mark, reading, places FROM files"
@@ -50,6 +54,9 @@ KEEP_FILE: Final = """
 INSERT INTO files VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET mark = excluded.mark, reading = excluded.reading, places = excluded.places
 """
+KNOWN: Final = "SELECT file, agent, path, seen_at FROM known_files ORDER BY path, file"
+KNOW: Final = "INSERT OR REPLACE INTO known_files VALUES (?, ?, ?, ?)"
+RETIRE: Final = "DELETE FROM known_files WHERE file = ?"
 DROP_FILE: Final = "DELETE FROM files WHERE path = ?"
 KEEP: Final = "INSERT OR IGNORE INTO unsettled VALUES (?, ?, ?)"
 SETTLE: Final = "DELETE FROM unsettled WHERE id = ? AND sender = ? AND recipient = ?"
@@ -130,6 +137,18 @@ class State:
         there = set(paths)
         return {one.reading.file: one for one in self.files.values() if one.path not in there}
 
+    def known(self) -> list[Known]:
+        """Return all files that earlier runs have read, but those that were retired."""
+        rows = self._con.execute(KNOWN).fetchall()
+        return [
+            Known(int(str(file)), str(agent), str(path), int(str(at)))
+            for file, agent, path, at in rows
+        ]
+
+    def retire(self, files: Iterable[Known]) -> None:
+        """Forget files that will not come back."""
+        self._con.executemany(RETIRE, ((one.file,) for one in files))
+
     def unsettled(self) -> Iterator[tuple[str, str, str]]:
         """Yield id, sender and recipient of each message that was not settled."""
         for message_id, sender, recipient in self._con.execute(UNSETTLED):
@@ -158,9 +177,10 @@ class State:
         self._con.execute(KEEP_NOW, (now,))
 
     def keep_file(
-        self, found: Found, reading: Reading, places: Places, known: KnownFile | None
+        self, found: Found, reading: Reading, places: Places, known: KnownFile | None, now: Millis
     ) -> None:
-        """Remember how far a file was read, and no longer where it was *known* to be."""
+        """Remember how far a file was read *now*, and no longer where it was *known* to be."""
+        self._con.execute(KNOW, (reading.file, reading.agent, found.path, now))
         if known is not None and known.path != found.path:
             self._con.execute(DROP_FILE, (known.path,))
         changed = max(found.mark[2], found.mark[4])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.fleet import manifest
 from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.coverage import Reading
+from onceward.fleet.logged import gone_of_log
 from onceward.fleet.report import Report
 from onceward.fleet.run import JOB, OnStep, finish
 from onceward.fleet.spark import archive
 from onceward.fleet.spark.facts import DDL, alone, apart, decided, gather, owners, readings, state
 from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.spark.measure import sums, write
+from onceward.fleet.spark.start import absolute
 from onceward.fleet.summary import report_of
 from onceward.fleet.verdict_sql import MINTED, MOMENTS, OPEN_VERDICTS, SEQUENCES
 from onceward.fleet.verdicts import Rules
@@ -62,6 +64,7 @@ def run(
     rules: Rules | None = None,
     *,
     log: str | None = None,
+    retired: Collection[str] = (),
     resume: bool = False,
     on_step: OnStep = str,
 ) -> Report:
@@ -73,7 +76,8 @@ def run(
     ``report.html``. ``manifest.json`` is written last and says that all is
     there. With *resume* a run that was broken off goes on behind its last
     finished step. *log* is the URI of a shipped log, which counts beside the files, or instead of
-    them; it knows what files have pruned since.
+    them; it knows what files have pruned since. A file of the log that is not among the
+    fleet's, nor *retired* by its agent's name, counts as unread, with the reason ``gone``.
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
@@ -83,10 +87,13 @@ def run(
     """
     wanted = manifest.plan(fleet.paths, JOB, rules or Rules.at_present()) | {"log": log}
     with manifest.alone(out, JOB) as own:
-        return _run(fleet, own, manifest.prepare(own, wanted, resume=resume), on_step)
+        planned = manifest.prepare(own, wanted, resume=resume)
+        return _run(fleet, own, planned, retired, on_step)
 
 
-def _run(fleet: Fleet, out: Path, planned: dict[str, Any], on_step: OnStep) -> Report:
+def _run(
+    fleet: Fleet, out: Path, planned: dict[str, Any], retired: Collection[str], on_step: OnStep
+) -> Report:
     rules = manifest.rules(planned)
     work = out / "work" / str(rules.now)
     if not (work / "measured").exists():
@@ -95,7 +102,8 @@ def _run(fleet: Fleet, out: Path, planned: dict[str, Any], on_step: OnStep) -> R
         on_step("measuring")
         write(frames, out)
         (work / "measured").touch()
-    found = report_of(sums(out), _files(work / "facts" / "open=true"), rules)
+    read = _files(work / "facts" / "open=true")
+    found = report_of(sums(out), read + _gone(planned, read, retired), rules)
     if (
         settled := work / "facts" / "open=false"
     ).exists():  # not so where only the manifest is missing
@@ -103,6 +111,15 @@ def _run(fleet: Fleet, out: Path, planned: dict[str, Any], on_step: OnStep) -> R
         settled.rename(out / "frames")
     finish(out, planned, found)
     return found
+
+
+def _gone(planned: dict[str, Any], read: list[Reading], retired: Collection[str]) -> list[Reading]:
+    """Return the files of the log that are not among those that were read beside it."""
+    log = planned["log"]
+    if log is None or not planned["paths"]:
+        return []
+    beside = [one for one in read if not one.path.startswith(f"{absolute(log)}#")]
+    return gone_of_log(log, beside, retired)
 
 
 def _judged(fleet: Fleet, work: Path, log: str | None, rules: Rules, on_step: OnStep) -> DataFrame:

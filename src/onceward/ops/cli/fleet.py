@@ -43,6 +43,7 @@ def reconcile(
     engine: Engine = "auto",
     log: str | None = None,
     state: Path | None = None,
+    retired: tuple[str, ...] = (),
     resume: Resume = False,
 ) -> int:
     """
@@ -60,11 +61,15 @@ def reconcile(
         engine: sqlite needs nothing installed. auto: Spark from 20 GiB on, where installed.
         log: URI of a log that `ship` filled; it counts beside the files, or without any.
         state: A file that is kept between runs: each reads only what is new or was not settled.
+        retired: Agent or path whose file is gone for good: it no longer fails the run. Repeatable.
         resume: Continue an interrupted run into --out. Spark.
 
     """
     from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - of this command only
 
+    if retired and state is None and log is None:
+        msg = "--retired is for a run with --state or --log, which know what was there earlier"
+        raise Usage(msg)
     rules = Rules.at_present(grace=grace, late_after=late_after)
     size = existing(paths) if paths or log is None else 0
     alone = state is not None or log is not None  # Spark is not worth its start for these
@@ -72,9 +77,9 @@ def reconcile(
         if state is not None:
             msg = "--state is for --engine sqlite"
             raise Usage(msg)
-        report = _on_spark(paths, how, rules, log=log, resume=resume)
+        report = _on_spark(paths, how, rules, log=log, retired=retired, resume=resume)
     else:
-        report = _in_process(paths, how, rules, state, log)
+        report = _in_process(paths, how, rules, state=state, log=log, retired=retired)
     _show(report, how, fail_on)
     return FAILED if report.failed(fail_on) else DONE
 
@@ -89,34 +94,19 @@ def _chosen(engine: Engine, size: int, *, spark: bool) -> Engine:
     return "spark" if spark or large else "sqlite"
 
 
-def _in_process(
-    paths: tuple[str, ...],
-    how: Into,
-    rules: Rules,
-    state: Path | None = None,
-    log: str | None = None,
-) -> Report:
+def _in_process(paths: tuple[str, ...], how: Into, rules: Rules, **more: Any) -> Report:
     from onceward.fleet.run import reconcile as job  # noqa: PLC0415 - of this command only
 
     with told(how) as on_step:
-        return job(
-            *paths,
-            out=how.out,
-            rules=rules,
-            log=log,
-            state=state,
-            failfast=how.failfast,
-            on_step=on_step,
-        )
+        asked: dict[str, Any] = {"failfast": how.failfast, "on_step": on_step, **more}
+        return job(*paths, out=how.out, rules=rules, **asked)
 
 
-def _on_spark(
-    paths: tuple[str, ...], how: Into, rules: Rules, *, log: str | None, resume: bool
-) -> Report:
+def _on_spark(paths: tuple[str, ...], how: Into, rules: Rules, **more: Any) -> Report:
     with fleet_of(paths, how) as (fleet, on_step):
         from onceward.fleet.spark import reconcile as job  # noqa: PLC0415 - an extra
 
-        return job.run(fleet, how.out, rules, log=log, resume=resume, on_step=on_step)
+        return job.run(fleet, how.out, rules, on_step=on_step, **more)
 
 
 def _show(report: Report, how: Into, fail_on: FailOn) -> None:
@@ -168,10 +158,8 @@ def demo(
         made = build(folder / "agents", size=size, seed=seed, on_step=on_step)
     into = Into(out=folder / "report", json=how.json, cores=how.cores, memory=how.memory)
     paths, rules = (str(made.folder),), Rules(now=made.now)
-    if engine == "spark":
-        report = _on_spark(paths, into, rules, log=None, resume=False)
-    else:
-        report = _in_process(paths, into, rules)
+    job = _on_spark if engine == "spark" else _in_process
+    report = job(paths, into, rules)
     names = sorted({*made.verdicts, *report.verdicts})
     both = ((name, made.verdicts.get(name, 0), report.verdicts.get(name, 0)) for name in names)
     rows = [{"verdict": v, "made": m, "found": f, "meaning": MEANING[v]} for v, m, f in both]
