@@ -101,11 +101,13 @@ def test_waits_that_are_over_delay_no_look_of_the_others(db: Database) -> None:
 
 def test_a_process_with_many_files_asks_each_less_often(db: Database) -> None:
     """A look wakes a thread: a hundred files cost no more looks a second than ten."""
-    few = db.notifier.next_poll(0.1) - time.monotonic()
-    files = {((0, number), ""): db for number in range(50)}
-    with patch.dict(open_files.files, files):
-        many = db.notifier.next_poll(0.1) - time.monotonic()
-        slow = db.notifier.next_poll(DAY) - time.monotonic()
+
+    def pause(files: int, wanted: float) -> float:
+        opened = {((0, number), ""): db for number in range(files)}
+        with patch.dict(open_files.files, opened, clear=True):
+            return db.notifier.next_poll(wanted) - time.monotonic()
+
+    few, many, slow = pause(1, 0.1), pause(50, 0.1), pause(50, DAY)
 
     assert [True, True, True] == [few <= 0.1, 0.4 < many <= 0.6, 1.0 < slow <= DAY]
 
