@@ -230,6 +230,34 @@ def test_a_shipped_file_that_is_not_beside_its_log_is_missed(world: World, tmp_p
     assert {"delivered_once": 2} == dict(beside.verdicts) == dict(retired.verdicts)
 
 
+@pytest.mark.broken("the recipient's file was deleted and begun again")
+def test_an_agent_that_is_begun_again_is_judged_as_a_restored_one(
+    world: World, tmp_path: Path
+) -> None:
+    """What the lost file had is lost, or took effect twice; retired, the log speaks for it."""
+    _handled(world, 3)
+    world.rest()
+    log = str(tmp_path / "log")
+    ship.files([str(world.folder)], log)
+    world.path("far").unlink()
+    world.open("far")
+    world.rest()
+    rules = Rules(now=world.clock.now() + 3_600_000)
+    begun = reconcile(world.folder, out=tmp_path / "1", rules=rules, log=log)
+    retired = reconcile(world.folder, out=tmp_path / "2", rules=rules, log=log, retired=["far"])
+    _handled(world, 1)
+    later = reconcile(world.folder, out=tmp_path / "3", rules=rules, log=log)
+
+    assert {"lost": 3} == dict(begun.verdicts)
+    assert (
+        ["gone"]
+        == [row["reason"] for row in begun.quarantine]
+        == [row["reason"] for row in later.quarantine]
+    )
+    assert ({"delivered_once": 3}, True) == (dict(retired.verdicts), retired.complete)
+    assert {"delivered_once": 1, "double_processed": 3} == dict(later.verdicts)
+
+
 def test_a_log_and_a_state_are_not_taken_together(tmp_path: Path) -> None:
     """A state says how far files were read, which is nothing that a log knows."""
     with pytest.raises(InvalidArgument, match="not both"):

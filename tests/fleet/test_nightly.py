@@ -296,6 +296,30 @@ def test_a_file_is_missed_though_another_one_lies_in_its_place(nights: Nights) -
     assert [] == _gone(nights.night("far"))
 
 
+@pytest.mark.broken("the recipient's file was restored")
+def test_a_file_that_is_put_aside_hides_no_loss_from_a_state(nights: Nights) -> None:
+    """While it lies among the files each night judges everything; later nights add up again."""
+    nights.work(2)
+    backup = nights.world.keep("far", "../kept")
+    nights.work(3)
+    assert {"delivered_once": 5} == _all(nights.night())
+    far, old = nights.world.path("far"), nights.world.path("far", "old")
+    old.parent.mkdir()
+    far.rename(old)
+    nights.world.restore("far", backup)
+    nights.world.open("far")
+    for _ in range(2):
+        found = nights.night()
+        assert ["differs"] == [row["reason"] for row in found.quarantine]
+        assert {"delivered_once": 2, "lost": 3} == _all(found) == _all(nights.whole())
+    old.unlink()
+
+    for _ in range(2):
+        assert {"delivered_once": 2, "lost": 3} == _all(nights.night())
+    nights.work(1)
+    assert _all(nights.whole()) == _all(nights.night())
+
+
 def test_only_what_is_known_can_be_retired(nights: Nights) -> None:
     """Neither a state nor a log: nothing is known of earlier files."""
     with pytest.raises(InvalidArgument, match="give one of these"):

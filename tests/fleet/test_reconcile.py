@@ -45,7 +45,7 @@ def test_each_mishap_is_found_as_what_it_is(name: str, tmp_path: Path) -> None:
     report = reconcile(made.folder, out=tmp_path / "out", rules=Rules(now=made.now))
 
     assert dict(made.verdicts) == dict(report.verdicts)
-    assert made.quarantined == report.unread
+    assert made.quarantined + made.differing == report.unread
     assert (made.order, 0, made.gaps) == tuple(report.lane_totals[one] for one in LANE_MARKS)
 
 
@@ -208,6 +208,58 @@ def test_the_command_misses_a_file_until_it_is_retired(
     assert ["gone"] == [row["reason"] for row in said["quarantine"]]
     assert [0, 0] == [main([*fleet, *state, "--retired", "bob"]), main([*fleet, *state])]
     assert 2 == main([*fleet, "--retired", "bob"])
+
+
+def _put_aside(world: World) -> Path:
+    """Let a recipient lose three messages by a restore; its broken file lies aside in ``old``."""
+    _fared_well(world, 2)
+    backup = world.keep("far", "../kept")
+    _fared_well(world, 3)
+    old = world.path("far", "old")
+    old.parent.mkdir()
+    world.path("far").rename(old)
+    world.restore("far", backup)
+    world.clock.advance(1)
+    world.open("far")
+    world.rest()
+    return old
+
+
+def _fared_well(world: World, count: int) -> None:
+    near, far = world.open("near"), world.open(handling("far"))
+    post(near, "far", count)
+    world.run(near, far)
+    world.clock.advance(1)
+    world.rest()
+
+
+@pytest.mark.broken("the recipient's file was restored")
+def test_a_file_that_was_put_aside_hides_no_loss(tmp_path: Path) -> None:
+    """Its restored copy goes on: what that one lacks is lost, and the file aside is named."""
+    with World(tmp_path / "agents") as world:
+        old = _put_aside(world)
+        rules = Rules(now=world.clock.now() + 3_600_000)
+        with_it = reconcile(world.folder, out=tmp_path / "1", rules=rules)
+        old.unlink()
+        without = reconcile(world.folder, out=tmp_path / "2", rules=rules)
+
+    assert {"delivered_once": 2, "lost": 3} == dict(with_it.verdicts) == dict(without.verdicts)
+    [row] = with_it.quarantine
+    assert (str(old), "differs") == (row["path"], row["reason"])
+    assert str(world.path("far")) in row["detail"]
+    assert (False, True) == (with_it.complete, without.complete)
+
+
+@pytest.mark.broken("the recipient's file was restored")
+def test_what_took_effect_in_both_copies_is_done_twice(tmp_path: Path) -> None:
+    """The sender sends again what the restored file lacks; the file aside has the first effect."""
+    with World(tmp_path / "agents") as world:
+        _put_aside(world)
+        _fared_well(world, 1)
+        rules = Rules(now=world.clock.now() + 3_600_000)
+        found = reconcile(world.folder, out=tmp_path / "1", rules=rules)
+
+    assert {"delivered_once": 3, "double_processed": 3} == dict(found.verdicts)
 
 
 def test_where_nothing_could_be_read_nothing_is_proved(

@@ -90,7 +90,7 @@ def test_findings_are_the_messages_to_look_at(case: Case) -> None:
         ("lost", "acked", "nothing"),
         ("orphan", "nothing", "processed"),
         ("double_processed", "acked", "processed"),
-        ("duplicated", "sent", "processed"),
+        ("duplicated", "sent", "pending"),  # by the copy that goes on
         ("unprocessed", "sent", "pending"),
         ("unwitnessed", "acked", "nothing"),
         ("forgotten", "acked", "nothing"),
@@ -100,18 +100,17 @@ def test_findings_are_the_messages_to_look_at(case: Case) -> None:
 
 def test_files_that_nobody_can_read_and_files_read_twice_are_named(case: Case) -> None:
     """A report never hides what it did not see."""
-    assert ["empty.db", "notes.db", "witness-far.db"] == sorted(
-        Path(row["path"]).name for row in case.report.quarantine
-    )
-    assert [
-        "desk-0",
-        "double-far",
-        "room-far",
-        "room-near",
-        "same-far",
-        "same-near",
-        "twice-far",
-    ] == [row["agent"] for row in case.report.twins]
+    found = {(Path(row["path"]).name, row["reason"]) for row in case.report.quarantine}
+    assert {
+        ("double-far.db", "differs"),
+        ("empty.db", "empty"),
+        ("notes.db", "corrupt"),
+        ("twice-far.db", "differs"),
+        ("witness-far.db", "corrupt"),
+    } == found
+    assert ["desk-0", "room-far", "room-near", "same-far", "same-near"] == [
+        row["agent"] for row in case.report.twins
+    ]
 
 
 def test_the_page_needs_nothing_from_anywhere(case: Case) -> None:
@@ -132,7 +131,7 @@ def test_the_manifest_says_what_was_read_by_which_rules(case: Case) -> None:
     files = case.made.folder.rglob("*.db")
     paths = {str(path) for path in files if path.name != DIRECTORY}
 
-    assert (paths, case.made.quarantined) == (
+    assert (paths, case.made.quarantined + case.made.differing) == (
         {file["path"] for file in told["files"]},
         told["quarantined"],
     )

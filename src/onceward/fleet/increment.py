@@ -9,6 +9,7 @@ from typing import Final
 
 import apsw
 
+from onceward.fleet.copies import differing, load_apart
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import VIEWS
 from onceward.fleet.files import Found
@@ -34,9 +35,9 @@ EXCEPT SELECT id, sender, recipient FROM temp.again
 EARLIER: Final = "CREATE TEMP TABLE earlier AS SELECT * FROM temp.evidence WHERE 0"
 MERGE: Final = "INSERT INTO temp.evidence SELECT * FROM temp.earlier"
 JUDGED: Final = f"SELECT DISTINCT id, sender, recipient FROM temp.earlier WHERE {MINTED}"
-CLEAR: Final = "DELETE FROM temp.again"
-EMPTY: Final = "DELETE FROM temp.evidence"
+EMPTY: Final = "DELETE FROM temp.{table}"
 CONCERNS: Final = "SELECT 1 FROM temp.again WHERE sender = ?1 OR recipient = ?1 LIMIT 1"
+NONE: Final[Mapping[str, str]] = {}
 NEW: Final = "seq > :after"
 # By its id alone: the plus keeps SQLite from walking along the sequence instead.
 BEFORE: Final = {
@@ -69,20 +70,34 @@ def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> 
     """
     Add the evidence that is new since *state*, and all of messages that are not settled.
 
-    If a file went back, or another one lies in its place, the state is forgotten
-    and everything is read.
+    If a file went back, another one lies in its place, or a copy differs from it, the state is
+    forgotten and everything is read.
     """
     con.execute(AGAIN)
     con.execute(BY_SENDER)
     con.execute(BY_RECIPIENT)
     con.execute(EARLIER)
     try:
-        return _load(con, files, state)
+        done = _load(con, files, state)
     except WentBackError:
-        state.forget()
-        con.execute(EMPTY)
-        con.execute(CLEAR)
-        return _load(con, files, state)
+        done = _load_all(con, files, state)
+    apart = differing(con, (one.reading for one in done))
+    return _load_all(con, files, state, apart) if apart else done
+
+
+def _load_all(
+    con: apsw.Connection, files: Sequence[Found], state: State, apart: Mapping[str, str] = NONE
+) -> list[Progress]:
+    """Begin again, without a state; of copies *apart* only what shows what happened twice."""
+    state.forget()
+    for table in ("evidence", "again", "earlier"):
+        con.execute(EMPTY.format(table=table))
+    others = _load(con, [found for found in files if found.path not in apart], state)
+    return others + [
+        Progress(found, load_apart(con, found.path, apart[found.path]), {})
+        for found in files
+        if found.path in apart
+    ]
 
 
 def _load(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Progress]:
@@ -91,7 +106,7 @@ def _load(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Pr
     done = [_file(con, found, state.files.get(found.path), moved) for found in files]
     if state.files:
         doubtful = con.execute(DOUBTFUL, {"since": state.now}).fetchall()
-        con.execute(CLEAR)
+        con.execute(EMPTY.format(table="again"))
         con.executemany(ADD, doubtful)
         done = [_read_earlier(con, one) for one in done]
         con.execute(MERGE)
@@ -110,7 +125,9 @@ def _file(
         with attached(con, found.path):
             reading, places = reading_of(con, found.path), places_of(con)
             known = known or moved.get(reading.file)
-            if known is not None and not continues(con, known, places, reading.file):
+            if known is not None and (
+                known.reading.file != reading.file or not continues(con, known.places, places)
+            ):
                 raise WentBackError
             for box in VIEWS:
                 after = known.places[box][0] if known is not None else 0

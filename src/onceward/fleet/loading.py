@@ -14,6 +14,7 @@ from onceward.file.connection import connect
 from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import COLUMNS, FILE_FACTS, VIEWS, expression, where
 from onceward.fleet.opening import Source, Unreadable, lacking, opened, translated
+from onceward.fleet.states import COPIED_INBOX, LOST_MARK
 
 WORK: Final = (
     "PRAGMA page_size = 32768",  # rows are written and read in bulk: a sixth less work
@@ -31,6 +32,8 @@ INSERT INTO temp.{table} ({names}, file)
 SELECT {columns}, :file FROM agent.{view} WHERE {condition}
 """
 ALL: Final = "seq > 0"
+APART: Final = {"inbox": COPIED_INBOX, "processed": LOST_MARK}
+"""The views of a differing copy that show what happened twice, and the side of their rows."""
 Named = Sequence[tuple[str, object]]
 """Values of a condition, by name."""
 
@@ -46,17 +49,18 @@ def workspace(path: Path) -> apsw.Connection:
     return con
 
 
-def load(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> Reading:
+def load(con: apsw.Connection, path: str, *, apart: bool = False) -> Reading:
     """
     Add the evidence of one file, as of one moment; return what the file says of itself.
 
-    A file that cannot be read to its end adds nothing.
+    A file that cannot be read to its end adds nothing. Of a copy *apart* from the file that goes
+    on only what shows that something happened twice is added.
     """
     try:
-        with attached(con, path, busy_timeout=busy_timeout):
+        with attached(con, path):
             reading = reading_of(con, path)
-            for box in VIEWS:
-                add(con, box, ALL, reading.file)
+            for box in APART if apart else VIEWS:
+                add(con, box, ALL, reading.file, apart=apart)
             return reading
     except Unreadable as error:
         return Reading(path, error.reason, error.detail)
@@ -110,10 +114,14 @@ def add(
     named: Named = (),
     *,
     table: str = "evidence",
+    apart: bool = False,
 ) -> None:
     """Add the rows of one view of the attached file that meet a condition on its columns."""
     names = [name for name in COLUMNS if name != "file"]
-    columns = ", ".join(expression(box, name) for name in names)
+    said = {name: expression(box, name) for name in names}
+    if apart:
+        said["side"] = str(APART[box])
+    columns = ", ".join(said.values())
     if own := where(box):
         condition = f"{condition} AND {own}"
     sql = ROWS.format(

@@ -12,15 +12,16 @@ import apsw
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import COLUMNS, VIEWS, expression, number_of, where
 from onceward.fleet.register import Known, gone, reading_of
-from onceward.fleet.states import MARK, PAST_MARK
+from onceward.fleet.states import LOST_MARK, MARK
 
 if TYPE_CHECKING:
     from onceward.fleet.ship import LoggedFile, ShippedLog
 
 NAME: Final = re.compile(r'"(\w+)"')
 PAST: Final = "_abandoned"
-SIDE: Final = f"iif({PAST}, {PAST_MARK}, {MARK})"
+SIDE: Final = f"iif({PAST}, {LOST_MARK}, {MARK})"
 """The side of a dedup record, which may be of a past that a restored file has overwritten."""
+LOSE: Final = f"UPDATE temp.raw_processed SET {PAST} = 1"
 RAW: Final = "CREATE TEMP TABLE raw_{box} ({names})"
 CLEAR: Final = "DELETE FROM temp.raw_{box}"
 KEEP: Final = "INSERT INTO temp.raw_{box} VALUES ({marks})"
@@ -29,11 +30,15 @@ INSERT INTO temp.evidence ({names}, file) SELECT {columns}, ? FROM temp.raw_{box
 """
 
 
-def load_log(con: apsw.Connection, uri: str, beside: Sequence[Reading] = ()) -> list[Reading]:
+def load_log(
+    con: apsw.Connection, uri: str, beside: Sequence[Reading] = (), retired: Collection[str] = ()
+) -> list[Reading]:
     """
     Add the evidence of all files that were shipped to the log at *uri*; return its files.
 
-    *beside* are the files that were read themselves: see ``load_file``.
+    *beside* are the files that were read themselves: see ``load_file``. A file of the log that is
+    not among them, nor *retired*, is returned a second time, as one that is gone. If another file
+    of its agent is there instead, the agent was begun again: that is judged as a restore is.
 
     Raises:
         MissingExtra, NoLog, LogDamaged: see each; nothing is judged by a damaged log.
@@ -43,30 +48,39 @@ def load_log(con: apsw.Connection, uri: str, beside: Sequence[Reading] = ()) -> 
 
     log = ship.ShippedLog(uri)
     tables(con)
-    return [load_file(con, log, uri, file, copies(beside, file)) for file in log.files()]
+    missed = missing(log, uri, beside, retired)
+    begun_again = replaced(missed, beside)
+    readings = [
+        load_file(con, log, uri, file, copies(beside, file))
+        for file in log.files()
+        if file.file_id not in begun_again
+    ]
+    for file_id in begun_again:
+        load_lost(con, log, log.file(file_id))
+    return readings + [reading_of(one) for one in missed]
 
 
-def gone_of_log(
-    uri: str, beside: Sequence[Reading], retired: Collection[str] = ()
-) -> list[Reading]:
+def missing(
+    log: ShippedLog, uri: str, beside: Sequence[Reading], retired: Collection[str] = ()
+) -> list[Known]:
     """
-    Return the files of the log at *uri* that are not among those *beside* it, nor *retired*.
+    Return the files of a log that are not among those *beside* it, nor *retired*.
 
-    None while a file beside it could not be read: that may be the one.
-
-    Raises:
-        MissingExtra, NoLog, LogDamaged: see each.
-
+    None if the log is read alone, or while a file beside it could not be read: it may be the one.
     """
-    from onceward.fleet import ship  # noqa: PLC0415 - an extra
-
-    if any(one.state != READ for one in beside):
+    if not beside or any(one.state != READ for one in beside):
         return []
     known = [
         Known(number_of(each.file_id), each.agent, place(uri, each), each.manifest.shipped_at)
-        for each in ship.ShippedLog(uri).files()
+        for each in log.files()
     ]
-    return [reading_of(one) for one in gone(known, beside) if not one.named(retired)]
+    return [one for one in gone(known, beside) if not one.named(retired)]
+
+
+def replaced(missed: Iterable[Known], beside: Iterable[Reading]) -> list[str]:
+    """Return the ids of missed files whose agents have other files, of those *beside* the log."""
+    agents = {one.agent for one in beside}
+    return [one.path.rpartition("#")[2] for one in missed if one.agent in agents]
 
 
 def place(uri: str, file: LoggedFile) -> str:
@@ -113,6 +127,14 @@ def load_file(
             _keep(con, box, batch)
         _add(con, box, number_of(file.file_id))
     return Reading.of(path, said(file))
+
+
+def load_lost(con: apsw.Connection, log: ShippedLog, file: LoggedFile) -> None:
+    """Add only what took effect in a file of a log that another one of its agent replaced."""
+    for batch in log.batches("processed", columns=_names("processed"), files=[file]):
+        _keep(con, "processed", batch)
+    con.execute(LOSE)
+    _add(con, "processed", number_of(file.file_id))
 
 
 def said(file: LoggedFile) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import OncewardError
-from onceward.fleet.files import of_each
+from onceward.fleet.files import find, of_each
 from onceward.fleet.verdicts import Rules
 
 NAME: Final = "manifest.json"
@@ -55,17 +55,19 @@ def alone(out: Path, job: str) -> Iterator[Path]:
         yield out
 
 
-def plan(paths: Sequence[str], job: str, rules: Rules | None = None) -> dict[str, Any]:
+def plan(
+    paths: Sequence[str], job: str, rules: Rules | None = None, *, resume: bool = False
+) -> dict[str, Any]:
     """
     Return what is to be read: files with size and fingerprint, to detect a later change.
 
     Raises:
-        NamesNoFile: a path names no file.
+        NamesNoFile: a path names no file; unless to *resume*, as the files may have been read.
 
     """
     files = [
         {"path": found.path, "bytes": found.size, "mark": list(found.mark)}
-        for found in of_each(paths)
+        for found in (find(paths) if resume else of_each(paths))
     ]
     told = {} if rules is None else {"rules": asdict(rules)}
     return {
@@ -120,6 +122,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
             planned["onceward"],
             planned["paths"],
             planned.get("log"),
+            planned.get("retired"),
             rules.get("grace"),
             rules.get("late_after"),
         ]

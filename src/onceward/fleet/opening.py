@@ -29,6 +29,7 @@ Reason = Literal[
     "locked",
     "changing",
     "gone",
+    "differs",
 ]
 """Why a file is not read, in one word."""
 REASONS: Final = {
@@ -42,6 +43,7 @@ REASONS: Final = {
     "locked": "others held it for longer than busyTimeout",
     "changing": "it was written to each time while a copy was made",
     "gone": "it was read or shipped earlier, and is not among the files any more",
+    "differs": "it is a copy that says what the file that goes on does not",
 }
 """Meaning of each reason."""
 FILE_STATES: Final = ("read", *REASONS)

@@ -12,13 +12,14 @@ import apsw
 
 from onceward.errors import InvalidArgument
 from onceward.fleet import manifest
+from onceward.fleet.copies import load_all
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.engine import give_verdicts
 from onceward.fleet.figures import measure
 from onceward.fleet.files import find
 from onceward.fleet.increment import load_changes, remember
-from onceward.fleet.loading import load, workspace
-from onceward.fleet.logged import gone_of_log, load_log
+from onceward.fleet.loading import workspace
+from onceward.fleet.logged import load_log
 from onceward.fleet.opening import Unreadable
 from onceward.fleet.register import gone, reading_of
 from onceward.fleet.report import Report, html
@@ -105,13 +106,10 @@ class _Run:
         """Judge all messages that the files, and the log, know."""
         with closing(workspace(self._new)) as con:
             self._on_step(f"reading {len(self._planned['files'])} files")
-            readings = [load(con, file["path"]) for file in self._planned["files"]]
+            readings = load_all(con, [file["path"] for file in self._planned["files"]])
             if log is not None:
                 self._on_step("reading the log")
-                missing = (
-                    gone_of_log(log, readings, self._retired) if self._planned["paths"] else []
-                )
-                readings += load_log(con, log, readings) + missing
+                readings += load_log(con, log, readings, self._retired)
             report = self._judged(con, readings)
         return self._finished(report)
 

@@ -8,10 +8,12 @@ OUT_STATES: Final = ("pending", "sending", "sent", "cancelled", "dropped", "fail
 IN_STATES: Final = ("pending", "processing", "expired", "dropped", "processed")
 OUTCOMES: Final = ("expired", "dropped", "dead", "processed")
 """From early to late, ranked from one; zero is none. Of two copies the later state counts."""
-FILE, OUTBOX, SENT_DEAD, INBOX, MARK, TAKEN_DEAD, PAST_MARK = range(7)
+FILE, OUTBOX, SENT_DEAD, INBOX, MARK, TAKEN_DEAD, LOST_MARK, COPIED_INBOX = range(8)
 """
-A row's source: file, outbox, sender's dead letters, inbox, dedup record, recipient's dead letters;
-and a dedup record that its file has lost by a restore, which shows only what took effect twice.
+A row's source: file, outbox, sender's dead letters, inbox, dedup record, recipient's dead letters.
+
+The last two show only what happened twice: a dedup record that its file lost by a restore or that
+a differing copy has, and an acceptance by such a copy.
 """
 
 

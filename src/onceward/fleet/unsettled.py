@@ -15,7 +15,7 @@ import apsw
 from onceward.errors import OncewardError, StoreCorrupt
 from onceward.file.connection import connect, translate_error
 from onceward.fleet.coverage import Reading
-from onceward.fleet.evidence import VIEWS
+from onceward.fleet.evidence import VIEWS, expression
 from onceward.fleet.files import Found
 from onceward.fleet.manifest import OutputBusy
 from onceward.fleet.register import Known
@@ -71,7 +71,7 @@ COUNT: Final = """
 INSERT INTO settled VALUES (?, ?) ON CONFLICT DO UPDATE SET messages = messages + excluded.messages
 """
 HIGH: Final = "SELECT coalesce((SELECT seq FROM agent.sqlite_sequence WHERE name = ?), 0)"
-AT: Final = "SELECT id FROM agent.{view} WHERE seq = ?"
+AT: Final = "SELECT id || ' ' || {at} FROM agent.{view} WHERE seq = ?"
 FINAL: Final = (
     *(verdict.name for verdict in VERDICTS if verdict.weight in {"good", "ended"}),
     "forgotten",
@@ -98,7 +98,7 @@ UNKNOWN_MARK: Final = "[]"
 Key = tuple[Any, ...]
 """Id, sender and recipient of a message."""
 Places = Mapping[str, tuple[int, str]]
-"""By table: the highest sequence that was read, and the id in its row."""
+"""By table: the highest sequence that was read, and the id and the moment of its row."""
 
 
 class NoState(OncewardError):
@@ -256,22 +256,22 @@ def places_of(con: apsw.Connection) -> Places:
     places = {}
     for box, view in VIEWS.items():
         [(high,)] = con.execute(HIGH, (f"_{view}",)).fetchall()
-        places[box] = (int(str(high)), _id_at(con, view, int(str(high))))
+        places[box] = (int(str(high)), _row_at(con, box, int(str(high))))
     return places
 
 
-def continues(con: apsw.Connection, known: KnownFile, now: Places, file: int) -> bool:
-    """Return whether the attached file still has what was read of it, but for what was pruned."""
-    if known.reading.file != file:
-        return False
-    for box, (seq, message_id) in known.places.items():
-        if now[box][0] < seq or _id_at(con, VIEWS[box], seq) not in {"", message_id}:
+def continues(con: apsw.Connection, known: Places, now: Places) -> bool:
+    """Return whether the attached file still has what was *known* of it, but for what is pruned."""
+    for box, (seq, row) in known.items():
+        if now[box][0] < seq or _row_at(con, box, seq) not in {"", row}:
             return False
     return True
 
 
-def _id_at(con: apsw.Connection, view: str, seq: int) -> str:
-    found = con.execute(AT.format(view=view), (seq,)).fetchall()
+def _row_at(con: apsw.Connection, box: str, seq: int) -> str:
+    """Return the id and the moment of a row; another history has another moment, if not an id."""
+    sql = AT.format(view=VIEWS[box], at=expression(box, "at"))
+    found = con.execute(sql, (seq,)).fetchall()
     return str(found[0][0]) if found else ""
 
 
@@ -282,4 +282,4 @@ def _reading(told: str) -> Reading:
 
 
 def _places(text: str) -> Places:
-    return {box: (seq, message_id) for box, (seq, message_id) in json.loads(text).items()}
+    return {box: (seq, row) for box, (seq, row) in json.loads(text).items()}

@@ -22,7 +22,8 @@ FACTS: Final[Mapping[str, str]] = {
     "in_seq": "min(CASE WHEN side = 3 THEN seq END)",
     "in_dead": "max(CASE WHEN side = 5 THEN 1 ELSE 0 END)",
     "received_at": "min(CASE WHEN side IN (3, 5) THEN at END)",
-    "received_last_at": "max(CASE WHEN side IN (3, 5) THEN at END)",
+    "received_first_at": "min(CASE WHEN side IN (3, 5, 7) THEN at END)",
+    "received_last_at": "max(CASE WHEN side IN (3, 5, 7) THEN at END)",
     "mark": "max(CASE WHEN side = 4 THEN state ELSE 0 END)",
     "mark_seq": "min(CASE WHEN side = 4 THEN seq END)",
     "marked_at": "min(CASE WHEN side = 4 THEN at END)",
@@ -37,10 +38,11 @@ Aggregates over the evidence of one message, beside ``max(lane)``.
 
 A copy of a file, such as a backup in the same folder, says the same twice and adds nothing: an
 acceptance is told from another by its moment, an effect by moment and sequence of its mark.
-Effects that a restored file has lost (side 6) are compared with those that it has.
+Effects that a restored file has lost (side 6), and what a differing copy has accepted (side 7),
+are compared with what the file itself has.
 """
 KNOWN: Final = "min(side) <= 5"
-"""A message of which only a lost effect is known is not judged."""
+"""A message that only a lost past or a differing copy knows is not judged."""
 OPEN_VERDICTS: Final = ("no_sender_row", "no_recipient_row")
 """Verdicts that a message's own records leave open: no sender, or no recipient, knows it."""
 MINTED: Final = (
@@ -56,7 +58,7 @@ PROCESSED: Final = "(in_state = 5 OR mark = 4)"
 PROVISIONAL_VERDICT: Final = f"""CASE
 WHEN effect_at > 0 AND effect_first_at < effect_last_at     THEN 'double_processed'
 WHEN effect_at > 0 AND effect_first_seq < effect_last_seq   THEN 'double_processed'
-WHEN received_at < received_last_at                         THEN 'duplicated'
+WHEN received_at > 0 AND received_first_at < received_last_at THEN 'duplicated'
 WHEN out_state = 0 AND out_dead = 0                         THEN 'no_sender_row'
 WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
 WHEN {PROCESSED} AND out_dead > 0                           THEN 'late'

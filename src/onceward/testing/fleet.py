@@ -36,6 +36,8 @@ WEATHER: Final = (
     Fault.PARTIAL,
 )
 """Faults of a crew's deliveries; none may be visible at the end."""
+CLONING: Final = frozenset({"double_processed", "duplicated"})
+"""Mishaps that leave a copy which went on beside its file."""
 QUIET: Final = 3600.0
 """Seconds that pass between what happened and what is happening: longer than any grace."""
 
@@ -54,6 +56,8 @@ class Fleet:
     """Messages that a later one of their lane has passed while they wait."""
     quarantined: int
     """Unreadable files in the folder."""
+    differing: int
+    """Copies that went on beside their file, so that each says what the other does not."""
     conversations: int
     """Threads of the crews, each of four messages."""
 
@@ -87,9 +91,15 @@ def build(
         world.clock.advance(QUIET)
         total += _all(world, NOW, chosen, size, on_step)
         now = world.clock.now() + 1000
-    quarantined = _litter(folder) + ("unwitnessed" in chosen)
     return Fleet(
-        folder, now, _verdicts(total), total["order"], total["gap"], quarantined, size * TASKS
+        folder,
+        now,
+        _verdicts(total),
+        total["order"],
+        total["gap"],
+        quarantined=_litter(folder) + ("unwitnessed" in chosen),
+        differing=len(CLONING & chosen),
+        conversations=size * TASKS,
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql.functions import col, row_number, udf
 
 from onceward.errors import InvalidArgument
+from onceward.fleet import logged
+from onceward.fleet.coverage import READ, Reading
+from onceward.fleet.evidence import number_of
 from onceward.fleet.ship import ShippedLog
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.log import NoLog
@@ -59,35 +63,46 @@ def read(spark: SparkSession, uri: str, table: str) -> DataFrame:
     return empty.unionByName(rows, allowMissingColumns=True).where("not _gone")
 
 
-def evidence(spark: SparkSession, uri: str, beside: Fleet | None = None) -> DataFrame:
+def evidence(
+    spark: SparkSession,
+    uri: str,
+    beside: Fleet | None = None,
+    apart: Collection[str] = (),
+    retired: Collection[str] = (),
+) -> DataFrame:
     """
     Return what a log says of messages, to be reconciled alone or with the files *beside* it.
 
     Columns are those of the table ``evidence``, rows those that SQLite judges, with one for each
     file of the log. Executors read the log with pyarrow, and the files beside it once more, to
-    find those that were restored since they were shipped.
+    find those that were restored since they were shipped; but not the copies *apart*, which differ.
+    A file that another one of its agent replaced, and that is not *retired*, counts as a restored
+    one.
 
     Raises:
         NoLog: there is no log at that place.
 
     """
     place = absolute(uri)
-    logged = [each.file_id for each in ShippedLog(place).files()]
-    copies = _copies(beside, logged)
+    log, read = ShippedLog(place), _read(beside, apart)
+    copies = {each.file_id: logged.copies(read, each) for each in log.files()}
+    lost = logged.replaced(logged.missing(log, place, read, retired), read)
     spark.dataSource.register(Shipped)
-    told = {"uri": place, "copies": json.dumps(copies)}
+    told = {"uri": place, "copies": json.dumps(copies), "lost": json.dumps(lost)}
     return spark.read.format(FORMAT).options(**told).load()
 
 
-def _copies(beside: Fleet | None, logged: list[str]) -> dict[str, list[str]]:
-    """Return by file id the paths of the files that were read beside the log."""
+def _read(beside: Fleet | None, apart: Collection[str]) -> list[Reading]:
+    """Return the files beside the log; one that cannot be read, or is *apart*, as not read."""
     if beside is None or not beside.paths:
-        return {}
-    agents = beside.table("agents", "_db", "file_id").where(col("file_id").isin(logged))
-    found: dict[str, list[str]] = {}
-    for row in agents.collect():
-        found.setdefault(row.file_id, []).append(row._db)
-    return found
+        return []
+    rows = beside.table("agents", "_db", "agent", "file_id").collect()
+    found = {
+        row._db: Reading(row._db, READ, agent=row.agent, file=number_of(row.file_id))
+        for row in rows
+        if row._db not in apart
+    }
+    return [found.get(one.path) or Reading(one.path, "unreadable") for one in beside.files()]
 
 
 def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:

@@ -32,7 +32,7 @@ def keep(
         NamesNoFile: a path names no file; nothing is written.
 
     """
-    given = manifest.plan(fleet.paths, job)
+    given = manifest.plan(fleet.paths, job, resume=resume)
     with manifest.alone(out, job) as own:
         planned = manifest.prepare(own, given, resume=resume)
         if planned is given:  # nothing of an earlier run counts

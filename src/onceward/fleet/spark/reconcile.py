@@ -12,12 +12,13 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.fleet import manifest
-from onceward.fleet.columns import EVIDENCE
 from onceward.fleet.coverage import Reading
-from onceward.fleet.logged import gone_of_log
+from onceward.fleet.logged import missing
+from onceward.fleet.register import reading_of
 from onceward.fleet.report import Report
 from onceward.fleet.run import JOB, OnStep, finish
-from onceward.fleet.spark import archive
+from onceward.fleet.ship import ShippedLog
+from onceward.fleet.spark import archive, copies
 from onceward.fleet.spark.facts import DDL, alone, apart, decided, gather, owners, readings, state
 from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.spark.measure import sums, write
@@ -85,25 +86,23 @@ def run(
         NamesNoFile: a path names no file; nothing is written.
 
     """
-    wanted = manifest.plan(fleet.paths, JOB, rules or Rules.at_present()) | {"log": log}
+    planned = manifest.plan(fleet.paths, JOB, rules or Rules.at_present(), resume=resume)
+    wanted = planned | {"log": log, "retired": sorted(retired)}
     with manifest.alone(out, JOB) as own:
-        planned = manifest.prepare(own, wanted, resume=resume)
-        return _run(fleet, own, planned, retired, on_step)
+        return _run(fleet, own, manifest.prepare(own, wanted, resume=resume), on_step)
 
 
-def _run(
-    fleet: Fleet, out: Path, planned: dict[str, Any], retired: Collection[str], on_step: OnStep
-) -> Report:
+def _run(fleet: Fleet, out: Path, planned: dict[str, Any], on_step: OnStep) -> Report:
     rules = manifest.rules(planned)
     work = out / "work" / str(rules.now)
     if not (work / "measured").exists():
         on_step(f"reading {len(planned['files'])} files")
-        frames = _judged(fleet, work, planned["log"], rules, on_step)
+        frames = _judged(fleet, work, planned, on_step)
         on_step("measuring")
         write(frames, out)
         (work / "measured").touch()
     read = _files(work / "facts" / "open=true")
-    found = report_of(sums(out), read + _gone(planned, read, retired), rules)
+    found = report_of(sums(out), read + _gone(planned, read), rules)
     if (
         settled := work / "facts" / "open=false"
     ).exists():  # not so where only the manifest is missing
@@ -113,22 +112,29 @@ def _run(
     return found
 
 
-def _gone(planned: dict[str, Any], read: list[Reading], retired: Collection[str]) -> list[Reading]:
+def _gone(planned: dict[str, Any], read: list[Reading]) -> list[Reading]:
     """Return the files of the log that are not among those that were read beside it."""
     log = planned["log"]
-    if log is None or not planned["paths"]:
+    if log is None:
         return []
-    beside = [one for one in read if not one.path.startswith(f"{absolute(log)}#")]
-    return gone_of_log(log, beside, retired)
+    uri = absolute(log)
+    beside = [one for one in read if not one.path.startswith(f"{uri}#")]
+    known = missing(ShippedLog(uri), uri, beside, planned["retired"])
+    return [reading_of(one) for one in known]
 
 
-def _judged(fleet: Fleet, work: Path, log: str | None, rules: Rules, on_step: OnStep) -> DataFrame:
+def _judged(fleet: Fleet, work: Path, planned: dict[str, Any], on_step: OnStep) -> DataFrame:
     """Return all messages with verdicts; those settled when gathered are not written again."""
     spark, settled = fleet.spark, work / "facts" / "open=false"
+    log, rules = planned["log"], manifest.rules(planned)
+
+    def of_log(apart: Collection[str]) -> DataFrame:
+        return archive.evidence(spark, log, fleet, apart, planned["retired"])
 
     def evidence() -> DataFrame:
-        live = [fleet.table("evidence", *EVIDENCE)] if fleet.paths else []
-        shipped = [] if log is None else [archive.evidence(spark, log, fleet)]
+        apart = copies.differing_copies(fleet, work) if fleet.paths else {}
+        live = [copies.evidence(fleet, apart)] if fleet.paths else []
+        shipped = [] if log is None else [of_log(apart)]
         return reduce(DataFrame.unionByName, [*live, *shipped])
 
     def facts() -> DataFrame:

@@ -41,13 +41,14 @@ class Shipped(DataSource):
         return DDL
 
     def reader(self, schema: object) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        """Return what reads the log at ``uri``; ``copies`` are files read beside it, by id."""
-        return _Reader(self.options["uri"], json.loads(self.options["copies"]))
+        """Return what reads the log at ``uri``, given ``copies`` beside it and ``lost`` files."""
+        told = self.options
+        return _Reader(told["uri"], json.loads(told["copies"]), json.loads(told["lost"]))
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, uri: str, copies: dict[str, list[str]]) -> None:
-        self._uri, self._copies = uri, copies
+    def __init__(self, uri: str, copies: dict[str, list[str]], lost: list[str]) -> None:
+        self._uri, self._copies, self._lost = uri, copies, lost
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return a task for each file of the log."""
@@ -56,23 +57,27 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield what one file says."""
         log, file_id = ShippedLog(self._uri), str(partition.value)
-        yield from _of_file(log, self._uri, log.file(file_id), self._copies.get(file_id, ()))
+        with closing(apsw.Connection("")) as con:  # on disk, for as long as it is open
+            con.execute(EMPTY)
+            logged.tables(con)
+            if file_id in self._lost:
+                logged.load_lost(con, log, log.file(file_id))
+            else:
+                yield _file(con, log, self._uri, log.file(file_id), self._copies.get(file_id, ()))
+            rows = con.execute(ALL)
+            while some := list(islice(rows, BATCH)):
+                yield _batch(some)
 
 
-def _of_file(
-    log: ShippedLog, uri: str, file: LoggedFile, copies: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    with closing(apsw.Connection("")) as con:  # on disk, for as long as it is open
-        con.execute(EMPTY)
-        logged.tables(con)
-        one = logged.load_file(con, log, uri, file, copies)
-        state = 1 + FILE_STATES.index(one.state)
-        said = logged.said(file) if one.state == READ else one.detail
-        row = file_row(one.path, state=state, said=said)
-        yield _batch([tuple(row.get(name) for name in COLUMNS)])
-        rows = con.execute(ALL)
-        while some := list(islice(rows, BATCH)):
-            yield _batch(some)
+def _file(
+    con: apsw.Connection, log: ShippedLog, uri: str, file: LoggedFile, copies: Sequence[str]
+) -> pa.RecordBatch:
+    """Add the evidence of a file to a workspace; return the file's own row."""
+    one = logged.load_file(con, log, uri, file, copies)
+    state = 1 + FILE_STATES.index(one.state)
+    said = logged.said(file) if one.state == READ else one.detail
+    row = file_row(one.path, state=state, said=said)
+    return _batch([tuple(row.get(name) for name in COLUMNS)])
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
