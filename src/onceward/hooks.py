@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -20,7 +20,6 @@ from onceward.message.events import EVENTS, Event, Expired, Polled
 from onceward.message.frame import Frame
 from onceward.message.log import Level, Log, log
 from onceward.message.states import Settlement
-from onceward.message.values import dataclass
 
 Hook = Callable[[Event], None]
 ALL: Final = "*"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onceward.message.events import EVENTS, Acked, Event, Retried, Sent
+from onceward.message.events import Acked, Event, Retried, Sent
 
 
 def retried(**changed: object) -> Retried:
@@ -57,13 +57,3 @@ def test_a_fact_is_never_changed() -> None:
     fact = retried()
     with pytest.raises(FrozenInstanceError):
         fact.at = 2  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("kind", EVENTS.values())
-def test_no_kind_compares_by_rules_of_its_own(kind: type[Event]) -> None:
-    """Equality is written once, for all kinds."""
-    assert (Event.__eq__, Event.__hash__, Event.__repr__) == (
-        kind.__eq__,
-        kind.__hash__,
-        kind.__repr__,
-    )

@@ -25,7 +25,7 @@ HEAVY = (
     "tenacity",
     "zipfile",
 )
-MODULES = 176
+MODULES = 175
 """Most modules of ours that a postbox may load: each costs about 0.4 ms."""
 COMMAND_MODULES = 230
 """Most modules that a command may load; 190 are loaded by ``onceward stats FILE``."""
@@ -85,29 +85,6 @@ def test_import_loads_no_more_modules_than_it_did(modules_loaded: list[str]) -> 
 def test_import_builds_no_model() -> None:
     """Pydantic's validators are built where the first value is validated."""
     assert [] == _printed(UNBUILT).split()
-
-
-def test_import_makes_no_frozen_class_by_the_standard_decorator(
-    trees: dict[str, ast.Module], modules_loaded: list[str]
-) -> None:
-    """It takes four times as long as that of ``message.values``."""
-    imported = {name: tree for name, tree in trees.items() if f"onceward.{name}" in modules_loaded}
-    users = {name for name, tree in imported.items() if _makes_frozen_classes(tree)}
-
-    assert set() == users
-
-
-def _makes_frozen_classes(tree: ast.Module) -> bool:
-    nodes = list(ast.walk(tree))
-    standard = any(
-        isinstance(node, ast.ImportFrom)
-        and node.module == "dataclasses"
-        and "dataclass" in {alias.name for alias in node.names if alias.asname is None}
-        for node in nodes
-    )
-    return standard and any(
-        isinstance(node, ast.keyword) and node.arg == "frozen" for node in nodes
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
 from onceward.core import views as queries
@@ -18,7 +19,6 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.send_options import MessageOptions
 from onceward.message.times import GivenRate, Span, millis
-from onceward.message.values import dataclass
 
 if TYPE_CHECKING:
     from onceward.message.rate import Rate

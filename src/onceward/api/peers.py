@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from onceward.core import views as queries
@@ -16,7 +17,6 @@ from onceward.message.clock import Millis
 from onceward.message.inbound_rule import InboundRule
 from onceward.message.names import agent_name
 from onceward.message.topics import check_pattern
-from onceward.message.values import dataclass
 
 
 class Ways(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from onceward.core.handle.lanes import NEXT_DUE
@@ -11,7 +12,6 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.inbound_rule import InboundRule
 from onceward.message.topics import check_pattern, matches
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import (
     Aborted,
     BreakerState,

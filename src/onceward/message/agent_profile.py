@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import InvalidArgument
 from onceward.message.names import plain_text
 from onceward.message.quoting import quoted
-from onceward.message.values import dataclass
 
 DESCRIPTION_MAX: Final = 1024
 CAPABILITIES_MAX: Final = 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,7 +12,6 @@ from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.quoting import quoted
 from onceward.message.times import Span, millis
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import MISSED, OVERLAPS, Missed, Overlap
 
 if TYPE_CHECKING:

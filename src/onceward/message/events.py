@@ -7,11 +7,11 @@ need are in the views and, where enabled, in the table of transitions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from onceward.message.clock import Millis
 from onceward.message.parcel import Durability
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Outcome, QueueMode, Reason, RunState
 
 

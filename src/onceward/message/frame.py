@@ -8,6 +8,7 @@ inbox. It is composed once, at send, and never rewritten.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from math import isinf
@@ -30,7 +31,6 @@ from onceward.message.clock import Millis, iso
 from onceward.message.names import AGENT, DEFAULT_SESSION
 from onceward.message.quoting import quoted
 from onceward.message.unique_keys import refuse_repeated_keys
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import PRIORITIES, Priority
 
 SOURCE: Final = "urn:onceward:"

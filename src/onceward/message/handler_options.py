@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
@@ -9,7 +10,6 @@ from onceward.message.clock import Millis
 from onceward.message.names import refuse_options
 from onceward.message.quoting import quoted
 from onceward.message.times import GivenRate, Span, millis, seconds
-from onceward.message.values import dataclass
 
 if TYPE_CHECKING:
     from onceward.message.rate import Rate

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Self
 
 from onceward.message.frame import Frame
 from onceward.message.quoting import quoted
 from onceward.message.topics import SYSTEM, check_pattern, matches
-from onceward.message.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

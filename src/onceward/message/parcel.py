@@ -9,9 +9,9 @@ pushed, so a crash pushes the same list again.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Reason
 
 ReceiptState = Literal["stored", "duplicate", "processed", "dropped", "dead", "rejected", "busy"]

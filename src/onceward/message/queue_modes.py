@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypedDict
 
@@ -20,7 +20,6 @@ from onceward.message.clock import Millis
 from onceward.message.names import no_option
 from onceward.message.quoting import quoted
 from onceward.message.times import Span, millis
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import (
     ABORTED,
     QUEUE_MODES,

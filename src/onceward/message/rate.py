@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 from onceward.errors import InvalidArgument
 from onceward.message.quoting import quoted
 from onceward.message.times import PLAIN, UNITS, GivenRate, seconds
-from onceward.message.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

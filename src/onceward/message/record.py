@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from onceward.errors import InvalidMessage
 from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Priority
 
 

@@ -10,13 +10,13 @@ module that only declares agents: it takes a twentieth of the whole import.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from onceward.message.clock import Millis
 from onceward.message.settings import Settings
 from onceward.message.times import Span, seconds
-from onceward.message.values import dataclass
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying

@@ -7,10 +7,10 @@ the diagrams in the docs are drawn from here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.message.clock import Millis
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Outcome, Reason
 
 OUTBOX: Final[dict[tuple[str, str], str]] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
 from onceward.errors import TopicError
 from onceward.message.quoting import quoted
-from onceward.message.values import dataclass
 
 T = TypeVar("T")
 MAX: Final = 256

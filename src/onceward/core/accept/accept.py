@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, NoReturn, cast
@@ -38,7 +38,6 @@ from onceward.message.parcel import (
 )
 from onceward.message.quoting import quoted
 from onceward.message.reasons import reason_text
-from onceward.message.values import dataclass
 
 KNOWN: Final = """
 SELECT id, state, outcome, reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import refuse
@@ -9,7 +10,6 @@ from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import AckStatus
 
 KIND: Final = "acknowledgment"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Condition, Thread, get_ident
 from typing import Final, Literal
 
 from onceward.core.deliver.parcels import InFlight
-from onceward.message.values import dataclass
 
 Share = Literal["known", "new", "failing"]
 """Peers that answered last, peers that never answered, and peers whose last push failed."""

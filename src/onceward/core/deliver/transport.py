@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +12,6 @@ from onceward.message.clock import Clock, Millis
 from onceward.message.frame import digest
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
-from onceward.message.values import dataclass
 
 Accept = Callable[[Parcel], Answer]
 """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from onceward.core.send.sender import Sender
 from onceward.file.database import Database
 from onceward.hooks import Hooks
 from onceward.message.retry import RetryPolicy
 from onceward.message.settings import Settings
-from onceward.message.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
 
@@ -32,7 +32,6 @@ from onceward.message.queue_modes import QueueOptions, check_sessions, checked
 from onceward.message.quoting import quoted
 from onceward.message.times import Span
 from onceward.message.topics import check_pattern, matches
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Missed, Overlap
 
 P = ParamSpec("P")

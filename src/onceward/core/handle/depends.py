@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from inspect import Parameter
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 from onceward.errors import InvalidArgument
-from onceward.message.values import dataclass
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
 """Function to call by the function that a handler names; for tests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, cast
@@ -19,7 +19,6 @@ from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.parcel import UNANSWERED, Receipt
 from onceward.message.states import Dead, Done, RetryAt, Settlement
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Outcome, Reason
 
 NEXT: Final = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
@@ -17,7 +18,6 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.agent_profile import AgentProfile
 from onceward.message.clock import Millis
 from onceward.message.log import log
-from onceward.message.values import dataclass
 
 HEARTBEAT_INTERVAL: Final = 30_000
 """Milliseconds after which a running agent is noted as seen again."""

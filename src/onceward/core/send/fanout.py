@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from onceward.core.send.outbox import OutgoingMessage
 from onceward.message.clock import Millis
 from onceward.message.frame import FrameHeaders
-from onceward.message.values import dataclass
 
 EVERY_AGENT: Final = (None, "all", "broadcast")
 """Recipients that stand for every registered agent of the home but the sender."""

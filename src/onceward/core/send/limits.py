@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.core.engine.counters import bump
@@ -13,7 +14,6 @@ from onceward.file.migrations import folder
 from onceward.file.transaction import StoreTransaction
 from onceward.message.queue_modes import LINE_MAX
 from onceward.message.reasons import reason_text
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import LimitScope, Overflow, Reason
 
 SUMMARY: Final = "onceward.summary"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from onceward.core import views as queries
@@ -11,7 +11,6 @@ from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import Durability
-from onceward.message.values import dataclass
 
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
 RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -17,7 +18,6 @@ from onceward.message.clock import Millis
 from onceward.message.names import agent_name, no_option
 from onceward.message.settings import Positive, Seconds
 from onceward.message.topics import TopicPolicy, check_topic
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import ChannelState, ChannelType, PauseMode
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from onceward.core.accept.accept import OWN_ID
 from onceward.core.send.bodies import BODY_DIGEST, FULL_FRAME, split_digest
 from onceward.errors import StoreClosed, StoreError
 from onceward.message.frame import digest
-from onceward.message.values import dataclass
 
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S1": (

@@ -8,13 +8,13 @@ claimed again as after any lease that has run out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from onceward.file.file_checks import is_dead
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, iso
-from onceward.message.values import dataclass
 
 RepairKind = Literal["lease", "position"]
 FAR: Final[Millis] = 30 * 86_400_000

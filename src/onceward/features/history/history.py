@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -24,7 +25,6 @@ from onceward.message.names import no_option, rank
 from onceward.message.quoting import quoted
 from onceward.message.times import moment
 from onceward.message.topics import WILD, check_pattern, matches
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES
 
 BATCH: Final = 2000

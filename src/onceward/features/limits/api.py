@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.core.send import limits, rate_limits
@@ -12,7 +13,6 @@ from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.times import GivenRate
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import (
     LIMIT_SCOPES,
     OVERFLOWS,

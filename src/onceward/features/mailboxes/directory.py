@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
@@ -16,7 +16,6 @@ from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, iso
 from onceward.message.quoting import quoted
-from onceward.message.values import dataclass
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,6 @@ from onceward.errors import InvalidArgument, LeaseLost
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, SystemClock
 from onceward.message.times import Moment, moment
-from onceward.message.values import dataclass
 
 FIND: Final = """
 SELECT reader_id, critical, urgent, normal, low, background FROM _onceward_mailbox_readers

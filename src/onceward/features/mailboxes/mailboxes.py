@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.core.engine.counters import bump
@@ -16,7 +17,6 @@ from onceward.message.clock import Millis
 from onceward.message.frame import digest, tags_in
 from onceward.message.record import MessageRecord, read_record
 from onceward.message.topics import matches
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Reason
 
 COLUMNS: Final = "rank, seq, sender, id, session, type, topic, frame, digest, received_at"

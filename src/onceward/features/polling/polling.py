@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.core.handle import inbox, lanes
@@ -12,7 +13,6 @@ from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.record import MessageRecord, read_record
 from onceward.message.topics import matches
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Outcome
 
 CURSOR: Final = "SELECT seq FROM _onceward_poll_cursors WHERE session = ?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
 from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
@@ -17,7 +18,6 @@ from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
 from onceward.message.send_options import PublishOptions, SendOptions, parse_options
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import QueueMode
 
 T = TypeVar("T")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.core.handle.inbox import LeasedMessage
@@ -14,7 +15,6 @@ from onceward.file import file_checks
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import QueueMode, RunState
 
 LEASE: Final = """

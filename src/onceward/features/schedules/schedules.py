@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.dates import ENDLESS, Due, Rule, Spans
-from onceward.message.values import dataclass
 from onceward.message.vocabulary import Missed, Overlap
 
 Origin = Literal["added", "declared", "withdrawn"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakSet
 
 import apsw
 
 from onceward.integrations.sqlalchemy.dbapi_errors import ProgrammingError
-from onceward.message.values import dataclass
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
 Columns = tuple[tuple[Any, ...], ...]

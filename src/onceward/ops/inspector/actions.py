@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from onceward import Postbox
-from onceward.message.values import dataclass
 
 MOST: Final = 1000
 """Dead letters that one action replays or purges."""

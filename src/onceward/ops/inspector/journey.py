@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from onceward.message.clock import Millis
 from onceward.message.states import AWAITS
-from onceward.message.values import dataclass
 from onceward.ops.inspector.queries.message import (
     FoundMessage,
     StoredDeath,

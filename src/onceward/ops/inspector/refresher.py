@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
 
 from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.log import log
-from onceward.message.values import dataclass
 from onceward.ops.inspector.queries.overview import Overview, overview
 from onceward.ops.inspector.reading import opened
 from onceward.ops.inspector.targets import Targets

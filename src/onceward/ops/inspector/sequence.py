@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
 from onceward.message.causality import after_causes
 from onceward.message.clock import Millis
-from onceward.message.values import dataclass
 from onceward.ops.inspector.queries.conversation import Part, Spoken
 
 LEFT: Final = 96

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import InvalidArgument
 from onceward.message.rate import read_rate
 from onceward.message.times import GivenRate, Span, seconds
-from onceward.message.values import dataclass
 
 LEASE: Final = 300.0
 """Seconds that a claimed message is kept for the model, unless it says otherwise."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import OncewardError
-from onceward.message.values import dataclass
 from onceward.ops.observe import queries
 from onceward.ops.observe.reading import Rows, reading
 

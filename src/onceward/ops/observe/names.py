@@ -9,10 +9,10 @@ work, because a file keeps no duration for longer than its rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from onceward.message.clock import Millis
-from onceward.message.values import dataclass
 from onceward.ops.observe.snapshots import FileSnapshot
 
 Value = Callable[[FileSnapshot, Millis], float]

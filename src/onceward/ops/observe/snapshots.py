@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -19,7 +20,6 @@ from typing import Final, NamedTuple
 from onceward.errors import OncewardError
 from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.names import DIRECTORY
-from onceward.message.values import dataclass
 from onceward.ops.observe import queries
 from onceward.ops.observe.reading import Rows, reading
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from onceward.message.values import dataclass
 from onceward.ops.inspector.queries.rates import Rates
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.inspector.site import site_of

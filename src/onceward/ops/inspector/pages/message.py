@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -11,7 +12,6 @@ from starlette.responses import Response
 
 from onceward.errors import OncewardError
 from onceward.message.redaction import Redaction, pretty
-from onceward.message.values import dataclass
 from onceward.ops.inspector import journey
 from onceward.ops.inspector.pages.conversation import gather
 from onceward.ops.inspector.queries.conversation import Part

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from onceward.errors import OncewardError
-from onceward.message.values import dataclass
 from onceward.ops.inspector.pages.home import number
 from onceward.ops.inspector.pages.messages import shows
 from onceward.ops.inspector.queries.listing import Conditions, ListedMessage, listing

@@ -13,10 +13,10 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Final
 
 from onceward.message.clock import Millis
-from onceward.message.values import dataclass
 from onceward.ops.inspector.queries.message import LARGE
 from onceward.ops.inspector.reading import NEVER, Reader
 

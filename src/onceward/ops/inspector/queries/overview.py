@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.message.clock import Millis
-from onceward.message.values import dataclass
 from onceward.ops.inspector.queries.rates import Rates, rates
 from onceward.ops.inspector.reading import NEVER, Reader
 

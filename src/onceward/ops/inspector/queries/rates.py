@@ -8,10 +8,10 @@ difference of two such numbers is how many messages came between two moments.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.message.clock import Millis
-from onceward.message.values import dataclass
 from onceward.ops.inspector.reading import NEVER, Reader
 
 FROM: Final = {
