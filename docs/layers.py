@@ -56,7 +56,7 @@ SENDER = (
     Step("api", "session"),
     Step("core/send", "sender"),
     Step("core/send", "outbox", commit=1),
-    Step("core/deliver", "dispatcher"),
+    Step("core/deliver", "delivery"),
     Step("core/deliver", "parcels"),
     Step("transports", "file"),
 )

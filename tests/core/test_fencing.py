@@ -73,6 +73,17 @@ def test_a_held_peer_is_not_leased(box: Postbox) -> None:
     assert (True, None) == (first is not None, second)
 
 
+def test_a_paused_file_leases_no_peer(box: Postbox) -> None:
+    """A commit that would pack a parcel asks nothing else: the pause is judged by the lease."""
+    box.peers.register("b", "memory:b")
+    box.pause()
+    paused = box._db.write(lambda tx: peers.lease(tx, "b", owner="x", until=tx.now + FAR))
+    box.resume()
+    resumed = box._db.write(lambda tx: peers.lease(tx, "b", owner="x", until=tx.now + FAR))
+
+    assert (None, True) == (paused, resumed is not None)
+
+
 LATE_VERBS: dict[str, Callable[[StoreTransaction, peers.PeerLease], object]] = {
     "store": lambda tx, held: peers.store_parcel(tx, held, (1,), "x", until=FAR),
     "advance": lambda tx, held: peers.advance(tx, held, 1, "x", SETTINGS),

@@ -109,7 +109,7 @@ FREE = [
 ]
 
 
-@pytest.mark.parametrize(("messages", "expected"), [(FEW, (1, 40, 7)), (MANY, (50, 51, 56))])
+@pytest.mark.parametrize(("messages", "expected"), [(FEW, (1, 38, 7)), (MANY, (50, 49, 56))])
 def test_a_message_without_options(
     opened: Open, messages: int, expected: tuple[int, int, int]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.file.test_interrupts import interrupted
 
 from onceward import Agent, Postbox
-from onceward.core.deliver import busy_peers, hand_over, parcel_packer
+from onceward.core.deliver import carriers, delivery
 from onceward.core.engine import engine_loop as engine
 from onceward.file import group_commit
 from onceward.file.transaction import StoreTransaction
@@ -78,7 +78,7 @@ def shop(tmp_path: Path, taken: Taken) -> Iterator[Postbox]:
 def until_left(box: Postbox) -> None:
     """Wait until no carrier has a peer, so that the next send packs its parcel."""
     end = time.monotonic() + LIMIT
-    while box._dispatcher._busy.names and time.monotonic() < end:
+    while box._dispatcher._deliveries._busy._names and time.monotonic() < end:
         Event().wait(0.001)
 
 
@@ -87,7 +87,7 @@ def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
 ) -> None:
     """A carrier ends, and the dispatcher looks, between the packing of a message and its COMMIT."""
     dispatcher, settled, packed, looked = shop._dispatcher, Event(), Event(), Event()
-    deliver, plan = dispatcher._pusher.deliver, dispatcher._plan
+    deliver, plan = dispatcher._deliveries.deliver, dispatcher._plan
     commit = StoreTransaction.commit
 
     def leave_late(name: str, first: InFlight | None = None) -> int:
@@ -108,7 +108,7 @@ def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
             assert looked.wait(LIMIT)
         commit(tx)
 
-    monkeypatch.setattr(dispatcher._pusher, "deliver", leave_late)
+    monkeypatch.setattr(dispatcher._deliveries, "deliver", leave_late)
     monkeypatch.setattr(dispatcher, "_plan", look)
     shop.send("peer", 1)
     assert settled.wait(LIMIT)
@@ -123,7 +123,7 @@ def test_a_commit_that_ends_after_the_carriers_leaves_no_lease(
 ) -> None:
     """A message is stored while its postbox stops: the stop waits, and gives its peer back."""
     packed, stopped = Event(), Event()
-    commit, stop = StoreTransaction.commit, shop._dispatcher._carriers.stop  # type: ignore[union-attr]
+    commit, stop = StoreTransaction.commit, shop._dispatcher._deliveries._carriers.stop  # type: ignore[union-attr]
 
     def commit_late(tx: StoreTransaction) -> None:
         if tx.outgoing:
@@ -137,7 +137,7 @@ def test_a_commit_that_ends_after_the_carriers_leaves_no_lease(
         return left
 
     monkeypatch.setattr(StoreTransaction, "commit", commit_late)
-    monkeypatch.setattr(shop._dispatcher._carriers, "stop", stop_carriers)
+    monkeypatch.setattr(shop._dispatcher._deliveries._carriers, "stop", stop_carriers)
     sender = Thread(target=shop.send, args=("peer", 1))
     sender.start()
     assert packed.wait(LIMIT)
@@ -188,9 +188,7 @@ def test_a_failed_commit_leaves_no_peer_reserved(
 
 def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:
     """Ctrl-C between any two steps of a send that packs its parcel delays no message."""
-    rooms = frozenset(
-        str(room.__file__) for room in (group_commit, hand_over, busy_peers, parcel_packer)
-    )
+    rooms = frozenset(str(room.__file__) for room in (group_commit, delivery, carriers))
     shop.send("peer", "first")
     nth, hit, stuck = 0, ["start"], list[tuple[int, list[str]]]()
     while hit or nth < LEAST:  # a send that finds another thread writing takes fewer steps
@@ -205,7 +203,7 @@ def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:
         stuck += [(left, hit)] if left else []
 
     until_left(shop)
-    assert ([], set()) == (stuck, shop._dispatcher._busy.names)
+    assert ([], set()) == (stuck, shop._dispatcher._deliveries._busy._names)
 
 
 def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
@@ -214,7 +212,7 @@ def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
     """A peer that its last carrier has left is reserved and given to one, although Ctrl-C came."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send("peer", 1)
-        sender = box._dispatcher._hand_over
+        sender = box._dispatcher._deliveries
         submitted: list[str] = []
 
         def submit(delivery: Delivery) -> bool:
@@ -225,15 +223,15 @@ def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
 
         monkeypatch.setattr(sender, "_submit", submit)
         sender._passed.add("peer")
-        sender._packed["peer"] = box._db.write(partial(sender._packer.first, name="peer"))
+        sender._packed["peer"] = box._db.write(partial(sender._first, name="peer"))
         with pytest.raises(KeyboardInterrupt):
             sender.hand_over(durable=True)
         sender.hand_over(durable=True)
 
         assert (["peer", "peer"], {}, {"peer"}) == (
             submitted,
-            sender._busy.following,
-            sender._busy.names,
+            sender._busy._following,
+            sender._busy._names,
         )
 
 
@@ -244,8 +242,8 @@ def test_a_released_peer_that_is_reserved_again_gets_no_second_parcel(
     """No delivery to oneself or by hand makes a later carrier look like one that is leaving."""
     packed: list[str] = []
     with Postbox(tmp_path / "a.db", agent="a", start=start) as box:
-        busy, packer = box._dispatcher._busy, box._dispatcher._packer
-        first = packer.first
+        deliveries = box._dispatcher._deliveries
+        first = deliveries._first
         box.send("a", 1)
         box.run_until_idle()
 
@@ -253,10 +251,10 @@ def test_a_released_peer_that_is_reserved_again_gets_no_second_parcel(
             packed.append(name)
             return first(tx, name)
 
-        assert busy.reserve("a")
-        monkeypatch.setattr(box._db.writer, "packer", box._dispatcher._hand_over)
-        monkeypatch.setattr(packer, "first", noted)
+        assert deliveries._busy.reserve("a")
+        monkeypatch.setattr(box._db.writer, "packer", deliveries)
+        monkeypatch.setattr(deliveries, "_first", noted)
         box.send("a", 2)
 
         assert [] == packed
-        busy.names.discard("a")
+        deliveries._busy.cancel("a")

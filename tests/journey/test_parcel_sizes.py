@@ -11,7 +11,7 @@ import pytest
 
 from onceward import Agent, Postbox
 from onceward.core.accept import receipts
-from onceward.core.deliver.parcel_growth import ParcelGrowth
+from onceward.core.deliver.parcels import ParcelGrowth
 from onceward.errors import ParcelTooLarge
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.settings import Settings

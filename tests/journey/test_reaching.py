@@ -14,8 +14,8 @@ import pytest
 
 from onceward import Agent, Msg, Postbox
 from onceward.core.deliver import dispatcher
+from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.parcels import InFlight
-from onceward.core.deliver.pusher import Pusher
 from onceward.core.engine import engine_loop as engine
 from onceward.core.upkeep import dead_letters
 from onceward.errors import StoreCorrupt, Unreachable
@@ -338,15 +338,15 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
     Its peer is left alone for a moment, and no other peer is.
     """
     tried: list[str] = []
-    carry = Pusher.deliver_to_peer
+    carry = Deliveries._deliver_all
 
-    def carried(self: Pusher, name: str, packed: InFlight | None = None) -> int:
+    def carried(self: Deliveries, name: str, packed: InFlight | None = None) -> int:
         if name != "damaged":
             return carry(self, name, packed)
         tried.append(name)
         raise error
 
-    monkeypatch.setattr(Pusher, "deliver_to_peer", carried)
+    monkeypatch.setattr(Deliveries, "_deliver_all", carried)
     monkeypatch.setattr(engine, "MAX_IDLE_SECONDS", 3600.0)
     with (
         Postbox(tmp_path / "billing.db", agent=quiet()),

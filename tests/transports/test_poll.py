@@ -227,11 +227,11 @@ def test_a_transport_is_found_once_it_is_known_where_it_serves(homes: Homes) -> 
 
     class Watched(dict[str, Any]):
         def setdefault(self, name: str, default: Any = None) -> Any:
-            known.append(name in box._routes.placed)
+            known.append(name in box._routes._placed)
             return super().setdefault(name, default)
 
         def __setitem__(self, name: str, value: Any) -> None:
-            known.append(name in box._routes.placed)
+            known.append(name in box._routes._placed)
             super().__setitem__(name, value)
 
     with Postbox(homes.far / "bob.db", agent="bob", start=False) as box:

@@ -65,12 +65,12 @@ class Peers:
             agent_name(each)
         for each in dict.fromkeys(given.values()):
             self._routes.check(each)
-        self._db.write(lambda tx: tx.many(peers.REGISTER, list(given.items())))
+        self._db.write(lambda tx: peers.register(tx, given))
         self._db.notifier.notify("out")
 
     def forget(self, name: str) -> None:
         """Drop a registered url; messages for the peer wait, and its stream is kept."""
-        self._db.write(lambda tx: tx.run(peers.FORGET, (name,)))
+        self._db.write(lambda tx: peers.forget(tx, name))
 
     def allow(
         self,
@@ -93,7 +93,7 @@ class Peers:
         """
         agent_name(name)
         rule = InboundRule.of(types, channels, mailboxes).text()
-        self._db.write(lambda tx: tx.run(peers.ALLOW, (name, rule)))
+        self._db.write(lambda tx: peers.allow(tx, name, rule))
 
     def list(self) -> list[queries.PeerInfo]:
         """Return all peers by name."""
@@ -105,7 +105,7 @@ class Peers:
 
     def reset(self, name: str) -> None:
         """Close the peer's circuit breaker: it is tried again at once."""
-        self._db.write(lambda tx: tx.run(peers.RESET_BREAKER, (name,)))
+        self._db.write(lambda tx: peers.reset_breaker(tx, name))
         self._db.notifier.notify("out")
 
     def ping(self, name: str) -> Ping:
@@ -117,8 +117,7 @@ class Peers:
             InvalidArgument: its transport cannot ask.
 
         """
-        rows = self._db.read(peers.URL, (name,))
-        transport, url = self._routes.route(name, rows[0][0] if rows else None)
+        transport, url = self._routes.route(name, peers.url_of(self._db.read, name))
         if not isinstance(transport, Pings):
             msg = f"{name} is reached at {url}, which needs no ping: see onceward peers ls"
             raise InvalidArgument(msg)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from onceward.core.accept.receiver import Receiver
 from onceward.core.deliver import peers
-from onceward.core.deliver.routes import Elsewhere, NotMade
 from onceward.core.deliver.transport import (
     ChecksUrls,
+    Elsewhere,
     Features,
     Listener,
     MakeListener,
     MakeTransport,
+    NotMade,
     ServedHere,
     Transport,
     TransportContext,
@@ -84,7 +85,7 @@ class TransportRouter:
             clock=db.clock,
             heard=self._heard,
         )
-        self.placed: dict[str, ServedHere] = {}
+        self._placed: dict[str, ServedHere] = {}
         """By scheme: the transports whose peers some processes of the home reach."""
         self._transports: dict[str, Transport] = {}
         self._factories: dict[str, MakeTransport] = {}
@@ -106,15 +107,21 @@ class TransportRouter:
 
     def _add_schemes(self, made: Transport) -> None:
         if isinstance(made, ServedHere):  # before another thread finds the transport
-            self.placed.update(dict.fromkeys(made.features.schemes, made))
+            self._placed.update(dict.fromkeys(made.features.schemes, made))
         for scheme in made.features.schemes - self._factories.keys():
             self._transports.setdefault(scheme, made)
 
     def _heard(self, name: str) -> None:
         """End the backoff of a peer that shows again."""
-        if self._db.read(peers.AWAY, (name,)):
-            self._db.write(lambda tx: tx.run(peers.RESET_BREAKER, (name,)))
+        if peers.is_away(self._db.read, name):
+            self._db.write(lambda tx: peers.reset_breaker(tx, name))
             self._db.notifier.notify("out")
+
+    def elsewhere(self) -> list[str]:
+        """Return the schemes whose peers other processes of the home reach just now."""
+        if not self._placed:
+            return []
+        return [scheme for scheme, each in self._placed.items() if not each.here()]
 
     def schemes(self) -> list[str]:
         """Return every scheme that a url may have."""
@@ -146,8 +153,7 @@ class TransportRouter:
 
     def is_known(self, name: str) -> bool:
         """Return whether messages for *name* can be routed."""
-        rows = self._db.read(peers.URL, (name,))
-        return bool(rows and rows[0][0] is not None) or self._beside(name) is not None
+        return peers.url_of(self._db.read, name) is not None or self._beside(name) is not None
 
     def file_of(self, name: str) -> Path | None:
         """Return the file of that name in our own folder, None where there is none."""
@@ -185,7 +191,7 @@ class TransportRouter:
         scheme = (url or self._beside(name) or _nowhere(name)).partition(":")[0]
         made = self._transports.get(scheme)
         if made is not None:
-            if scheme in self.placed and not self.placed[scheme].here():
+            if scheme in self._placed and not self._placed[scheme].here():
                 raise Elsewhere
             return made.features
         if scheme in self._failed:

@@ -99,14 +99,15 @@ class SteppedEngines:
         is_dead: Callable[[str], bool],
     ) -> None:
         self._db, self._dispatcher = box._db, box._dispatcher
+        self._deliveries = self._dispatcher._deliveries
         self._workers = box._workers if workers is None else workers
         self._is_dead = is_dead
         self._waiting: deque[Delivery] = deque()
         self._carriers: list[_Carrier] = []
         self._running: _Carrier | None = None
-        self._dispatcher.push_by(self)  # type: ignore[arg-type]  # has what a dispatcher calls
+        self._deliveries.push_by(self)  # type: ignore[arg-type]  # has what they call
         self._dispatcher._loop.started = True
-        self._dispatcher._pusher._pause_peer = lambda: None  # type: ignore[method-assign]
+        self._deliveries._pause_peer = lambda: None  # type: ignore[method-assign]
         self._db.writer.queue.wait_for_turn_of_others = self._ride  # type: ignore[method-assign]
         for worker in self._workers:
             worker._loop.started = True
@@ -119,7 +120,7 @@ class SteppedEngines:
         if self._db.read(lanes.WORKERS):
             self._db.write(lanes.end_workers)
 
-    # -- what a dispatcher calls of its carriers ------------------------------------------------
+    # -- what deliveries call of their carriers ------------------------------------------------
 
     def submit(self, delivery: Delivery) -> bool:
         """Keep a delivery for ``carry``."""
@@ -169,7 +170,7 @@ class SteppedEngines:
         self._dispatcher._dispatch_due()
         while self._waiting:
             delivery = self._waiting.popleft()
-            carrier = _Carrier(partial(self._dispatcher._carry, delivery))
+            carrier = _Carrier(partial(self._deliveries.carry, delivery))
             self._carriers.append(carrier)
             self._go_on(carrier)
             moved += 1
@@ -248,8 +249,7 @@ class SteppedEngines:
     def kill(self) -> None:
         """End the threads of the carriers where they are, as the death of the process does."""
         self._dispatcher._loop.started = False
-        self._dispatcher._pusher.under_way = None
-        self._dispatcher._busy.names.clear()  # nothing waits for what will not end
+        self._deliveries._busy._names.clear()  # nothing waits for what will not end
         while self._carriers:
             with suppress(BaseException):
                 self._carriers.pop().kill()

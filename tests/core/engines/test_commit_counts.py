@@ -11,10 +11,9 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Postbox
-from onceward.core.deliver import pusher
-from onceward.core.deliver.parcel_packer import ParcelPacker
+from onceward.core.deliver import delivery
+from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.parcels import InFlight
-from onceward.core.deliver.pusher import Pusher
 from onceward.core.handle import commit_batch, worker
 from onceward.file.transaction import StoreTransaction
 from onceward.message.parcel import Answer, Parcel
@@ -33,7 +32,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         made.append(self.handle.filename)  # type: ignore[attr-defined]  # apsw's connection
 
     monkeypatch.setattr(StoreTransaction, "commit", counted)
-    monkeypatch.setattr(pusher, "SETTLE_WITHIN", LIMIT)
+    monkeypatch.setattr(delivery, "SETTLE_WITHIN", LIMIT)
     for module in (commit_batch, worker):  # a loaded machine makes no handler slow
         monkeypatch.setattr(module, "CLAIM_WAITS", LIMIT)
     return lambda: len(made)
@@ -161,9 +160,9 @@ def test_a_parcel_whose_commit_failed_is_not_pushed(
 ) -> None:
     """The parcel that a send packs is rolled back with it; the same message arrives once later."""
     pushed: list[str] = []
-    deliver = Pusher.deliver_to_peer
+    deliver = Deliveries._deliver_all
 
-    def watched(self: Pusher, name: str, packed: InFlight | None = None) -> int:
+    def watched(self: Deliveries, name: str, packed: InFlight | None = None) -> int:
         pushed.append(name)
         return deliver(self, name, packed)
 
@@ -171,13 +170,13 @@ def test_a_parcel_whose_commit_failed_is_not_pushed(
         message = "database or disk is full"
         raise apsw.FullError(message)
 
-    monkeypatch.setattr(Pusher, "deliver_to_peer", watched)
+    monkeypatch.setattr(Deliveries, "_deliver_all", watched)
     with Postbox(tmp_path / "billing.db", agent="billing") as billing:
         with monkeypatch.context() as broken:
             broken.setattr(StoreTransaction, "commit", full)
             with pytest.raises(Exception, match="full"), shop.begin() as tx:
                 sent = tx.send("billing", 1, message_id="m-1")
-        assert ([], set()) == (pushed, shop._dispatcher._busy.names)
+        assert ([], set()) == (pushed, shop._dispatcher._deliveries._busy._names)
         assert sent == shop.send("billing", 1, message_id="m-1")
         message = billing.receive(timeout=LIMIT)
 
@@ -189,9 +188,9 @@ def test_a_failing_packing_undoes_no_send(
     tmp_path: Path, shop: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A send whose parcel cannot be packed is committed; the dispatcher packs it later."""
-    first, failed = ParcelPacker.first, Event()
+    first, failed = Deliveries._first, Event()
 
-    def fails_once(self: ParcelPacker, tx: StoreTransaction, name: str) -> InFlight | None:
+    def fails_once(self: Deliveries, tx: StoreTransaction, name: str) -> InFlight | None:
         found = first(self, tx, name)
         if not failed.is_set():
             failed.set()
@@ -199,7 +198,7 @@ def test_a_failing_packing_undoes_no_send(
             raise KeyError(message)
         return found
 
-    monkeypatch.setattr(ParcelPacker, "first", fails_once)
+    monkeypatch.setattr(Deliveries, "_first", fails_once)
     with Postbox(tmp_path / "billing.db", agent="billing") as billing:
         sent = shop.send("billing", 1)
         message = billing.receive(timeout=LIMIT)

@@ -130,7 +130,6 @@ def test_no_engine_waits_without_limit_while_a_lease_is_held(tmp_path: Path) -> 
         box.send("b", {})
         box._dispatcher.run_due()
         held = box.receive()
-        box._db.write(lambda tx: tx.run(peers.KNOW, ("c",)))
         box._db.write(lambda tx: peers.lease(tx, "c", owner="x", until=tx.now + 60_000))
         leased = box._dispatcher._dispatch_due()
         found = worker._look()

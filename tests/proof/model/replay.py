@@ -15,7 +15,7 @@ from tests.proof.model.values import PENDING, Rules, State
 
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import parcels, peers
-from onceward.core.deliver.delivery_failures import DeliveryFailures
+from onceward.core.deliver.delivery import DeliveryFailures
 from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
 from onceward.core.deliver.peers import PeerLease
 from onceward.core.engine.event_emitter import EventEmitter
@@ -53,7 +53,6 @@ class Real:
             settings=LIMITS, policy=policy, rng=random.Random(0), emitter=emitter
         )
         self._packed: InFlight | None = None
-        self.near._db.write(lambda tx: tx.run(peers.KNOW, ("far",)))
         self._held = self.near._db.write(self._lease)
 
     def take(self, step: str) -> None:

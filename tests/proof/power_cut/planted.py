@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import apsw
 
-from onceward.core.deliver.hand_over import HandOver
+from onceward.core.deliver.delivery import Deliveries
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.send.bodies import FULL_FRAME
 from onceward.file import migrations
@@ -108,13 +108,13 @@ def settle_after_effects(batch: Any, tx: Any, ended: Any, rest: Any) -> None:
     SETTLE(batch, tx, ended, rest)
 
 
-def accept_later(hand_over: Any, tx: Any, packed: Any) -> Any:
+def accept_later(deliveries: Any, tx: Any, packed: Any) -> Any:
     """Settle a message to the agent itself with its send, and accept it in another commit."""
-    accept_it = hand_over._db.receivers[-1]
+    accept_it = deliveries._db.receivers[-1]
     stored = tuple(Receipt(frame.id, "stored") for frame in packed.parcel.frames)
     tx.after_commit(lambda: accept_it(packed.parcel))
     answer = Answer(verdict="accepted", receipts=stored)
-    return hand_over._settler.settle(tx, packed, answer, streams=True)
+    return deliveries._settle(tx, packed, answer, streams=True)
 
 
 def _effects_first() -> AbstractContextManager[object]:
@@ -122,7 +122,7 @@ def _effects_first() -> AbstractContextManager[object]:
 
 
 def _half() -> AbstractContextManager[object]:
-    return patch.object(HandOver, "_deliver_here", accept_later)
+    return patch.object(Deliveries, "_deliver_here", accept_later)
 
 
 CLAIM: Final = "SELECT owner, leased_seqs, due_at, token FROM _onceward_lanes WHERE lane_id = ?"

@@ -14,7 +14,7 @@ from tests.proof.simulation.campaign import tell
 
 from onceward.core.accept import accept, dedup, receipts
 from onceward.core.deliver import peers
-from onceward.core.deliver.hand_over import HandOver
+from onceward.core.deliver.delivery import Deliveries
 from onceward.core.handle import commit_batch, inbox, lanes
 from onceward.core.send import outbox
 from onceward.message.clock import Clock, MonotonicFileClock
@@ -132,18 +132,18 @@ def effects_are_committed_before_their_claim(patch: pytest.MonkeyPatch) -> None:
 
 def parcels_of_undone_sends_are_pushed(patch: pytest.MonkeyPatch) -> None:
     """Give carriers what a commit has packed, although the commit failed."""
-    real = HandOver.hand_over
+    real = Deliveries.hand_over
 
-    def hand_over(self: HandOver, *, durable: bool) -> None:
+    def hand_over(self: Deliveries, *, durable: bool) -> None:
         del durable
         real(self, durable=True)
 
-    patch.setattr(HandOver, "hand_over", hand_over)
+    patch.setattr(Deliveries, "hand_over", hand_over)
 
 
 def messages_to_oneself_are_stored_later(patch: pytest.MonkeyPatch) -> None:
     """Settle a message to the agent itself with its send, and accept it in another commit."""
-    patch.setattr(HandOver, "_deliver_here", planted.accept_later)
+    patch.setattr(Deliveries, "_deliver_here", planted.accept_later)
 
 
 def attempts_are_not_counted_after_a_death(patch: pytest.MonkeyPatch) -> None:

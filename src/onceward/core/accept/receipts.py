@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import Receipt
@@ -23,7 +24,7 @@ INSERT INTO _onceward_receipts (peer, receipts, created_at)
 SELECT peer, :rest, created_at FROM _onceward_receipts WHERE seq = :seq
 """
 DELIVERED: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"
-WAIT: Final = """
+DUE: Final = """
 SELECT EXISTS (SELECT 1
                  FROM _onceward_receipts AS r LEFT JOIN _onceward_peers AS p ON p.name = r.peer
                 WHERE coalesce(p.due_at, 0) <= ?1
@@ -88,6 +89,11 @@ def first(
             break
         taken, upto = taken + len(listed), seq
     return owed._replace(upto=upto, receipts=owed.receipts[:count])
+
+
+def any_due(rows: Rows, now: Millis, elsewhere: str) -> bool:
+    """Return whether a peer gets receipts now; *elsewhere* lists schemes that are not ours."""
+    return bool(rows(DUE, (now, elsewhere))[0][0])
 
 
 def delivered(tx: StoreTransaction, peer: str, upto: int) -> None:

@@ -1,13 +1,14 @@
-"""Threads that deliver to peers, shared so that peers which do not answer delay no others."""
+"""Threads that deliver to peers, and which peer each of them has."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition, Thread, get_ident
-from typing import Final, Literal
+from threading import Condition, Event, Lock, Thread, get_ident
+from typing import Final, Literal, NamedTuple
 
 from onceward.core.deliver.parcels import InFlight
 
@@ -15,6 +16,8 @@ Share = Literal["known", "new", "failing"]
 """Peers that answered last, peers that never answered, and peers whose last push failed."""
 FAILING_MAX: Final = 8
 """Most carriers that peers share whose last push failed."""
+Packed = dict[str, InFlight | None]
+"""By peer: the parcel that the open commit packs; None for a reserved peer without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +149,176 @@ class Carriers:
                 return False
             del self._running[get_ident()]
             return True
+
+
+class Push(NamedTuple):
+    """A parcel that a thread pushes, and until when the transport may take."""
+
+    thread: int
+    packed: InFlight
+    until: float
+    """By the process's monotonic clock."""
+
+    @property
+    def peer(self) -> str:
+        """The peer that it is pushed to."""
+        return self.packed.lease.name
+
+
+class BusyPeers:
+    """
+    The peers that are reserved for a carrier, or for the parcel of an open commit.
+
+    Python raises an interrupt after any call, so what belongs together is written
+    before the next call, or may be written again.
+    """
+
+    def __init__(self, stopping: Event) -> None:
+        self._stopping = stopping
+        """Set once no peer is reserved any more."""
+        self._lock = Lock()
+        """Held while a peer is reserved, left, or marked as hanging."""
+        self._names: set[str] = set()
+        """The peers that are reserved."""
+        self._hanging: set[str] = set()
+        """Those whose push was given up and has not returned: they are busy until it does."""
+        self._released: set[str] = set()
+        """Those that a carrier has released in the file and is about to leave."""
+        self._following: dict[str, InFlight] = {}
+        """Parcels that were packed for such peers; the same carrier goes on with them."""
+        self._left: set[str] = set()
+        """Peers that may still be leased to us although no carrier pushes to them."""
+        self._pushes: dict[int, Push] = {}
+        """The pushes under way, by the thread of their carrier."""
+        self._changed = Event()
+        """Set whenever a peer was left."""
+
+    # -- reserving ----------------------------------------------------------------------------
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one peer is reserved."""
+        return len(self._names) > 1
+
+    def reserve(self, name: str, packed: Packed | None = None) -> bool:
+        """
+        Reserve a peer for one carrier; False where it has one, or the dispatcher stops.
+
+        *packed* gets its name first, for an interrupt may come after any call.
+        """
+        with self._lock:
+            if name in self._names or self._stopping.is_set():
+                return False
+            self._released.discard(name)
+            if packed is not None:
+                packed[name] = None
+            self._names.add(name)
+        return True
+
+    def cancel(self, name: str) -> None:
+        """Take back the reservation of a peer for which nothing was packed."""
+        self._names.discard(name)
+
+    def all_reserved(self, names: set[str], packed: Packed) -> bool:
+        """Return whether each of *names* still has a carrier, or a parcel in *packed*."""
+        return names <= self._names | packed.keys()
+
+    def pass_on(self, name: str, first: InFlight, passed: set[str]) -> bool:
+        """
+        Leave a parcel to the carrier that is about to end.
+
+        Where it has ended, reserve the peer, take it out of *passed* and return False.
+        """
+        with self._lock:
+            if name in self._names:
+                self._following[name] = first
+                return True
+            passed.discard(name)  # first: after an interrupt the next call must submit it
+            self._names.add(name)
+        return False
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def release(self, name: str) -> None:
+        """Note that the carrier of a peer has released it in the file and is about to leave it."""
+        self._released.add(name)
+
+    def is_released(self, name: str) -> bool:
+        """Return whether the carrier of a peer is about to leave it."""
+        return name in self._released
+
+    def end(self, name: str) -> InFlight | None:
+        """Return the parcel that was packed for the peer meanwhile; leave the peer if none."""
+        with self._lock:
+            self._released.discard(name)
+            following = self._following.pop(name, None)
+            if following is None:
+                self._names.discard(name)
+                self._hanging.discard(name)
+        return following
+
+    def forget(self, delivery: Delivery) -> None:
+        """Leave a peer whose delivery has not begun; its lease is given back later."""
+        if delivery.first is not None:
+            self._left.add(delivery.name)
+        self._names.discard(delivery.name)
+        self._changed.set()
+
+    def leave(self, *names: str) -> None:
+        """Note that peers may still be leased to us although no carrier pushes to them."""
+        self._left.update(names)
+
+    @property
+    def any_left(self) -> bool:
+        """Whether there are such peers."""
+        return bool(self._left)
+
+    @property
+    def idle_left(self) -> list[str]:
+        """The left peers that no carrier has."""
+        return sorted(self._left - (self._names - self._hanging))
+
+    def given_back(self, names: list[str]) -> None:
+        """Note that the leases of left peers have ended in the file."""
+        self._left.difference_update(names)
+
+    # -- pushes under way ---------------------------------------------------------------------
+
+    def begin_push(self, packed: InFlight, limit: float) -> None:
+        """Note that this thread calls a transport now, which may take *limit* seconds."""
+        thread = get_ident()
+        self._pushes[thread] = Push(thread, packed, time.monotonic() + limit)
+
+    def end_push(self) -> bool:
+        """Note that the call has returned; False where the push was given up meanwhile."""
+        with self._lock:
+            return self._pushes.pop(get_ident(), None) is not None
+
+    def pushes(self) -> list[Push]:
+        """Return the pushes under way."""
+        return list(self._pushes.values())
+
+    def give_up(self, push: Push) -> bool:
+        """Let a push go on without a carrier; return False where it has just returned."""
+        with self._lock:  # its thread leaves the peer after that only
+            if self._pushes.get(push.thread) is not push:
+                return False
+            del self._pushes[push.thread]
+            self._hanging.add(push.peer)
+        return True
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """End a wait for a change: a peer was left."""
+        self._changed.set()
+
+    def wait_for_a_change(self) -> None:
+        """Wait a moment until a peer was left."""
+        self._changed.clear()
+        self._changed.wait(0.01)
+
+    def wait_until_settled(self, deadline: float) -> None:
+        """Wait until every carrier has ended or hangs, by the monotonic clock."""
+        while self._names - self._hanging and time.monotonic() < deadline:
+            self.wait_for_a_change()

@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from onceward.core.accept import receipts
 from onceward.core.deliver import parcels, peers
-from onceward.core.deliver.answer_settler import AnswerSettler
-from onceward.core.deliver.busy_peers import BusyPeers
-from onceward.core.deliver.carriers import Carriers, Delivery, Share
-from onceward.core.deliver.delivery_failures import DeliveryFailures
-from onceward.core.deliver.hand_over import HandOver
-from onceward.core.deliver.hung_pushes import PushesUnderWay
-from onceward.core.deliver.parcel_packer import ParcelPacker
-from onceward.core.deliver.pusher import Pusher
-from onceward.core.deliver.routes import Routes
+from onceward.core.deliver.carriers import Carriers, Share
+from onceward.core.deliver.delivery import Deliveries
+from onceward.core.deliver.transport import Routes
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.deps import RuntimeDeps
 from onceward.core.engine.engine_loop import EngineLoop
@@ -36,6 +29,50 @@ from onceward.message.vocabulary import Reason
 
 WAKE_ROWS: Final = 1000
 """Most rows that one commit makes ready or gives up."""
+# When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
+# back off nor are leased.
+# The end of a backoff stays stored where nothing is left to push; a past one does not matter.
+# Schedules go by the wall clock, ?3; all else by the file's time.
+AGENDA: Final = """
+WITH RECURSIVE next(name) AS (
+    SELECT min(recipient)
+      FROM _onceward_outbox
+     WHERE state = 'pending' AND due_at IS NULL AND held_by IS NULL
+    UNION ALL
+    SELECT (SELECT min(recipient)
+              FROM _onceward_outbox
+             WHERE state = 'pending'
+               AND due_at IS NULL
+               AND held_by IS NULL
+               AND recipient > next.name)
+      FROM next WHERE next.name IS NOT NULL
+), found(name) AS (
+    SELECT name FROM next WHERE name IS NOT NULL
+    UNION SELECT peer FROM _onceward_receipts
+    UNION SELECT name FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL
+), callers(name, share) AS (
+    SELECT f.name,
+           CASE WHEN p.failures > 0 THEN 'failing' WHEN p.seen_at IS NULL THEN 'new'
+                ELSE 'known' END
+      FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
+     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
+       AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
+           (SELECT value FROM json_each(?2))
+     ORDER BY coalesce(p.due_at, 0), f.name
+)
+SELECT i.paused_at, i.clock_at,
+       EXISTS (SELECT 1 FROM _onceward_background_tasks)
+       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?3)
+       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > ?3),
+       (SELECT json_group_object(name, share) FROM callers),
+       (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
+       (SELECT min(expires_at)
+          FROM _onceward_outbox
+         WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
+       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
+         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1),
+       (SELECT min(due_at) - ?3 + ?1 FROM _onceward_schedules WHERE due_at > ?3)
+  FROM _onceward_file_info AS i"""
 
 
 class _Agenda(NamedTuple):
@@ -78,44 +115,21 @@ class Dispatcher:
         self._loop = EngineLoop(
             deps.db, "dispatcher", self._dispatch_due, reaper=reaper, watch=self._watch
         )
-        self._busy = BusyPeers(self._loop.stopping)
-        failures = DeliveryFailures(
-            settings=deps.settings, policy=self._policy, rng=deps.rng, emitter=self._emitter
+        self._deliveries = Deliveries(
+            deps, routes, policy=self._policy, stopping=self._loop.stopping, wake=self._notify
         )
-        self._packer = ParcelPacker(deps, routes)
-        self.owner = self._packer.owner
-        settler = AnswerSettler(deps, self._packer, failures, self._busy.released)
-        self._pusher = Pusher(
-            deps,
-            routes,
-            packer=self._packer,
-            settler=settler,
-            failures=failures,
-            busy=self._busy,
-        )
-        self._hand_over = HandOver(
-            deps.db, self._busy, self._packer, settler, submit=self._submit, wake=self._notify
-        )
-        self._carriers: Carriers | None = None
+
+    @property
+    def owner(self) -> str:
+        """The name under which it leases peers."""
+        return self._deliveries.owner
 
     # -- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start pushing in the background."""
-        self.push_by(Carriers(self._settings.carriers, self._carry))
+        self._deliveries.push_by(Carriers(self._settings.carriers, self._deliveries.carry))
         self._loop.start("out", poll=self._settings.poll_interval)
-
-    def push_by(self, carriers: Carriers) -> None:
-        """Push by *carriers* from now on, also what commits of this process have packed."""
-        self._carriers = carriers
-        self._pusher.under_way = PushesUnderWay(
-            self._settings.deliver_timeout,
-            agent=self._db.agent,
-            busy=self._busy,
-            replace=carriers.give_up,
-            back_off=self._pusher.back_off,
-        )
-        self._db.writer.packer = self._hand_over
 
     def stop(self, timeout: float) -> None:
         """
@@ -123,21 +137,12 @@ class Dispatcher:
 
         The peers of those that take longer are given back: their parcels are pushed again.
         """
-        if self._db.writer.packer is self._hand_over:
-            self._db.writer.packer = None
+        self._deliveries.stop_packing()
         self._loop.stopping.set()
         self._db.writer.queue.hurry()
         deadline = time.monotonic() + timeout
         self._loop.stop(timeout)
-        if self._carriers is not None:
-            for delivery in self._carriers.stop():
-                self._busy.forget(delivery)
-        self._busy.wait_until_settled(deadline)
-        if self._pusher.under_way is not None:
-            self._busy.left.update(self._pusher.under_way.give_up_all())
-        if self._busy.left:
-            with suppress(OncewardError):
-                self._release_left()
+        self._deliveries.stop(deadline)
 
     def push_owed(self, timeout: float) -> None:
         """Wait up to *timeout* seconds until the receipts that can be pushed are pushed."""
@@ -145,20 +150,20 @@ class Dispatcher:
         while self._loop.started and self._owes() and time.monotonic() < deadline:
             self._db.writer.queue.hurry()
             self._notify()
-            self._busy.wait_for_a_change()
+            self._deliveries.wait_for_a_change()
 
     def _owes(self) -> bool:
         try:
             if self._loop.stopping.is_set() or self._agenda().paused:
                 return False
-            return bool(self._db.read(receipts.WAIT, (self._db.now(), self._elsewhere()))[0][0])
+            elsewhere = json.dumps(self._routes.elsewhere())
+            return receipts.any_due(self._db.read, self._db.now(), elsewhere)
         except OncewardError:
             return False
 
     def _watch(self) -> float:
         """Give up the pushes that hang; return the seconds until one may have to be."""
-        under_way = self._pusher.under_way
-        return engine.MAX_IDLE_SECONDS if under_way is None else under_way.give_up_late()
+        return self._deliveries.give_up_late()
 
     def _notify(self) -> None:
         self._loop.notified.set()
@@ -169,28 +174,8 @@ class Dispatcher:
         """Give every peer that has messages to a carrier; return the seconds until more is due."""
         agenda = self._plan()
         for name, share in agenda.callers.items():
-            if self._busy.reserve(name):
-                self._submit(Delivery(name, share))
+            self._deliveries.begin(name, share)
         return self._idle_for(agenda)
-
-    def _submit(self, delivery: Delivery) -> bool:
-        """Give a delivery to a carrier; return False, and forget it, where there is none."""
-        if self._carriers is not None and self._carriers.submit(delivery):
-            return True
-        self._busy.forget(delivery)
-        return False
-
-    def _carry(self, delivery: Delivery) -> None:
-        """Deliver to one peer on this carrier, until nothing was packed for it meanwhile."""
-        name, first, going_on = delivery.name, delivery.first, True
-        while going_on:
-            try:
-                self._pusher.deliver_safely(name, first)
-            finally:
-                first = self._busy.end(name)
-                going_on = first is not None
-        self._notify()
-        self._busy.changed.set()
 
     def run_due(self) -> int:
         """
@@ -199,20 +184,14 @@ class Dispatcher:
         An error at one peer is told at that peer. One that the file does not take
         is raised.
         """
-        return sum(map(self._pusher.deliver, self._plan().callers))
+        return sum(map(self._deliveries.deliver, self._plan().callers))
 
     # -- looking ----------------------------------------------------------------------------
 
-    def _elsewhere(self) -> str:
-        """Return, in JSON, the schemes of peers that other processes deliver to."""
-        placed = self._routes.placed
-        return json.dumps([scheme for scheme, each in placed.items() if not each.here()])
-
     def _agenda(self) -> _Agenda:
         now = self._db.now()
-        elsewhere = self._elsewhere() if self._routes.placed else "[]"
-        bindings = now, elsewhere, self._db.time.wall
-        [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(outbox.AGENDA, bindings)
+        bindings = now, json.dumps(self._routes.elsewhere()), self._db.time.wall
+        [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(AGENDA, bindings)
         self._db.time.observe_remote(clock_at)
         paused = disabled_by_environment() or paused_at is not None
         due, next_at = False, None
@@ -231,8 +210,7 @@ class Dispatcher:
 
     def _plan(self) -> _Agenda:
         """Wake what is due; return what there is to do after that."""
-        if self._busy.left:
-            self._release_left()
+        self._deliveries.release_left()
         agenda = self._agenda()
         if agenda.paused or not (agenda.tasks or agenda.due):
             return agenda
@@ -240,16 +218,6 @@ class Dispatcher:
             self._run_tasks()
         stuck = agenda.due and not self._db.write(self._wake)
         return self._agenda()._replace(index_is_damaged=stuck)
-
-    def _release_left(self) -> None:
-        """Release the peers that an error had left leased; their parcels are pushed again."""
-        self._busy.left.difference_update(self._db.write(self._release_idle))
-
-    def _release_idle(self, tx: StoreTransaction) -> list[str]:
-        """Release the left peers that no carrier has, and return them."""
-        names = self._busy.idle_left
-        tx.many(peers.RELEASE_OWN, [(name, self._packer.owner) for name in names])
-        return names
 
     def _run_tasks(self) -> None:
         """Do the background tasks; an error, as of the directory, delays no message."""
@@ -263,7 +231,7 @@ class Dispatcher:
         """Make ready or give up the oldest rows that are due; return how many there were."""
         parcels.unblock_lane(tx)
         count, unanswered = outbox.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
-        expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))]
+        expired = outbox.expired(tx, WAKE_ROWS)
         over: tuple[tuple[list[int], Reason, str], ...] = (
             (expired, "expired", ""),
             (unanswered, "max_retries_exceeded", "stored, but never processed"),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
@@ -19,6 +19,7 @@ from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
 from onceward.core.upkeep import dead_letters
 from onceward.errors import StoreCorrupt
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
@@ -64,10 +65,26 @@ SELECT EXISTS (SELECT 1 FROM _onceward_receipts WHERE peer = :peer AND seq > :up
                     LIMIT :in_flight + 1)) > :in_flight
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
+PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
+FAIL_ONE: Final = """
+UPDATE _onceward_outbox
+   SET due_at = ?, attempts = attempts + 1, pushed = 1, reason = ?
+ WHERE id = ? AND state = 'pending'
+"""
+# A peer that stored the message once holds it: a push that fails after that spends no budget.
+SPEND: Final = """
+UPDATE _onceward_outbox
+   SET attempts = attempts + 1, reason = :error,
+       free_attempts = free_attempts + (NOT :all AND sent_at IS NOT NULL)
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+RETURNING seq, id, attempts,
+          CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0 ELSE attempts - free_attempts END
+"""
 RECEIPT_ROWS: Final = 200
+MOST: Final = 10_000
+"""Most messages of a parcel, however slow the way is."""
 SEQ: Final = attrgetter("seq")
 STATE: Final = attrgetter("state")
-Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 STALE: Final[Reason] = "stale"
 """The one refusal of a peer that cannot tell whether it knows the message."""
 STUCK: Final = (
@@ -238,7 +255,7 @@ def _fresh(
                 moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
                 buried += [(message_id, peer, reason) for message_id, peer in moved]
         if choice.parked:
-            tx.many(outbox.PARK, choice.parked)
+            tx.many(PARK, choice.parked)
         if choice.rows or choice.scanned < limit:
             break
         if not aside.isdisjoint(again := choice.aside):
@@ -368,7 +385,7 @@ def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple
 def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> Millis:
     """Back off one message that failed alone, and its lane with it; return until when."""
     [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))  # not before an older one of the lane
-    tx.run(outbox.FAIL_ONE, (lane_due_at, error[:500], message_id))
+    tx.run(FAIL_ONE, (lane_due_at, error[:500], message_id))
     bump(tx, retries=1)
     return cast("Millis", lane_due_at)
 
@@ -405,6 +422,43 @@ def count_attempts(
     if held.parcel is None:
         return []
     named = {"error": error[:500], "seqs": json.dumps(held.parcel), "all": all_spend}
-    counted = [CountedAttempt(*row) for row in tx.rows(outbox.SPEND, named)]
+    counted = [CountedAttempt(*row) for row in tx.rows(SPEND, named)]
     bump(tx, retries=len(counted))
     return counted
+
+
+class _Pace(NamedTuple):
+    limit: int
+    answered_at: float
+
+
+class ParcelGrowth:
+    """
+    Knows how many messages the next parcel to each peer of a network may hold.
+
+    Twice as many as the last one, while an exchange takes longer than it takes both
+    ends to store a parcel: the rest is spent on the way. Half as many, down to
+    *base*, once it does not. The recipient is taken to be as quick as this process,
+    which settles one parcel and packs the next between two pushes.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], base: int) -> None:
+        self._now, self._base = monotonic, base
+        self._paces: dict[str, _Pace] = {}
+
+    def limit(self, name: str) -> int:
+        """Return how many messages the next parcel to *name* may hold."""
+        pace = self._paces.get(name)
+        return self._base if pace is None else pace.limit
+
+    def timed(self, name: str, messages: int, push: Callable[[], Answer]) -> Answer:
+        """Push a parcel of so many messages, and learn from the time that it takes."""
+        begun, before = self._now(), self._paces.get(name)
+        answer = push()
+        ended, limit = self._now(), self.limit(name)
+        if before is not None and messages >= limit:
+            packing = begun - before.answered_at
+            grows = ended - begun > 2 * packing
+            limit = min(2 * limit, MOST) if grows else max(limit // 2, self._base)
+        self._paces[name] = _Pace(max(limit, self._base), ended)
+        return answer

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import LeaseLost
 from onceward.file.identity import RANDOM
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import generation_of
@@ -33,9 +35,10 @@ UPDATE _onceward_peers
    SET owner = :owner, token = token + 1, lease_at = :until,
        breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
  WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
-RETURNING name, url, token, epoch, generation, number, last_id, redelivered_upto_seq,
-          in_flight_seqs, failures, breaker, successes, base_epoch, base_parcel, unsettled_ids,
-          own_forks, max_bytes
+   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
+RETURNING in_flight_seqs, unsettled_ids, name, url, token, epoch, generation, number, last_id,
+          redelivered_upto_seq, failures, breaker, successes, base_epoch, base_parcel, own_forks,
+          max_bytes, owner
 """
 STORE: Final = """
 UPDATE _onceward_peers
@@ -146,9 +149,9 @@ UPDATE _onceward_peers
    SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0, max_bytes = NULL
  WHERE name = ?
 """
-ALLOW: Final = """
+ALLOW: Final = f"""
 INSERT INTO _onceward_peers (name, epoch, inbound_rule)
-VALUES (?, '00000001' || lower(hex(randomblob(12))), ?)
+VALUES (?, '00000001' || {RANDOM}, ?)
 ON CONFLICT (name) DO UPDATE SET inbound_rule = excluded.inbound_rule
 """
 LIMIT: Final = """
@@ -160,6 +163,10 @@ UPDATE _onceward_peers SET max_bytes = :max_bytes
 class PeerLease(NamedTuple):
     """The right to push to one peer, and its stream position when the lease was taken."""
 
+    parcel: tuple[int, ...] | None
+    """Sequences of the messages of the parcel in flight; None where there is none."""
+    unsettled: tuple[str, ...]
+    """Last ids of the parcels that were stored since one was settled, the one in flight last."""
     name: str
     url: str | None
     token: int
@@ -168,14 +175,11 @@ class PeerLease(NamedTuple):
     number: int
     last_id: str
     redelivered_upto_seq: int
-    parcel: tuple[int, ...] | None
     failures: int
     breaker: str
     successes: int
     base_epoch: str
     base_parcel: int
-    unsettled: tuple[str, ...]
-    """Last ids of the parcels that were stored since one was settled, the one in flight last."""
     own_forks: int
     """Forks in a row that this file, put back or copied, was the cause of."""
     max_bytes: int | None
@@ -214,14 +218,20 @@ class PeerLease(NamedTuple):
 
 
 def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> PeerLease | None:
-    """Lease the right to push to *name*; None while it backs off or another owner has it."""
-    found = tx.rows(LEASE, {"name": name, "owner": owner, "until": until, "now": tx.now})
+    """
+    Lease the right to push to *name*, which is known from then on.
+
+    Returns None while it backs off, another owner has it, or the file is paused.
+    """
+    named = {"name": name, "owner": owner, "until": until, "now": tx.now}
+    found = tx.rows(LEASE, named)
+    if not found and tx.run(KNOW, (name,)):
+        found = tx.rows(LEASE, named)
     if not found:
         return None
-    row = found[0]
-    parcel = None if row[8] is None else tuple(json.loads(row[8]))
-    unsettled = tuple(json.loads(row[14]))
-    return PeerLease(*[*row[:8], parcel, *row[9:14], unsettled, *row[15:], owner])
+    in_flight, unsettled, *held = found[0]
+    parcel = None if in_flight is None else tuple(json.loads(in_flight))
+    return PeerLease(parcel, tuple(json.loads(unsettled)), *held)
 
 
 def _proved(changed: int, held: PeerLease) -> None:
@@ -344,6 +354,11 @@ def release(tx: StoreTransaction, held: PeerLease) -> None:
     tx.run(RELEASE, held.fence)
 
 
+def release_own(tx: StoreTransaction, owner: str, names: Iterable[str]) -> None:
+    """Release those of the peers of these names that *owner* leases."""
+    tx.many(RELEASE_OWN, [(name, owner) for name in names])
+
+
 def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> None:
     """Record the stream position of *name* at its receipts; a rollback before it loses them."""
     tx.run(RECORD_BASE, {"name": name, "epoch": stands[0], "number": stands[1]})
@@ -406,3 +421,34 @@ def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
     settled = held.ordinal - 1 if held.number else held.base_parcel
     own = bool(epoch) and (stands >= settled if stands else generation_of(epoch) >= held.generation)
     return Fork(epoch, number, own, in_doubt=own or bool(epoch and not stands))
+
+
+def register(tx: StoreTransaction, urls: Mapping[str, str]) -> None:
+    """Reach peers at these urls, by name, from now on; their circuit breakers close."""
+    tx.many(REGISTER, list(urls.items()))
+
+
+def forget(tx: StoreTransaction, name: str) -> None:
+    """Drop the url of a peer; its stream is kept."""
+    tx.run(FORGET, (name,))
+
+
+def url_of(rows: Rows, name: str) -> str | None:
+    """Return the registered url of a peer, None where it has none."""
+    found = rows(URL, (name,))
+    return found[0][0] if found else None
+
+
+def allow(tx: StoreTransaction, name: str, rule: str) -> None:
+    """Accept from a peer only what a rule names."""
+    tx.run(ALLOW, (name, rule))
+
+
+def is_away(rows: Rows, name: str) -> bool:
+    """Return whether the last push to a peer failed."""
+    return bool(rows(AWAY, (name,)))
+
+
+def reset_breaker(tx: StoreTransaction, name: str) -> None:
+    """Close the circuit breaker of a peer, and end its backoff."""
+    tx.run(RESET_BREAKER, (name,))

@@ -157,6 +157,38 @@ MakeListener = Callable[[TransportContext], Listener]
 """Factory of a listener."""
 
 
+class NotMade(Exception):
+    """The transport of a peer is still to be made, which no transaction may wait for."""
+
+
+class Elsewhere(Exception):
+    """Another process of the home delivers to the peer; this one leaves its messages alone."""
+
+
+class Routes(Protocol):
+    """The ways to the peers of one agent, as its dispatcher asks for them."""
+
+    def features(self, name: str, url: str | None) -> Features:
+        """
+        Return what the way to a peer promises, by its name and registered url.
+
+        Raises:
+            NotMade: its transport is still to be made: call ``route`` outside the transaction.
+            Elsewhere: it is reached from another process.
+            Unreachable: there is none, or it could not be made.
+
+        """
+        ...
+
+    def elsewhere(self) -> list[str]:
+        """Return the schemes whose peers other processes of the home reach just now."""
+        ...
+
+    def route(self, name: str, url: str | None) -> tuple[Transport, str]:
+        """Return the transport and the url; make it if need be. Raises Unreachable."""
+        ...
+
+
 def refuse_damaged(parcel: Parcel) -> None:
     """Raise Unreachable if a frame was damaged on the way; the same parcel is then pushed again."""
     for carried in parcel.frames:

@@ -163,7 +163,6 @@ SELECT seq FROM _onceward_outbox
  WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
  ORDER BY expires_at LIMIT ?
 """
-PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
 IN_PARCEL: Final = """
 SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts, o.free_attempts
   FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
@@ -172,20 +171,6 @@ SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts, o.free_attempts
 HOLD_BACK: Final = """
 UPDATE _onceward_outbox SET due_at = ?, pushed = 1
  WHERE seq = ? AND state = 'pending'
-"""
-FAIL_ONE: Final = """
-UPDATE _onceward_outbox
-   SET due_at = ?, attempts = attempts + 1, pushed = 1, reason = ?
- WHERE id = ? AND state = 'pending'
-"""
-# A peer that stored the message once holds it: a push that fails after that spends no budget.
-SPEND: Final = """
-UPDATE _onceward_outbox
-   SET attempts = attempts + 1, reason = :error,
-       free_attempts = free_attempts + (NOT :all AND sent_at IS NOT NULL)
- WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
-RETURNING seq, id, attempts,
-          CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0 ELSE attempts - free_attempts END
 """
 # Whether the peer of row o may know it: it was in a parcel that was answered or given up, is in
 # the one in flight, or was written before this file was put back or copied.
@@ -213,50 +198,6 @@ UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
 RETURNING id
 """
 OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
-# When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
-# back off nor are leased.
-# The end of a backoff stays stored where nothing is left to push; a past one does not matter.
-# Schedules go by the wall clock, ?3; all else by the file's time.
-AGENDA: Final = """
-WITH RECURSIVE next(name) AS (
-    SELECT min(recipient)
-      FROM _onceward_outbox
-     WHERE state = 'pending' AND due_at IS NULL AND held_by IS NULL
-    UNION ALL
-    SELECT (SELECT min(recipient)
-              FROM _onceward_outbox
-             WHERE state = 'pending'
-               AND due_at IS NULL
-               AND held_by IS NULL
-               AND recipient > next.name)
-      FROM next WHERE next.name IS NOT NULL
-), found(name) AS (
-    SELECT name FROM next WHERE name IS NOT NULL
-    UNION SELECT peer FROM _onceward_receipts
-    UNION SELECT name FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL
-), callers(name, share) AS (
-    SELECT f.name,
-           CASE WHEN p.failures > 0 THEN 'failing' WHEN p.seen_at IS NULL THEN 'new'
-                ELSE 'known' END
-      FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
-     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
-       AND coalesce(substr(p.url, 1, instr(p.url, ':') - 1), '') NOT IN
-           (SELECT value FROM json_each(?2))
-     ORDER BY coalesce(p.due_at, 0), f.name
-)
-SELECT i.paused_at, i.clock_at,
-       EXISTS (SELECT 1 FROM _onceward_background_tasks)
-       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at <= ?3)
-       OR EXISTS (SELECT 1 FROM _onceward_schedules WHERE due_at IS NOT NULL AND seen_at > ?3),
-       (SELECT json_group_object(name, share) FROM callers),
-       (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
-       (SELECT min(expires_at)
-          FROM _onceward_outbox
-         WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
-       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
-         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1),
-       (SELECT min(due_at) - ?3 + ?1 FROM _onceward_schedules WHERE due_at > ?3)
-  FROM _onceward_file_info AS i"""
 
 ID: Final = attrgetter("id")
 
@@ -689,6 +630,17 @@ def requeue_due(
         bump(tx, ended_pending=-moved, sent=-moved, retries=moved)
         woken += moved
     return woken, unanswered
+
+
+def expired(tx: StoreTransaction, limit: int) -> list[int]:
+    """Return the messages, by their sequence, whose time ran out before they were stored."""
+    return [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
+
+
+def oldest(tx: StoreTransaction, peer: str) -> str | None:
+    """Return the id of the oldest message for *peer* that is retained, None where there is none."""
+    found = tx.rows(OLDEST, (peer,))
+    return str(found[0][0]) if found else None
 
 
 def resend(tx: StoreTransaction, peer: str, *, after: int) -> int:
