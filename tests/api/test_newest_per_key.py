@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core.accept import mailbox_keys
-from onceward.core.accept.mailbox_keys import supersede
 from onceward.errors import StoreFault
+from onceward.features.mailboxes import keys
 
 Fill = Callable[..., list[str]]
 ENDED = """
@@ -143,12 +142,12 @@ def test_an_older_message_ends_only_with_the_newer_one(
     """If the commit that stores the newer one fails, the older one is there, and later replaced."""
     fill(owner, board, "a1", ordering_key="a")
 
-    def fails(*given: Any) -> None:
-        supersede(*given)
+    def fails(_: Any, **counted: int) -> None:
+        assert counted
         raise StoreFault("no disk")
 
     with monkeypatch.context() as patched:
-        patched.setattr(mailbox_keys, "supersede", fails)
+        patched.setattr(keys, "bump", fails)  # its last step
         fill(owner, board, "a2", ordering_key="a")
     before = bodies(board.replay())
     home.clock.advance(100)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 
 import onceward
-from onceward.core.accept.acknowledgments import Acknowledgment
 from onceward.core.home.cache import Member
 from onceward.core.send.limits import Limit
 from onceward.core.views import DeadLetter, HistoryEntry, PeerInfo, QueueInfo, RunInfo
+from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.directory import ChannelInfo
 from onceward.features.limits.api import DropRecord
 from onceward.message import events

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.core.accept.receiver import Receiver
+from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.transport import Listener, Transport, TransportContext
 from onceward.file.database import Database
 from onceward.message.frame import Frame

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
+from onceward.api.features import ACCEPTING
 from onceward.core import views as queries
 from onceward.core.send.sender import Sender
 from onceward.core.upkeep import dead_letters
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
+RETURNED: Final = [each.returned for each in ACCEPTING if each.returned is not None]
 ALL: Final = -1
 
 
@@ -159,7 +161,7 @@ class DeadLetters:
 
         def move(tx: StoreTransaction) -> str:
             due_at = None if wait is None else tx.now + round(1000 * wait)
-            return dead_letters.replay(tx, dead.seq, due_at=due_at)[1]
+            return dead_letters.replay(tx, dead.seq, due_at=due_at, returned=RETURNED)[1]
 
         return move
 

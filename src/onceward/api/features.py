@@ -1,16 +1,23 @@
-"""List what features have done in the maintenance of a file, in its order."""
+"""List what features do with what is accepted and in maintenance, in its order."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from onceward.core.accept.accept import Accepting
 from onceward.core.upkeep.maintenance import Upkeep
+from onceward.features.channels import acknowledgments
 from onceward.features.history import upkeep as history
-from onceward.features.mailboxes import mailboxes
+from onceward.features.mailboxes import keys, mailboxes
 from onceward.features.runs import runs
 
+ACCEPTING: Final = (
+    Accepting(takes={acknowledgments.KIND: acknowledgments.note}),
+    Accepting(keyed=keys.supersede, returned=keys.readmit),
+)
 UPKEEP: Final = (
     Upkeep(expire=mailboxes.expire),
+    Upkeep(prune=acknowledgments.prune),
     Upkeep(prune=runs.prune),
     Upkeep(keep=history.index),
 )

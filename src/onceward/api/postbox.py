@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
-from onceward.api.features import UPKEEP
+from onceward.api.features import ACCEPTING, UPKEEP
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
 from onceward.core import views as queries
-from onceward.core.accept.receiver import Receiver
+from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
 from onceward.core.engine import transitions
@@ -177,7 +177,12 @@ class Postbox(Session, EventSource):
         self._home = DirectoryHandle(self._db, self._settings)
         inspect = Arrivals(self._home, self._db.agent).inspect
         receiver = partial(
-            Receiver, self._db, settings=self._settings, hooks=self._hooks, inspect=inspect
+            Receiver,
+            self._db,
+            settings=self._settings,
+            hooks=self._hooks,
+            features=ACCEPTING,
+            inspect=inspect,
         )
         self._receiver = receiver()
         self._door = receiver(network=True, handled=start and self._handlers is not None)

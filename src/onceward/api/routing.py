@@ -9,7 +9,8 @@ from pathlib import Path
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from onceward.core.accept.receiver import Receiver
+from onceward.api.features import ACCEPTING
+from onceward.core.accept.accept import Receiver
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import (
     ChecksUrls,
@@ -262,7 +263,12 @@ class TransportRouter:
             path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, mode="deliver"
         )
         home = DirectoryHandle(db, wanted)
-        own = Receiver(db, settings=self._settings, inspect=Arrivals(home, db.agent).inspect).accept
+        own = Receiver(
+            db,
+            settings=self._settings,
+            features=ACCEPTING,
+            inspect=Arrivals(home, db.agent).inspect,
+        ).accept
 
         def accept(parcel: Parcel) -> Answer:
             return (db.receivers or (own,))[-1](parcel)

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import from_json, to_json
 
 from onceward.errors import InvalidMessage
-from onceward.message.body import BYTES, JSON
+from onceward.message.body import BYTES, JSON, encode
 from onceward.message.clock import Millis, iso
 from onceward.message.names import AGENT, DEFAULT_SESSION
 from onceward.message.quoting import quoted
@@ -386,6 +386,15 @@ def json_string(text: str) -> str:
 def digest(text: str) -> bytes:
     """Return 128 bits that change with any bit of the frame's text."""
     return sha256(text.encode()).digest()[:16]
+
+
+def body_size(frame: Frame) -> int:
+    """Return the size of a frame's body in bytes of UTF-8."""
+    if frame.data_base64 is not None:
+        return len(frame.data_base64) * 3 // 4 - frame.data_base64[-2:].count("=")
+    if isinstance(frame.data, str):
+        return len(frame.data.encode())
+    return len(encode(frame.data).text.encode())
 
 
 def session_and_type(frame: str) -> tuple[str, str]:

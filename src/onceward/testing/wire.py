@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward.api.features import ACCEPTING
 from onceward.api.postbox import Postbox
-from onceward.core.accept.receiver import Receiver
+from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import Unreachable
 from onceward.features.mailboxes.arrivals import Arrivals
@@ -22,6 +23,7 @@ def acceptor(postbox: Postbox, settings: Settings) -> Accept:
         postbox._db,
         settings=settings,
         hooks=postbox._hooks,
+        features=ACCEPTING,
         inspect=Arrivals(postbox._home, postbox.agent).inspect,
     ).accept
 

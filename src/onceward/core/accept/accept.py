@@ -1,29 +1,32 @@
-"""Accept a parcel: store its frames once, in one transaction, and answer for each."""
+"""Accept a parcel: store its frames once, in one transaction, and answer after the commit."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-from onceward.core.accept import acknowledgments, dedup, mailbox_keys
-from onceward.core.accept.mailbox_keys import KeyedMessage
+from onceward.core.accept import dedup
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import refuse_damaged
 from onceward.core.engine.counters import bump
+from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
 from onceward.core.requests import stored as requests
 from onceward.core.send import outbox, rate_limits
 from onceward.core.upkeep import ephemeral
 from onceward.errors import InvalidMessage, Refused
+from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
+from onceward.hooks import Hooks
 from onceward.message import inbound_rule
-from onceward.message.body import encode
 from onceward.message.clock import Millis
-from onceward.message.frame import Frame
+from onceward.message.events import Duplicate, Received, Rejected
+from onceward.message.frame import Frame, body_size, keep_until_handled, session_and_type
 from onceward.message.inbound_rule import InboundRule
 from onceward.message.names import agent_name
 from onceward.message.parcel import (
@@ -38,6 +41,7 @@ from onceward.message.parcel import (
 )
 from onceward.message.quoting import quoted
 from onceward.message.reasons import reason_text
+from onceward.message.settings import Settings
 
 KNOWN: Final = """
 SELECT id, state, outcome, reason
@@ -92,8 +96,40 @@ ID: Final = attrgetter("id")
 REASON: Final = attrgetter("reason")
 TEXT: Final = attrgetter("text")
 FRAME: Final = attrgetter("frame")
-Known = dict[str, tuple[str | None, str | None, str | None]]
-"""By message id: the state of its row, the outcome of its mark, and the row's reason."""
+
+
+class KnownMessage(NamedTuple):
+    """What became of a message that came before."""
+
+    id: str
+    state: str | None
+    """Of its row, None where that is pruned."""
+    outcome: str | None
+    """Of its dedup record, None where there is none."""
+    reason: str | None
+
+
+Known = dict[str, KnownMessage]
+"""Messages that came before, by their ids."""
+
+
+class KeyedMessage(NamedTuple):
+    """A message of a mailbox that keeps the newest message of each key."""
+
+    mailbox: str
+    key: str
+    id: str
+
+
+class Accepting(NamedTuple):
+    """What a feature does with frames in the commit that stores them; *sender* wrote them all."""
+
+    takes: Mapping[str, Callable[[StoreTransaction, str, Frame], bool]] = {}
+    """By kind: takes a frame in; returns whether it is done, so that no handler gets it."""
+    keyed: Callable[[StoreTransaction, str, Sequence[KeyedMessage]], None] | None = None
+    """Hears of the new messages of mailboxes that have a key, in their order."""
+    returned: Callable[[StoreTransaction, str, str], None] | None = None
+    """Hears of a dead letter, by its id, that comes back into its mailbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +144,8 @@ class InboxPolicy:
     max_hops: int = 64
     network: bool = False
     """Whether parcels come from other machines: senders without a rule get that of networks."""
+    features: Sequence[Accepting] = ()
+    """What features do with what is accepted, in this order."""
 
     def trusts(self, other: Durability) -> bool:
         """Return whether receipts of that durability settle our messages."""
@@ -130,6 +168,128 @@ class AcceptResult:
     rejected: list[tuple[str, str]] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
     moved: outbox.Moved = field(default_factory=outbox.Moved)
+
+
+class ParsedFrame(NamedTuple):
+    """A frame read before any lock was taken: what it says, or why it is refused for good."""
+
+    carried: ParcelFrame
+    frame: Frame | None
+    problem: str = ""
+    digest: bytes = b""
+
+
+Inspect = Callable[[list[ParsedFrame]], list[ParsedFrame]]
+"""Judges frames for mailboxes outside of the transaction; one that it refuses has a problem."""
+
+
+class Receiver:
+    """
+    Accepts parcels for one agent, from this machine or, with *network*, from others.
+
+    *handled* says that workers of this process handle what comes: they read no frame again.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        hooks: Hooks | None = None,
+        features: Sequence[Accepting] = (),
+        inspect: Inspect | None = None,
+        network: bool = False,
+        handled: bool = False,
+    ) -> None:
+        self._db, self._hooks = db, Hooks() if hooks is None else hooks
+        self._inspect, self._network, self._handled = inspect, network, handled
+        self._emitter = EventEmitter(self._hooks, db.agent)
+        self._notify_in = partial(db.notifier.notify, "in")
+        self._notify_out = partial(db.notifier.notify, "out")
+        self._settings, self._features = settings, features
+
+    @property
+    def _policy(self) -> InboxPolicy:
+        """Policy of the inbox; the file's own limits hold for every process that writes."""
+        db = self._db
+        return InboxPolicy(
+            agent=db.agent,
+            durability=db.durability,
+            max_body=db.max_body,
+            max_inbox=db.max_inbox,
+            accept_weaker=self._settings.accept_weaker,
+            max_hops=self._settings.max_hops,
+            network=self._network,
+            features=self._features,
+        )
+
+    def accept(self, parcel: Parcel) -> Answer:
+        """
+        Store a parcel once and answer for each of its frames.
+
+        Raises:
+            Refused: the parcel's names are wrong; nothing was stored, and it is not for this inbox.
+            StoreError: the file failed; nothing was stored, and the parcel may be pushed again.
+
+        """
+        policy = self._policy
+        frames = parse_frames(parcel, policy)
+        for each in frames:
+            if each.frame is not None and each.frame.mailbox is not None and self._inspect:
+                frames = self._inspect(frames)
+                break
+        with self._db.outside_handler():
+            return self._db.write(
+                partial(self._accept, parcel=parcel, policy=policy, frames=frames)
+            ).answer
+
+    def _accept(
+        self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]
+    ) -> AcceptResult:
+        result = accept(tx, parcel, policy, frames)
+        if self._handled and result.received:
+            keep_until_handled(
+                {each.carried.text: each.frame for each in frames if each.frame is not None}
+            )
+        if self._hooks._hooks:
+            self._emitter.moved(tx, parcel.sender, result.moved)
+            self._emit(tx, parcel.sender, result)
+            self._tell_rejected(tx, parcel, result)
+        moved = result.moved
+        if result.received or moved.acked or moved.failed or moved.unanswered or moved.dropped:
+            tx.wakeups[self._notify_in] = None
+        if result.answered or result.duplicates:
+            tx.wakeups[self._notify_out] = None
+        return result
+
+    def _emit(self, tx: StoreTransaction, peer: str, result: AcceptResult) -> None:
+        agent, at = self._db.agent, tx.now
+        if self._hooks.wanted(Received):
+            self._emitter.emit(
+                tx,
+                *(Received(agent=agent, at=at, message_id=i, peer=peer) for i in result.received),
+            )
+        if self._hooks.wanted(Duplicate):
+            self._emitter.emit(
+                tx,
+                *(
+                    Duplicate(agent=agent, at=at, message_id=i, peer=peer)
+                    for i in result.duplicates
+                ),
+            )
+
+    def _tell_rejected(self, tx: StoreTransaction, parcel: Parcel, result: AcceptResult) -> None:
+        """Emit which frames were refused, with what they say of themselves: no row has it."""
+        if not result.rejected or not self._hooks.wanted(Rejected):
+            return
+        texts = {carried.id: carried.text for carried in parcel.frames}
+        for message_id, why in result.rejected:
+            session, kind = session_and_type(texts[message_id])
+            rejected = Rejected(
+                agent=self._db.agent, at=tx.now, message_id=message_id, peer=parcel.sender,
+                session=session, type=kind, reason=why,
+            )  # fmt: skip
+            self._emitter.emit(tx, rejected)
 
 
 def accept(
@@ -167,8 +327,9 @@ def accept(
     if rule is not None or policy.network:
         examined = _allowed(examined, rule)
     kept = _accept_frames(
-        tx, parcel, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
-    )
+        tx, parcel, examined, policy.features,
+        known=known, horizon=stream.horizon_id, judge_all=judge_all,
+    )  # fmt: skip
     receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
     kept.moved, kept.answer = moved, _answer(policy, verdict, tuple(receipts))
     if verdict == "accepted":
@@ -204,6 +365,7 @@ def _accept_frames(
     tx: StoreTransaction,
     parcel: Parcel,
     examined: list[ParsedFrame],
+    features: Sequence[Accepting],
     *,
     known: Known,
     horizon: str,
@@ -217,8 +379,8 @@ def _accept_frames(
         carried, frame = each.carried, each.frame
         message_id = carried.id
         doubtful = judge_all or carried.redelivered
-        if (state := known.get(message_id)) is not None:
-            receipts[message_id] = _present(message_id, *state)
+        if (before := known.get(message_id)) is not None:
+            receipts[message_id] = _present(before)
             kept.duplicates.append(message_id)
         elif (doubtful or frame is None or each.problem or frame.expirytime is not None) and (
             problem := _refusal(each, horizon if doubtful else None, tx.now)
@@ -230,7 +392,7 @@ def _accept_frames(
             fresh.append(each)
             kept.received.append(message_id)
     if fresh:
-        kept.answered = _store(tx, parcel.sender, fresh)
+        kept.answered = _store(tx, parcel.sender, fresh, features)
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
     return kept
@@ -239,12 +401,12 @@ def _accept_frames(
 def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
     ids = json.dumps(list(map(ID, parcel.frames)))
     found = tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids})
-    return {message_id: (state, outcome, reason) for message_id, state, outcome, reason in found}
+    return {row[0]: KnownMessage(*row) for row in found}
 
 
-def _present(
-    message_id: str, state: str | None, outcome: str | None, reason: str | None
-) -> Receipt:
+def _present(known: KnownMessage) -> Receipt:
+    """Return the receipt that tells what became of a message that came before."""
+    message_id, state, outcome, reason = known
     if outcome == "dead":
         return Receipt(message_id, "dead", reason_text("dead", "kept in the peer's dead letters"))
     if outcome is not None or state != "pending":
@@ -252,15 +414,6 @@ def _present(
             reason = reason_text("dropped", "its row was pruned, and its reason with it")
         return inbox.receipt(message_id, outcome or str(state), reason)
     return Receipt(message_id, "duplicate")
-
-
-class ParsedFrame(NamedTuple):
-    """A frame read before any lock was taken: what it says, or why it is refused for good."""
-
-    carried: ParcelFrame
-    frame: Frame | None
-    problem: str = ""
-    digest: bytes = b""
 
 
 def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
@@ -377,16 +530,9 @@ def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
     return examined.problem
 
 
-def body_size(frame: Frame) -> int:
-    """Return the size of a frame's body in bytes of UTF-8."""
-    if frame.data_base64 is not None:
-        return len(frame.data_base64) * 3 // 4 - frame.data_base64[-2:].count("=")
-    if isinstance(frame.data, str):
-        return len(frame.data.encode())
-    return len(encode(frame.data).text.encode())
-
-
-def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[str]:
+def _store(
+    tx: StoreTransaction, sender: str, fresh: list[ParsedFrame], features: Sequence[Accepting]
+) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
     frames = cast("list[Frame]", list(map(FRAME, fresh)))
     awaited = _awaited(tx, sender, frames)
@@ -399,10 +545,8 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
         done = frame.inreplyto in awaited and _answered(tx, frame)
         if done:
             awaited.discard(str(frame.inreplyto))
-        elif frame.kind == acknowledgments.KIND:
-            done = acknowledgments.note(tx, sender, frame)
-        elif frame.kind == requests.PROGRESS:
-            done = requests.note_progress(tx, sender, frame)
+        elif frame.kind is not None:
+            done = _taken(tx, sender, frame, features)
         answered += done
         boxed = frame.mailbox is not None and not done
         if boxed and frame.mailboxkey is not None:
@@ -412,14 +556,26 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
         lane_id = lanes.NO_LANE if boxed else _lane(tx, sender, frame, lane_ids)
         rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
     tx.insert(INSERT, rows)
-    if keyed:
-        mailbox_keys.supersede(tx, sender, keyed)
+    for feature in features if keyed else ():
+        if feature.keyed is not None:
+            feature.keyed(tx, sender, keyed)
     _note_kinds(tx, sender, frames)
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
     lanes.set_heads(tx, list(lane_ids.values()))
     return list(map(itemgetter(1), settled))
+
+
+def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Accepting]) -> bool:
+    """Let requests or a feature take a frame of their kind in; return whether it is done."""
+    if frame.kind == requests.PROGRESS:
+        return requests.note_progress(tx, sender, frame)
+    for feature in features:
+        take = feature.takes.get(str(frame.kind))
+        if take is not None:
+            return take(tx, sender, frame)
+    return False
 
 
 def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:

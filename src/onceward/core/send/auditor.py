@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from onceward.core.accept.accept import body_size
 from onceward.core.send.outbox import OutgoingMessage
 from onceward.message.clock import Millis, iso
-from onceward.message.frame import Frame
+from onceward.message.frame import Frame, body_size
 
 Write = Callable[[Iterable[Mapping[str, Any]]], None]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from onceward.core.accept import mailbox_keys
 from onceward.core.engine.counters import bump
 from onceward.core.handle import lanes
 from onceward.core.send.bodies import FULL_FRAME
@@ -178,10 +177,17 @@ def add_from_inbox(
     tx.has_news = True
 
 
-def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]:
+def replay(
+    tx: StoreTransaction,
+    seq: int,
+    *,
+    due_at: Millis | None = None,
+    returned: Sequence[Callable[[StoreTransaction, str, str], None]] = (),
+) -> tuple[str, str]:
     """
     Return a dead letter to the box it came from, with its own id; return (origin, id).
 
+    *returned* hear, by sender and id, of one that comes back into a mailbox.
     A peer that had processed it answers so, and the message ends acked. If it
     dies again, it is one dead letter as before, with one more replay.
 
@@ -208,7 +214,8 @@ def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> t
         tx.rows(
             REPLAY_TO_INBOX, {"lane": lanes.NO_LANE, "now": tx.now, "seq": seq}
         )  # it is read by position again, not by lane
-        mailbox_keys.readmit(tx, peer, message_id)
+        for hear in returned:
+            hear(tx, peer, message_id)
     else:
         _replay_to_inbox(tx, seq, message_id, (peer, lane, rank, session))
     tx.run(DROP, (seq,))

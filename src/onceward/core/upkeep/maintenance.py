@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from onceward.core.accept import acknowledgments, receipts
+from onceward.core.accept import receipts
 from onceward.core.engine.engine_loop import EngineLoop
 from onceward.core.handle import inbox, lanes, unique_bodies
 from onceward.core.upkeep import health, retention
@@ -67,12 +67,7 @@ class Maintenance:
         limit = self._settings.retention_slice
         self._expire(limit)
         pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
-        for prune in (
-            retention.prune_marks,
-            retention.prune_misc,
-            acknowledgments.prune,
-            *self._prunes,
-        ):
+        for prune in (retention.prune_marks, retention.prune_misc, *self._prunes):
             pruned += self._write_slices(
                 lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
             )

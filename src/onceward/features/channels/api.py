@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from onceward.core import views as queries
-from onceward.core.accept import acknowledgments
-from onceward.core.accept.acknowledgments import Acknowledgment
 from onceward.core.engine.engine_loop import until_found
 from onceward.core.handle.consumer import Consumer
 from onceward.core.handle.lane_leases import InboxConsumer
@@ -16,7 +14,9 @@ from onceward.core.home.cache import Member
 from onceward.core.send.fanout import SendResult
 from onceward.core.views import next_wakeup
 from onceward.errors import ChannelRefused, NotParticipant
+from onceward.features.channels import acknowledgments
 from onceward.features.channels import directory as channels
+from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.channel_leases import ChannelConsumer, ChannelLeases
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from onceward.core.accept.accept import body_size
 from onceward.core.engine.deps import RuntimeDeps
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.consumer import Consumer
@@ -17,7 +16,7 @@ from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.environment import disabled_by_environment
 from onceward.message.clock import Millis
-from onceward.message.frame import Frame
+from onceward.message.frame import Frame, body_size
 from onceward.message.ids import new_token
 from onceward.message.retry import RetryPolicy, exponential
 from onceward.message.states import Dead, Settlement

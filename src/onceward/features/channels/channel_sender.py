@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from onceward.core.accept import acknowledgments
 from onceward.core.home.cache import DirectoryCache
 from onceward.core.send import bodies
 from onceward.core.send.fanout import Fanout, SendResult
 from onceward.core.send.sender import Sender
 from onceward.errors import ChannelRefused, refuse
-from onceward.features.channels import channel_posts
+from onceward.features.channels import acknowledgments, channel_posts
 from onceward.features.channels import directory as channels
 from onceward.features.channels.channel_posts import Asked
 from onceward.features.channels.channel_tasks import ChannelTasks

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from onceward.core.accept.accept import KeyedMessage
 from onceward.core.engine.counters import bump
 from onceward.file.transaction import StoreTransaction
 
@@ -27,14 +28,6 @@ END: Final = """
 UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'
  WHERE sender = ? AND id = ? AND state = 'pending'
 """
-
-
-class KeyedMessage(NamedTuple):
-    """A message of a mailbox that keeps the newest message of each key."""
-
-    mailbox: str
-    key: str
-    id: str
 
 
 def supersede(tx: StoreTransaction, sender: str, messages: Sequence[KeyedMessage]) -> None:
