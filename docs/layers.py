@@ -61,7 +61,6 @@ SENDER = (
     Step("transports", "file"),
 )
 RECIPIENT = (
-    Step("core/accept", "receiver"),
     Step("core/accept", "accept", commit=2),
     Step("core/handle", "worker"),
     Step("core/handle", "inbox", commit=3),

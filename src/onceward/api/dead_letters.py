@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
-from onceward.api.features import ACCEPTING
+from onceward.api.features import STORING
 from onceward.core import views as queries
 from onceward.core.send.sender import Sender
 from onceward.core.upkeep import dead_letters
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
-RETURNED: Final = [each.returned for each in ACCEPTING if each.returned is not None]
+RETURNED: Final = [each.returned for each in STORING if each.returned is not None]
 ALL: Final = -1
 
 

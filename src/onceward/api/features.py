@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.core.accept.accept import Accepting
+from onceward.core.accept.accept import Storing
 from onceward.core.upkeep.maintenance import Upkeep
 from onceward.features.channels import acknowledgments
 from onceward.features.history import upkeep as history
 from onceward.features.mailboxes import keys, mailboxes
 from onceward.features.runs import runs
 
-ACCEPTING: Final = (
-    Accepting(takes={acknowledgments.KIND: acknowledgments.note}),
-    Accepting(keyed=keys.supersede, returned=keys.readmit),
+STORING: Final = (
+    Storing(takes={acknowledgments.KIND: acknowledgments.note}),
+    Storing(keyed=keys.supersede, returned=keys.readmit),
 )
 UPKEEP: Final = (
     Upkeep(expire=mailboxes.expire),

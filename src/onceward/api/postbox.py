@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
-from onceward.api.features import ACCEPTING, UPKEEP
+from onceward.api.features import STORING, UPKEEP
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
@@ -176,14 +176,8 @@ class Postbox(Session, EventSource):
         self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
         self._home = DirectoryHandle(self._db, self._settings)
         inspect = Arrivals(self._home, self._db.agent).inspect
-        receiver = partial(
-            Receiver,
-            self._db,
-            settings=self._settings,
-            hooks=self._hooks,
-            features=ACCEPTING,
-            inspect=inspect,
-        )
+        receiver = partial(Receiver, self._db, settings=self._settings, hooks=self._hooks)
+        receiver = partial(receiver, features=STORING, inspect=inspect)
         self._receiver = receiver()
         self._door = receiver(network=True, handled=start and self._handlers is not None)
         self._listeners: list[Listener] = []

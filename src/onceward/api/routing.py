@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from onceward.api.features import ACCEPTING
+from onceward.api.features import STORING
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import (
@@ -266,7 +266,7 @@ class TransportRouter:
         own = Receiver(
             db,
             settings=self._settings,
-            features=ACCEPTING,
+            features=STORING,
             inspect=Arrivals(home, db.agent).inspect,
         ).accept
 

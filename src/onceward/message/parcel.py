@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from onceward.errors import Unreachable
+from onceward.message.frame import digest
 from onceward.message.vocabulary import Reason
 
 ReceiptState = Literal["stored", "duplicate", "processed", "dropped", "dead", "rejected", "busy"]
@@ -111,3 +113,11 @@ class Answer:
     number: int = 0
     retry_after: int = 0
     """With ``busy``: milliseconds after which to try again; 0 leaves that to the sender."""
+
+
+def refuse_damaged(parcel: Parcel) -> None:
+    """Raise Unreachable if a frame was damaged on the way; the same parcel is then pushed again."""
+    for carried in parcel.frames:
+        if digest(carried.text) != carried.digest:
+            msg = f"frame {carried.id} was damaged on the way: its digest does not match"
+            raise Unreachable(msg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.api.features import ACCEPTING
+from onceward.api.features import STORING
 from onceward.api.postbox import Postbox
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.transport import Accept, Features
@@ -23,7 +23,7 @@ def acceptor(postbox: Postbox, settings: Settings) -> Accept:
         postbox._db,
         settings=settings,
         hooks=postbox._hooks,
-        features=ACCEPTING,
+        features=STORING,
         inspect=Arrivals(postbox._home, postbox.agent).inspect,
     ).accept
 

@@ -19,7 +19,6 @@ from onceward.core.deliver.transport import (
     ServedHere,
     Transport,
     TransportContext,
-    refuse_damaged,
 )
 from onceward.message.frame import Frame, digest
 from onceward.message.parcel import (
@@ -30,6 +29,7 @@ from onceward.message.parcel import (
     Receipt,
     ReceiptState,
     Verdict,
+    refuse_damaged,
 )
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from concurrent.futures import CancelledError
 from threading import Lock
 from typing import Any, Final
 
-from onceward.core.deliver.transport import Features, refuse_damaged
+from onceward.core.deliver.transport import Features
 from onceward.errors import DeliveryError, PushFailed, Refused, Unreachable
 from onceward.message.frame import Frame
-from onceward.message.parcel import Answer, Durability, Parcel, Receipt
+from onceward.message.parcel import Answer, Durability, Parcel, Receipt, refuse_damaged
 from onceward.message.quoting import error_text
 from onceward.message.times import Span, seconds
 from onceward.transports.network.event_loop import start_loop

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from onceward.core.accept import dedup
 from onceward.core.deliver import peers
-from onceward.core.deliver.transport import refuse_damaged
 from onceward.core.engine.counters import bump
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
@@ -38,6 +37,7 @@ from onceward.message.parcel import (
     Receipt,
     Verdict,
     downgrade,
+    refuse_damaged,
 )
 from onceward.message.quoting import quoted
 from onceward.message.reasons import reason_text
@@ -99,7 +99,7 @@ FRAME: Final = attrgetter("frame")
 
 
 class KnownMessage(NamedTuple):
-    """What became of a message that came before."""
+    """The outcome of a message that came before, as far as it is known."""
 
     id: str
     state: str | None
@@ -121,8 +121,8 @@ class KeyedMessage(NamedTuple):
     id: str
 
 
-class Accepting(NamedTuple):
-    """What a feature does with frames in the commit that stores them; *sender* wrote them all."""
+class Storing(NamedTuple):
+    """The work of a feature in the commit that stores frames; its calls get their sender."""
 
     takes: Mapping[str, Callable[[StoreTransaction, str, Frame], bool]] = {}
     """By kind: takes a frame in; returns whether it is done, so that no handler gets it."""
@@ -144,8 +144,8 @@ class InboxPolicy:
     max_hops: int = 64
     network: bool = False
     """Whether parcels come from other machines: senders without a rule get that of networks."""
-    features: Sequence[Accepting] = ()
-    """What features do with what is accepted, in this order."""
+    features: Sequence[Storing] = ()
+    """The work of features in the commit that stores frames, in this order."""
 
     def trusts(self, other: Durability) -> bool:
         """Return whether receipts of that durability settle our messages."""
@@ -196,7 +196,7 @@ class Receiver:
         *,
         settings: Settings,
         hooks: Hooks | None = None,
-        features: Sequence[Accepting] = (),
+        features: Sequence[Storing] = (),
         inspect: Inspect | None = None,
         network: bool = False,
         handled: bool = False,
@@ -365,7 +365,7 @@ def _accept_frames(
     tx: StoreTransaction,
     parcel: Parcel,
     examined: list[ParsedFrame],
-    features: Sequence[Accepting],
+    features: Sequence[Storing],
     *,
     known: Known,
     horizon: str,
@@ -400,8 +400,10 @@ def _accept_frames(
 
 def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
     ids = json.dumps(list(map(ID, parcel.frames)))
-    found = tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids})
-    return {row[0]: KnownMessage(*row) for row in found}
+    known: Known = {}
+    for row in tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids}):
+        known[row[0]] = KnownMessage(*row)
+    return known
 
 
 def _present(known: KnownMessage) -> Receipt:
@@ -531,7 +533,7 @@ def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
 
 
 def _store(
-    tx: StoreTransaction, sender: str, fresh: list[ParsedFrame], features: Sequence[Accepting]
+    tx: StoreTransaction, sender: str, fresh: list[ParsedFrame], features: Sequence[Storing]
 ) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
     frames = cast("list[Frame]", list(map(FRAME, fresh)))
@@ -567,7 +569,7 @@ def _store(
     return list(map(itemgetter(1), settled))
 
 
-def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Accepting]) -> bool:
+def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Storing]) -> bool:
     """Let requests or a feature take a frame of their kind in; return whether it is done."""
     if frame.kind == requests.PROGRESS:
         return requests.note_progress(tx, sender, frame)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -131,7 +131,9 @@ class Carriers:
         self._changed.notify()
 
     def _take(self) -> Delivery | None:
-        busy = Counter(delivery.share for delivery in self._running.values())
+        busy: dict[Share, int] = {"known": 0, "new": 0, "failing": 0}
+        for delivery in self._running.values():
+            busy[delivery.share] += 1
         beyond = max(0, len(self._hanging) - self._size)
         for share, queue in self._waiting.items():
             most = max(share == "known", self._most[share] - beyond)
@@ -297,6 +299,12 @@ class BusyPeers:
     def pushes(self) -> list[Push]:
         """Return the pushes under way."""
         return list(self._pushes.values())
+
+    def next_late(self, at: float) -> float:
+        """Return until when the first of the pushes may take, at most *at*."""
+        for push in list(self._pushes.values()):
+            at = min(at, push.until)
+        return at
 
     def give_up(self, push: Push) -> bool:
         """Let a push go on without a carrier; return False where it has just returned."""

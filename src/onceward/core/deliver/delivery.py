@@ -244,7 +244,8 @@ class Deliveries:
 
     def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
         """Pack the next parcel of a leased peer; release the peer where there is none."""
-        if disabled_by_environment() or health.paused(tx.rows):
+        disabled = SWITCH in os.environ and disabled_by_environment()
+        if disabled or health.paused(tx.rows):
             peers.release(tx, held)
             return InFlight(held, None)
         return self._pack_leased(tx, held)
@@ -531,8 +532,7 @@ class Deliveries:
                         "warning", "push given up", failed, agent=self._db.agent, peer=push.peer
                     )
                     self._busy.leave(push.peer)
-        ends = [push.until for push in self._busy.pushes()]
-        return max(0.01, min(ends, default=now + limit) - now)
+        return max(0.01, self._busy.next_late(now + limit) - now)
 
     def _give_up(self, push: Push) -> bool:
         """Let a push go on without a carrier; return False where it has just returned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ from onceward.core.handle.dead_owners import DeadOwnerReaper
 from onceward.core.send import outbox
 from onceward.core.upkeep import dead_letters
 from onceward.errors import OncewardError
-from onceward.file.environment import disabled_by_environment
+from onceward.file.environment import SWITCH, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.log import log
@@ -193,7 +194,8 @@ class Dispatcher:
         bindings = now, json.dumps(self._routes.elsewhere()), self._db.time.wall
         [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(AGENDA, bindings)
         self._db.time.observe_remote(clock_at)
-        paused = disabled_by_environment() or paused_at is not None
+        disabled = SWITCH in os.environ and disabled_by_environment()
+        paused = disabled or paused_at is not None
         due, next_at = False, None
         for at in moments:
             if at is not None and at <= now:

@@ -276,8 +276,9 @@ def _choose(
 
     A frame above that is put aside.
     """
-    lanes = {(lane, rank): due_at for lane, rank, due_at in tx.rows(BLOCKED, (held.name,))}
-    choice, total = _Choice(), 0
+    choice, total, lanes = _Choice(), 0, dict[tuple[str, int], Millis]()
+    for lane, rank, due_at in tx.rows(BLOCKED, (held.name,)):
+        lanes[lane, rank] = due_at
     for row in outbox.ready(tx, held.name, limit):
         choice.scanned += 1
         if row.expires_at is not None and row.expired(tx.now):

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from onceward.errors import Unreachable
 from onceward.message.clock import Clock, Millis
-from onceward.message.frame import digest
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 
@@ -187,11 +185,3 @@ class Routes(Protocol):
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
         """Return the transport and the url; make it if need be. Raises Unreachable."""
         ...
-
-
-def refuse_damaged(parcel: Parcel) -> None:
-    """Raise Unreachable if a frame was damaged on the way; the same parcel is then pushed again."""
-    for carried in parcel.frames:
-        if digest(carried.text) != carried.digest:
-            msg = f"frame {carried.id} was damaged on the way: its digest does not match"
-            raise Unreachable(msg)
