@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.proof.simulation.history import OFTEN
 
 from onceward import Postbox
 from onceward.features.checks.invariants import FRAMES, INVARIANTS, check
-from onceward.testing.simulation.history import OFTEN
 
 Open = Callable[..., Postbox]
 COPY_OUT = """

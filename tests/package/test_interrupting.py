@@ -14,7 +14,7 @@ LIMIT = 120
 SLOW = """
 import subprocess, sys, time
 from pathlib import Path
-from onceward.testing.workers import worker_pool
+from tests.worker_pool import worker_pool
 
 DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
 
@@ -76,7 +76,7 @@ def begun(folder: Path, source: str, *options: str) -> subprocess.Popen[str]:
         *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)),
         *(f"--basetemp={folder / 'tmp'}", str(folder / "test_slow.py")),
     ]
-    env = os.environ | {MARK: str(folder)}
+    env = os.environ | {MARK: str(folder), "PYTHONPATH": str(ROOT)}
     with (folder / "said").open("w", encoding="utf-8") as said:
         return subprocess.Popen(command, env=env, stdout=said, stderr=said, text=True)
 

@@ -1,8 +1,4 @@
-"""
-``onceward prove``.
-
-Every machine that wants to break the promises, one after the other, in one table.
-"""
+"""Run every harness that tries to break the promises, one after the other, in one table."""
 
 from __future__ import annotations
 
@@ -24,12 +20,11 @@ from tests.proof.kills import http_kill_test, kill_test, nats_kill_test
 from tests.proof.model import search, values
 from tests.proof.mutants import hunt
 from tests.proof.network import trial as network
+from tests.proof.power_cut.explorer import explore_days
 from tests.proof.power_cut.pair import Terms
 from tests.proof.power_cut.workload import Town
 from tests.proof.seed import proof_seed
 from tests.proof.simulation import campaign as simulation
-
-from onceward.testing import powercut
 
 DONE: Final = 0
 BROKEN: Final = 1
@@ -76,7 +71,7 @@ class Harness:
 def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, float, int], Finding]:
     def run(size: int, seconds: float, seed: int) -> Finding:
         days = list(
-            powercut.explore_days(
+            explore_days(
                 lambda day: Town(seed=day, transport=transport),
                 seed=seed,
                 states=size,

@@ -1,8 +1,4 @@
-"""
-``onceward prove``.
-
-Runs what it is asked for, in the time it is given, and fails when something was broken.
-"""
+"""``python -m tests.proof`` runs what it is asked for, in its time; it fails on a violation."""
 
 import json
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 Aids for tests of agents, programs and transports.
 
 A clock that tests advance, transports that fail by script, agents that are
-killed, simulated worlds, the conformance suites of transports and listeners, a judge.
+killed, the conformance suites of transports and listeners, a judge.
 """
 
 from importlib import import_module
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from onceward.testing.history import Effect, Log, judge
     from onceward.testing.kills import Crew, crew
     from onceward.testing.listener_conformance import ListenerConformance
-    from onceward.testing.simulation import Simulation, interrupt, people, step
     from onceward.testing.transport_fixture import FarEnd
 
 __all__ = [
@@ -34,14 +33,10 @@ __all__ = [
     "Log",
     "ManualClock",
     "Point",
-    "Simulation",
     "TransportConformance",
     "TrialContext",
     "crew",
-    "interrupt",
     "judge",
-    "people",
-    "step",
 ]
 
 _MODULES = {
@@ -57,14 +52,10 @@ _MODULES = {
     "Log": "history",
     "ManualClock": "clock",
     "Point": "crash",
-    "Simulation": "simulation",
     "TransportConformance": "conformance",
     "TrialContext": "handler_test",
     "crew": "kills",
-    "interrupt": "simulation",
     "judge": "history",
-    "people": "simulation",
-    "step": "simulation",
 }
 
 

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 from onceward.message import times
 from onceward.message.times import Span
-from onceward.testing.workers import end_with_parent
 
 Role = Callable[[Path, str], None]
 PAUSE: Final = (0.02, 0.12)
@@ -122,3 +122,15 @@ def crew(folder: Path, roles: Mapping[str, Role], rng: random.Random) -> Iterato
         yield made
     finally:
         made.retire(*roles)
+
+
+def end_with_parent() -> None:
+    """End this process, a child of multiprocessing, as soon as the process that started it ends."""
+    if parent_process() is not None:
+        Thread(target=_follow_parent, name="onceward-parent", daemon=True).start()
+
+
+def _follow_parent() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)

@@ -33,7 +33,7 @@ from typing import Any, Self
 
 from onceward import Agent, Postbox, Reject, Run
 from onceward.message.vocabulary import QUEUE_MODES, Aborted, QueueMode
-from onceward.testing.workers import end_with_parent
+from onceward.testing.kills import end_with_parent
 
 SESSIONS = ("red", "green", "blue")
 BRISK: dict[str, Any] = {

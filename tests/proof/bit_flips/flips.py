@@ -14,16 +14,16 @@ from unittest.mock import patch
 import apsw
 from tests.proof.bit_flips.watched import Noisy, Watched, flipped, hear
 from tests.proof.power_cut import planted
+from tests.proof.power_cut.disk import Disk, Image
 from tests.proof.power_cut.pair import Terms
+from tests.proof.power_cut.part import arena
+from tests.proof.power_cut.recorder import recording
+from tests.proof.power_cut.scene import Scene, steady
+from tests.proof.power_cut.track import lay_out
+from tests.worker_pool import worker_pool
 
 from onceward import Postbox
 from onceward.errors import OncewardError
-from onceward.testing.powercut.disk import Disk, Image
-from onceward.testing.powercut.part import arena
-from onceward.testing.powercut.recorder import recording
-from onceward.testing.powercut.scene import Scene, steady
-from onceward.testing.powercut.track import lay_out
-from onceward.testing.workers import worker_pool
 
 PATIENCE: Final = 86_400.0
 WIRE: Final = "wire"

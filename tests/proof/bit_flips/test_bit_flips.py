@@ -13,9 +13,8 @@ from unittest.mock import patch
 import pytest
 from tests.proof.bit_flips.flips import Bench, flip
 from tests.proof.bit_flips.watched import Noisy, flipped
+from tests.proof.power_cut.part import arena
 from tests.proof.seed import proof_seed, size
-
-from onceward.testing.powercut.part import arena
 
 BITS = size(2_000, 400)
 SEED = proof_seed()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from tests.proof.power_cut.pair import Answer, Pair, Side, Terms, Work, session_of, work
+from tests.proof.power_cut.scene import Scene
 
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Features
@@ -15,7 +16,6 @@ from onceward.core.handle.context import Context
 from onceward.errors import Unreachable
 from onceward.message.parcel import Answer as Answered
 from onceward.message.parcel import Parcel, ParcelFrame, Receipt
-from onceward.testing.powercut.scene import Scene
 
 FIELDS: Final = (
     "text",

@@ -11,7 +11,7 @@ from tests.proof.seed import size
 
 from onceward import Postbox
 from onceward.testing.history import Log
-from onceward.testing.workers import end_with_parent
+from onceward.testing.kills import end_with_parent
 
 WRITERS = 16
 SECONDS = size(20, 5, "ONCEWARD_CONTENTION")

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import apsw
-
-from onceward.testing.powercut.disk import Disk
-from onceward.testing.powercut.recorder import RecordedFile, Recorder
+from tests.proof.power_cut.disk import Disk
+from tests.proof.power_cut.recorder import RecordedFile, Recorder
 
 Raised = tuple[type[apsw.Error], int]
 KINDS: Final[dict[str, Raised]] = {

@@ -10,9 +10,8 @@ from typing import Final
 
 from tests.proof.disk_failures.trial import Bench, Case, Found
 from tests.proof.power_cut.pair import Terms
-
-from onceward.testing.powercut.part import arena
-from onceward.testing.workers import worker_pool
+from tests.proof.power_cut.part import arena
+from tests.worker_pool import worker_pool
 
 PATIENCE: Final = 86_400.0
 

@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from tests.proof.disk_failures.failing import Fault
 from tests.proof.power_cut.pair import Pair, Side, Terms, session_of
+from tests.proof.power_cut.scene import Scene
 
 from onceward.errors import OncewardError, OutcomeUnknown
-from onceward.testing.powercut.scene import Scene
 
 TASKS: Final[dict[str, tuple[str, str]]] = {
     "create": ("", "open-near open-far sign carry"),

@@ -17,12 +17,12 @@ import pytest
 from tests.proof.disk_failures.failing import KINDS, FailingDisk, Fault
 from tests.proof.disk_failures.sweep import sweep
 from tests.proof.disk_failures.trial import Bench, Case
+from tests.proof.power_cut.disk import Disk
 from tests.proof.power_cut.pair import Terms
+from tests.proof.power_cut.part import arena
 from tests.proof.seed import proof_seed, size
 
 from onceward.errors import StoreFault
-from onceward.testing.powercut.disk import Disk
-from onceward.testing.powercut.part import arena
 
 FAULTS = size(2_000, 400)
 SEED = proof_seed()

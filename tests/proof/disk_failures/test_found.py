@@ -7,11 +7,11 @@ from pathlib import Path
 import apsw
 import pytest
 from tests.proof.disk_failures.failing import FailingDisk, Fault
+from tests.proof.power_cut.disk import Disk
 
 from onceward import Agent, Postbox
 from onceward.errors import OncewardError, StoreFault
 from onceward.testing import ManualClock
-from onceward.testing.powercut.disk import Disk
 
 
 @pytest.fixture

@@ -14,13 +14,12 @@ import apsw
 from tests.proof.disk_failures.failing import KINDS, FailingDisk, Fault
 from tests.proof.disk_failures.task import TASKS, Lasts, Task
 from tests.proof.power_cut import planted
+from tests.proof.power_cut.disk import Disk, Image
 from tests.proof.power_cut.pair import Terms
+from tests.proof.power_cut.recovered import Recovered
+from tests.proof.power_cut.scene import Fact, Scene, steady
+from tests.proof.power_cut.track import judged, lay_out
 from tests.proof.power_cut.workload import Town
-
-from onceward.testing.powercut.disk import Disk, Image
-from onceward.testing.powercut.recovered import Recovered
-from onceward.testing.powercut.scene import Fact, Scene, steady
-from onceward.testing.powercut.track import judged, lay_out
 
 OLDER: Final = "older"
 

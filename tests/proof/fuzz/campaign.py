@@ -1,7 +1,7 @@
 """
 Hypothesis over all targets, several inputs to an example.
 
-What CI runs, and ``onceward prove``.
+What CI runs, and ``python -m tests.proof``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hypothesis.errors import FlakyFailure, HypothesisException
 from tests.proof.fuzz.http_door import END
 from tests.proof.fuzz.targets import COMMANDS, FILED, PLAIN, PUSHED, SEP, Target
 from tests.proof.seed import proof_seed
+from tests.worker_pool import worker_pool
 
 from onceward.message import wire
 from onceward.message.frame import digest
 from onceward.message.parcel import Answer, ParcelFrame, Receipt
 from onceward.message.settings import Settings
-from onceward.testing.workers import worker_pool
 
 HEAD: Final = '{"specversion":"1.0","id":"0","source":"urn:onceward:a","type":"t","recipient":"b"'
 GOOD: Final = (

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tests.proof.model.model import cancellable, steps
 from tests.proof.model.values import PENDING, Rules, State
+from tests.proof.simulation.disks import copy, replace
 
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import parcels, peers
@@ -28,7 +29,6 @@ from onceward.message.retry import retry_policy
 from onceward.message.settings import Settings
 from onceward.message.wire_sizes import encoded_size
 from onceward.testing.clock import ManualClock
-from onceward.testing.simulation.disks import copy, replace
 
 LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
 FOREVER: Final = 10**15

@@ -7,11 +7,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from tests.proof.power_cut.explorer import PATIENCE, explore_days
 from tests.proof.power_cut.planted import PLANTED
 from tests.proof.power_cut.workload import LiveTown, Town
 from tests.proof.seed import proof_seed
-
-from onceward.testing.powercut.explorer import PATIENCE, explore_days
 
 
 def main() -> int:

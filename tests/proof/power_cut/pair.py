@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from tests.proof.power_cut import planted
+from tests.proof.power_cut.scene import Scene
+from tests.proof.stepped import SteppedEngines
 
 from onceward.api.postbox import Postbox
 from onceward.core.handle.agent import Agent
@@ -21,8 +23,6 @@ from onceward.message.clock import Millis, SystemClock
 from onceward.message.events import Event, MessageEvent
 from onceward.message.parcel import Durability
 from onceward.testing.clock import ManualClock
-from onceward.testing.powercut.scene import Scene
-from onceward.testing.stepped import SteppedEngines
 
 Side = Literal["near", "far"]
 SESSIONS: Final = 3

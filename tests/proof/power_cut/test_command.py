@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.proof.power_cut import __main__ as command
+from tests.proof.power_cut import explorer
+from tests.proof.power_cut.explorer import Verdict
 from tests.proof.power_cut.workload import Town
-
-from onceward.testing.powercut import Verdict, explorer
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_one_day_after_the_other(
         )
 
     monkeypatch.setattr(explorer, "explore", explore)
-    monkeypatch.setattr(sys, "argv", ["powercut", "--seed", "5", "--states", str(states)])
+    monkeypatch.setattr(sys, "argv", ["power_cut", "--seed", "5", "--states", str(states)])
 
     assert (bad > 0) == command.main()
     assert expected == asked

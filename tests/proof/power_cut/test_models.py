@@ -6,12 +6,11 @@ from random import Random
 
 import apsw
 import pytest
-
-from onceward.testing.powercut.case import Cut
-from onceward.testing.powercut.disk import Disk, Image, Op
-from onceward.testing.powercut.persistence import MODELS, image
-from onceward.testing.powercut.recorder import recording
-from onceward.testing.powercut.track import Life, Track, lay_out
+from tests.proof.power_cut.case import Cut
+from tests.proof.power_cut.disk import Disk, Image, Op
+from tests.proof.power_cut.persistence import MODELS, image
+from tests.proof.power_cut.recorder import recording
+from tests.proof.power_cut.track import Life, Track, lay_out
 
 OLD, NEW = b"o" * 2048, b"n" * 2048
 DRAWN = 40

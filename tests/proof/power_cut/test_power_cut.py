@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from tests.proof.power_cut.explorer import explore
 from tests.proof.power_cut.workload import LiveTown, Town
 from tests.proof.seed import proof_seed, size
-
-from onceward.testing.powercut import explore
 
 STATES = size(8_000, 1_200)
 STATES_TWO_DEEP = size(2_700, 400)

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Final
 
 from tests.proof.power_cut.pair import Pair, refused, session_of
+from tests.proof.power_cut.scene import Scene
 
 from onceward.api.postbox import Postbox
-from onceward.testing.powercut.scene import Scene
 
 PROMISED: Final = "SELECT n FROM promised"
 EFFECTS: Final = "SELECT n, session FROM effects ORDER BY seq"

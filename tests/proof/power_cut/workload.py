@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 from tests.proof.power_cut import planted, verdict
 from tests.proof.power_cut.pair import LivePair, Pair, Side, Terms, session_of
+from tests.proof.power_cut.scene import Scene
 
 from onceward.api.postbox import Postbox
 from onceward.errors import OncewardError
-from onceward.testing.powercut.scene import Scene
 
 STEPS: Final[dict[str, int]] = {
     "send": 10,

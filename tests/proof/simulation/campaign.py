@@ -1,4 +1,4 @@
-"""Many worlds, one after the other and side by side: what ``onceward prove`` and CI run."""
+"""Many worlds, one after the other and side by side: what ``python -m tests.proof`` and CI run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from types import FrameType
 from typing import Final
 
 from tests.proof.seed import SEED, TODAY, proof_seed
+from tests.proof.simulation.fault_plan import Weather
+from tests.proof.simulation.people import HALF, SCRATCH, people
+from tests.proof.simulation.scenario import interrupt, step
+from tests.proof.simulation.world import Simulation
+from tests.worker_pool import worker_pool
 
 from onceward.message.handler_options import PLAIN_RULES, HandlerRules
-from onceward.testing.simulation.fault_plan import Weather
-from onceward.testing.simulation.people import HALF, SCRATCH, people
-from onceward.testing.simulation.scenario import interrupt, step
-from onceward.testing.simulation.world import Simulation
-from onceward.testing.workers import worker_pool
 
 STEPS: Final = 70
 NAMES: Final = ("ada", "bob", "cyd")

@@ -11,6 +11,9 @@ import pytest
 from tests.proof.power_cut import planted
 from tests.proof.simulation import campaign
 from tests.proof.simulation.campaign import tell
+from tests.proof.simulation.fault_plan import Weather
+from tests.proof.simulation.people import people
+from tests.proof.simulation.world import Simulation
 
 from onceward.core.accept import accept, dedup, receipts
 from onceward.core.deliver import peers
@@ -19,7 +22,6 @@ from onceward.core.handle import commit_batch, inbox, lanes
 from onceward.core.send import outbox
 from onceward.message.clock import Clock, MonotonicFileClock
 from onceward.message.parcel import Receipt
-from onceward.testing.simulation import Simulation, Weather, people
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 ENOUGH = 600

@@ -25,7 +25,7 @@ import apsw
 from onceward.api.postbox import Postbox
 from onceward.core.handle.agent import Agent
 from onceward.message.names import DIRECTORY
-from onceward.testing.workers import end_with_parent
+from onceward.testing.kills import end_with_parent
 
 SENDER: Final = "ada"
 RECEIVER: Final = "bob"

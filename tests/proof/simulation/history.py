@@ -73,7 +73,7 @@ SELECT o.id, o.state FROM _onceward_outbox AS o
 """
 """Messages to the agent itself that its outbox counts as stored and its inbox does not know."""
 OFTEN: Final = " UNION ALL ".join(
-    f"SELECT '{name}', one.* FROM ({sql}) AS one"  # noqa: S608
+    f"SELECT '{name}', one.* FROM ({sql}) AS one"
     for name, (_, sql) in INVARIANTS.items()
     if name != "D1"
 )

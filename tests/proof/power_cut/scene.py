@@ -75,7 +75,7 @@ class Program(Protocol):
 @contextmanager
 def steady(seed: int, life: int) -> Iterator[None]:
     """Make names and tokens the same in every run; process and boot have their own."""
-    rng = Random(f"{seed}/{life}")  # noqa: S311 - the same names in every run
+    rng = Random(f"{seed}/{life}")
     with ExitStack() as stack:
         stack.enter_context(patch("secrets.token_hex", lambda size=16: rng.randbytes(size).hex()))
         stack.enter_context(patch("onceward.file.file_checks.boot_id", lambda: f"boot-{life}"))

@@ -1,13 +1,13 @@
-"""Keep processes within a trial: a pool that ends with its block, a watch on the parent."""
+"""Run a pool of processes that ends with its block."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from multiprocessing import get_context
+
+from onceward.testing.kills import end_with_parent
 
 
 @contextmanager
@@ -27,15 +27,3 @@ def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def end_with_parent() -> None:
-    """End this process, a child of multiprocessing, as soon as the process that started it ends."""
-    if parent_process() is not None:
-        Thread(target=_follow_parent, name="onceward-parent", daemon=True).start()
-
-
-def _follow_parent() -> None:
-    if (parent := parent_process()) is not None:
-        parent.join()
-        os._exit(1)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Self
 
-from onceward.testing.powercut.disk import Op
-from onceward.testing.powercut.persistence import DRAWS, MODELS
+from tests.proof.power_cut.disk import Op
+from tests.proof.power_cut.persistence import DRAWS, MODELS
 
 KILL: Final = "kill"
 BLOCK: Final = 64
@@ -39,7 +39,7 @@ class Cut:
 
     def rng(self, seed: int) -> Random:
         """Return the random generator of this cut, the same for each process and run."""
-        return Random(f"{seed}:{self}")  # noqa: S311 - the same image in every run
+        return Random(f"{seed}:{self}")
 
 
 def shuffled(length: int, rng: Random, *, part: int, parts: int) -> list[Cut]:

@@ -11,8 +11,7 @@ from threading import RLock
 from typing import Any, Final
 
 import apsw
-
-from onceward.testing.powercut.disk import Disk, Op
+from tests.proof.power_cut.disk import Disk, Op
 
 MADE: Final = count(1)
 SIDE: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
@@ -32,7 +31,7 @@ class Recorder(apsw.VFS):
         self.log: list[Op] = []
         self._names = disk.present()
         self._inodes = count(max(disk.inodes, default=0) + 1)
-        self._rng = Random(seed)  # noqa: S311 - the same salts in every run
+        self._rng = Random(seed)
         # The default file system is where SQLite takes its randomness from.
         self.base = apsw.vfs_names()[0]
         self.lock = RLock()
@@ -44,7 +43,7 @@ class Recorder(apsw.VFS):
         with self.lock:
             return RecordedFile(self, name, flags)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - SQLite's name and order
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - SQLite's name and order
         """Delete a file; its name is gone for good once its folder has been synced."""
         name = Path(filename).name
         with self.lock:

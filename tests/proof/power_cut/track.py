@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from onceward.testing.powercut.disk import Disk, Image, Op
-from onceward.testing.powercut.recorder import recording
-from onceward.testing.powercut.scene import Fact, Program, Scene, steady
+from tests.proof.power_cut.disk import Disk, Image, Op
+from tests.proof.power_cut.recorder import recording
+from tests.proof.power_cut.scene import Fact, Program, Scene, steady
 
 EVERY: Final = 50
 """Operations between two states of the disk that are kept for quick access."""

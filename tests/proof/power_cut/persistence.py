@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from onceward.testing.powercut.disk import Disk, Image, Inode, Op, Pending, replay
+from tests.proof.power_cut.disk import Disk, Image, Inode, Op, Pending, replay
 
 SECTOR: Final = 512
 Content = Callable[[Inode], bytes]
@@ -95,7 +95,7 @@ def garbage(disk: Disk, rng: Random) -> Image:
     def content(inode: Inode) -> bytes:
         return replay(
             inode.durable,
-            [_noise(p.op, rng) if rng.random() < 0.5 else p.op for p in inode.pending],  # noqa: PLR2004 - a coin
+            [_noise(p.op, rng) if rng.random() < 0.5 else p.op for p in inode.pending],
         )
 
     return _image(disk, content, _some(rng))
@@ -148,7 +148,7 @@ def _noise(op: Op, rng: Random) -> Op:
 
 def _scattered(pending: Iterable[Pending], rng: Random) -> list[Op]:
     pieces = [piece for each in pending for piece in _pieces(each.op)]
-    return [piece for piece in pieces if rng.random() < 0.5]  # noqa: PLR2004 - a coin
+    return [piece for piece in pieces if rng.random() < 0.5]
 
 
 def _pieces(op: Op) -> list[Op]:

@@ -6,9 +6,8 @@ import hashlib
 from pathlib import Path
 
 import apsw
-
-from onceward.testing.powercut.disk import Image
-from onceward.testing.powercut.track import print_of
+from tests.proof.power_cut.disk import Image
+from tests.proof.power_cut.track import print_of
 
 Parts = tuple[bytes, bytes]
 

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
+from tests.proof.simulation.fault_plan import Weather
+from tests.proof.simulation.history import History, Push
+from tests.proof.simulation.process import SCHEME, Died, Process
+
 from onceward.core.deliver.transport import Features
 from onceward.errors import OncewardError, ParcelTooLarge, Refused, Unreachable
 from onceward.message.parcel import Answer, Parcel, ParcelFrame
 from onceward.message.wire_sizes import encoded_size
-from onceward.testing.simulation.fault_plan import Weather
-from onceward.testing.simulation.history import History, Push
-from onceward.testing.simulation.process import SCHEME, Died, Process
 
 T = TypeVar("T")
 NOBODY: Final = "no receiver is there"

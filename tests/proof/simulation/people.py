@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from tests.proof.simulation.history import Sent, Word
+from tests.proof.simulation.process import Died, Fatal, Process
+from tests.proof.simulation.world import Simulation
+
 from onceward.core.handle.agent import Agent
 from onceward.core.handle.context import Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.message.handler_options import PLAIN_RULES, HandlerRules
-from onceward.testing.simulation.history import Sent, Word
-from onceward.testing.simulation.process import Died, Fatal, Process
-from onceward.testing.simulation.world import Simulation
 
 LANES: Final = ("", "", "red", "blue")
 PRIORITIES: Final = ("normal", "normal", "normal", "urgent", "low")

@@ -12,17 +12,18 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
+from tests.proof.simulation import disks
+from tests.proof.simulation.fault_plan import Weather
+from tests.proof.simulation.history import EFFECT, EFFECTS, History
+from tests.proof.simulation.mint import Mint
+from tests.proof.simulation.network import Network
+from tests.proof.simulation.process import SCHEME, Died, Fatal, Killed, Process
+
 from onceward.core.handle.agent import Agent
 from onceward.errors import OncewardError
 from onceward.file.environment import load_settings
 from onceward.message.times import Span
 from onceward.testing.clock import ManualClock
-from onceward.testing.simulation import disks
-from onceward.testing.simulation.fault_plan import Weather
-from onceward.testing.simulation.history import EFFECT, EFFECTS, History
-from onceward.testing.simulation.mint import Mint
-from onceward.testing.simulation.network import Network
-from onceward.testing.simulation.process import SCHEME, Died, Fatal, Killed, Process
 
 T = TypeVar("T")
 DEEP: Final = 2
@@ -65,8 +66,8 @@ class Simulation:
         """Whether engines work as started ones do: parcels, answers and claims share commits."""
         self.dead_owners: set[str] = set()
         """Owners of leases whose processes have died."""
-        self.seed, self.rng = seed, random.Random(seed)  # noqa: S311 - the seed decides
-        self.luck = random.Random(seed ^ 0x5EED)  # noqa: S311 - chances that change no other one
+        self.seed, self.rng = seed, random.Random(seed)
+        self.luck = random.Random(seed ^ 0x5EED)
         self.weather, self._greeting = weather or Weather.of(self.rng), greeting
         self.agents = {agent.name: agent for agent in agents}
         self.clocks = {name: ManualClock() for name in self.agents}
@@ -103,7 +104,7 @@ class Simulation:
         if kind in _founded:
             self.paths[name].write_bytes(_founded[kind])
             return
-        process = self._process(name, self.paths[name], random.Random(0))  # noqa: S311 - as every copy of it
+        process = self._process(name, self.paths[name], random.Random(0))
         process.start(self.network.port(process), self._witnessed)
         with process.box.begin() as tx:
             for statement in (EFFECTS, *filter(str.strip, schema.split(";"))):
@@ -126,7 +127,7 @@ class Simulation:
 
     def begin(self, name: str, *, at: Path | None = None) -> Process | None:
         """Start a process of an agent; None if it died over it."""
-        process = self._process(name, at or self.paths[name], random.Random(self.rng.random()))  # noqa: S311 - the seed decides
+        process = self._process(name, at or self.paths[name], random.Random(self.rng.random()))
         if at is None:
             self.processes[name].append(process)
         else:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from onceward.testing.powercut.part import Found, Task, run
-from onceward.testing.powercut.scene import Program
-from onceward.testing.workers import worker_pool
+from tests.proof.power_cut.part import Found, Task, run
+from tests.proof.power_cut.scene import Program
+from tests.worker_pool import worker_pool
 
 PATIENCE: Final = 86_400.0
 

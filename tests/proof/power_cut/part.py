@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from unittest.mock import patch
 
-from onceward.testing.powercut.case import (
+from tests.proof.power_cut.case import (
     KILL,
     Cut,
     aimed_endings,
@@ -24,11 +24,11 @@ from onceward.testing.powercut.case import (
     seconds,
     shuffled,
 )
-from onceward.testing.powercut.disk import Disk, Image
-from onceward.testing.powercut.persistence import image
-from onceward.testing.powercut.recovered import Recovered
-from onceward.testing.powercut.scene import Fact, Program
-from onceward.testing.powercut.track import Life, Track, digest, judged, lay_out, play
+from tests.proof.power_cut.disk import Disk, Image
+from tests.proof.power_cut.persistence import image
+from tests.proof.power_cut.recovered import Recovered
+from tests.proof.power_cut.scene import Fact, Program
+from tests.proof.power_cut.track import Life, Track, digest, judged, lay_out, play
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - files that need not be kept, in a folder of our own
 SECOND_CUTS: Final = 12
@@ -109,7 +109,7 @@ class Part:
     def __init__(self, task: Task, folder: Path) -> None:
         self._task, self._folder, self._program = task, folder, task.program
         self._until = time.monotonic() + task.seconds
-        self._rng = Random(f"{task.program.seed}/{task.depth}/{task.part}")  # noqa: S311 - the same states in every run
+        self._rng = Random(f"{task.program.seed}/{task.depth}/{task.part}")
         self._found = Found()
         self._seen: set[tuple[bytes, int]] = set()
         self._sound: set[tuple[bytes, int]] = set()

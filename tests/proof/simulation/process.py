@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
+from tests.proof.stepped import SteppedEngines
 
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
@@ -30,7 +31,6 @@ from onceward.message.clock import Millis
 from onceward.message.retry import retry_policy
 from onceward.message.settings import Settings
 from onceward.testing.clock import ManualClock
-from onceward.testing.stepped import SteppedEngines
 
 SCHEME: Final = "sim"
 TROUBLE: Final = "disk I/O error, as the weather has it"
@@ -87,7 +87,7 @@ class Process:
         self._fuse: int | None = None
         self._trouble: str = ""
         self._rng, self._ids, self._settings, self._declared = rng, ids, settings, agent
-        self._dice = random.Random(rng.random())  # noqa: S311 - the seed decides
+        self._dice = random.Random(rng.random())
         self._slot = _take_slot(self)
         self.box: Postbox
         self.workers: list[Worker] = []

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tests.proof.simulation.fault_plan import DAY
+from tests.proof.simulation.history import EFFECT, Sent
+from tests.proof.simulation.people import ask_again, send_from, send_group
+from tests.proof.simulation.process import Died, Process
+from tests.proof.simulation.world import Simulation
+
 from onceward.errors import OncewardError
-from onceward.testing.simulation.fault_plan import DAY
-from onceward.testing.simulation.history import EFFECT, Sent
-from onceward.testing.simulation.people import ask_again, send_from, send_group
-from onceward.testing.simulation.process import Died, Process
-from onceward.testing.simulation.world import Simulation
 
 RUDE: Final = 0.4
 POINTS: Final = 60
