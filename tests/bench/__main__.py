@@ -1,4 +1,4 @@
-"""``python -m tests.bench CASE [--json]``: ``onceward bench`` without the command's extras."""
+"""Measure what the library costs on this machine: ``python -m tests.bench CASE [--json]``."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from onceward.ops.cli.examples import EXAMPLES
 from onceward.ops.cli.file_word import with_file
 
 Cli = Callable[..., Any]
-GUESTS = {"demo", "bench", "prove"}
+GUESTS = {"demo"}
 SCRIPTS = {"completion"}
 """Commands that print a program, not a document."""
 OWN = sorted(set(COMMANDS) - GUESTS)

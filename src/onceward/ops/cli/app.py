@@ -82,7 +82,6 @@ TABLE: Final = (
     ("fleet_jobs", "fleet", "metrics threads graph replay export"),
     ("demo", "", "demo"),
     ("completion", "", "completion"),
-    ("clone", "", "prove bench"),
 )
 """Module, noun and verbs; a verb is a function of its module. Modules load when they are called."""
 

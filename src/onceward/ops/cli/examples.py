@@ -136,8 +136,6 @@ onceward ship /srv/agents --to /var/log/fleet --every 1m""",
     " --out /var/replays",
     "fleet export": "onceward fleet export '/srv/agents/**/*.db' --out /srv/export --redact body",
     "demo": "onceward demo --seconds 5 --kills 2",
-    "prove": "onceward prove --help",
-    "bench": "onceward bench --help",
 }
 """Lines by the full name of their command, which the tests parse."""
 

@@ -9,7 +9,7 @@ from typing import Final
 
 SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 WITHOUT: Final = frozenset(
-    {"new", "completion", "init", "demo", "prove", "bench", "serve", "metrics", "top", "inspect"}
+    {"new", "completion", "init", "demo", "serve", "metrics", "top", "inspect"}
 )
 """Commands that work on no file of an agent."""
 GROUPS: Final = frozenset({"fleet", "keys", "nats", "ship"})
