@@ -1,16 +1,14 @@
 """Ctrl-C between any two steps of a writer interrupts its own thread and no other."""
 
-import dis
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 from tests.file.test_group_commit import queue_of
+from tests.interrupts import interrupted
 from tests.waiting import until
 
 from onceward import Postbox
@@ -22,56 +20,6 @@ from onceward.file.transaction import SavepointMark, StoreTransaction
 from .conftest import Open
 
 ROOMS = {str(room.__file__) for room in (file_checks, group_commit, transaction)}
-CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
-"""After these Python looks whether a signal came."""
-
-
-def looked(code: CodeType, at: int) -> bool:
-    """Return whether Python looks for signals right after the instruction at a place."""
-    return at >= 0 and dis.opname[code.co_code[at]].startswith(CHECKED)
-
-
-@contextmanager
-def interrupted(
-    nth: int,
-    exception: type[BaseException],
-    *,
-    when: Callable[[], bool],
-    rooms: Collection[str] = ROOMS,
-) -> Iterator[list[str]]:
-    """
-    Raise *exception* at the *nth* moment in which Python looks for signals within *rooms*.
-
-    Yields where that was.
-    """
-    before, last, seen, hit = sys.gettrace(), dict[int, int](), [0], list[str]()
-
-    def step(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "opcode":
-            previous, last[id(frame)] = last.get(id(frame), -1), frame.f_lasti
-            if when() and looked(frame.f_code, previous):
-                seen[0] += 1
-                if seen[0] == nth:
-                    sys.settrace(before)
-                    hit.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-                    raise exception
-        return step
-
-    def enter(frame: FrameType, _: str, __: Any) -> Any:
-        if frame.f_code.co_filename not in rooms:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        last.pop(id(frame), None)
-        return step
-
-    while True:
-        with suppress(RuntimeError):  # another thread installs its tracer just now
-            sys.settrace(enter)
-            break
-    try:
-        yield hit
-    finally:
-        sys.settrace(before)
 
 
 def in_a_block(box: Postbox, body: object) -> str:
@@ -138,7 +86,7 @@ def first_of_all(
     holder.start()
     entered.wait()
     arranger.start()
-    with interrupted(nth, exception, when=go.is_set) as hit:
+    with interrupted(nth, exception, when=go.is_set, rooms=ROOMS) as hit:
         try:
             outcomes["lead"] = lead()
         except BaseException as error:  # noqa: BLE001 - the outcome under test
@@ -203,7 +151,7 @@ def test_an_interrupt_anywhere_leaves_a_lone_writer_free_to_go_on(opened: Open) 
         while hit:
             nth += 1
             with (
-                interrupted(nth, KeyboardInterrupt, when=lambda: True) as hit,
+                interrupted(nth, KeyboardInterrupt, when=lambda: True, rooms=ROOMS) as hit,
                 suppress(KeyboardInterrupt),
             ):
                 lead(box, 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
-from tests.file.test_interrupts import interrupted
+from tests.interrupts import interrupted
 
 from onceward import Agent, Postbox
 from onceward.core.deliver import carriers, delivery
