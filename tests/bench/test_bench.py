@@ -75,7 +75,10 @@ def test_comparisons_measure_both_sides(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A ratio stands beside the two rates that it compares, and beside a goal."""
-    for row in rows(capsys, case, tmp_path):
+    found = rows(capsys, case, tmp_path)
+
+    assert len(ROWS[case]) == len(found)
+    for row in found:
         assert row["rate"] > 0
         assert row["raw_rate"] > 0
         assert row["ratio"] > 0

@@ -23,7 +23,10 @@ def servers(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_a_configuration_starts_the_command(file: Path) -> None:
     """Its words are taken by the parser, or its url is where the README says."""
-    for each in servers(file):
+    found = servers(file)
+
+    assert 1 == len(found)
+    for each in found:
         if "url" in each:
             assert "http://127.0.0.1:8425/mcp" == each["url"]
             continue
