@@ -5,10 +5,10 @@ from onceward.transports.network.nats_listener import NatsListener
 from onceward.transports.network.nats_setup import (
     NatsStream,
     NatsUser,
-    configuration,
     examine,
     make_streams,
     make_user,
+    user_entries,
 )
 
 __all__ = [
@@ -16,8 +16,8 @@ __all__ = [
     "NatsStream",
     "NatsTransport",
     "NatsUser",
-    "configuration",
     "examine",
     "make_streams",
     "make_user",
+    "user_entries",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import pytest
 from nats.aio.client import Client
 from tests.children import ONCEWARD, Child
 from tests.cli.conftest import Cli
-from tests.transports.nats_server import NatsServer, nats_server
+from tests.transports.nats_server import NatsServer, nats_server, users_block
 
 from onceward import Msg, Postbox
 from onceward.errors import InvalidArgument, Unreachable
-from onceward.nats import NatsListener, make_user
+from onceward.nats import NatsListener, examine, make_user
 
 
 class Answer(Msg, type="answer"):
@@ -32,10 +33,10 @@ def server(home: Path) -> Iterator[NatsServer]:
 
 
 def test_the_printed_users_run_a_server(home: Path, cli: Cli) -> None:
-    """What setup prints is a server's configuration by which two agents reach each other."""
+    """What setup prints are users of a server by which two agents reach each other."""
     printed = cli("nats", "setup", "--keeper", "shop", "--user", "billing.eu")
     again = cli("nats", "setup", "--keeper", "shop", "--user", "billing.eu")
-    with nats_server(home, printed.out) as server:
+    with nats_server(home, users_block(printed.out)) as server:
         made = cli("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
         with (
             Postbox(home / "shop.db", agent="shop", listeners=[NatsListener(server.url())]) as shop,
@@ -58,6 +59,76 @@ def test_the_printed_users_run_a_server(home: Path, cli: Cli) -> None:
     assert Answer(n=2) == reply
     assert 0o600 == (home / "nats" / "shop.nk").stat().st_mode & 0o777
     assert (home / "nats" / "shop.nk").read_text(encoding="ascii") not in printed.out
+
+
+def test_what_several_homes_print_is_one_list(tmp_path: Path, cli: Cli) -> None:
+    """The entries of two homes, one after the other, let both in; a main file includes them."""
+    homes = {name: tmp_path / name for name in ("shop", "billing.eu")}
+    for each in homes.values():
+        each.mkdir()
+    printed = [cli("nats", "setup", "--user", name, "--home", homes[name]) for name in homes]
+    listed = f"users: [\n{''.join(each.out for each in printed)}]\n"
+    (tmp_path / "agents.conf").write_text(listed, encoding="ascii")
+    with nats_server(tmp_path, 'authorization { include "agents.conf" }') as server:
+        levels = {
+            name: [each.level for each in examine(server.url(), folder, name)]
+            for name, folder in homes.items()
+        }
+
+    assert {name: ["hidden", "hidden"] for name in homes} == levels
+    assert all(
+        "between the brackets of authorization { users: [ ] }" in each.err for each in printed
+    )
+
+
+def test_entries_in_the_wrong_place_start_no_server(home: Path, cli: Cli) -> None:
+    """Entries outside the list of users, or twice in it, are an error of the server."""
+    printed = cli("nats", "setup", "--user", "shop").out
+    for wrong in (printed, f"authorization {{\n{printed}}}", users_block(printed, printed)):
+        with pytest.raises(RuntimeError, match=r"unknown field|Duplicate nkey|Expected"):
+            NatsServer(home, wrong).start()
+
+
+def test_the_disk_of_a_server_is_bounded(home: Path, cli: Cli, server: NatsServer) -> None:
+    """Each stream has a limit of bytes and of age, and no consumer outlives its use for ever."""
+    apply = ("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
+    cli(*apply, "--max-bytes", 5_000_000)
+    found = dict[str, Any]()
+
+    async def look() -> None:
+        client = Client()
+        await client.connect(server.url())
+        for name in ("OW_PARCELS", "OW_ANSWERS"):
+            told = await client.request(f"$JS.API.STREAM.INFO.{name}", b"")
+            found[name] = json.loads(told.data)["config"]
+        told = await client.request("$JS.API.CONSUMER.LIST.OW_PARCELS", b"")
+        found["consumers"] = json.loads(told.data)["consumers"]
+        await client.close()
+
+    with Postbox(home / "shop.db", agent="shop", listeners=[NatsListener(server.url())]):
+        while not found.get("consumers"):
+            asyncio.run(look())
+
+    assert {5_000_000} == {found[name]["max_bytes"] for name in ("OW_PARCELS", "OW_ANSWERS")}
+    assert all(found[name]["max_age"] > 0 for name in ("OW_PARCELS", "OW_ANSWERS"))
+    assert all(
+        found[name]["consumer_limits"]["inactive_threshold"] > 0
+        for name in ("OW_PARCELS", "OW_ANSWERS")
+    )
+    assert [True] == [each["config"]["inactive_threshold"] > 0 for each in found["consumers"]]
+    assert "OW_PARCELS was there: 0 messages" in cli(*apply).err
+
+
+def test_a_server_without_room_for_the_streams(home: Path, cli: Cli) -> None:
+    """A server that lets a stream hold less than 1 GiB is told from one that permits none."""
+    with nats_server(home, sync=", max_file_store: 50MB") as server:
+        apply = ("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
+        refused, made = cli(*apply), cli(*apply, "--max-bytes", 20_000_000)
+        wrong = cli(*apply, "--max-bytes", 0)
+
+    assert (1, 0, 2) == (refused.code, made.code, wrong.code)
+    assert "lets it hold less: onceward nats setup" in refused.err
+    assert "--max-bytes N: " in refused.err
 
 
 def test_setup_says_how_each_stream_is(cli: Cli, server: NatsServer) -> None:
@@ -91,7 +162,7 @@ def test_setup_says_how_each_stream_is(cli: Cli, server: NatsServer) -> None:
 def test_setup_by_an_agent_that_is_no_keeper(home: Path, cli: Cli) -> None:
     """A user that may not make the streams is told to let a keeper do it."""
     printed = cli("nats", "setup", "--user", "shop")
-    with nats_server(home, printed.out) as server:
+    with nats_server(home, users_block(printed.out)) as server:
         ran = cli("nats", "setup", "--user", "shop", "--url", server.url(), "--apply")
         other = cli("nats", "setup", "--user", "other", "--url", server.url(), "--apply")
 
@@ -119,12 +190,12 @@ def test_a_peer_is_pinged_by_way_of_a_server(
 
 
 def test_setup_as_json(home: Path, cli: Cli) -> None:
-    """The document has the users, with their public keys, and the configuration as text."""
+    """The document has the users, with their public keys, and the entries as text."""
     ran = cli("nats", "setup", "--user", "shop", "--json")
     [user] = ran.json["users"]
 
     assert ("shop", False) == (user["agent"], user["keeper"])
-    assert f"nkey: {user['public_key']}" in ran.json["configuration"]
+    assert f"nkey: {user['public_key']}" in ran.json["entries"]
 
 
 @pytest.mark.parametrize(

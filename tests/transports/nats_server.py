@@ -23,6 +23,11 @@ jetstream {{ store_dir: "{store}" {sync} }}
 """
 
 
+def users_block(*printed: str) -> str:
+    """Return a server's configuration of users from what each home has printed."""
+    return f"authorization {{ users: [\n{''.join(printed)}] }}"
+
+
 class NatsServer:
     """A server process; ``start`` after ``kill`` finds the same port and the same store."""
 

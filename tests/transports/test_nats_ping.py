@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from tests.transports.nats_server import nats_server
+from tests.transports.nats_server import nats_server, users_block
 from tests.transports.test_nats import SOON, Ends, pushed
 from tests.waiting import until
 
 from onceward.errors import Unreachable
 from onceward.message.clock import SystemClock
 from onceward.message.notices import Notice, decode_notice, encode_notice
-from onceward.nats import NatsTransport, configuration, make_user
+from onceward.nats import NatsTransport, make_user, user_entries
 from onceward.transports.network import nats_names as names
 
 
@@ -150,7 +150,7 @@ def refusal(folder: Path, more: str) -> str:
 def test_a_missing_secret_is_told(tmp_path: Path) -> None:
     """A server with users wants a secret; the home has none."""
     (tmp_path / "other").mkdir()
-    users = configuration([make_user(tmp_path / "other", "near")])
+    users = users_block(user_entries([make_user(tmp_path / "other", "near")]))
 
     assert "key: " in (told := refusal(tmp_path, users))
     assert "this home has no secret of near" in told
@@ -160,7 +160,7 @@ def test_a_secret_that_the_server_does_not_know_is_told(tmp_path: Path) -> None:
     """The home has a secret, and the server's configuration has another one, or none."""
     (tmp_path / "other").mkdir()
     make_user(tmp_path, "near")
-    users = configuration([make_user(tmp_path / "other", "near")])
+    users = users_block(user_entries([make_user(tmp_path / "other", "near")]))
 
     told = refusal(tmp_path, users)
 
@@ -170,7 +170,7 @@ def test_a_secret_that_the_server_does_not_know_is_told(tmp_path: Path) -> None:
 
 def test_a_missing_permission_is_told(tmp_path: Path) -> None:
     """A user whose permissions lack a subject is told which, and what prints them."""
-    users = configuration([make_user(tmp_path, "near", keeper=True)])
+    users = users_block(user_entries([make_user(tmp_path, "near", keeper=True)]))
 
     told = refusal(tmp_path, users.replace("ow.ping.*.near", "ow.x"))
 
@@ -179,7 +179,7 @@ def test_a_missing_permission_is_told(tmp_path: Path) -> None:
 
 def test_missing_streams_are_told(tmp_path: Path) -> None:
     """A user that may not make the streams is told who may."""
-    users = configuration([make_user(tmp_path, "near")])
+    users = users_block(user_entries([make_user(tmp_path, "near")]))
 
     assert "cannot be made by near, a keeper makes it: onceward nats setup" in refusal(
         tmp_path, users
@@ -202,7 +202,7 @@ def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
 def test_two_users_ping_each_other(tmp_path: Path) -> None:
     """The permissions that setup prints suffice for a ping and its answer."""
     users = [make_user(tmp_path, name, keeper=name == "far") for name in ("near", "far")]
-    with nats_server(tmp_path, configuration(users)) as server:
+    with nats_server(tmp_path, users_block(user_entries(users))) as server:
         ends = Ends(tmp_path, server)
         with ends.stack:
             ends.listener()

@@ -53,6 +53,8 @@ MAX_BYTES: Final = (1 << 20) - HEADERS
 """Largest parcel that a server takes whose ``max_payload`` was not changed."""
 HEARTBEAT: Final = 3.0
 """Seconds after which a consumer that has nothing to deliver says that it is there."""
+UNHEARD: Final = 5.0
+"""Seconds without a subscriber after which a consumer ends."""
 SILENT: Final = 3
 """Heartbeats without a word after which a consumer is taken for gone."""
 REPLAY_WITHIN: Final = 2.0
@@ -208,6 +210,7 @@ class _Answers:
             "deliver_policy": "last_per_subject",
             "ack_policy": "none",
             "idle_heartbeat": round(HEARTBEAT * names.NANOSECONDS),
+            "inactive_threshold": round(UNHEARD * names.NANOSECONDS),
             "mem_storage": True,
         }
         waiting = await self.link.consume(names.ANSWERS, names.answers_of(self._name), config)

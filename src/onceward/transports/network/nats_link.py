@@ -51,6 +51,10 @@ GONE: Final[dict[str, Any]] = {
 NEVER: Final = str(1 << 62)
 """A sequence that no subject has: a message that expects it is judged, and not stored."""
 WRONG_SEQUENCE: Final = "wrong last sequence"
+APPLY: Final = "onceward nats setup --keeper NAME --apply"
+MADE_BY_KEEPERS: Final = f"a keeper makes it: {APPLY}"
+INSUFFICIENT: Final = "insufficient storage"
+NO_ROOM: Final = f"the server lets it hold less: {APPLY} --max-bytes N"
 T = TypeVar("T")
 ENDED: Final = "the connection ended"
 DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) to "(?P<to>[^"]+)"')
@@ -277,21 +281,23 @@ class Link:
             raise Unreachable(msg)
         return int(made.get("num_pending", 0))
 
-    async def make_streams(self, replicas: int = 1) -> None:
+    async def make_streams(
+        self, replicas: int = 1, max_bytes: int = names.STREAM_MAX_BYTES
+    ) -> None:
         """
         Make the streams that do not exist; those that do keep their limits.
 
         Raises:
-            Unreachable: this user may not make them.
+            Unreachable: this user may not make them, or the server has no room for them.
 
         """
         for name, config in names.STREAMS.items():
-            request = {**config, "name": name, "num_replicas": replicas}
+            asked = {"name": name, "num_replicas": replicas, "max_bytes": max_bytes}
             try:
-                await self.api(f"STREAM.CREATE.{name}", request)
+                await self.api(f"STREAM.CREATE.{name}", {**config, **asked})
             except Unreachable as error:
-                keeper = "a keeper makes it: onceward nats setup --keeper NAME --apply"
-                msg = f"stream {name} cannot be made by {self._agent}, {keeper}: {error}"
+                cure = NO_ROOM if INSUFFICIENT in str(error) else MADE_BY_KEEPERS
+                msg = f"stream {name} cannot be made by {self._agent}, {cure}: {error}"
                 raise Unreachable(msg) from error
 
     async def close(self) -> None:
@@ -341,9 +347,8 @@ class Link:
         self._why = str(error)
         denied = DENIED.search(self._why.lower())
         if denied is not None:
-            cure = (
-                f"put what onceward nats setup --user {self._agent} prints into its configuration"
-            )
+            printed = f"onceward nats setup --user {self._agent} prints"
+            cure = f"put what {printed} into its list of users"
             _fail(self._asked.get(denied["to"], ()), f"{self._why}: {cure}")
 
     async def _end(self) -> None:
@@ -417,7 +422,7 @@ def _meaning(why: str, agent: str, *, secret: bool) -> str:
         if not secret:
             return f"key: {why}: this home has no secret of {agent}: onceward nats setup makes it"
         printed = f"onceward nats setup --user {agent} prints"
-        return f"key or name: {why}: put what {printed} into the server's configuration"
+        return f"key or name: {why}: put what {printed} into the server's list of users"
     if "CERTIFICATE" in why.upper():
         return f"certificate: {why}"
     return f"server: {why}"

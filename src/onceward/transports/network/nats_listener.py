@@ -177,6 +177,7 @@ class _Inbox:
             "ack_policy": "explicit",
             "ack_wait": ACK_WAIT * names.NANOSECONDS,
             "max_deliver": -1,
+            "inactive_threshold": names.CONSUMER_KEPT_FOR,
         }
         await link.consume(names.PARCELS, names.parcels_of(self.name), config)
         self._inbox = link.new_inbox()

@@ -18,6 +18,13 @@ ANSWERS: Final = "OW_ANSWERS"
 NANOSECONDS: Final = 1_000_000_000
 ANSWERS_KEPT_FOR: Final = 7 * 86_400 * NANOSECONDS
 """A sender that stays away for longer pushes its parcel again, and is told that it is known."""
+PARCELS_KEPT_FOR: Final = 30 * 86_400 * NANOSECONDS
+"""A parcel that no process takes for so long is removed; its sender pushes it again."""
+STREAM_MAX_BYTES: Final = 1 << 30
+"""Most bytes that each stream holds on a server's disk, unless an operator says otherwise."""
+CONSUMER_KEPT_FOR: Final = 30 * 86_400 * NANOSECONDS
+"""A consumer is removed that no process uses for so long; a listener makes it again."""
+ANSWERS_CONSUMER_KEPT_FOR: Final = 60 * NANOSECONDS
 
 STREAMS: Final[dict[str, dict[str, Any]]] = {
     PARCELS: {
@@ -28,6 +35,9 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
         # the parcels of others stay.
         "max_msgs_per_subject": 1,
         "discard": "new",
+        "max_age": PARCELS_KEPT_FOR,
+        "max_bytes": STREAM_MAX_BYTES,
+        "consumer_limits": {"inactive_threshold": CONSUMER_KEPT_FOR},
         "storage": "file",
     },
     ANSWERS: {
@@ -37,6 +47,8 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
         "max_msgs_per_subject": 1,
         "discard": "old",  # an answer that is gone costs one more push
         "max_age": ANSWERS_KEPT_FOR,
+        "max_bytes": STREAM_MAX_BYTES,
+        "consumer_limits": {"inactive_threshold": ANSWERS_CONSUMER_KEPT_FOR},
         "storage": "file",
     },
 }

@@ -62,30 +62,45 @@ def make_user(home: Path, agent: str, *, keeper: bool = False) -> NatsUser:
     return NatsUser(agent, create_seed(home, agent), keeper)
 
 
-def configuration(users: Iterable[NatsUser]) -> str:
-    """Return the block of a server's configuration that lets *users* in, each as itself only."""
-    entries = (names.user(each.agent, each.public_key, keeper=each.keeper) for each in users)
-    return f"authorization {{\n  users: [\n{''.join(entries)}  ]\n}}\n"
+def user_entries(users: Iterable[NatsUser]) -> str:
+    """
+    Return the entries of *users* for the list ``users`` of a server, each as itself only.
+
+    The entries of several homes belong one after the other into one list: of two lists, or of two
+    blocks ``authorization``, a server uses the last one and says nothing of the other.
+    """
+    made = (names.user(each.agent, each.public_key, keeper=each.keeper) for each in users)
+    return "".join(made)
 
 
-def make_streams(url: str, home: Path, agent: str, *, replicas: int = 1) -> list[NatsStream]:
+def make_streams(
+    url: str,
+    home: Path,
+    agent: str,
+    *,
+    replicas: int = 1,
+    max_bytes: int = names.STREAM_MAX_BYTES,
+) -> list[NatsStream]:
     """
     Make the streams that the server does not have; those that it has keep their limits.
 
-    Returns all of them as they were before.
+    Returns all of them as they were before. Each may hold *max_bytes* on the server's disk.
 
     Raises:
-        InvalidArgument: the url is none, or there are not that many servers.
-        Unreachable: the server is away, or *agent* may not make them.
+        InvalidArgument: the url is none, or there are not that many servers, or no bytes.
+        Unreachable: the server is away or has no room, or *agent* may not make them.
 
     """
+    if max_bytes < 1:
+        msg = f"max_bytes is the most bytes of each stream, at least 1, not {max_bytes}"
+        raise InvalidArgument(msg)
     if not 1 <= replicas <= names.REPLICAS_MAX:
         msg = f"replicas is a number from 1 to {names.REPLICAS_MAX}, not {replicas}"
         raise InvalidArgument(msg)
 
     async def make(link: Link) -> list[NatsStream]:
         before = await _all(link)
-        await link.make_streams(replicas)
+        await link.make_streams(replicas, max_bytes)
         return before
 
     return _over(url, home, agent, make)
@@ -123,10 +138,12 @@ async def _examined(link: Link, name: str) -> NatsStream:
 
 
 def _differences(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    return [
+    """Return in what a stream is not as it is made; each bound of its bytes is an operator's."""
+    unbounded = [] if config.get("max_bytes", -1) > 0 else ["max_bytes has no bound"]
+    return unbounded + [
         f"{key} is {config.get(key)}, not {value}"
         for key, value in wanted.items()
-        if key != "description" and config.get(key) != value
+        if key not in {"description", "max_bytes"} and config.get(key) != value
     ]
 
 
