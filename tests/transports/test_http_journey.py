@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,16 +128,54 @@ def test_parcels_travel_over_mutual_tls(
 
 def test_a_client_without_a_certificate_is_not_heard(over_tls: Served, trusted: str) -> None:
     """A listener with ``client_ca`` answers no client that shows no certificate of it."""
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match="ONCEWARD_HTTP_CERTIFICATE"):
         over_tls.transport(http_ca=trusted).deliver(over_tls.url, a_parcel())
 
     assert [] == over_tls.kept()
 
 
 def test_a_certificate_of_another_authority_is_not_trusted(over_tls: Served) -> None:
-    """The system's authorities did not sign it: the reason names the certificate."""
-    with pytest.raises(Unreachable, match="certificate"):
+    """The system's authorities did not sign it: the reason names the setting that trusts it."""
+    with pytest.raises(Unreachable, match=r"certificate: .* set ONCEWARD_HTTP_CA to the file"):
         over_tls.transport().deliver(over_tls.url, a_parcel())
+
+
+def test_a_certificate_that_the_given_authority_has_not_signed(
+    over_tls: Served, tmp_path: Path
+) -> None:
+    """Where ``http_ca`` is set already, the reason says that this file is the wrong one."""
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    with pytest.raises(Unreachable, match=r"certificate: http_ca .*other\.pem has not signed"):
+        over_tls.transport(http_ca=str(other)).deliver(over_tls.url, a_parcel())
+
+
+def test_http_and_https_that_are_mixed_up_are_no_absent_server(
+    over_tls: Served, trusted: str, tmp_path: Path
+) -> None:
+    """A server that speaks the other one of the two is told from a port without a server."""
+    (tmp_path / "plain").mkdir()
+    with served(tmp_path / "plain") as plain:
+        wrong = {
+            over_tls.url.replace("https:", "http:"): "it speaks https",
+            plain.url.replace("http:", "https:"): "no https is spoken, maybe http",
+        }
+        for url, words in wrong.items():
+            with pytest.raises(Unreachable, match=f"url: a server is there, .*{words}"):
+                over_tls.transport(http_ca=trusted).ping(url, "bob")
+    for url in wrong:
+        if url.startswith("https:"):
+            with pytest.raises(Unreachable, match="url: no server is reached there"):
+                over_tls.transport(http_ca=trusted).ping(url, "bob")
+
+
+def test_a_server_that_agrees_on_no_tls_in_time(over_tls: Served, trusted: str) -> None:
+    """A port that takes a connection and says nothing is told from an answer that is late."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        patient = over_tls.transport(http_ca=trusted, deliver_timeout=0.2)
+        with pytest.raises(Unreachable, match="url: a server is there, but no https is spoken"):
+            patient.deliver(url, a_parcel())
 
 
 def test_a_certificate_for_another_name_is_not_trusted(

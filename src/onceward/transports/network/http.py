@@ -27,6 +27,7 @@ from onceward.message.clock import Millis
 from onceward.message.notices import NOTICE_MAX, Notice, decode_notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.quoting import quoted
+from onceward.transports.network.http_failures import in_words
 from onceward.transports.network.http_network import ERRORS, Connector, Network
 from onceward.transports.network.http_signing import (
     WINDOW,
@@ -174,7 +175,8 @@ class HttpTransport:
             ):
                 body = _read(response.iter_stream(), max(limit, NOTICE_MAX))
         except (*ERRORS, OSError) as error:
-            raise Unreachable(_words(error)) from error
+            words = in_words(error, place.scheme, self._settings.http_ca)
+            raise Unreachable(words) from error
         return Reply(response.status, _headers(response.headers), body)
 
     def _prove(self, asked: SignedRequest, reply: Reply) -> None:
@@ -355,17 +357,3 @@ def _retry_after(headers: Mapping[str, str], now: Millis) -> Millis:
         return max(0, round(parsedate_to_datetime(text).timestamp() * 1000) - now)
     except (ValueError, TypeError, OverflowError):
         return 0
-
-
-def _words(error: Exception) -> str:
-    """Return an error of the connection in words, with what to look at first."""
-    text = str(error) or type(error).__name__
-    if "CERTIFICATE" in text.upper():
-        return f"certificate: {text}"
-    if "WRONG_VERSION_NUMBER" in text:
-        return f"url: no https is spoken there, maybe http: {text}"
-    if isinstance(error, httpcore2.RemoteProtocolError):
-        return f"url: no answer of http came, maybe https is spoken there: {text}"
-    if isinstance(error, httpcore2.ConnectError):
-        return f"url: no server is reached there: {text}"
-    return f"{type(error).__name__}: {text}"

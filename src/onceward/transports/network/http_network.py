@@ -26,6 +26,14 @@ ERRORS: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.Time
 _Address = tuple[Any, ...]
 
 
+class TlsFailed(httpcore2.ConnectError):
+    """A server was reached, and no TLS was agreed on with it."""
+
+
+class TlsTimeout(httpcore2.ConnectTimeout):
+    """A server was reached, and did not agree on TLS in time."""
+
+
 class Network:
     """
     The exchanges of a transport, on connections that all transports of the process share.
@@ -61,6 +69,8 @@ class Network:
             if self._closed:
                 msg = "this transport was closed"
                 raise Unreachable(msg) from error
+            if isinstance(error, TlsTimeout):
+                raise
             if isinstance(error, httpcore2.TimeoutException):
                 msg = f"no whole answer within {within:.3g} s"
                 raise Unreachable(msg) from error
@@ -205,7 +215,7 @@ class _Stream(httpcore2.NetworkStream):
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore2.NetworkStream:
         """Agree on TLS; from now on the connection is that of the stream that is returned."""
-        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+        with _told(TlsTimeout, TlsFailed):
             self._socket = ssl_context.wrap_socket(
                 self._socket, server_hostname=server_hostname, do_handshake_on_connect=False
             )

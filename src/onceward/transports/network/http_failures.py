@@ -1,0 +1,67 @@
+"""Say in words why an exchange over HTTP failed, with what to look at first."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+import httpcore2
+
+from onceward.transports.network.http_network import TlsFailed, TlsTimeout
+
+UNTRUSTED: Final = frozenset({18, 19, 20, 21})
+"""What OpenSSL says of a certificate that no authority has signed which is known here."""
+OTHER_NAME: Final = frozenset({62, 64})
+CERTIFICATE_WANTED: Final = "CERTIFICATE_REQUIRED"
+OWN_CERTIFICATE: Final = "set ONCEWARD_HTTP_CERTIFICATE to the file of ours"
+NO_HTTP: Final = "url: a server is there, and gave no answer of http: it speaks https, or ended"
+ENDED: Final = (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError)
+ENDED_OVER_TLS: Final = (
+    "a server of https is there, and ended the connection: it may want a certificate"
+    f" ({OWN_CERTIFICATE}), or has too much to do"
+)
+
+
+def in_words(error: Exception, scheme: str, authorities: str) -> str:
+    """Return why a request to a url of *scheme* failed, where *authorities* is ``http_ca``."""
+    text = str(error) or type(error).__name__
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"certificate: {_distrust(cause.verify_code, authorities)}: {text}"
+    if CERTIFICATE_WANTED in text.upper():
+        return f"certificate: the server wants one of its clients: {OWN_CERTIFICATE}: {text}"
+    if "CERTIFICATE" in text.upper():
+        return f"certificate: {text}"
+    if isinstance(error, (TlsFailed, TlsTimeout)):
+        return f"url: a server is there, but no https is spoken, maybe http: {text}"
+    if scheme == "https" and isinstance(error, ENDED):
+        return f"{ENDED_OVER_TLS}: {text}"
+    if isinstance(error, httpcore2.RemoteProtocolError):
+        return f"{NO_HTTP}: {text}"
+    if isinstance(error, httpcore2.ConnectError):
+        return f"url: no server is reached there: {text}"
+    return f"{type(error).__name__}: {text}"
+
+
+def _distrust(code: int, authorities: str) -> str:
+    if code in OTHER_NAME:
+        return "the one of the server is for another name than that of the url"
+    if code not in UNTRUSTED:
+        return "the one of the server is not valid"
+    if authorities:
+        return (
+            f"http_ca {authorities} has not signed the one of the server: correct ONCEWARD_HTTP_CA"
+        )
+    return (
+        "the one of the server is of an authority that this system does not trust:"
+        " set ONCEWARD_HTTP_CA to the file of that authority"
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors that it was raised from."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
