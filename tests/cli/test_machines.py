@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -58,11 +59,23 @@ def test_keys_that_are_not_there_are_said(cli: Cli) -> None:
 
 @pytest.mark.parametrize("command", ["new bob", "add bob", "ls", "rotate bob", "drop bob"])
 def test_keys_of_a_home_that_does_not_exist(cli: Cli, home: Path, command: str) -> None:
-    """A name with a typo is told, and makes no home."""
+    """A name with a typo is told, with what comes before, and makes no home."""
     ran = cli("keys", *command.split(), "--home", "tpyo", stdin="whsec_" + "A" * 32)
 
     assert (3, "there is no folder tpyo") == (ran.code, ran.err[10:33])
+    assert "first create it with onceward init AGENT --home tpyo" in ran.err
     assert not (home / "tpyo").exists()
+
+
+def test_the_order_in_which_a_home_gets_a_key(cli: Cli, home: Path) -> None:
+    """What the error of a home without a folder names makes it, and then the key is made."""
+    before = cli("keys", "new", "bob", "--home", "srv/shop")
+    [command] = re.findall(r"onceward (init .*)", before.err)
+    made = cli(*command.replace("AGENT", "shop").split())
+    after = cli("keys", "new", "bob", "--home", "srv/shop")
+
+    assert (3, 0, 0) == (before.code, made.code, after.code)
+    assert (home / "srv" / "shop" / "keys" / "bob").exists()
 
 
 def test_two_operators_compare_fingerprints(cli: Cli, home: Path, tmp_path: Path) -> None:
@@ -141,7 +154,7 @@ def test_a_ping_says_that_the_url_is_wrong(cli: Cli, home: Path) -> None:
         cli("peers", "add", "bob", other)
         assert "no onceward at this url" in cli("peers", "ping", "bob").err
         cli("peers", "add", "bob", other.replace("http:", "https:"))
-        assert "url: no https is spoken there" in cli("peers", "ping", "bob").err
+        assert "server is there, but no https is spoken" in cli("peers", "ping", "bob").err
     assert 2 == cli("peers", "ping", "shop").code
 
 

@@ -86,7 +86,7 @@ def home_folder(home: Path | None) -> Path:
         msg = f"{folder} is a file: give its folder, the home"
         raise Usage(msg)
     if not folder.is_dir():
-        cure = f"correct its name, or create it with onceward init NAME --home {folder}"
+        cure = f"correct its name, or first create it with onceward init AGENT --home {folder}"
         msg = f"there is no folder {folder}: {cure}"
         raise NothingThere(msg)
     return folder
