@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import socket
 import subprocess
@@ -10,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.children import ONCEWARD, Child
@@ -21,6 +23,8 @@ from onceward import Postbox
 from onceward.http import HttpListener
 from onceward.keys import Keys
 from onceward.message.clock import SystemClock
+from onceward.ops.cli.home import _HomeFiles
+from onceward.ops.cli.listening import Listening
 
 Cli = Callable[..., Any]
 
@@ -289,6 +293,26 @@ def test_a_served_home_takes_messages_until_it_is_terminated(cli: Cli, home: Pat
             assert message is not None
             assert {"to": name} == message.body
             message.ack()
+
+
+def test_a_home_that_cannot_be_listed_is_served_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a free descriptor for the list of files, no agent counts as gone; it is told once."""
+    Postbox(home / "bob.db", agent="bob", start=False).close()
+
+    def refuse(_: Path) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with _HomeFiles(home, Listening(), []) as files:
+        first = [box.agent for box in files.look()]
+        with monkeypatch.context() as lack:
+            lack.setattr(os, "listdir", refuse)
+            during = files.look(), files.look(), [box.agent for box in files.boxes.values()]
+        after = files.look(), [box.agent for box in files.boxes.values()]
+
+    assert (["bob"], ([], [], ["bob"]), ([], ["bob"])) == (first, during, after)
+    assert 1 == capsys.readouterr().err.count("is not looked at: [Errno 24] Too many open files")
 
 
 @contextmanager

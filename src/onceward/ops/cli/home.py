@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -140,7 +141,7 @@ class _HomeFiles:
         self._folder, self._listening, self._listeners = folder, listening, listeners
         self.boxes: dict[Path, Postbox] = {}
         self._told: dict[Path, str] = {}
-        """By path: why a file is not served, as it was said."""
+        """By path: why a file is not served, or the folder not looked at, as it was said."""
 
     def __enter__(self) -> Self:
         """Open nothing yet."""
@@ -154,7 +155,14 @@ class _HomeFiles:
 
     def look(self) -> list[Postbox]:
         """Open the files that are new, and return them; close those that are gone."""
-        paths = {path for path in self._folder.glob("*.db") if path.name != DIRECTORY}
+        try:
+            names = os.listdir(self._folder)  # noqa: PTH208 - Path.glob hides errors: all would be gone
+        except OSError as error:
+            self._tell(self._folder, f"is not looked at: {error}")
+            return []
+        self._told.pop(self._folder, None)
+        paths = {self._folder / name for name in names if name.endswith(".db")}
+        paths.discard(self._folder / DIRECTORY)
         for path in self.boxes.keys() - paths:
             note(f"{path} is gone: its agent is not served any more")
             self.boxes.pop(path).close()
@@ -168,10 +176,14 @@ class _HomeFiles:
             asking = self._listening.asking(path, all_of_them=False)
             box = Postbox(path, listeners=[*self._listeners, *asking])
         except StoreError as error:
-            if self._told.get(path) != str(error):
-                note(f"{path} is not served: {error}")
-            self._told[path] = str(error)
+            self._tell(path, f"is not served: {error}")
             return None
         box.on("*", tell)
         self.boxes[path] = box
         return box
+
+    def _tell(self, path: Path, why: str) -> None:
+        """Say something of a path once."""
+        if self._told.get(path) != why:
+            note(f"{path} {why}")
+        self._told[path] = why

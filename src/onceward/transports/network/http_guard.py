@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import ssl
+from asyncio import sslproto
+from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from onceward.message.log import log
 from onceward.transports.network.http_connections import Connections
 from onceward.transports.network.http_endpoint import CONNECTION
 
-HANDSHAKE_TIMEOUT: Final = 10.0
+HANDSHAKE_TIMEOUT: Final = 10
 """Longest TLS handshake in seconds."""
 LINGER: Final = 1.0
 """Seconds for which the client of a connection that was refused may read why."""
+TOLD_EVERY: Final = 60.0
+"""Seconds between two lines about files that are missing."""
+NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
     b"retry-after: 1\r\nconnection: close\r\ncontent-length: 10\r\n\r\nnot taken\n"
@@ -33,6 +42,8 @@ class Guarded(H11Protocol):
 
     header_timeout = 10.0
     counted: Connections
+    handshake: Handshake | None = None
+    """What this connection is counted as until TLS is agreed on; None without TLS."""
     _timer: asyncio.TimerHandle | None = None
     _refused = False
 
@@ -46,15 +57,17 @@ class Guarded(H11Protocol):
         super().connection_made(transport)
         self.app_state = self.app_state | {CONNECTION: self}
         self._arm()
+        if self.handshake is not None:
+            self.counted.discard(self.handshake)
         self.counted.add(self)
 
     def proved(self) -> None:
         """Count this connection as one of a peer, from a request's head that was proved."""
         self.counted.works(self)
 
-    def hold(self) -> bool:
+    def hold(self, release: Callable[[], object]) -> bool:
         """Count the question of this connection as held; return whether there is room for it."""
-        return self.counted.hold(self)
+        return self.counted.hold(self, release, self.loop.time())
 
     def data_received(self, data: bytes) -> None:
         """Wait for the head to be whole; the endpoint bounds the body."""
@@ -109,11 +122,67 @@ class Guarded(H11Protocol):
             self._timer = None
 
 
-class GuardedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers end a TLS handshake that takes too long."""
+class Handshake(sslproto.SSLProtocol):
+    """Agree on TLS with a client whose connection is counted before it has said a word."""
 
-    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
-        """Create a server with a time limit for handshakes."""
-        if options.get("ssl") is not None:
-            options.setdefault("ssl_handshake_timeout", HANDSHAKE_TIMEOUT)
-        return await super().create_server(*args, **options)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, guarded: Guarded, context: ssl.SSLContext
+    ) -> None:
+        super().__init__(
+            loop,
+            guarded,
+            context,
+            None,  # type: ignore[arg-type]  # nothing waits for the end of a handshake
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT,
+        )
+        self._counted, self.place = guarded.counted, ""
+        guarded.handshake = self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, and begin."""
+        self._below: Any = transport
+        self.place = (transport.get_extra_info("peername") or ("",))[0]
+        super().connection_made(transport)
+        self._counted.add(self)
+
+    def refuse(self) -> None:
+        """Close without a word, which could be read over TLS only."""
+        self._below.abort()
+
+    def leave(self) -> None:
+        """Close."""
+        self._below.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count it no longer."""
+        self._counted.discard(self)
+        super().connection_lost(exc)
+
+
+class GuardedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers count connections before TLS, and outlive a lack of files."""
+
+    _told_at = -TOLD_EVERY
+
+    async def create_server(  # type: ignore[override]
+        self, factory: Callable[[], Any], *args: Any, **options: Any
+    ) -> asyncio.Server:
+        """Create a server whose handshakes are counted, and have a time limit."""
+        context = options.pop("ssl", None)
+        if context is None:
+            return await super().create_server(factory, *args, **options)
+
+        def over_tls() -> Handshake:
+            return Handshake(self, factory(), context)
+
+        return await super().create_server(over_tls, *args, **options)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Tell once a minute that no file is left for a connection; asyncio tries it again."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in NO_FILES:
+            super().call_exception_handler(context)
+        elif monotonic() - self._told_at >= TOLD_EVERY:
+            self._told_at = monotonic()
+            log.failure("error", "connections wait: raise the limit of files (ulimit -n)", error)
