@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+import trustme
 from tests.transports.over_http import (
     LOOPBACK,
     Served,
@@ -39,7 +42,9 @@ from onceward.message.notices import Notice, decode_notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
 from onceward.testing.clock import ManualClock
 from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_connections import HELD_AT_LEAST, Connections
 from onceward.transports.network.http_endpoint import HttpEndpoint, HttpLimits, Nonces
+from onceward.transports.network.http_guard import GuardedLoop
 from onceward.transports.network.http_listener import HttpListener, _bound
 from onceward.transports.network.http_signing import Signed
 from onceward.transports.network.keys import Keys
@@ -485,6 +490,67 @@ def test_a_stranger_with_many_connections_stops_no_pair(tmp_path: Path) -> None:
     assert ["accepted", *["duplicate"] * 19] == sent
     assert found is not None
     assert found.strangers <= 100
+
+
+def test_connections_are_counted_before_tls(tmp_path: Path) -> None:
+    """A stranger that never agrees on TLS takes no more connections than one that does."""
+    authority, trusted = trustme.CA(), str(tmp_path / "ca.pem")
+    authority.cert_pem.write_to_path(trusted)
+    issued, certfile = authority.issue_cert("localhost"), str(tmp_path / "bob.pem")
+    issued.private_key_and_cert_chain_pem.write_to_path(certfile)
+    options = {"url": "https://localhost:0", "certfile": certfile, "keyfile": certfile}
+    limits = HttpLimits(connections=20)
+    with ExitStack() as stack, served(tmp_path, limits=limits, **options) as there:
+        place = ("localhost", int(there.url.rpartition(":")[2]))
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(place))
+        until(lambda: (found := there.server.connections()) is not None and found.refused == 40)
+        verdict = there.transport(http_ca=trusted).deliver(there.url, a_parcel()).verdict
+        found = there.server.connections()
+
+    assert "accepted" == verdict
+    assert found is not None
+    assert (9, 1) == (found.strangers, found.peers)
+
+
+def test_a_lack_of_files_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A loop tells once that connections wait for files, and goes on to tell the rest."""
+    loop = GuardedLoop()
+    for number in (errno.EMFILE, errno.ENFILE, errno.EMFILE, errno.EIO):
+        loop.call_exception_handler({"message": "accept", "exception": OSError(number, "")})
+    loop.close()
+
+    assert ["connections wait: raise the limit of files (ulimit -n)", "accept"] == [
+        each.message.partition(":")[0] if number else each.message[:54]
+        for number, each in enumerate(caplog.records)
+    ]
+
+
+def test_the_question_that_was_held_longest_makes_room() -> None:
+    """Where no further question has a place, peers have it in turn, each for some seconds."""
+    counted, released = Connections(held=2), list[str]()
+    asked = {name: _Asking() for name in "abc"}
+    for name, each in asked.items():
+        counted.add(each)
+        counted.works(each)
+        if name != "c":
+            assert counted.hold(each, partial(released.append, name), 0.0)
+
+    early = counted.hold(asked["c"], released.append, HELD_AT_LEAST - 1), counted.stats().refused
+    late = counted.hold(asked["c"], released.append, HELD_AT_LEAST)
+
+    assert (False, 1) == early
+    assert (True, ["a"]) == (late, released)
+    assert (2, 1, 1) == (counted.stats().held, counted.stats().peers, counted.stats().displaced)
+
+
+class _Asking:
+    """A connection of a peer that asks."""
+
+    place = "192.0.2.1"
+
+    def refuse(self) -> None: ...
+    def leave(self) -> None: ...
 
 
 def test_questions_are_counted_apart(tmp_path: Path) -> None:

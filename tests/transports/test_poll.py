@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from tests.children import PYTHON, Child
-from tests.transports.over_http import LOOPBACK, a_parcel, context, served, share_keys
+from tests.transports.over_http import (
+    LOOPBACK,
+    Asked,
+    a_parcel,
+    context,
+    scripted,
+    served,
+    share_keys,
+)
 from tests.waiting import until
 
 from onceward import Agent, Postbox
@@ -20,6 +30,7 @@ from onceward.errors import InvalidArgument, Unreachable
 from onceward.http import HttpListener, PollListener
 from onceward.keys import Keys
 from onceward.message import wire
+from onceward.message.clock import SystemClock
 from onceward.message.notices import Notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
 from onceward.testing import TransportConformance
@@ -27,6 +38,10 @@ from onceward.testing.clock import ManualClock
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
 from onceward.transports import Transport
 from onceward.transports.network import poll
+from onceward.transports.network.http import HttpTransport
+from onceward.transports.network.http_signing import signed_headers
+from onceward.transports.network.keys import decode_secret
+from onceward.transports.network.peer_busy import PeerBusy
 from onceward.transports.network.poll import Place, PollTransport
 
 SOON = 0.5
@@ -156,6 +171,69 @@ def test_an_answer_to_another_parcel_settles_nothing() -> None:
 
     assert (waits, None) == still
     assert [None, Answer(verdict="accepted")] == [place.parcel, place.answer]
+
+
+def test_an_older_question_does_not_end_a_newer_one() -> None:
+    """A laptop that came back asks on: the end of its lost question takes nothing from that."""
+    place, woken, waits = Place(), list[str](), a_parcel()
+    lost, newer = (partial(woken.append, each) for each in ("lost", "newer"))
+    assert [None, None] == [place.hold(lost), place.hold(newer)]
+
+    ended = place.let_go(lost)
+    with ThreadPoolExecutor(1) as pool:
+        push = pool.submit(place.push, waits, 60.0)
+        until(lambda: woken)
+        handed = place.let_go(newer)
+        place.ask(wire.encode_answer(Answer(verdict="accepted"), waits))
+        answer = push.result(60)
+
+    assert (None, waits) == (ended, handed)
+    assert (["newer"], "accepted") == (woken, answer.verdict)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "after"),
+    [
+        (429, {}, 0.05),
+        (503, {"retry-after": "7"}, 7.0),
+        (503, {"retry-after": "3600"}, 60.0),
+        (503, {}, 1.0),
+    ],
+)
+def test_a_peer_without_a_place_is_asked_again(
+    tmp_path: Path, status: int, headers: dict[str, str], after: float
+) -> None:
+    """It says when, which nothing proves: it is asked after ``retry_cap`` at the latest."""
+    Keys(tmp_path).create("bob")
+    laptop = HttpTransport(context(tmp_path, "laptop", retry_cap=60))
+    with scripted(lambda _: (status, headers, b"")) as url, pytest.raises(PeerBusy) as caught:
+        laptop.collect(url, "laptop", "bob", b"")
+    laptop.close()
+
+    assert after == caught.value.after
+
+
+def test_an_answer_outlasts_a_peer_without_a_place(tmp_path: Path) -> None:
+    """The answer that a refused question carried comes with the next one."""
+    secret, told = share_keys(tmp_path, ["bob", "laptop"]), list[bytes]()
+    waits = a_parcel(sender="bob", recipient="laptop")
+
+    def reply(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        told.append(asked.body.partition(b"\n")[2])
+        if len(told) > 1:
+            return 503, {"retry-after": "1"}, b""
+        body, now = wire.encode_parcel(waits), SystemClock().now() // 1000
+        nonce = asked.headers["webhook-id"]
+        return 200, signed_headers([decode_secret(secret)], "bob", nonce, now, body), body
+
+    with scripted(reply) as url:
+        asking = PollListener(url, "bob")(context(tmp_path, "laptop"))
+        asking.listen("laptop", lambda _: Answer(verdict="accepted"))
+        until(lambda: len(told) > 2)
+        asking.close()
+
+    assert [b"", told[1], told[1]] == told[:3]
+    assert "accepted" == wire.decode_answer(told[1], waits).verdict
 
 
 def test_a_peer_that_does_not_ask_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

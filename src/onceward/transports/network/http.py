@@ -38,6 +38,7 @@ from onceward.transports.network.http_signing import (
 )
 from onceward.transports.network.http_urls import check_url
 from onceward.transports.network.keys import Keys, fingerprint
+from onceward.transports.network.peer_busy import PeerBusy
 from onceward.transports.network.shared import Shared
 
 PARCEL_MAX: Final = 8 << 20
@@ -46,6 +47,8 @@ IDLE: Final = 20.0
 """Seconds for which an idle connection is kept; a listener keeps it for longer."""
 IDLE_MAX: Final = 128
 """Most idle connections of this process that are kept, for each scheme and set of certificates."""
+AGAIN: Final = 0.05
+"""Seconds before a question is asked again that came while the one before was being read."""
 BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 MEANINGS: Final[dict[int, str]] = {
     401: "it does not know us, by name, key or clock: see onceward peers ping",
@@ -141,16 +144,19 @@ class HttpTransport:
             raise Unreachable(msg)
         return told.at
 
-    def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes | None:
+    def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes:
         """
         Return the proved answer to a question of *name* for a parcel of *peer*.
 
-        None where the question before is still being read: ask again.
+        Raises:
+            PeerBusy: the question before is still being read, or no further one is held there.
+            Unreachable: there was no signed answer.
+
         """
         asked = SignedRequest(name, peer, "collect", wire.ANSWER_TYPE, question)
         reply = self.request(url, asked, limit=PARCEL_MAX)
-        if reply.status == HTTPStatus.TOO_MANY_REQUESTS:
-            return None
+        if reply.status in BUSY:
+            raise PeerBusy(MEANINGS[reply.status], self._ask_after(reply))
         self._prove(asked, reply)
         if reply.status != HTTPStatus.OK:
             msg = f"status {reply.status} to a question for parcels"
@@ -194,6 +200,13 @@ class HttpTransport:
 
     def _now(self) -> Millis:
         return self._context.clock.now()
+
+    def _ask_after(self, reply: Reply) -> float:
+        """Return the seconds before a question is asked again that the peer had no place for."""
+        if reply.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return AGAIN
+        wait = _retry_after(reply.headers, self._now()) or 1000
+        return min(wait, self._longest_pause()) / 1000
 
     def _longest_pause(self) -> Millis:
         """Return how long a busy peer can keep us away; nothing proves that the peer said so."""

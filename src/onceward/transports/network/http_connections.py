@@ -8,14 +8,17 @@ be ends the one that has rested longest, else the stranger that has proved nothi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from onceward.file.file_limit import files_limit
 
 CONNECTIONS_MAX: Final = 4096
 """Most connections by default, however many files the process may open."""
 LEAST: Final = 16
+HELD_AT_LEAST: Final = 3.0
+"""Seconds for which a question is held before it makes room for another peer's."""
 REFUSALS: Final = 64
 """Most connections that are being told to come again; beyond them one is closed without a word."""
 
@@ -51,12 +54,20 @@ class ConnectionStats:
     refused: int
     """Connections and questions that were told to come again, since the start."""
     displaced: int
-    """Connections that were closed for a newer one, since the start."""
+    """Connections that were closed, and questions that were let go, for a newer one."""
 
     @property
     def full(self) -> bool:
         """Return whether no further connection or question is taken without closing another."""
         return self.strangers + self.peers >= self.most or self.held >= self.most_held
+
+
+class _Question(NamedTuple):
+    """A question that is held."""
+
+    since: float
+    release: Callable[[], object]
+    """Answers it that no parcel waits."""
 
 
 class Connections:
@@ -72,7 +83,7 @@ class Connections:
         self._strangers: dict[CountedConnection, None] = {}
         self._resting: dict[CountedConnection, None] = {}
         self._working = set[CountedConnection]()
-        self._held = set[CountedConnection]()
+        self._held: dict[CountedConnection, _Question] = {}
         self._refusing = set[CountedConnection]()
         self._places: dict[str, dict[CountedConnection, None]] = {}
         """The strangers of each address, the one of longest standing first."""
@@ -116,13 +127,27 @@ class Connections:
             self._forget(found)
             self._resting[found] = None
 
-    def hold(self, found: CountedConnection) -> bool:
-        """Count a connection as one that holds a question; return whether there is room."""
-        if len(self._held) >= self.most_held:
+    def hold(self, found: CountedConnection, release: Callable[[], object], now: float) -> bool:
+        """
+        Count a connection as one that holds a question since *now*; return whether there is room.
+
+        Where there is none, the question that was held longest is let go, if that was long enough:
+        each peer has its turn, however many there are.
+        """
+        if len(self._held) >= self.most_held and not self._let_go(now):
             self._refused += 1
             return False
         self._forget(found)
-        self._held.add(found)
+        self._held[found] = _Question(now, release)
+        return True
+
+    def _let_go(self, now: float) -> bool:
+        longest, question = next(iter(self._held.items()))
+        if now - question.since < HELD_AT_LEAST:
+            return False
+        self._displaced += 1
+        self.works(longest)
+        question.release()
         return True
 
     def discard(self, found: CountedConnection) -> None:
@@ -158,4 +183,4 @@ class Connections:
                 del self._places[found.place]
         self._resting.pop(found, None)
         self._working.discard(found)
-        self._held.discard(found)
+        self._held.pop(found, None)

@@ -240,7 +240,6 @@ class HttpEndpoint:
             work = loop.run_in_executor(self._pool, _asked, served, signed, bytes(body.text))
             work.add_done_callback(lambda _: body.release())
             place, seconds = await asyncio.shield(work)
-            _hold(request)
             parcel = await _held(request, place, seconds)
             answer = loop.run_in_executor(self._pool, _handed, served, signed, parcel)
             told, headers = await answer
@@ -404,7 +403,7 @@ class _Counted(Protocol):
     """A connection that a server of ours counts."""
 
     def proved(self) -> None: ...
-    def hold(self) -> bool: ...
+    def hold(self, release: Callable[[], object]) -> bool: ...
 
 
 def _connection(request: Request) -> _Counted | None:
@@ -413,22 +412,23 @@ def _connection(request: Request) -> _Counted | None:
     return found
 
 
-def _hold(request: Request) -> None:
-    """Count a question as held; raises _Denied where too many are."""
-    if (connection := _connection(request)) is not None and not connection.hold():
+async def _held(request: Request, place: Place, seconds: float) -> Parcel | None:
+    """Return the parcel that waits, or comes to wait within *seconds*; raises _Denied."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    connection = _connection(request)
+    if connection is not None and not connection.hold(woken.set):
         raise _Denied(HTTPStatus.SERVICE_UNAVAILABLE, headers=AGAIN)
 
+    def wake() -> None:
+        loop.call_soon_threadsafe(woken.set)
 
-async def _held(request: Request, place: Place, seconds: float) -> Parcel | None:
-    """Return the parcel that waits, or comes to wait within *seconds*."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    parcel = place.hold(lambda: loop.call_soon_threadsafe(woken.set))
+    parcel = place.hold(wake)
     if parcel is None:
         ends = {asyncio.ensure_future(each) for each in (woken.wait(), request.receive())}
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for each in ends:
             each.cancel()
-        parcel = place.hold(None)
+        parcel = place.let_go(wake)
     return parcel
 
 

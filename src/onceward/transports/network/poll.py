@@ -30,6 +30,7 @@ from onceward.message.clock import Millis, iso
 from onceward.message.log import Level, log
 from onceward.message.notices import Notice, NoticeKind, decode_notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
+from onceward.transports.network.peer_busy import PeerBusy
 from onceward.transports.network.poll_marks import read_mark
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ LATELY: Final = 2 * HOLD
 """Seconds after its last question after which a ping calls a peer away."""
 GONE: Final = 5.0
 """Seconds after its last question after which a peer counts as gone."""
-AGAIN: Final = 0.05
-"""Seconds before a question is asked again that came while the one before was being read."""
 PAUSES: Final = (1.0, 30.0)
 """Shortest and longest pause in seconds after a question that failed; it doubles."""
 
@@ -88,11 +87,20 @@ class Place:
         self.asked_at, self.asked = time.monotonic(), True
         self.changed.notify_all()
 
-    def hold(self, wake: Callable[[], object] | None) -> Parcel | None:
-        """Return the parcel that waits; where none does, hold the question, or let it go."""
+    def hold(self, wake: Callable[[], object]) -> Parcel | None:
+        """Return the parcel that waits; where none does, hold the question."""
         with self.changed:
             self._note()
             self.wake = None if self.parcel is not None else wake
+            return self.parcel
+
+    def let_go(self, wake: Callable[[], object]) -> Parcel | None:
+        """Hold that question no longer and return the parcel that waits; keep a newer question."""
+        with self.changed:
+            if self.wake is not wake:
+                return None
+            self._note()
+            self.wake = None
             return self.parcel
 
     def push(self, parcel: Parcel, seconds: float) -> Answer:
@@ -280,12 +288,19 @@ class Asking:
             try:
                 answer = self._ask(name, accept, answer)
                 pause, level = PAUSES[0], "warning"
+            except PeerBusy as error:
+                self._note(level if error.after >= PAUSES[0] else "debug", error, name)
+                level = "debug"
+                self._stopping.wait(error.after)
             except OncewardError as error:
-                if not self._stopping.is_set():
-                    log.failure(level, "no parcel asked for", error, agent=name, peer=self._peer)
+                self._note(level, error, name)
                 answer, level = b"", "debug"
                 self._stopping.wait(pause)
                 pause = min(2 * pause, PAUSES[1])
+
+    def _note(self, level: Level, error: OncewardError, name: str) -> None:
+        if not self._stopping.is_set():
+            log.failure(level, "no parcel asked for", error, agent=name, peer=self._peer)
 
     def _ask(self, name: str, accept: Accept, answer: bytes) -> bytes:
         """Ask once, with the last answer; return the answer to the parcel that comes."""
@@ -299,9 +314,6 @@ class Asking:
         )
         body = encode_notice(question) + b"\n" + answer
         found = self._http.collect(self._url, name, self._peer, body)
-        if found is None:
-            self._stopping.wait(AGAIN)
-            return answer
         if not found.startswith(b"["):
             return b""
         parcel = wire.decode_parcel(found)
