@@ -33,7 +33,7 @@ ASYNC_MODULES = (
     "onceward.api.aio",
     "onceward.features.runs.run",
     "onceward.core.handle.message",
-    "onceward.core.handle.batch_context",
+    "onceward.features.batches.context",
     "onceward.core.handle.context",
 )
 """Modules of async classes: their names for the sync ones are looked up in this order."""

@@ -10,19 +10,19 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from onceward import errors
+    from onceward.api.agent import Agent
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncPostbox, AsyncSession
     from onceward.api.postbox import Postbox
     from onceward.api.session import Session
-    from onceward.core.handle.agent import Agent
-    from onceward.core.handle.batch_context import AsyncBatchContext, BatchContext
     from onceward.core.handle.context import AsyncContext, AsyncTransaction, Context
-    from onceward.core.handle.depends import Depends
     from onceward.core.handle.message import AsyncMessage, Message
+    from onceward.core.handle.signatures import Depends
     from onceward.core.send.block import Transaction
     from onceward.core.send.fanout import SendResult
     from onceward.core.upkeep.health import Health
     from onceward.core.views import DeadLetter, Page
     from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
+    from onceward.features.batches.context import AsyncBatchContext, BatchContext
     from onceward.features.channels.api import Channel
     from onceward.features.channels.directory import ChannelConfig
     from onceward.features.checks.repairs import Repair
@@ -84,8 +84,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Agent": "core.handle.agent",
-    "AsyncBatchContext": "core.handle.batch_context",
+    "Agent": "api.agent",
+    "AsyncBatchContext": "features.batches.context",
     "AsyncChannel": "api.aio",
     "AsyncContext": "core.handle.context",
     "AsyncMailbox": "api.aio",
@@ -94,12 +94,12 @@ _MODULES = {
     "AsyncRun": "features.runs.run",
     "AsyncSession": "api.aio",
     "AsyncTransaction": "core.handle.context",
-    "BatchContext": "core.handle.batch_context",
+    "BatchContext": "features.batches.context",
     "Channel": "features.channels.api",
     "ChannelConfig": "features.channels.directory",
     "Context": "core.handle.context",
     "DeadLetter": "core.views",
-    "Depends": "core.handle.depends",
+    "Depends": "core.handle.signatures",
     "Drop": "errors",
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "core.upkeep.health",

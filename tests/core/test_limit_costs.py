@@ -48,7 +48,7 @@ def test_a_batch_costs_statements_by_the_call(opened: Open) -> None:
     agent.on("job", batch=100)(lambda _: None)
     box = opened(agent, share_commit_for=60)
     costs: list[int] = []
-    worker: Any = box._workers[1]
+    worker: Any = box._runners[0]
     for count in (10, 100):
         for n in range(count):
             box.send("bob", n, type="job")

@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.core.engine import transitions
+from onceward.features.history import transitions
 
 Open = Callable[..., Postbox]
 NAMES = (

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.core.engine.transitions import switch
+from onceward.features.history.transitions import switch
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"a.db": "README.md", "directory.db": "DIRECTORY.md"}

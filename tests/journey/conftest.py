@@ -19,6 +19,7 @@ import pytest
 
 from onceward import Agent, Postbox
 from onceward.core.deliver.transport import Features
+from onceward.core.handle.worker import Worker
 from onceward.errors import PushFailed, Refused, Unreachable
 from onceward.message.names import DIRECTORY
 from onceward.message.parcel import Answer, Parcel
@@ -179,7 +180,7 @@ class World:
     @staticmethod
     def claim_many(box: Postbox, messages: int) -> None:
         """Make a box's worker claim many messages at once, as it does after quick ones."""
-        for worker in box._workers:
+        for worker in (each for each in box._engines if isinstance(each, Worker)):
             worker._size = messages
 
     @staticmethod

@@ -62,7 +62,7 @@ def test_events_say_how_long_a_run_took(
 ) -> None:
     """Each of its messages was handled by one call, however that ended."""
     agent = Agent("b")
-    monkeypatch.setattr("onceward.features.runs.execution.time", _Ticking())
+    monkeypatch.setattr("onceward.features.runs.worker.time", _Ticking())
 
     @agent.session(mode="collect", debounce=0)
     def serve(_: Run) -> None:

@@ -12,10 +12,9 @@ import pytest
 from tests.waiting import until
 
 from onceward import Agent, Msg, Postbox, Retry
-from onceward.core.handle.handler_limits import WorkerGate
 from onceward.core.handle.worker import Worker
-from onceward.core.handle.worker_pool import handler_limits
 from onceward.errors import InvalidArgument
+from onceward.features.handler_limits.limits import HandlerLimits, WorkerGate
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -260,8 +259,7 @@ def test_a_message_without_place_stays_where_it_is(world: World) -> None:
     box.session("second").send("bob", Job(n=2))
     box.session("third").send("bob", Other(n=3))
     box._dispatcher.run_due()
-    limits = handler_limits(agent, None, lambda: None)
-    assert limits is not None
+    limits = HandlerLimits(agent, alone=frozenset(), free=lambda: None)
     one, two = (
         Worker(box._deps, agent, asyncio.new_event_loop, gate=WorkerGate(limits)) for _ in range(2)
     )

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
-from onceward.core.engine.counters import bump
 from onceward.core.views import HistoryEntry
 from onceward.errors import InvalidArgument
 from onceward.features.history.history import NEVER
 from onceward.features.history.time_index import LENGTH
+from onceward.file.transaction import bump
 from onceward.message.topics import matches
 
 if TYPE_CHECKING:

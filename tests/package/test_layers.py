@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,8 @@ LIBRARIES = {
 }
 """Modules that may import a library: by name, or a folder with its dot."""
 
+OPEN = frozenset({"ops.cli.following", "ops.cli.poll"})
+"""Modules whose circle is still to be broken."""
 SQL_MODULES = (
     "core. features. file. fleet. integrations.sqlalchemy. ops.cli.examples ops.cli.queries"
     " ops.cli.readonly ops.inspector.queries. ops.inspector.reading ops.mcp.queries"
@@ -55,6 +57,26 @@ def test_each_layer_imports_only_those_below_it(root: Path) -> None:
     )
 
     assert 0 == ran.returncode, ran.stdout
+
+
+def test_no_modules_import_each_other(trees: dict[str, ast.Module]) -> None:
+    """No module is imported, by way of others, by one that it imports; types count as well."""
+    edges = {module: _ours(tree, trees.keys()) - {module} for module, tree in trees.items()}
+    reached = {module: _reached(module, edges) for module in edges}
+    circles = {
+        tuple(sorted(each for each in found if module in reached[each]))
+        for module, found in reached.items()
+        if module in found and module not in OPEN
+    }
+
+    assert set() == circles
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    """A module that is reached from itself is one of a circle; one that is only imported is not."""
+    edges = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set[str]()}
+
+    assert [{"a", "b", "c", "d"}, set()] == [_reached(each, edges) for each in ("a", "d")]
 
 
 def test_the_package_imports_no_tests(trees: dict[str, ast.Module]) -> None:
@@ -136,6 +158,36 @@ def _imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: a relative import hides its layer"
             yield f"{node.module}"
+
+
+def _ours(tree: ast.Module, modules: Collection[str]) -> set[str]:
+    """Return the modules of the package that one imports, as they are called here."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {_short(alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            full = {_short(f"{node.module}.{alias.name}") for alias in node.names}
+            found |= full & set(modules) or {_short(f"{node.module}")}
+    return found & set(modules)
+
+
+def _short(name: str) -> str:
+    """Return a module of the package as it is called here, empty for all others."""
+    top, _, rest = name.partition(".")
+    return (rest or "__init__") if top == "onceward" else ""
+
+
+def _reached(module: str, edges: Mapping[str, set[str]]) -> set[str]:
+    """Return the modules that one imports, by way of others too."""
+    found: set[str] = set()
+    ahead = [*edges[module]]
+    while ahead:
+        each = ahead.pop()
+        if each not in found:
+            found.add(each)
+            ahead += edges[each]
+    return found
 
 
 def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -27,7 +27,7 @@ MODULES = (
     "onceward.transports",
 )
 FACES = {
-    "onceward.core.handle.agent",
+    "onceward.api.agent",
     "onceward.core.engine.async_face",
     "onceward.core.handle.context",
     "onceward.core.send.fanout",  # SendResult

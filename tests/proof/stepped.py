@@ -14,15 +14,15 @@ from onceward.core.deliver import peers
 from onceward.core.deliver.carriers import Delivery
 from onceward.core.handle import lanes
 from onceward.core.handle import worker as worker_module
-from onceward.core.handle.batch_worker import BatchWorker
 from onceward.core.handle.worker import Worker
 from onceward.errors import OncewardError
+from onceward.features.batches.worker import BatchWorker
 from onceward.file.group_commit import WriteRequest
 from onceward.file.transaction import StoreTransaction
 from onceward.message.states import Settlement
 
 MAX_ROUNDS: Final = 10_000
-OWNERS: Final = ((peers.OWNERS, peers.end_dead_owner), (lanes.OWNERS, lanes.end_dead_worker))
+OWNERS: Final = ((peers.owners, peers.end_dead_owner), (lanes.owners, lanes.end_dead_worker))
 """Owners of leases, and what ends those of one that has died."""
 
 
@@ -117,7 +117,7 @@ class SteppedEngines:
 
     def begin_alone(self) -> None:
         """Suspect what workers of earlier processes handled: no other process has the file open."""
-        if self._db.read(lanes.WORKERS):
+        if lanes.has_workers(self._db.read):
             self._db.write(lanes.end_workers)
 
     # -- what deliveries call of their carriers ------------------------------------------------
@@ -223,12 +223,12 @@ class SteppedEngines:
 
         def end(tx: StoreTransaction) -> None:
             for owners, free in OWNERS:
-                for (owner,) in tx.rows(owners):
+                for owner in owners(tx.rows):
                     if self._is_dead(owner):
                         free(tx, owner)
 
         with suppress(OncewardError):
-            found = [owner for owners, _ in OWNERS for (owner,) in self._db.read(owners)]
+            found = [owner for owners, _ in OWNERS for owner in owners(self._db.read)]
             if any(map(self._is_dead, found)):
                 self._db.write(end)
 

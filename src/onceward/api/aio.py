@@ -18,14 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
+from onceward.api.agent import Agent
 from onceward.api.agents import Agents
+from onceward.api.async_bridge import AsyncBridge, AsyncWaiter
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
 from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions
 from onceward.api.session import Session
 from onceward.core import views as queries
-from onceward.core.engine.async_bridge import AsyncBridge
 from onceward.core.engine.async_face import (
     AsyncFace,
     OffLoop,
@@ -36,9 +37,7 @@ from onceward.core.engine.async_face import (
     awaitable_on_thread,
     awaitable_write,
 )
-from onceward.core.engine.async_waiter import AsyncWaiter
 from onceward.core.engine.engine_loop import Due
-from onceward.core.handle.agent import Agent
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message

@@ -1,23 +1,199 @@
-"""List what features do with what is accepted and in maintenance, in its order."""
+"""List the features of a postbox: what each adds to the way of a message, in a fixed order."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from onceward.core.accept.accept import Storing
 from onceward.core.upkeep.maintenance import Upkeep
 from onceward.features.channels import acknowledgments
+from onceward.features.history import full_text, transitions
 from onceward.features.history import upkeep as history
 from onceward.features.mailboxes import keys, mailboxes
+from onceward.features.mailboxes.directory import Arrivals
 from onceward.features.runs import runs
 
-STORING: Final = (
-    Storing(takes={acknowledgments.KIND: acknowledgments.note}),
-    Storing(keyed=keys.supersede, returned=keys.readmit),
+if TYPE_CHECKING:
+    from onceward.api.agent import Agent
+    from onceward.core.accept.accept import Inspect, ParsedFrame
+    from onceward.core.engine.engine_loop import RuntimeDeps
+    from onceward.core.handle.inbox import ClaimGate
+    from onceward.core.handle.invoke import Loop
+    from onceward.core.handle.worker import CallGuard, WorkerPool
+    from onceward.core.home.database import DirectoryHandle
+    from onceward.file.database import Database
+    from onceward.file.transaction import StoreTransaction
+    from onceward.message.clock import Millis
+
+
+class MakeGates(Protocol):
+    """Makes, for an agent with so many workers, the maker of what one of them may claim."""
+
+    def __call__(
+        self, agent: Agent, workers: int | None, free: Callable[[], None]
+    ) -> Callable[[], ClaimGate] | None:
+        """Do so, None where it may claim all; *free* is called when more may be claimed."""
+
+
+class Engine(Protocol):
+    """Works through what is due, on threads of its own or on the caller's."""
+
+    def start(self) -> None:
+        """Start working in the background."""
+
+    def run_due(self) -> int:
+        """Do on this thread what is due; return how many messages moved."""
+
+    def stop(self, timeout: float) -> None:
+        """Begin nothing more; wait up to *timeout* seconds for what runs."""
+
+    def cancel(self) -> None:
+        """Cancel what still runs after ``stop``."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something still runs after ``stop``."""
+
+    def join(self, timeout: float) -> None:
+        """Wait after ``stop`` up to *timeout* seconds for what still runs."""
+
+
+class Switch(Protocol):
+    """Enables or disables a part of a file for all processes."""
+
+    def __call__(self, db: Database, *, on: bool) -> None:
+        """Do so, where that is a change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """The parts of one feature, which a postbox puts together; it has no others."""
+
+    name: str
+    """Its folder in ``onceward.features``, and its attribute of the postbox."""
+    accepting: Callable[[DirectoryHandle, str], Inspect] | None = None
+    """Makes, for an agent of a home, what judges the frames of a parcel before they are stored."""
+    storing: Storing | None = None
+    """Its work in the commit that stores the frames."""
+    upkeep: Upkeep | None = None
+    """Its work in each round of maintenance."""
+    switches: Mapping[str, Switch] = field(default_factory=dict)
+    """By setting: what applies it to the file, where the caller gave that setting."""
+    gates: (
+        Callable[[Agent, int | None, Callable[[], None]], Callable[[], ClaimGate] | None] | None
+    ) = None
+    """Makes what admits messages to the workers of an agent."""
+    guard: Callable[[Agent], CallGuard | None] | None = None
+    """Makes what decides in the file whether a handler of an agent is called."""
+    engines: Callable[[RuntimeDeps, Agent, Loop], Sequence[Engine]] | None = None
+    """Makes what handles messages of an agent besides its workers."""
+
+
+def _run_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
+    if not agent.sessions:
+        return ()
+    from onceward.features.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
+
+    return [RunWorker(deps, agent.sessions, loop)]
+
+
+def _batch_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
+    if all(each.rules.batch is None for each in agent.handlers):
+        return ()
+    from onceward.features.batches.worker import batch_workers  # noqa: PLC0415 - rarely needed
+
+    return batch_workers(deps, agent, loop)
+
+
+def _gates(
+    agent: Agent, workers: int | None, free: Callable[[], None]
+) -> Callable[[], ClaimGate] | None:
+    from onceward.features.handler_limits.limits import gates  # noqa: PLC0415 - with handlers only
+
+    return gates(agent, workers, free)
+
+
+def call_guard(agent: Agent) -> CallGuard | None:
+    """Return what drops like bodies of an agent's handlers, None where all are called."""
+    if all(each.rules.unique_for is None for each in agent.handlers):
+        return None
+    from onceward.features.handler_limits.unique_bodies import UniqueBodies  # noqa: PLC0415 - as above
+
+    return UniqueBodies()
+
+
+def _prune_unique_bodies(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    from onceward.features.handler_limits import unique_bodies  # noqa: PLC0415 - in maintenance only
+
+    return unique_bodies.prune(tx, before=before, limit=limit)
+
+
+FEATURES: Final = (
+    Feature(
+        name="channels",
+        storing=Storing(takes={acknowledgments.KIND: acknowledgments.note}),
+        upkeep=Upkeep(prune=acknowledgments.prune),
+    ),
+    Feature(
+        name="mailboxes",
+        accepting=lambda home, agent: Arrivals(home, agent).inspect,
+        storing=Storing(keyed=keys.supersede, returned=keys.readmit),
+        upkeep=Upkeep(expire=mailboxes.expire),
+    ),
+    Feature(name="batches", engines=_batch_workers),
+    Feature(name="runs", upkeep=Upkeep(prune=runs.prune), engines=_run_workers),
+    Feature(
+        name="handler_limits",
+        upkeep=Upkeep(prune=_prune_unique_bodies),
+        gates=_gates,
+        guard=call_guard,
+    ),
+    Feature(
+        name="history",
+        upkeep=Upkeep(keep=history.index),
+        switches={"transitions": transitions.switch, "search": full_text.switch},
+    ),
 )
-UPKEEP: Final = (
-    Upkeep(expire=mailboxes.expire),
-    Upkeep(prune=acknowledgments.prune),
-    Upkeep(prune=runs.prune),
-    Upkeep(keep=history.index),
-)
+
+STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
+
+
+def judging(home: DirectoryHandle, agent: str) -> Inspect:
+    """Return what judges the frames of a parcel, for each feature in turn."""
+    judges = [each.accepting(home, agent) for each in FEATURES if each.accepting is not None]
+
+    def judge(frames: list[ParsedFrame]) -> list[ParsedFrame]:
+        for each in judges:
+            frames = each(frames)
+        return frames
+
+    return judge
+
+
+def worker_pool(deps: RuntimeDeps, agent: Agent, loop: Loop) -> WorkerPool | None:
+    """Return the workers of an agent, with what features have to say of claims and calls."""
+    if not agent.handlers:
+        return None
+    from onceward.core.handle.worker import WorkerPool  # noqa: PLC0415 - with handlers only
+
+    workers = deps.settings.workers
+    free = partial(deps.db.notifier.notify_local, ("in",))
+    gates = [each.gates(agent, workers, free) for each in FEATURES if each.gates is not None]
+    guards = [each.guard(agent) for each in FEATURES if each.guard is not None]
+    gate, guard = next(filter(None, gates), None), next(filter(None, guards), None)
+    return WorkerPool(deps, agent, loop, gate=gate, guard=guard)
+
+
+def engines(deps: RuntimeDeps, agent: Agent, loop: Loop) -> list[Engine]:
+    """Return what handles messages of an agent besides its workers."""
+    made = [each.engines(deps, agent, loop) for each in FEATURES if each.engines is not None]
+    return [engine for listed in made for engine in listed]
+
+
+def switches() -> Iterator[tuple[str, Switch]]:
+    """Yield the settings that change a file, and what applies them."""
+    for each in FEATURES:
+        yield from each.switches.items()

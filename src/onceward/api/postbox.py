@@ -13,10 +13,11 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
+from onceward.api.agent import Agent
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
-from onceward.api.features import STORING, UPKEEP
+from onceward.api.features import FEATURES, STORING, Engine, engines, judging, switches, worker_pool
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
@@ -24,14 +25,9 @@ from onceward.core import views as queries
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
-from onceward.core.engine import transitions
-from onceward.core.engine.deps import RuntimeDeps
-from onceward.core.engine.engine_loop import until_found
+from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle import inbox
-from onceward.core.handle.agent import Agent
-from onceward.core.handle.consumer import Consumer
-from onceward.core.handle.lane_leases import InboxLeases
-from onceward.core.handle.worker import Worker
+from onceward.core.handle.consumer import Consumer, InboxLeases
 from onceward.core.home import agents
 from onceward.core.home.cache import DirectoryCache
 from onceward.core.home.database import DirectoryHandle
@@ -53,7 +49,6 @@ from onceward.features.history import full_text, history
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes import mailboxes
 from onceward.features.mailboxes.api import Mailboxes
-from onceward.features.mailboxes.arrivals import Arrivals
 from onceward.features.polling import polling
 from onceward.features.polling.polling import Poll, ScanPosition
 from onceward.features.runs import runs
@@ -84,8 +79,7 @@ from onceward.transports.network.event_loop import start_loop
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from onceward.core.handle.worker_pool import WorkerPool
-    from onceward.features.runs.worker import RunWorker
+    from onceward.core.handle.worker import Worker
     from onceward.features.schedules.api import Schedules
 
 MAX_ROUNDS: Final = 10_000
@@ -175,7 +169,7 @@ class Postbox(Session, EventSource):
         )
         self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
         self._home = DirectoryHandle(self._db, self._settings)
-        inspect = Arrivals(self._home, self._db.agent).inspect
+        inspect = judging(self._home, self._db.agent)
         receiver = partial(Receiver, self._db, settings=self._settings, hooks=self._hooks)
         receiver = partial(receiver, features=STORING, inspect=inspect)
         self._receiver = receiver()
@@ -290,9 +284,12 @@ class Postbox(Session, EventSource):
             self._heartbeat,
         )
         self._maintenance = Maintenance(
-            db, settings=settings, upkeep=UPKEEP, extra_tasks=extra_tasks
+            db,
+            settings=settings,
+            upkeep=[each.upkeep for each in FEATURES if each.upkeep],
+            extra_tasks=extra_tasks,
         )
-        for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
+        for name, switch in switches():
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
 
@@ -323,23 +320,18 @@ class Postbox(Session, EventSource):
         self._directory.heartbeat()
         return 0
 
-    def _build_workers(self) -> tuple[list[Worker], list[RunWorker]]:
-        """Return the workers for messages, and the one for sessions with runs."""
-        deps, agent, workers = self._deps, self._handlers, list[Worker]()
-        self._pool: WorkerPool | None = None
-        if agent and agent.handlers:
-            from onceward.core.handle.worker_pool import WorkerPool  # noqa: PLC0415 - handlers only
-
-            self._pool = WorkerPool(deps, agent, self._own_loop)
-            workers = self._pool.workers
-        if agent is None or not agent.sessions:
-            return workers, []
-        from onceward.features.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
-
-        return workers, [RunWorker(deps, agent, self._own_loop)]
+    def _build_workers(self) -> tuple[list[Worker], list[Engine]]:
+        """Return the workers for messages, and what handles messages for features."""
+        agent = self._handlers
+        if agent is None:
+            self._pool = None
+            return [], []
+        self._pool = worker_pool(self._deps, agent, self._own_loop)
+        workers = self._pool.workers if self._pool is not None else []
+        return workers, engines(self._deps, agent, self._own_loop)
 
     @property
-    def _engines(self) -> list[Worker | RunWorker]:
+    def _engines(self) -> list[Engine]:
         return [*self._workers, *self._runners]
 
     def _start(self) -> None:

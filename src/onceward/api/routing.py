@@ -26,7 +26,7 @@ from onceward.core.deliver.transport import (
 )
 from onceward.core.home.database import DirectoryHandle
 from onceward.errors import InvalidArgument, Unreachable
-from onceward.features.mailboxes.arrivals import Arrivals
+from onceward.features.mailboxes.directory import Arrivals
 from onceward.file import file_checks, open_files
 from onceward.file.database import Database
 from onceward.message.log import log

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from onceward.core import views as queries
 from onceward.core.engine.engine_loop import until_found
-from onceward.core.handle.lane_leases import InboxConsumer
+from onceward.core.handle.consumer import InboxConsumer
 from onceward.core.handle.message import Message
 from onceward.core.requests import stored as requests
 from onceward.core.requests.replies import read_reply

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from onceward.core.handle.lanes import NEXT_DUE
+from onceward.core.handle import lanes
 from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
@@ -228,7 +228,7 @@ def dead_letters(db: Database, which: DeadLetterSelection, *, limit: int = 100) 
 
 def next_wakeup(db: Database, left: float | None) -> float | None:
     """Return how long a reader may wait before some lane is due again, at most *left* seconds."""
-    [(due_at,)] = db.read(NEXT_DUE)
+    due_at = lanes.next_due(db.read)
     if due_at is None:
         return left
     wait = max(0.001, (int(due_at) - db.now()) / 1000)

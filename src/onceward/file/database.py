@@ -277,12 +277,12 @@ class Database:
             )
             self._timeout_was_given = True
         if given & {"max_pending", "max_inbox", "max_body"}:
-            [(self.max_inbox, self.max_body)] = self.write(
-                lambda tx: tx.rows(identity.LIMITS, identity.explicit_limits(settings))
+            self.max_inbox, self.max_body = self.write(
+                partial(identity.set_limits, settings=settings)
             )
         if "durability" in given and settings.durability != self.durability:
             self.durability = settings.durability
-            self.write(lambda tx: tx.run(identity.LEVEL, (settings.durability,)))
+            self.write(partial(identity.set_durability, durability=settings.durability))
             with self.writer.exclusive() as handle:
                 handle.execute(
                     f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}"

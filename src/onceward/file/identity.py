@@ -120,6 +120,17 @@ def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Id
     return Identity(agent, file_id, durability, clock_at, max_inbox, max_body)
 
 
+def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:
+    """Store the limits that were given; return the most messages of an inbox, and of bytes."""
+    [(max_inbox, max_body)] = tx.rows(LIMITS, explicit_limits(settings))
+    return int(max_inbox), int(max_body)
+
+
+def set_durability(tx: StoreTransaction, durability: Durability) -> None:
+    """Store how durable the file is from now on."""
+    tx.run(LEVEL, (durability,))
+
+
 def persist_clock(tx: StoreTransaction) -> None:
     """
     Store how far the clock has come.

@@ -290,3 +290,16 @@ class TransactionHost(Protocol):
     def step_aside(self) -> None:
         """Commit what earlier handlers left open; no-op where this handler has written already."""
         ...
+
+
+BUMP: Final = "UPDATE _onceward_counters SET value = value + ? WHERE name = ?"
+
+
+def bump(tx: StoreTransaction, **deltas: int) -> None:
+    """Add each delta to the counter of its name; zero costs nothing."""
+    changed: list[tuple[int, str]] = []
+    for name, delta in deltas.items():
+        if delta:
+            changed.append((delta, name))
+    if changed:
+        tx.many(BUMP, changed)

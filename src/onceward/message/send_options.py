@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypedDict, cast
 
+from onceward.message.frame import Frame
 from onceward.message.names import PriorityName, refuse_options
 from onceward.message.times import Point, Span
 
@@ -99,3 +100,17 @@ def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
         more = "; a session has a send of its own"
         refuse_options("a send", unknown, SendOptions.__annotations__, more)
     return cast("MessageOptions", given)
+
+
+def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptions]:
+    """Return the recipient of a reply and the options that tie it to its message."""
+    tied: SendOptions = {
+        "in_reply_to": frame.id,
+        "causation_id": frame.id,
+        "hops": frame.hops + 1,
+        "correlation_id": frame.correlationid or frame.id,
+    }
+    named: SendOptions = tied | options
+    if frame.priority_name != "normal":
+        named.setdefault("priority", frame.priority_name)
+    return frame.replyto or frame.sender, parse_options(named)

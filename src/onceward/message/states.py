@@ -8,7 +8,7 @@ the diagrams in the docs are drawn from here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import Outcome, Reason
@@ -98,3 +98,32 @@ ATTEMPT_NEVER_ENDED: Final = (
 """Details of a dead letter that is not claimed again; its handler's last error is appended."""
 Settlement = Done | RetryAt | Dead
 """How a lease ends."""
+
+
+class LeaseInfo(Protocol):
+    """The part of a lease that a message and its consumer read."""
+
+    @property
+    def id(self) -> str:
+        """Id of the message."""
+        ...
+
+    @property
+    def sender(self) -> str:
+        """Agent that sent it."""
+        ...
+
+    @property
+    def frame(self) -> str:
+        """The stored frame."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        ...
+
+    @property
+    def received_at(self) -> Millis:
+        """When the message was committed into the inbox."""
+        ...

@@ -16,8 +16,10 @@ from weakref import WeakSet
 
 import apsw
 
-from onceward.core.handle.agent import Agent, Handler, SessionHandler
+from onceward.api.agent import Agent
+from onceward.core.handle.handlers import Handler
 from onceward.features.runs.run import AsyncRun, Run
+from onceward.features.runs.scheduler import SessionHandler
 from onceward.file.file_checks import canonical
 from onceward.testing.during_run import MiddleOfRun
 

@@ -10,7 +10,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.core.handle.agent import Agent
+from onceward.api.agent import Agent
 from onceward.core.handle.context import Context
 from onceward.message.clock import Millis
 from onceward.testing.faults import Fault

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
-from onceward.core.handle.agent import Agent
 from onceward.errors import Drop, Reject
 from onceward.message.settings import DAY
 from onceward.testing.faults import Fault

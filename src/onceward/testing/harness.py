@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept
-from onceward.core.handle.agent import Agent
 from onceward.features.checks.invariants import Violation
 from onceward.file.environment import load_settings
 from onceward.message.body import Msg, decode

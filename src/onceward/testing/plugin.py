@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from onceward.api.agent import Agent
     from onceward.api.postbox import Postbox
-    from onceward.core.handle.agent import Agent
     from onceward.testing.clock import ManualClock
     from onceward.testing.harness import Harness
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept, Transport, TransportContext
-from onceward.core.handle.agent import Agent
 from onceward.errors import Unreachable
 from onceward.message.body import decode
 from onceward.message.clock import SystemClock

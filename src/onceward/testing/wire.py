@@ -9,7 +9,7 @@ from onceward.api.postbox import Postbox
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import Unreachable
-from onceward.features.mailboxes.arrivals import Arrivals
+from onceward.features.mailboxes.directory import Arrivals
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 from onceward.testing.crash import Life

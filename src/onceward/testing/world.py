@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept
-from onceward.core.handle.agent import Agent
 from onceward.file.environment import load_settings
 from onceward.message.ids import clock_ids
 from onceward.testing.clock import ManualClock

@@ -13,6 +13,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from onceward import Agent, Drop, Msg, Postbox, Reject, Retry, RetryPolicy, Run
 from onceward.errors import InvalidArgument, RunAborted
+from onceward.features.runs.scheduler import handler_of
 from onceward.testing import ManualClock
 
 
@@ -363,5 +364,5 @@ def test_two_handlers_of_one_pattern_are_refused() -> None:
 
     with pytest.raises(InvalidArgument):
         agent.session("chat-*")(print)
-    found = [agent._serves(name) for name in ("chat-1", "chat-2", "x", "chat[1]")]
+    found = [handler_of(name, agent.sessions) for name in ("chat-1", "chat-2", "x", "chat[1]")]
     assert ["chat-1", "chat-*", "*", "*"] == [handler and handler.pattern for handler in found]

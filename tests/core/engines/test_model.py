@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from onceward import Agent, Postbox, Run
-from onceward.features.runs.execution import RunExecution
 from onceward.features.runs.scheduler import StartedRun
+from onceward.features.runs.worker import RunExecution
 from onceward.message.vocabulary import (
     ABORTED,
     QUEUE_MODES,
@@ -216,7 +216,7 @@ class Play(RuleBasedStateMachine):
 
     def look(self, _: Any = None) -> None:
         """Look once: what died is recovered, mail taken in, runs begun."""
-        runner = self.box._runners[0]
+        runner: Any = self.box._runners[0]
         looked = self.box._db.write(lambda tx: runner.scheduler.schedule(tx, 100))
         assert not looked.index_is_damaged
         for session in self.model.values():
@@ -234,7 +234,7 @@ class Play(RuleBasedStateMachine):
         self.seats = [stage for stage in self.seats if stage.row.id in still]
 
     def _stage(self, seat: StartedRun) -> RunExecution:
-        runner = self.box._runners[0]
+        runner: Any = self.box._runners[0]
         self.numbers[seat.run.id] = self.model[seat.run.session].began
         return RunExecution(
             seat, self.box._deps, scheduler=runner.scheduler, completion=runner.completion

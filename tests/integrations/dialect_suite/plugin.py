@@ -13,9 +13,8 @@ from sqlalchemy.util.concurrency import await_only
 
 from onceward import AsyncPostbox, Postbox
 from onceward.integrations.sqlalchemy.connections import Connection
-from onceward.integrations.sqlalchemy.dialect import OncewardDialect
+from onceward.integrations.sqlalchemy.dialect import LoopDialect, OncewardDialect
 from onceward.integrations.sqlalchemy.loop_connections import BlockConnection
-from onceward.integrations.sqlalchemy.loop_dialect import LoopDialect
 
 pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
 

@@ -31,8 +31,8 @@ from tests.proof.kills.nats_kill_test import (
 )
 from tests.proof.network.proxy import FAULTS, spoiling
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
-from onceward.core.handle.agent import Agent
 from onceward.errors import OncewardError
 from onceward.http import HttpListener
 from onceward.keys import Keys

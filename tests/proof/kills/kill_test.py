@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import apsw
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
-from onceward.core.handle.agent import Agent
 from onceward.core.handle.context import Context
 from onceward.errors import OncewardError
 from onceward.message.body import Msg

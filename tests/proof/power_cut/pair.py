@@ -13,11 +13,11 @@ from tests.proof.power_cut import planted
 from tests.proof.power_cut.scene import Scene
 from tests.proof.stepped import SteppedEngines
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
-from onceward.core.handle.agent import Agent
-from onceward.core.handle.batch_context import BatchContext
 from onceward.core.handle.context import Context
 from onceward.errors import Reject, Retry
+from onceward.features.batches.context import BatchContext
 from onceward.message.body import Msg
 from onceward.message.clock import Millis, SystemClock
 from onceward.message.events import Event, MessageEvent

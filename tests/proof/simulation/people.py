@@ -11,7 +11,7 @@ from tests.proof.simulation.history import Sent, Word
 from tests.proof.simulation.process import Died, Fatal, Process
 from tests.proof.simulation.world import Simulation
 
-from onceward.core.handle.agent import Agent
+from onceward.api.agent import Agent
 from onceward.core.handle.context import Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.message.handler_options import PLAIN_RULES, HandlerRules

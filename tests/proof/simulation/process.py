@@ -12,19 +12,21 @@ from typing import Any, Final
 import apsw
 from tests.proof.stepped import SteppedEngines
 
+from onceward.api.agent import Agent
+from onceward.api.features import call_guard
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
-from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import lanes
-from onceward.core.handle.agent import Agent
-from onceward.core.handle.batch_context import BatchContext
-from onceward.core.handle.worker import Worker
-from onceward.core.handle.worker_pool import batch_workers, gates, pool_size
+from onceward.core.handle.worker import Worker, pool_size
 from onceward.core.home.cache import DirectoryCache
 from onceward.core.home.database import DirectoryHandle
 from onceward.core.send.sender import Sender
 from onceward.errors import InvalidArgument
+from onceward.features.batches.context import BatchContext
+from onceward.features.batches.worker import batch_workers
+from onceward.features.handler_limits.limits import gates
 from onceward.file import open_files
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
@@ -150,8 +152,11 @@ class Process:
             policy=retry_policy(self._settings, retries=self._settings.handler_retries),
         )
         gate = gates(agent, self._settings.workers, lambda: None)
+        guard = call_guard(agent)
         count = range(pool_size(agent, self._settings.workers))
-        workers = [Worker(deps, agent, _no_loop, gate=gate()) for _ in count]
+        workers = [
+            Worker(deps, agent, _no_loop, gate=gate() if gate else None, guard=guard) for _ in count
+        ]
         return workers + batch_workers(deps, agent, _no_loop)
 
     def work_off(self) -> None:

@@ -19,7 +19,7 @@ from tests.proof.simulation.mint import Mint
 from tests.proof.simulation.network import Network
 from tests.proof.simulation.process import SCHEME, Died, Fatal, Killed, Process
 
-from onceward.core.handle.agent import Agent
+from onceward.api.agent import Agent
 from onceward.errors import OncewardError
 from onceward.file.environment import load_settings
 from onceward.message.times import Span

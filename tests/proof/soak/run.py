@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import apsw
 
+from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
-from onceward.core.handle.agent import Agent
 from onceward.message.names import DIRECTORY
 from onceward.testing.kills import end_with_parent
 

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from onceward.core.accept import dedup
 from onceward.core.deliver import peers
-from onceward.core.engine.counters import bump
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
 from onceward.core.requests import stored as requests
@@ -20,7 +19,7 @@ from onceward.core.send import outbox, rate_limits
 from onceward.core.upkeep import ephemeral
 from onceward.errors import InvalidMessage, Refused
 from onceward.file.database import Database
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
 from onceward.message import inbound_rule
 from onceward.message.clock import Millis

@@ -26,7 +26,7 @@ from onceward.core.deliver.parcels import (
 from onceward.core.deliver.peers import Fork, PeerLease
 from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transport
 from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.send import outbox
 from onceward.core.upkeep import dead_letters, health

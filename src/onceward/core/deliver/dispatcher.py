@@ -14,10 +14,8 @@ from onceward.core.deliver.carriers import Carriers, Share
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.deliver.transport import Routes
 from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.deps import RuntimeDeps
-from onceward.core.engine.engine_loop import EngineLoop
+from onceward.core.engine.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.handle.dead_owners import DeadOwnerReaper
 from onceward.core.send import outbox
 from onceward.core.upkeep import dead_letters
 from onceward.errors import OncewardError
@@ -112,7 +110,7 @@ class Dispatcher:
         self._routes, self._background_tasks = routes, background_tasks
         self._policy = policy or retry_policy(deps.settings)
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
-        reaper = DeadOwnerReaper(deps.db, owners=peers.OWNERS, free=peers.end_dead_owner)
+        reaper = DeadOwnerReaper(deps.db, owners=peers.owners, free=peers.end_dead_owner)
         self._loop = EngineLoop(
             deps.db, "dispatcher", self._dispatch_due, reaper=reaper, watch=self._watch
         )

@@ -14,13 +14,12 @@ from onceward.core.accept import receipts
 from onceward.core.accept.receipts import PendingReceipts
 from onceward.core.deliver import peers
 from onceward.core.deliver.peers import PeerLease
-from onceward.core.engine.counters import bump
 from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
 from onceward.core.upkeep import dead_letters
 from onceward.errors import StoreCorrupt
 from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
     STRENGTH,

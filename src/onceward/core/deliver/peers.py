@@ -344,6 +344,11 @@ def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_a
     tx.run(NOTE_ERROR, {"name": name, "error": error[:500], "owner": owner, "due_at": due_at})
 
 
+def owners(read: Rows) -> list[str]:
+    """Return the owners of leases."""
+    return [owner for (owner,) in read(OWNERS, ())]
+
+
 def end_dead_owner(tx: StoreTransaction, owner: str) -> None:
     """End the leases of a dispatcher whose process has died."""
     tx.run(FREE, (tx.now, owner))

@@ -1,1 +1,1 @@
-"""Threads, tasks, events and counters that every stage of a message needs."""
+"""Threads and events that every stage of a message needs."""

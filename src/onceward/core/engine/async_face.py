@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,8 +54,6 @@ class WorkerThread:
     async def in_block(self, work: Callable[[], T]) -> T:
         """Run *work* on the worker's thread, and await its end even when cancelled."""
         from asyncio import ensure_future  # noqa: PLC0415 - half of the time of importing the library
-
-        from onceward.core.engine.async_bridge import uncancelled  # noqa: PLC0415 - as above
 
         return await uncancelled(ensure_future(self.call(work)))
 
@@ -121,3 +122,23 @@ def awaitable_as(face: Callable[[R, Any], A], method: Method[S, P, R]) -> AsyncM
         return face(await off_loop.call(lambda: method(self._plain, *args, **kwargs)), off_loop)
 
     return call
+
+
+async def uncancelled(future: asyncio.Future[T]) -> T:
+    """Await *future* to its end; raise a cancellation that came meanwhile after that."""
+    import asyncio  # noqa: PLC0415 - half of the time of importing the library
+
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.cancelled():
+                raise
+            cancelled = True
+        except BaseException:  # noqa: BLE001 - alone, each will tell whose it was
+            break
+    if cancelled:
+        future.exception()
+        raise asyncio.CancelledError
+    return future.result()

@@ -1,19 +1,28 @@
-"""Run background work on a thread: look for it, wait for a notification, pause after errors."""
+"""Run background work on a thread, with what it shares: look, wait for a notification, pause."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Final, TypeVar
 
 from onceward.core.handle import lanes
-from onceward.core.handle.dead_owners import DeadOwnerReaper
-from onceward.errors import StoreClosed
+from onceward.core.send.sender import Sender
+from onceward.errors import OncewardError, StoreClosed
+from onceward.file import file_checks
 from onceward.file.database import Database
 from onceward.file.notify import Direction
+from onceward.file.rows import Rows
+from onceward.file.transaction import StoreTransaction
 from onceward.file.waiter import Waiter
+from onceward.hooks import Hooks
 from onceward.message.log import log
+from onceward.message.retry import RetryPolicy
+from onceward.message.settings import Settings
 from onceward.message.times import Span, seconds
 
 T = TypeVar("T")
@@ -22,6 +31,56 @@ Due = Callable[[float | None], float | None]
 
 MAX_IDLE_SECONDS: Final = 1.0
 """Longest wait of a loop that leases: the owner of a lease may die without a notification."""
+EVERY: Final = 0.5
+"""Seconds between two checks, each of which asks the system about every owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeDeps:
+    """The dependencies that consumers, workers and runs share."""
+
+    db: Database
+    """The file that is read and settled: the agent's own, or the one that keeps a mailbox."""
+    settings: Settings
+    hooks: Hooks
+    sender: Sender
+    """Writes into the agent's own outbox."""
+    rng: random.Random
+    """Source of the jitter of retries."""
+    policy: RetryPolicy
+    """Retries of messages that a handler or a reader failed."""
+
+
+class DeadOwnerReaper:
+    """
+    Releases the leases of processes that have surely died.
+
+    *owners* reads the owners of leases, *free* ends those of one owner.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        owners: Callable[[Rows], list[str]],
+        free: Callable[[StoreTransaction, str], object],
+    ) -> None:
+        self._db, self._owners, self._free = db, owners, free
+        self._looked = float("-inf")
+
+    def release_leases(self) -> None:
+        """Release leases of dead owners, once per interval; a busy file waits for the next."""
+        if time.monotonic() - self._looked < EVERY:
+            return
+        self._looked = time.monotonic()
+        with suppress(OncewardError):
+            if any(map(file_checks.is_dead, self._owners(self._db.read))):
+                self._db.write(self._release)
+
+    def _release(self, tx: StoreTransaction) -> None:
+        for owner in self._owners(tx.rows):
+            if file_checks.is_dead(owner):
+                self._free(tx, owner)
 
 
 class EngineLoop:
@@ -141,7 +200,7 @@ def named_thread(db: Database, name: str, target: Callable[[], None]) -> Thread:
 
 def lane_reaper(db: Database) -> DeadOwnerReaper:
     """Return what ends the lane leases of processes that have died."""
-    return DeadOwnerReaper(db, owners=lanes.OWNERS, free=lanes.end_dead_worker)
+    return DeadOwnerReaper(db, owners=lanes.owners, free=lanes.end_dead_worker)
 
 
 def until_found(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import to_json
 
 from onceward.core.deliver.parcels import CountedAttempt, Settled
-from onceward.core.engine.message_names import MessageNames, find_names
-from onceward.core.handle.message import LeaseInfo
 from onceward.core.send import outbox
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
@@ -28,8 +28,19 @@ from onceward.message.events import (
     WeakReceipt,
 )
 from onceward.message.frame import session_and_type
-from onceward.message.states import Dead, Done, RetryAt, Settlement
+from onceward.message.states import Dead, Done, LeaseInfo, RetryAt, Settlement
 from onceward.message.vocabulary import Reason
+
+NAMES: Final = """
+SELECT id, session, type, '', created_at FROM _onceward_outbox
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer
+ UNION ALL
+SELECT id, session, type, '', received_at FROM _onceward_inbox
+ WHERE sender = :peer AND id IN (SELECT value FROM json_each(:ids))
+ UNION ALL
+SELECT id, session, type, coalesce(last_error, ''), created_at FROM _onceward_dead_letters
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND peer = :peer
+"""
 
 
 class EventEmitter:
@@ -131,6 +142,25 @@ class EventEmitter:
         return Dropped(
             agent=self.agent, at=at, message_id=message_id, peer=peer, scope=scope, policy=policy
         )
+
+
+class MessageNames(NamedTuple):
+    """Session, type, last error and time of a message."""
+
+    session: str
+    type: str
+    error: str
+    """Last error of a dead letter, else empty."""
+    at: Millis
+    """When it was committed into the outbox or the inbox."""
+
+
+def find_names(
+    tx: StoreTransaction, peer: str, message_ids: Iterable[str]
+) -> dict[str, MessageNames]:
+    """Return names by id of messages to or from *peer*; pruned ones are left out."""
+    rows = tx.rows(NAMES, {"ids": to_json(list(message_ids)).decode(), "peer": peer})
+    return {message_id: MessageNames(*names) for message_id, *names in rows}
 
 
 def with_names(tx: StoreTransaction, events: Sequence[Event]) -> list[Event]:

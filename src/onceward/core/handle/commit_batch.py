@@ -1,10 +1,34 @@
 """
-The commit that quick handlers share.
+The commit that quick handlers share, and who holds its transaction when.
 
-The first handler that touches the database opens a transaction; those that
-follow within a few milliseconds join it by savepoint, and all of them commit
-together with their processed marks. Between handlers the open transaction has
-no owner thread; the heartbeat may commit it.
+A worker has at most one transaction open: its batch. Two threads reach it, the
+worker's own, which also makes the calls of a coroutine, and that of its heartbeat.
+Each does so under the lock of the batch; SQLite's write lock is held from the first
+line to the commit, whichever thread has the batch meanwhile.
+
+==============================  =======================  ==============================
+moment                          holder                   what the heartbeat may do
+==============================  =======================  ==============================
+``claim`` leases lanes          worker (``begin``)       wait: the lock is taken
+claimed, no call has written    no thread (``detach``)   commit the claim alone
+``note`` writes before a call   worker (``attach``)      wait: the lock is taken
+a call has written (``join``)   worker (``attach``), in  nothing; leases need no
+                                a savepoint of the call  prolonging: no other writer
+                                                         can take them
+``end`` or ``undo`` of a call   no thread (``detach``)   commit what ended
+``commit``                      worker or heartbeat      begin the commit itself
+==============================  =======================  ==============================
+
+The heartbeat commits what ``CLAIM_WAITS`` has passed for, or another writer of the
+process waits for, or a lease must be prolonged for. The worker commits when ``end``
+says so: enough has ended, ``share_for`` has passed, or the message was claimed in
+isolation; and at the end of its round. A worker that does not share its claims
+(a slow handler, an unclean end) commits each by a write of its own: then the batch
+is opened by the first call that writes.
+
+Where a commit fails, or a call has ended the transaction itself, everything since
+the last commit is undone: its lanes are released, each message is claimed alone
+next, and ``lost`` ends the round. An error of one call undoes its savepoint only.
 
 This is a batch of its own beside the write queue because handlers are the
 user's code: each runs once, reads what it wrote and is given the open

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from onceward.core.engine.deps import RuntimeDeps
+from pydantic import BaseModel
+
+from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.handle.context import reply_options
-from onceward.core.handle.message import LeaseInfo, Message
-from onceward.errors import InvalidMessage
+from onceward.core.handle import inbox, lanes
+from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessage
+from onceward.core.handle.message import Message
+from onceward.core.requests import results
+from onceward.errors import InvalidMessage, LeaseLost
+from onceward.file import file_checks
+from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
-from onceward.message.body import decode
+from onceward.message.body import decode, message_type
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
+from onceward.message.names import plain_text
 from onceward.message.retry import RetryPolicy
-from onceward.message.states import Dead, Done, RetryAt, Settlement
+from onceward.message.send_options import reply_options
+from onceward.message.states import Dead, Done, LeaseInfo, RetryAt, Settlement
 from onceward.message.times import Span, millis
 
 L = TypeVar("L", bound=LeaseInfo)
@@ -56,6 +64,7 @@ class Consumer(Generic[L, S]):
     """The readers' side of one source: an inbox, a channel or a mailbox."""
 
     def __init__(self, deps: RuntimeDeps, leases: Leases[L, S]) -> None:
+        self.agent, self.hooks = deps.sender.db.agent, deps.hooks
         self.deps = deps
         self._db, self._leases = deps.db, leases
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
@@ -159,3 +168,82 @@ def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
     if leased.attempt > 1 and policy.exhausted(leased.attempt - 1):
         return Dead("max_retries_exceeded", "readers never settled it", tried=False)
     return None
+
+
+class LaneLeases:
+    """Settle inbox messages by the leases of their lanes."""
+
+    at_most_once = False
+
+    def __init__(self, deps: RuntimeDeps, policy: RetryPolicy) -> None:
+        self._db, self._deps, self.policy = deps.db, deps, policy
+        self._owner = file_checks.owner_name()
+
+    def problem(self, leased: LeasedMessage) -> Settlement | None:
+        """Return how an expired, damaged or exhausted message ends, None for all others."""
+        return leased.undeliverable(self._db.now()) or never_settled(leased, self.policy)
+
+    def settle(self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement) -> None:
+        """End the lease, and tell the caller of a dispatched task; raises LeaseLost."""
+        inbox.settle(tx, [SettledMessage(leased, settlement)], {})
+        if not isinstance(settlement, RetryAt):
+            results.tell(tx, self._deps.sender, leased, results.outcome_of(settlement))
+
+    def mark(self, tx: StoreTransaction, leased: LeasedMessage) -> None:
+        """Do nothing: settling an inbox message has recorded it."""
+
+    def extend(self, tx: StoreTransaction, leased: LeasedMessage, until: Millis) -> None:
+        """Keep the lease of the message's lane; raises LeaseLost."""
+        if not lanes.extend(tx, leased.lane, until=until):
+            raise lease_lost(leased)
+
+
+class InboxLeases(LaneLeases):
+    """Lease the messages of an inbox; what is searched is a session, None for any."""
+
+    def __init__(self, deps: RuntimeDeps) -> None:
+        super().__init__(deps, deps.policy)
+
+    def claim(self, wanted: Any, search: str | None) -> Sequence[LeasedMessage]:
+        """Lease the next message of the types that *wanted* names."""
+        paused_at, ready, due_at = lanes.agenda(self._db.read)
+        due = ready or (due_at is not None and due_at <= self._db.now())
+        types = type_names(wanted)
+        if disabled_by_environment() or paused_at is not None or not due:
+            return ()
+        request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
+        lease_for = round(1000 * self._deps.settings.lease)
+        with self._db.outside_handler():
+            claimed = self._db.write(
+                lambda tx: inbox.claim(tx, request, owner=self._owner, until=tx.now + lease_for)
+            )
+        return claimed[0] if claimed else ()
+
+
+InboxConsumer = Consumer[LeasedMessage, str | None]
+
+
+def lease_lost(leased: LeasedMessage) -> LeaseLost:
+    """Return the error of a lease that ran out or was taken over."""
+    return LeaseLost(f"the lease on message {leased.id} ran out; another reader has it")
+
+
+def type_names(wanted: Any) -> tuple[str, ...] | None:
+    """Return the wire names that ``receive(wanted)`` looks for, None for any."""
+    if wanted is None:
+        return None
+    if isinstance(wanted, str):
+        return (plain_text("type", wanted),)
+    if isinstance(wanted, type) and (
+        issubclass(wanted, BaseModel) or hasattr(wanted, "__message_type__") or wanted not in PLAIN
+    ):
+        return (message_type(wanted),)
+    return PLAIN[wanted]
+
+
+PLAIN: dict[Any, tuple[str, ...]] = {
+    dict: ("json",),
+    list: ("json",),
+    str: ("text",),
+    bytes: ("bytes",),
+}

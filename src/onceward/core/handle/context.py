@@ -20,7 +20,13 @@ from onceward.core.send.sender import Sender
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
-from onceward.message.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.message.send_options import (
+    MessageOptions,
+    PublishOptions,
+    SendOptions,
+    parse_options,
+    reply_options,
+)
 from onceward.message.ticket import Ticket
 from onceward.message.times import Span
 
@@ -212,20 +218,6 @@ class Context:
         """Make the transaction object unusable from now on."""
         if self._transaction is not None:
             self._transaction._finish()
-
-
-def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptions]:
-    """Return the recipient of a reply and the options that tie it to its message."""
-    tied: SendOptions = {
-        "in_reply_to": frame.id,
-        "causation_id": frame.id,
-        "hops": frame.hops + 1,
-        "correlation_id": frame.correlationid or frame.id,
-    }
-    named: SendOptions = tied | options
-    if frame.priority_name != "normal":
-        named.setdefault("priority", frame.priority_name)
-    return frame.replyto or frame.sender, parse_options(named)
 
 
 class AsyncTransaction(AsyncFace[Transaction]):

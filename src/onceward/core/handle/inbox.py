@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from onceward.core.accept import receipts
-from onceward.core.engine.counters import bump
 from onceward.core.handle import lanes
-from onceward.core.handle.lanes import Lease, ReadyLane
+from onceward.core.handle.lanes import Lease
 from onceward.core.upkeep import dead_letters
-from onceward.file.transaction import StoreTransaction
+from onceward.file.rows import Rows
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.parcel import UNANSWERED, Receipt
@@ -55,12 +55,30 @@ NEXT_CAME: Final = (
     )
     + " ORDER BY 2 LIMIT :limit"
 )
+READY_KINDS: Final = f"""
+SELECT _onceward_lanes.lane_id, token, isolate_upto_seq, _onceward_lanes.session IS NULL,
+       _onceward_lanes.rank, head_seq, h.type, h.topic
+  FROM _onceward_lanes CROSS JOIN _onceward_inbox AS h ON h.seq = head_seq
+ WHERE head_seq IS NOT NULL AND due_at IS NULL AND {lanes.ORDINARY}
+   AND (_onceward_lanes.rank, head_seq) > (:rank, :seq)
+ ORDER BY _onceward_lanes.rank, head_seq
+ LIMIT :limit
+"""
+NEXT_KINDS: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at, type, topic
+  FROM _onceward_inbox
+ WHERE lane_id = :lane AND state = 'pending'
+   AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+ ORDER BY seq LIMIT :limit
+"""
 LANE_OF: Final = """
 SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
 """
 PAGE: Final = 500
+LANES_PAGE: Final = 10_000
+"""Most lanes that are read at once."""
 ONE: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
   FROM _onceward_inbox
@@ -134,7 +152,6 @@ SAME_ROW: Final = itemgetter(0, 2, 7)
 """Sequence, id and attempt of a row of ``NEXT``: while they are the same, so is the rest."""
 SAME: Final = attrgetter("seq", "id", "attempt")
 """The same of a leased message."""
-Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 RowKey = tuple[Any, ...]
 """Sequence, id and attempt of a message."""
 
@@ -167,6 +184,12 @@ class LeasedMessage(NamedTuple):
         return None
 
 
+MESSAGE: Final = len(LeasedMessage._fields) - 1
+"""Columns of a row that make a leased message; type and topic follow."""
+Kind = tuple[str, str | None]
+"""Type and topic of a message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
     """The request of a worker for messages of ready lanes."""
@@ -188,7 +211,7 @@ def read_ahead(read: Rows, wanted: ClaimRequest) -> list[tuple[Any, ...]]:
     They prove nothing: the claim asks for each whether it is still next. Messages
     that are to be claimed alone are left to it.
     """
-    found = cast("list[ReadyLane]", read(lanes.READY, (wanted.lanes,)))
+    found = lanes.ready(read, wanted.lanes)
     for lane_id, _, careful_to, _, _ in lanes.in_turn(found, wanted.served)[:1]:
         rows = read(NEXT, (lane_id, wanted.messages))
         return rows if rows and rows[0][0] > careful_to else []
@@ -207,7 +230,7 @@ def claim(
     lanes.wake_due(tx)
     claimed: list[list[LeasedMessage]] = []
     left, types = wanted.messages, None if wanted.types is None else json.dumps(wanted.types)
-    found = lanes.ready(tx, wanted.lanes, wanted.session)
+    found = lanes.ready(tx.rows, wanted.lanes, wanted.session)
     if wanted.served and len(found) > 1:
         found = lanes.in_turn(found, wanted.served)
     for lane_id, token, careful_to, shared, _ in found:
@@ -245,6 +268,105 @@ def _next(
     return tx.rows(NEXT, (lane_id, limit))
 
 
+class ClaimGate(Protocol):
+    """Decides which messages a worker may claim now."""
+
+    def begin(self, now: Millis) -> None:
+        """Forget what a claim before this one decided: it was rolled back, or its round ended."""
+
+    def fits(self, kind: Kind) -> bool:
+        """Return whether a message may be claimed now, as far as can be seen without the file."""
+
+    def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
+        """
+        Return how many of a lane's next rows (``NEXT_KINDS``) are claimed, from the first on.
+
+        *alone* says that the row is claimed in isolation, as one that may kill its process.
+        """
+
+    def end(self, tx: StoreTransaction) -> None:
+        """Write down, in the claim's transaction, what was admitted."""
+
+    def call(self, seq: int) -> None:
+        """Note that the handler of a message is called."""
+
+    def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
+        """Give back, in the commit that releases messages, what was admitted for them."""
+
+    def leave(self) -> None:
+        """Give everything back at the end of a round."""
+
+    def wait(self, now: Millis) -> float | None:
+        """Return the seconds until a claim that found nothing may find something."""
+
+
+def claim_admitted(
+    tx: StoreTransaction, wanted: ClaimRequest, gate: ClaimGate, *, owner: str, until: Millis
+) -> list[list[LeasedMessage]]:
+    """
+    Lease lanes as ``claim`` does, and of each only what *gate* admits.
+
+    A lane whose head has to wait stays where it is: it is neither leased nor written, so
+    that a message that waits costs no commit, and lanes behind it are found.
+    """
+    lanes.wake_due(tx)
+    gate.begin(tx.now)
+    claimed: list[list[LeasedMessage]] = []
+    left = wanted.messages
+    for lane_id, token, careful_to, shared in _ready(tx, wanted, gate):
+        if left <= 0:
+            break
+        rows = _next_kinds(tx, wanted, lane_id, left)
+        rows = lanes.before_runs(tx, rows) if shared and rows else rows
+        alone = bool(rows) and rows[0][0] <= careful_to
+        rows = rows[:1] if alone else rows
+        rows = rows[: gate.admit(tx, rows, alone=alone)] if rows else rows
+        if rows:
+            seqs = [row[0] for row in rows]
+            claimable = (lane_id, token, careful_to)
+            held = lanes.lease(tx, claimable, seqs, owner=owner, until=until)
+            claimed.append([LeasedMessage(held, *row[:MESSAGE]) for row in rows])
+            left -= len(rows)
+    gate.end(tx)
+    return claimed
+
+
+def _next_kinds(
+    tx: StoreTransaction, wanted: ClaimRequest, lane_id: int, limit: int
+) -> list[tuple[Any, ...]]:
+    types = None if wanted.types is None else json.dumps(wanted.types)
+    return tx.rows(NEXT_KINDS, {"lane": lane_id, "types": types, "limit": limit})
+
+
+def _ready(
+    tx: StoreTransaction, wanted: ClaimRequest, gate: ClaimGate
+) -> list[tuple[int, int, int, int]]:
+    """Return the lanes to look at; their heads fit, unless other types may be passed over."""
+    if wanted.types is not None:
+        found = lanes.ready(tx.rows, wanted.lanes)
+    else:
+        found = []
+        for lane in _fitting(tx, wanted.lanes, gate):
+            found.append(lane)
+            if len(found) >= wanted.lanes:
+                break
+    return [lane[:4] for lane in lanes.in_turn(found, wanted.served)]
+
+
+def _fitting(
+    tx: StoreTransaction, limit: int, gate: ClaimGate
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield the ready lanes whose heads fit, in pages that grow."""
+    rank, seq, more = -1, 0, True
+    while more:
+        rows = tx.rows(READY_KINDS, {"rank": rank, "seq": seq, "limit": limit})
+        for row in rows:
+            rank, seq = row[4:6]
+            if gate.fits(row[6:]):
+                yield row[:5]
+        more, limit = len(rows) == limit, min(10 * limit, LANES_PAGE)
+
+
 def find_in(
     read: Rows, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, now: Millis
 ) -> int | None:
@@ -255,6 +377,13 @@ def find_in(
             if fits(topic):
                 return int(seq)
         named |= {"rank": rows[-1][0], "seq": rows[-1][1]}
+    return None
+
+
+def find_held(read: Rows, seq: int, held: Lease, attempt: int) -> LeasedMessage | None:
+    """Return a message as its *attempt*-th lease holds it; None where that has ended."""
+    for *row, received_at in read(HANDED, (seq, held.lane_id, held.token, held.owner)):
+        return LeasedMessage._make((held, *row, attempt, received_at))
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
 from dataclasses import replace
@@ -12,10 +12,10 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from onceward.core.engine.async_face import OnWorker
-from onceward.core.handle.agent import Agent, Handler
 from onceward.core.handle.context import Context
-from onceward.core.handle.depends import await_with, call_with
+from onceward.core.handle.handlers import Handler, Handlers
 from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.signatures import Around, await_with, call_with
 from onceward.core.requests.handler_requests import Suspended, cause_of_group
 from onceward.errors import (
     Drop,
@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
 
 
 def resolve_handler(
-    agent: Agent, leased: LeasedMessage, now: Millis, policy: RetryPolicy
+    agent: Handlers, leased: LeasedMessage, now: Millis, policy: RetryPolicy
 ) -> Prepared | Settlement:
     """Return the handler and its argument, or how the message ends without one."""
     if (unfit := leased.undeliverable(now)) is not None:
@@ -188,8 +188,6 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
         raise prepared.error
     for group in handler.around:
         if group:
-            from onceward.core.handle.around import surround  # noqa: PLC0415 - rarely needed
-
             bare = prepared._replace(handler=replace(handler, around=()))
             return surround(handler.around, context, partial(call, bare, context, loop))
     if handler.is_async:
@@ -322,3 +320,42 @@ def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
         done.set_result(work())
     except BaseException as error:  # noqa: BLE001 - it is raised in the coroutine that awaits it
         done.set_exception(error)
+
+
+def surround(groups: Sequence[Sequence[Around]], context: Any, handle: Callable[[], Any]) -> Any:
+    """Call *handle* inside the generators of all groups, the first one outermost."""
+    return _within([each for group in groups for each in group], context, handle)
+
+
+def _within(makers: Sequence[Around], context: Any, handle: Callable[[], Any]) -> Any:
+    if not makers:
+        return handle()
+    steps = cast("Generator[None, Any, Any]", makers[0](context))
+    try:
+        next(steps)
+    except StopIteration as end:  # it did not yield: the handler is not called
+        return end.value
+    try:
+        value = _within(makers[1:], context, handle)
+    except BaseException as error:
+        changed = _raise_in(steps, error)
+        if isinstance(error, Exception):
+            return changed
+        raise  # a call that ends from outside, or waits for a reply, is not made another
+    changed = _end(steps, lambda: steps.send(value))
+    return value if changed is None else changed
+
+
+def _raise_in(steps: Generator[None, Any, Any], error: BaseException) -> Any:
+    """Raise *error* at the yield; return what the generator returns if it catches it."""
+    return _end(steps, lambda: steps.throw(error))
+
+
+def _end(steps: Generator[None, Any, Any], go_on: Callable[[], object]) -> Any:
+    try:
+        go_on()
+    except StopIteration as end:
+        return end.value
+    steps.close()
+    msg = "a generator of agent.around yields once"
+    raise RuntimeError(msg)

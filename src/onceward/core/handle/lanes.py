@@ -7,6 +7,7 @@ from collections.abc import Container
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.errors import LeaseLost
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 
@@ -147,6 +148,17 @@ ReadyLane = tuple[int, int, int, int, int]
 """Lane, token, isolated up to, whether sessions share it, rank."""
 
 
+class Agenda(NamedTuple):
+    """What the lanes of a file have for workers and readers."""
+
+    paused_at: Millis | None
+    """Since when the file is paused; None where it is not."""
+    ready: int
+    """Whether a lane may be claimed now."""
+    due_at: Millis | None
+    """When the first lane is due that rests or is leased."""
+
+
 class Lease(NamedTuple):
     """The right to work on one lane until its token changes."""
 
@@ -173,6 +185,17 @@ def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
     tx.run(HEADS, (json.dumps(lane_ids),))
 
 
+def agenda(read: Rows) -> Agenda:
+    """Return what the lanes of a file have for workers and readers."""
+    return Agenda._make(read(AGENDA, ())[0])
+
+
+def next_due(read: Rows) -> Millis | None:
+    """Return when the first lane is due that rests or is leased."""
+    due_at: Millis | None = read(NEXT_DUE, ())[0][0]
+    return due_at
+
+
 def wake_due(tx: StoreTransaction) -> None:
     """
     Free the lanes whose backoff or lease has run out: recovery is claiming.
@@ -189,14 +212,14 @@ def wake_due(tx: StoreTransaction) -> None:
     tx.run(WAKE, (tx.now,))
 
 
-def ready(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
+def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:
     """
     Return (lane, token, isolated up to, shared, rank) of claimable lanes, urgent, old ones first.
 
     Lanes whose heads are of sessions with runs are left out. *shared* says that
     several sessions share the lane: ``before_runs`` says how far it may be claimed.
     """
-    rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
+    rows = read(READY, (limit,)) if session is None else read(READY_FOR, (session, limit))
     return cast("list[ReadyLane]", rows)
 
 
@@ -233,6 +256,16 @@ def register(tx: StoreTransaction, owner: str) -> None:
 def unregister(tx: StoreTransaction, owner: str) -> None:
     """Forget a worker that has ended without a claim that waits for its commit."""
     tx.run(UNREGISTER, (owner,))
+
+
+def owners(read: Rows) -> list[str]:
+    """Return the owners of leases, and the registered workers."""
+    return [owner for (owner,) in read(OWNERS, ())]
+
+
+def has_workers(read: Rows) -> bool:
+    """Return whether a worker is registered."""
+    return bool(read(WORKERS, ()))
 
 
 def end_dead_worker(tx: StoreTransaction, owner: str) -> None:
@@ -292,6 +325,16 @@ def settle(tx: StoreTransaction, held: Lease, *, rest: list[int], due_at: Millis
         raise LeaseLost(msg)
     if due_at is not None and not rest:
         tx.run(CLEAR, (held.lane_id,))
+
+
+def release_own(tx: StoreTransaction, owner: str) -> None:
+    """Release what an error had left leased to *owner*; each message is claimed alone then."""
+    tx.run(RELEASE_OWN, (owner,))
+
+
+def forget_empty(tx: StoreTransaction, limit: int) -> int:
+    """Delete a slice of the lanes that nothing waits in; return how many."""
+    return tx.run(FORGET, (0, limit))
 
 
 def isolate(tx: StoreTransaction, held: Lease, seq: int) -> None:

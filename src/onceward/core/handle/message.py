@@ -10,46 +10,48 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from onceward.core.engine.async_face import AsyncFace, OffLoop, awaitable
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.file.transaction import StoreTransaction
-from onceward.hooks import Attempt
+from onceward.hooks import Attempt, Hooks
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.quoting import error_text
+from onceward.message.states import LeaseInfo
 from onceward.message.times import Span
 from onceward.message.vocabulary import Priority
 
 if TYPE_CHECKING:
-    from onceward.core.handle.consumer import Consumer
     from onceward.observed import ObservedAttempt
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class LeaseInfo(Protocol):
-    """The part of a lease that a message and its consumer read."""
+class Settler(Protocol):
+    """Ends the leases of messages as their readers say."""
 
-    @property
-    def id(self) -> str:
-        """Id of the message."""
+    agent: str
+    hooks: Hooks
+
+    def ack(self, leased: Any) -> StoreTransaction:
+        """End the lease of a message that its reader has handled."""
         ...
 
-    @property
-    def sender(self) -> str:
-        """Agent that sent it."""
+    def drop(self, leased: Any) -> StoreTransaction:
+        """End the message without effects."""
         ...
 
-    @property
-    def frame(self) -> str:
-        """The stored frame."""
+    def reject(self, leased: Any, reason: str) -> StoreTransaction:
+        """Make the message a dead letter."""
         ...
 
-    @property
-    def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+    def retry(self, leased: Any, reason: str, after: Span | None) -> StoreTransaction:
+        """Put the message back, or make it a dead letter where its budget is spent."""
         ...
 
-    @property
-    def received_at(self) -> Millis:
-        """When the message was committed into the inbox."""
+    def extend(self, leased: Any, seconds: Span) -> None:
+        """Keep the lease for *seconds* from now; raises LeaseLost."""
+        ...
+
+    def reply(self, message: Message[Any], body: object) -> str:
+        """Answer the message's sender; return the reply's id."""
         ...
 
 
@@ -149,7 +151,7 @@ class Message(ReceivedMessage[T_co]):
     """
 
     def __init__(
-        self, leased: LeaseInfo, frame: Frame, body: Any, consumer: Consumer[Any, Any] | None
+        self, leased: LeaseInfo, frame: Frame, body: Any, consumer: Settler | None
     ) -> None:
         super().__init__(leased, frame, body)
         self._consumer = consumer
@@ -169,7 +171,7 @@ class Message(ReceivedMessage[T_co]):
         """
         return self._end is not None and not self._end.rolled_back
 
-    def _settle(self, how: Callable[[Consumer[Any, Any]], StoreTransaction]) -> None:
+    def _settle(self, how: Callable[[Settler], StoreTransaction]) -> None:
         if self._consumer is None:
             msg = (
                 "in a handler, returning settles the message: "
@@ -309,14 +311,14 @@ class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
 def _observed(message: Message[Any]) -> ObservedAttempt | None:
     """Begin an attempt of a reader for its observers; None where there are none."""
     consumer = message._consumer
-    if consumer is None or not consumer.deps.hooks.observers:
+    if consumer is None or not consumer.hooks.observers:
         return None
     from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
 
     attempt = Attempt(
-        agent=consumer.deps.sender.db.agent,
+        agent=consumer.agent,
         session=message.session,
         frames=(message.frame,),
         number=message.attempt,
     )
-    return ObservedAttempt(consumer.deps.hooks.observers, attempt).__enter__()
+    return ObservedAttempt(consumer.hooks.observers, attempt).__enter__()

@@ -1,10 +1,12 @@
-"""Check the signature of a handler when it is registered, against what it will be given."""
+"""Check what a handler takes when it is registered, and give it what it depends on."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from inspect import Parameter
 from types import SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, NamedTuple, NoReturn, Union, get_args, get_origin
@@ -13,7 +15,6 @@ from typing import get_type_hints as type_hints
 from pydantic import PydanticSchemaGenerationError
 
 from onceward.core.handle.context import AsyncContext, AsyncTransaction, Context
-from onceward.core.handle.depends import Need, check, dependency_of
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
@@ -24,6 +25,8 @@ WITH_CONTEXT: Final = 2
 """Number of parameters of a handler that takes a context beside its message."""
 OURS: Final = (Context, AsyncContext, Message, AsyncMessage, Transaction, AsyncTransaction)
 """Classes that no body is read as."""
+Around = Callable[[Any], Iterator[None]]
+"""A generator function of the context; it yields once, where the handler is called."""
 CONTEXT_NAMES: Final = frozenset({"ctx", "context"})
 BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -47,42 +50,19 @@ def message_signature(call: Callable[..., Any], model: type | None) -> HandlerSi
         InvalidArgument: it cannot be called with body and context; the error shows what can.
 
     """
-    is_async, refuse = is_coroutine(call), partial(_refuse, call, _shown(call, model))
-    parameters, needs = _parameters(call, refuse)
-    if not 1 <= len(_required(parameters)) <= WITH_CONTEXT:
+    is_async, refuse = is_coroutine(call), partial(refuse_handler, call, _shown(call, model))
+    parameters, needs = parameters_of(call, refuse)
+    if not 1 <= len(required(parameters)) <= WITH_CONTEXT:
         refuse("it must take the message and, if it wants, a context")
     check(needs, is_async=is_async)
     first, *others = parameters
     body = _body(first, call, model, refuse)
-    takes_context = bool(others) and _is_context(others[0], call)
+    takes_context = bool(others) and is_context(others[0], call)
     if takes_context:
-        _check_given(others[0], call, AsyncContext if is_async else Context, refuse)
+        check_given(others[0], call, AsyncContext if is_async else Context, refuse)
     if needs and takes_context:  # a place between them may be one that depends
         return HandlerSignature(body, False, is_async, (*needs, Need(others[0].name, None)))  # noqa: FBT003
     return HandlerSignature(body, takes_context, is_async, needs)
-
-
-def check_session_signature(call: Callable[..., Any]) -> bool:
-    """
-    Check the signature of a session's handler; return whether it is a coroutine function.
-
-    Raises:
-        InvalidArgument: it cannot be called with the run alone; the error shows what can.
-
-    """
-    from onceward.features.runs.run import AsyncRun, Run  # noqa: PLC0415 - rarely needed
-
-    is_async = is_coroutine(call)
-    given = AsyncRun if is_async else Run
-    shown = f"{'async ' * is_async}def {_name(call)}(run: {given.__name__})"
-    refuse = partial(_refuse, call, shown)
-    parameters, needs = _parameters(call, refuse)
-    if needs:
-        refuse(f"parameter {needs[0].name} depends on a function, which a run does not call")
-    if not parameters or len(_required(parameters)) > 1:
-        refuse("it must take the run, and nothing else")
-    _check_given(parameters[0], call, given, refuse, (Run, AsyncRun))
-    return is_async
 
 
 def is_coroutine(call: Callable[..., Any]) -> bool:
@@ -96,8 +76,9 @@ def is_coroutine(call: Callable[..., Any]) -> bool:
 Refuse = Callable[[str], NoReturn]
 
 
-def _refuse(call: Callable[..., Any], shown: str, why: str) -> NoReturn:
-    msg = f"handler {_name(call)}: {why}: write {shown}"
+def refuse_handler(call: Callable[..., Any], shown: str, why: str) -> NoReturn:
+    """Raise InvalidArgument for a handler, with the signature that it should have."""
+    msg = f"handler {name_of(call)}: {why}: write {shown}"
     raise InvalidArgument(msg)
 
 
@@ -107,10 +88,11 @@ def _shown(call: Callable[..., Any], model: type | None) -> str:
     name = "body" if model is None else message_type(model).rpartition(".")[2]
     first = name if name.isidentifier() else "body"
     context = "AsyncContext" if is_async else "Context"
-    return f"{'async ' * is_async}def {_name(call)}({first}: {body}, ctx: {context})"
+    return f"{'async ' * is_async}def {name_of(call)}({first}: {body}, ctx: {context})"
 
 
-def _name(call: Callable[..., Any]) -> str:
+def name_of(call: Callable[..., Any]) -> str:
+    """Return the name of a function, also of one below partials."""
     plain = _unwrapped(call)
     return getattr(plain, "__name__", None) or type(plain).__name__
 
@@ -122,7 +104,7 @@ def _unwrapped(call: Callable[..., Any]) -> Any:
     return call
 
 
-def _parameters(
+def parameters_of(
     call: Callable[..., Any], refuse: Refuse
 ) -> tuple[list[Parameter], tuple[Need, ...]]:
     """Return the parameters that are filled by position, and those that depend on functions."""
@@ -131,8 +113,8 @@ def _parameters(
         refuse("it yields, so that calling it would do nothing")
     found, needs = list[Parameter](), list[Need]()
     for each in inspect.signature(call).parameters.values():
-        annotation = _annotation(each, call)
-        if isinstance(annotation, _Unresolved) and "Depends(" in annotation.text:
+        annotation = annotation_of(each, call)
+        if isinstance(annotation, Unresolved) and "Depends(" in annotation.text:
             refuse(f"annotation {annotation.text!r} cannot be resolved where it is registered")
         dependency = dependency_of(each, annotation)
         if dependency is None:
@@ -153,18 +135,18 @@ def _parameters(
     return placed, tuple(needs)
 
 
-def _required(parameters: list[Parameter]) -> list[Parameter]:
+def required(parameters: list[Parameter]) -> list[Parameter]:
     """Return the parameters that a call must fill, at least the first."""
     return parameters[:1] + [each for each in parameters[1:] if each.default is Parameter.empty]
 
 
-class _Unresolved(NamedTuple):
+class Unresolved(NamedTuple):
     """An annotation whose name has no value when the handler is registered."""
 
     text: str
 
 
-def _annotation(
+def annotation_of(
     parameter: Parameter, call: Callable[..., Any], known: tuple[type, ...] = OURS
 ) -> Any:
     """Return the value of an annotation; of *known* classes their name is enough."""
@@ -180,7 +162,7 @@ def _annotation(
     except (NameError, TypeError, AttributeError):
         text = str(parameter.annotation).rpartition(".")[2].partition("[")[0]
         by_name = {each.__name__: each for each in known}
-        return by_name.get(text, _Unresolved(str(parameter.annotation)))
+        return by_name.get(text, Unresolved(str(parameter.annotation)))
 
 
 def _classes(annotation: Any) -> tuple[type, ...] | None:
@@ -195,17 +177,17 @@ def _classes(annotation: Any) -> tuple[type, ...] | None:
     return (plain,) if certain and not getattr(plain, "_is_protocol", False) else None
 
 
-def _is_context(parameter: Parameter, call: Callable[..., Any]) -> bool:
+def is_context(parameter: Parameter, call: Callable[..., Any]) -> bool:
     """Return whether the second parameter is the context; one with a default may be its own."""
     if parameter.default is Parameter.empty or parameter.name in CONTEXT_NAMES:
         return True
-    annotation = _annotation(parameter, call)
+    annotation = annotation_of(parameter, call)
     if annotation is None:
         return parameter.default is None
     return bool({Context, AsyncContext} & set(_classes(annotation) or ()))
 
 
-def _check_given(
+def check_given(
     parameter: Parameter,
     call: Callable[..., Any],
     given: type,
@@ -213,7 +195,7 @@ def _check_given(
     known: tuple[type, ...] = OURS,
 ) -> None:
     """Refuse a parameter whose annotation does not allow what it is given."""
-    classes = _classes(_annotation(parameter, call, known))
+    classes = _classes(annotation_of(parameter, call, known))
     if classes is not None and not any(issubclass(given, each) for each in classes):
         told = " | ".join(each.__name__ for each in classes)
         refuse(f"parameter {parameter.name} is annotated {told}, but is given {given.__name__}")
@@ -223,12 +205,12 @@ def _body(
     parameter: Parameter, call: Callable[..., Any], model: type | None, refuse: Refuse
 ) -> Any:
     """Return the type that the body is read as: the annotation's, or the registered one."""
-    annotation = _annotation(parameter, call)
+    annotation = annotation_of(parameter, call)
     if annotation is None:
         if parameter.name in CONTEXT_NAMES:
             refuse(f"the first parameter is the message, and is called {parameter.name}")
         return model
-    if isinstance(annotation, _Unresolved):
+    if isinstance(annotation, Unresolved):
         if model is None:
             refuse(f"annotation {annotation.text!r} cannot be resolved where it is registered")
         return model
@@ -240,11 +222,11 @@ def _body(
             return model  # its base class would lose its fields
         if not any(each is model or message_type(each) == message_type(model) for each in classes):
             refuse(f"it is registered for {model.__name__}, but takes another type")
-    _check_readable(annotation, refuse)
+    check_readable(annotation, refuse)
     return annotation
 
 
-def _check_readable(annotation: Any, refuse: Refuse) -> None:
+def check_readable(annotation: Any, refuse: Refuse) -> None:
     """Refuse a type that no body can be validated as."""
     try:
         adapter(annotation)
@@ -252,3 +234,214 @@ def _check_readable(annotation: Any, refuse: Refuse) -> None:
         refuse(f"no body can be read as {getattr(annotation, '__name__', annotation)}")
     except Exception:  # noqa: BLE001 - a model that is completed later, or an unhashable type
         return
+
+
+def check_around(work: Around) -> None:
+    """Raise InvalidArgument where *work* is no generator function."""
+    if not inspect.isgeneratorfunction(_plain(work)):
+        msg = (
+            f"agent.around takes a generator function, not {name_of(work)}: def f(ctx) with one"
+            " yield where the handler is called, also for async handlers"
+        )
+        raise InvalidArgument(msg)
+
+
+# -- dependencies ---------------------------------------------------------------------------
+
+Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
+"""Function to call by the function that a handler names; for tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """The default of a parameter whose value a function returns."""
+
+    call: Callable[..., Any]
+
+
+def Depends(call: Callable[..., Any]) -> Any:  # noqa: N802 - stands where a value of any type may
+    """
+    Give a handler's parameter the value that *call* returns, before each call of the handler.
+
+    ``def pay(invoice: Invoice, rates: Rates = Depends(load_rates))``, or
+    ``rates: Annotated[Rates, Depends(load_rates)]``. *call* takes a parameter
+    called ``ctx`` or ``context`` where it wants the context, and others that
+    depend in turn. It is called once for a message, however many parameters name
+    it. A generator yields its value, and what follows the ``yield`` runs when the
+    handler has ended, before the commit; there a failure of the handler is raised.
+    An ``async def`` serves async handlers only. Tests put other functions into
+    ``agent.overrides``.
+    """
+    if not isinstance(call, Hashable):
+        msg = f"Depends({name_of(call)}): it cannot be hashed: give a function or a method"
+        raise InvalidArgument(msg)
+    return Dependency(call)
+
+
+class Need(NamedTuple):
+    """A parameter and the function whose value it gets; None for the context."""
+
+    name: str
+    call: Callable[..., Any] | None
+
+
+class Dependencies(NamedTuple):
+    """The dependencies of one handler, and the functions that tests put in their place."""
+
+    needs: tuple[Need, ...]
+    overrides: Overrides
+
+    def sync(self, context: Any, stack: ExitStack) -> dict[str, Any]:
+        """Return the values by parameter; generators are ended with *stack*."""
+        made: dict[Any, Any] = {}
+
+        def value(call: Callable[..., Any]) -> Any:
+            if call not in made:
+                target = self.overrides.get(call, call)
+                given = arguments(_needs_of(target))
+                made[call] = (
+                    stack.enter_context(contextmanager(target)(**given))
+                    if _yields(target)
+                    else target(**given)
+                )
+            return made[call]
+
+        def arguments(needs: tuple[Need, ...]) -> dict[str, Any]:
+            return {n.name: context if n.call is None else value(n.call) for n in needs}
+
+        return arguments(self.needs)
+
+    async def on_loop(self, context: Any, stack: AsyncExitStack) -> dict[str, Any]:
+        """Return the values by parameter, awaiting those of coroutines."""
+        made: dict[Any, Any] = {}
+
+        async def value(call: Callable[..., Any]) -> Any:
+            if call not in made:
+                target = self.overrides.get(call, call)
+                given = await arguments(_needs_of(target))
+                made[call] = await _value_on_loop(target, given, stack)
+            return made[call]
+
+        async def arguments(needs: tuple[Need, ...]) -> dict[str, Any]:
+            return {n.name: context if n.call is None else await value(n.call) for n in needs}
+
+        return await arguments(self.needs)
+
+
+def call_with(needed: Dependencies, call: Callable[..., Any], body: Any, context: Any) -> Any:
+    """Call a handler with what it depends on; no clean-up hides what the handler raised."""
+    failure: BaseException | None = None
+    with ExitStack() as stack:
+        given = needed.sync(context, stack)
+        try:
+            return call(body, **given)
+        except BaseException as error:
+            failure = error
+            raise
+    raise failure  # a generator caught it
+
+
+async def await_with(
+    needed: Dependencies, call: Callable[..., Any], body: Any, context: Any
+) -> Any:
+    """Await a handler with what it depends on; no clean-up hides what the handler raised."""
+    failure: BaseException | None = None
+    async with AsyncExitStack() as stack:
+        given = await needed.on_loop(context, stack)
+        try:
+            return await call(body, **given)
+        except BaseException as error:
+            failure = error
+            raise
+    raise failure  # a generator caught it
+
+
+async def _value_on_loop(
+    target: Callable[..., Any], given: dict[str, Any], stack: AsyncExitStack
+) -> Any:
+    if inspect.isasyncgenfunction(_plain(target)):
+        return await stack.enter_async_context(asynccontextmanager(target)(**given))
+    if _yields(target):
+        return stack.enter_context(contextmanager(target)(**given))
+    found = target(**given)
+    return await found if inspect.isawaitable(found) else found
+
+
+def dependency_of(parameter: Parameter, annotation: Any) -> Dependency | None:
+    """Return what a parameter depends on, by its default or its annotation."""
+    if isinstance(parameter.default, Dependency):
+        return parameter.default
+    if get_origin(annotation) is Annotated:
+        return next((each for each in get_args(annotation) if isinstance(each, Dependency)), None)
+    return None
+
+
+def check(needs: tuple[Need, ...], *, is_async: bool) -> None:
+    """Raise InvalidArgument where a dependency cannot be called, or not by this handler."""
+    for need in needs:
+        if need.call is not None:
+            _check(need.call, is_async=is_async, path=())
+
+
+def _check(call: Callable[..., Any], *, is_async: bool, path: tuple[Any, ...]) -> None:
+    if call in path:
+        names = " -> ".join(name_of(each) for each in (*path, call))
+        msg = f"dependencies lead back to themselves: {names}"
+        raise InvalidArgument(msg)
+    plain = _plain(call)
+    if not is_async and (inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain)):
+        msg = f"dependency {name_of(call)} is async: make the handler async def, too"
+        raise InvalidArgument(msg)
+    for need in _needs_of(call):
+        if need.call is not None:
+            _check(need.call, is_async=is_async, path=(*path, call))
+
+
+@cache
+def _needs_of(call: Callable[..., Any]) -> tuple[Need, ...]:
+    """Return the parameters of a dependency that are filled; others keep their defaults."""
+    try:
+        found = inspect.signature(call, eval_str=True).parameters.values()
+    except NameError:
+        found = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError) as error:
+        msg = f"Depends({name_of(call)}): give it a function without arguments"
+        raise InvalidArgument(msg) from error
+    needs = []
+    for each in found:
+        known = dependency_of(each, each.annotation)
+        if known is not None and each.kind is Parameter.POSITIONAL_ONLY:
+            msg = (
+                f"dependency {name_of(call)}: parameter {each.name} depends on a function,"
+                " so it must have a name"
+            )
+            raise InvalidArgument(msg)
+        if known is not None:
+            needs.append(Need(each.name, known.call))
+        elif each.name in CONTEXT_NAMES:
+            needs.append(Need(each.name, None))
+        elif each.default is Parameter.empty and each.kind in _FILLED:
+            msg = (
+                f"dependency {name_of(call)}: parameter {each.name} has no default and no Depends;"
+                " the context is called ctx"
+            )
+            raise InvalidArgument(msg)
+    return tuple(needs)
+
+
+_FILLED: Final = (
+    Parameter.POSITIONAL_ONLY,
+    Parameter.POSITIONAL_OR_KEYWORD,
+    Parameter.KEYWORD_ONLY,
+)
+
+
+def _plain(call: Callable[..., Any]) -> Any:
+    """Return the function below partials; of an object that is called, its method."""
+    while isinstance(call, partial):
+        call = call.func
+    return call if inspect.isroutine(call) or isinstance(call, type) else type(call).__call__
+
+
+def _yields(call: Callable[..., Iterator[Any] | AsyncIterator[Any]]) -> bool:
+    return inspect.isgeneratorfunction(_plain(call))

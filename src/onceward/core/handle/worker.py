@@ -10,20 +10,25 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from threading import Event as Flag
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.deps import RuntimeDeps
-from onceward.core.engine.engine_loop import EngineLoop, lane_reaper, named_thread
+from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper, named_thread
 from onceward.core.engine.event_emitter import kind_of, settlement_event
-from onceward.core.handle import inbox, lanes, unique_bodies
-from onceward.core.handle.agent import Agent
+from onceward.core.handle import inbox, lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
-from onceward.core.handle.inbox import SAME, SAME_ROW, ClaimRequest, LeasedMessage, RowKey
+from onceward.core.handle.handlers import Handlers
+from onceward.core.handle.inbox import (
+    SAME,
+    SAME_ROW,
+    ClaimGate,
+    ClaimRequest,
+    LeasedMessage,
+    RowKey,
+)
 from onceward.core.handle.invoke import (
     Loop,
     Prepared,
@@ -34,7 +39,6 @@ from onceward.core.handle.invoke import (
     settlement_of,
 )
 from onceward.core.handle.lanes import Lease
-from onceward.core.handle.unique_bodies import UniqueBody
 from onceward.core.requests import results
 from onceward.core.requests.handler_requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
@@ -48,10 +52,6 @@ from onceward.message.log import log
 from onceward.message.quoting import error_text
 from onceward.message.states import Dead, Done, RetryAt, Settlement, Waits
 from onceward.message.times import Span, millis
-
-if TYPE_CHECKING:
-    from onceward.core.handle.batch_worker import BatchGate
-    from onceward.core.handle.handler_limits import WorkerGate
 
 QUICK: Final = 0.05
 """
@@ -67,16 +67,17 @@ LANES: Final = 100
 """Most lanes that one claim looks at."""
 MANY: Final = 16
 """Messages of a claim from which on the next one is read and decoded before the lock is taken."""
+ASYNC_WORKERS: Final = 8
+"""Most coroutines of an agent that run at once where no number was said."""
 NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 HANDLED: Final = Done()
-REPEATED: Final = "a message with the same type and body is to be handled, or was within unique_for"
 LATE: Final = "the call took longer than its timeout of {:g} s"
 STOPPED: Final = "its process was stopped while the handler ran"
 CLAIM_LOST: Final = "the commit of its claim failed"
 
 
 @dataclass(slots=True)
-class _Run:
+class RunningCall:
     """The handler that runs now, as the heartbeat sees it."""
 
     started: float
@@ -86,6 +87,19 @@ class _Run:
     """Whether it was cancelled because it exceeded its limit."""
     stopped: bool = False
     """Whether it was cancelled because its postbox stops."""
+
+
+class CallGuard(Protocol):
+    """Decides in the file, by a note of each message, whether its handler is called."""
+
+    def note(self, ready: Prepared, leased: LeasedMessage) -> Any:
+        """Return the note of a message, None where its handler is called anyway."""
+
+    def claim(self, tx: StoreTransaction, note: Any) -> Settlement | None:
+        """Write a note before the call, in a commit of its own; return how the message ends."""
+
+    def keep(self, tx: StoreTransaction, note: Any) -> None:
+        """Keep a note, in the commit of what the handler wrote."""
 
 
 def _stay() -> bool:
@@ -98,7 +112,7 @@ class Worker:
     One thread that claims lanes and runs their messages through the agent's handlers.
 
     A lane is leased to one worker at a time: its messages keep their order, and
-    none is handled by two.
+    none is handled by two. ``commit_batch`` says who holds its transaction when.
     """
 
     _many = False
@@ -111,10 +125,11 @@ class Worker:
     def __init__(
         self,
         deps: RuntimeDeps,
-        agent: Agent,
+        agent: Handlers,
         loop: Loop,
         *,
-        gate: WorkerGate | BatchGate | None = None,
+        gate: ClaimGate | None = None,
+        guard: CallGuard | None = None,
         grow: Callable[[], bool] = _stay,
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
@@ -128,7 +143,7 @@ class Worker:
             told=deps.hooks.emit,
         )
         self._types = _only_types(agent)
-        self._gate = gate
+        self._gate, self._guard = gate, guard
         self._grow = grow
         """Start a further worker; False once there is no more to start."""
         self._may_grow = grow is not _stay
@@ -149,13 +164,13 @@ class Worker:
         """Whether the last round's handlers were well, and quicker than an open claim waits."""
         self._left_leases = False
         """Whether an error may have left leases that this worker no longer works on."""
-        self._run_now: _Run | None = None
+        self._run_now: RunningCall | None = None
         self._took: float | None = None
         """Seconds that the last handler ran; None where the last message had none."""
         self._raised: BaseException | None = None
         """The exception of the last handler, for observers."""
-        self._unique: UniqueBody | None = None
-        """The note of the body that is handled now; None for handlers without ``unique_for``."""
+        self._note: Any = None
+        """The guard's note of the message that is handled now; None where it has none."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -216,7 +231,7 @@ class Worker:
         With *nothing_here* a claim has just found nothing, so what is ready is
         for readers or other workers; a commit that changes this notifies.
         """
-        [(paused_at, ready, due_at)] = self._db.read(lanes.AGENDA)
+        paused_at, ready, due_at = lanes.agenda(self._db.read)
         if disabled_by_environment() or paused_at is not None:
             return engine.MAX_IDLE_SECONDS
         if (ready or self._left_leases) and not nothing_here:
@@ -308,12 +323,10 @@ class Worker:
             lanes.register(tx, self.owner)
             tx.after_commit(self._note_registration)
         if self._left_leases:
-            tx.run(lanes.RELEASE_OWN, (self.owner,))
+            lanes.release_own(tx, self.owner)
         until = tx.now + round(1000 * self._settings.lease)
         if self._gate is not None:
-            from onceward.core.handle import gated_claims  # noqa: PLC0415 - rarely needed
-
-            return gated_claims.claim(tx, request, self._gate, owner=self.owner, until=until)
+            return inbox.claim_admitted(tx, request, self._gate, owner=self.owner, until=until)
         return inbox.claim(tx, request, owner=self.owner, until=until)
 
     def _note_registration(self) -> None:
@@ -418,7 +431,7 @@ class Worker:
         """Return whether the file is paused; a pause notifies, so it is asked after those only."""
         self._loop.notified.clear()
         disabled = SWITCH in os.environ and disabled_by_environment()
-        return disabled or self._db.read(lanes.AGENDA)[0][0] is not None
+        return disabled or lanes.agenda(self._db.read).paused_at is not None
 
     def _handle(self, leased: LeasedMessage, ready: Prepared | Settlement) -> Settlement:
         self._took = None
@@ -467,8 +480,7 @@ class Worker:
     def _run(self, ready: Prepared, leased: LeasedMessage) -> Settlement:
         if self._gate is not None:
             self._gate.call(leased.seq)
-        unique = ready.handler.rules.unique_for is not None
-        if unique and (ended := self._note(ready, leased)) is not None:
+        if self._guard is not None and (ended := self._refused(self._guard, ready, leased)):
             return ended
         context = Context(
             leased,
@@ -479,7 +491,7 @@ class Worker:
             extend=self._extend,
         )
         limit = ready.handler.rules.timeout or self._settings.handler_timeout
-        self._run_now = _Run(time.monotonic(), limit, context)
+        self._run_now = RunningCall(time.monotonic(), limit, context)
         try:
             self._call(ready, leased, context)
         except Suspended as waiting:
@@ -497,7 +509,8 @@ class Worker:
             self._took = time.monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
-            context._close()
+            if context._transaction is not None:
+                context._close()
         if self._took > limit:
             return self._late(ready, leased, limit)
         if self._logs_each:
@@ -546,16 +559,19 @@ class Worker:
         context = self._run_now.context.__dict__ if self._run_now is not None else {}
         return "_requests" in context and context["_requests"].has(message_id)
 
-    def _note(self, ready: Prepared, leased: LeasedMessage) -> Settlement | None:
-        """Note a body before its handler is called; return how the message ends instead of that."""
-        self._unique = unique_body(ready, leased)
+    def _refused(
+        self, guard: CallGuard, ready: Prepared, leased: LeasedMessage
+    ) -> Settlement | None:
+        """Ask the guard whether a handler is called; return how its message ends instead."""
+        note = guard.note(ready, leased)
+        if note is None:
+            return None
         alone = not (self._registered and self._quick)
-        note = partial(unique_bodies.claim, body=self._unique)
-        if not self._batch.note(note, alone=alone):
-            return Done("dropped", REPEATED)
-        if self._batch.lost:
+        ended = self._batch.note(partial(guard.claim, note=note), alone=alone)
+        if ended is None and self._batch.lost:
             return RetryAt(self._db.now(), CLAIM_LOST, counted=False)
-        return None
+        self._note = note if ended is None else None
+        return ended
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
         # What the handler writes to its file is committed with its settlement.
@@ -568,12 +584,12 @@ class Worker:
                 context._report(answer)
             elif answer is not None:
                 context.reply(answer)
-            if self._unique is not None:
-                unique_bodies.keep(self._batch.join(), self._unique)
+            if self._guard is not None and self._note is not None:
+                self._guard.keep(self._batch.join(), self._note)
         except BaseException as error:  # noqa: BLE001 - it is raised again
             self._raise_cause(error)
         finally:
-            self._unique = None
+            self._note = None
             self._db.writer.thread_transactions.unbind()
 
     def _raise_cause(self, error: BaseException) -> NoReturn:
@@ -630,7 +646,7 @@ class Worker:
         run = self._run_now
         if run is None or not self._may_grow or time.monotonic() - run.started < CLAIM_WAITS:
             return
-        if self._db.read(lanes.AGENDA)[0][1]:
+        if lanes.agenda(self._db.read).ready:
             self._may_grow = self._grow()
 
     def _is_slow(self) -> bool:
@@ -659,14 +675,7 @@ class Worker:
             lanes.extend(tx, lane, until=tx.now + round(1000 * self._settings.lease))
 
 
-def unique_body(ready: Prepared, leased: LeasedMessage) -> UniqueBody:
-    """Return the note of a message: like ones have the same handler, type and body."""
-    rules, frame = ready.handler.rules, ready.frame
-    like = sha256(repr((frame.type, frame.data, frame.data_base64)).encode()).digest()
-    return UniqueBody(ready.handler.pattern, like, leased.seq, rules.unique_for or 0)
-
-
-def _only_types(agent: Agent) -> tuple[str, ...] | None:
+def _only_types(agent: Handlers) -> tuple[str, ...] | None:
     if agent.unhandled == "dead":
         return None
     wild = [h.pattern for h in agent.handlers if "*" in h.pattern or "#" in h.pattern]
@@ -677,3 +686,62 @@ def _only_types(agent: Agent) -> tuple[str, ...] | None:
         )
         raise InvalidArgument(msg)
     return tuple(h.pattern for h in agent.handlers)
+
+
+class WorkerPool:
+    """
+    The workers of one agent; *gate* makes what admits messages to one of them.
+
+    The setting ``workers`` starts that many. Without it there is one, and further ones are
+    started when they are needed, up to what the handlers can use.
+    """
+
+    def __init__(
+        self,
+        deps: RuntimeDeps,
+        agent: Handlers,
+        loop: Loop,
+        *,
+        gate: Callable[[], ClaimGate] | None = None,
+        guard: CallGuard | None = None,
+    ) -> None:
+        said = deps.settings.workers
+        self._gate = gate
+        self._spare = 0 if said is not None else pool_size(agent, None) - 1
+        self._new = partial(Worker, deps, agent, loop, guard=guard)
+        if self._spare:
+            self._new = partial(self._new, grow=self.grow)
+        self._lock, self._name = Lock(), agent.name
+        self.workers: list[Worker] = [self._make() for _ in range(said or 1)]
+        """The workers that there are; further ones are added at the end."""
+
+    def _make(self) -> Worker:
+        return self._new() if self._gate is None else self._new(gate=self._gate())
+
+    def grow(self) -> bool:
+        """Start a further worker where there may be one; return whether there may be another."""
+        with self._lock:
+            if self._spare > 0:
+                self._spare -= 1
+                try:
+                    worker = self._make()
+                    worker.start()
+                    self.workers.append(worker)
+                except (OncewardError, OSError, RuntimeError) as error:  # no thread, no file left
+                    log.failure("warning", "no further worker", error, agent=self._name)
+                    self._spare = 0
+            return self._spare > 0
+
+    def end(self) -> None:
+        """Start no further worker."""
+        with self._lock:
+            self._spare = 0
+
+
+def pool_size(agent: Handlers, workers: int | None) -> int:
+    """Return how many workers an agent has: as said, or as many as its handlers can use."""
+    if workers is not None:
+        return workers
+    single = [each for each in agent.handlers if not each.rules.batch]
+    coroutines = ASYNC_WORKERS if any(each.is_async for each in single) else 1
+    return max(coroutines, *(each.rules.concurrency or 1 for each in agent.handlers))

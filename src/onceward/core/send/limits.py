@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.engine.counters import bump
 from onceward.core.send import outbox
 from onceward.core.send.outbox import TICKET_FAILED, OutgoingMessage, undelivered
 from onceward.errors import QueueFull, StoreFull
 from onceward.file.migrations import folder
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.queue_modes import LINE_MAX
 from onceward.message.reasons import reason_text
 from onceward.message.vocabulary import LimitScope, Overflow, Reason

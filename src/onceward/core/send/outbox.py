@@ -11,7 +11,6 @@ from zlib import crc32
 
 from pydantic_core import to_json
 
-from onceward.core.engine.counters import bump
 from onceward.core.send.bodies import (
     BODY_DIGEST,
     FULL_FRAME,
@@ -21,7 +20,7 @@ from onceward.core.send.bodies import (
 )
 from onceward.errors import Conflict
 from onceward.file.connection import ConstraintError, schema_damage
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, digest
 from onceward.message.parcel import UNANSWERED, Receipt

@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from onceward.core.engine.counters import bump
 from onceward.core.handle import lanes
 from onceward.core.send.bodies import FULL_FRAME
 from onceward.core.send.outbox import PUSHED, undelivered
 from onceward.core.upkeep import retention
 from onceward.errors import Conflict, InvalidArgument
 from onceward.file.connection import ConstraintError
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.states import ATTEMPT_NEVER_ENDED
 from onceward.message.vocabulary import Reason

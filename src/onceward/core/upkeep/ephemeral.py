@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from onceward.core.engine.counters import bump
 from onceward.core.handle import inbox
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.reasons import reason_text
 
 MARK: Final = (

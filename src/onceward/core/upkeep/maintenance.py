@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from onceward.core.accept import receipts
 from onceward.core.engine.engine_loop import EngineLoop
-from onceward.core.handle import inbox, lanes, unique_bodies
+from onceward.core.handle import inbox, lanes
 from onceward.core.upkeep import health, retention
 from onceward.errors import SchemaTooNew
 from onceward.file import migrations
@@ -71,8 +71,7 @@ class Maintenance:
             pruned += self._write_slices(
                 lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
             )
-        pruned += self._write_slices(partial(unique_bodies.prune, limit=limit))
-        self._write_slices(lambda tx: tx.run(lanes.FORGET, (0, limit)))
+        self._write_slices(partial(lanes.forget_empty, limit=limit))
         self._db.write(lambda tx: receipts.prune(tx, before=before))
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))

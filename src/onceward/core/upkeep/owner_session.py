@@ -39,7 +39,7 @@ class OwnerSession:
             return 0
         self._presence = OwnerLock(self._path, patience=self._patience)
         first = engines and self._presence.exclusive
-        if first and self._db.read(lanes.WORKERS):
+        if first and lanes.has_workers(self._db.read):
             self._db.write(lanes.end_workers)
         dropped = self._drop() if first and not disabled_by_environment() else 0
         self._presence.share()

@@ -7,8 +7,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from onceward.core import views as queries
 from onceward.core.engine.engine_loop import until_found
-from onceward.core.handle.consumer import Consumer
-from onceward.core.handle.lane_leases import InboxConsumer
+from onceward.core.handle.consumer import Consumer, InboxConsumer
 from onceward.core.handle.message import Message, ReceivedMessage
 from onceward.core.home.cache import Member
 from onceward.core.send.fanout import SendResult

@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import inbox, lanes
-from onceward.core.handle.consumer import Consumer
+from onceward.core.handle.consumer import Consumer, LaneLeases, lease_lost
 from onceward.core.handle.inbox import LeasedMessage
-from onceward.core.handle.lane_leases import LaneLeases, lease_lost
 from onceward.core.handle.lanes import Lease
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.channels.directory import ChannelInfo
@@ -37,8 +36,7 @@ class ChannelLeases(LaneLeases):
 
     def claim(self, wanted: Any, search: tuple[str, ...]) -> Sequence[LeasedMessage]:  # noqa: ARG002 - it has no types
         """Lease the next message whose topic matches."""
-        [(paused_at, _, _)] = self._db.read(lanes.AGENDA)
-        if disabled_by_environment() or paused_at is not None:
+        if disabled_by_environment() or lanes.agenda(self._db.read).paused_at is not None:
             return ()
         while (seq := self._find(search)) is not None:
             with self._db.outside_handler():
@@ -104,14 +102,14 @@ class ChannelLeases(LaneLeases):
             raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
         lane = Lease(lane_id, token, f"{DETACHED}/{parts[5]}", isolate=False)
-        rows = self._db.read(inbox.HANDED, (seq, lane_id, token, lane.owner))
-        if not rows:
+        found = inbox.find_held(self._db.read, seq, lane, attempt)
+        if found is None:
             msg = (
                 "that message is no longer held: it was settled, "
                 "or its time ran out and another reader has it"
             )
             raise LeaseLost(msg)
-        return LeasedMessage(lane, *(*rows[0][:-1], attempt, rows[0][-1]))
+        return found
 
 
 ChannelConsumer = Consumer[LeasedMessage, tuple[str, ...]]

@@ -1,11 +1,12 @@
-"""Store what a file keeps for channels: retained posts, held messages, background tasks."""
+"""Store what a file keeps for channels: posts, held messages, background tasks, their history."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from onceward.core.upkeep import dead_letters
+from onceward.core.upkeep import dead_letters, retention
 from onceward.features.channels.directory import ChannelConfig
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 
@@ -120,6 +121,72 @@ def next_task(tx: StoreTransaction, kind: str, name: str) -> tuple[int, bool] | 
     return (found[0][0], bool(found[0][1])) if found else None
 
 
+class Task(NamedTuple):
+    """A background task and its progress."""
+
+    kind: str
+    name: str
+    position: int
+    held: int
+    """Whether messages wait for it."""
+
+
+def tasks(read: Rows) -> list[Task]:
+    """Return all background tasks."""
+    return [Task(*row) for row in read(TASKS, ())]
+
+
+def advance(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
+    """Store how far a task has come."""
+    tx.run(ADVANCE, (position, kind, name))
+
+
+def end_tasks(tx: StoreTransaction, channel: str) -> None:
+    """End the tasks of a channel, and forget what it retains."""
+    tx.run(FORGET, (channel,))
+    tx.run(DONE, (channel,))
+
+
+def hold(tx: StoreTransaction, channel: str) -> None:
+    """Note that messages wait for a channel."""
+    tx.run(HOLD, (channel,))
+
+
+def is_retained(tx: StoreTransaction, channel: str, correlation_id: str | None) -> bool:
+    """Return whether a channel retains a post of a conversation."""
+    return bool(tx.rows(KNOWN, (channel, correlation_id)))
+
+
+def notices(read: Rows, agent: str, after: int) -> list[tuple[int, str, str]]:
+    """Return the next notices of a home (number, topic, body) that an agent is to send."""
+    return [(number, topic, body) for number, topic, body in read(NOTICES, (agent, after))]
+
+
+def forget_notices(tx: StoreTransaction, agent: str, upto: int) -> None:
+    """Forget the notices of a home that an agent has sent."""
+    tx.run(TOLD, (agent, upto))
+
+
+def is_telling(read: Rows) -> bool:
+    """Return whether this agent sends notices."""
+    return bool(read(TELLING, ()))
+
+
+def last_dead_letter(read: Rows) -> int:
+    """Return the sequence of the newest dead letter, 0 where there is none."""
+    return int(read(LAST_DEAD_LETTER, ())[0][0])
+
+
+def next_dead_letters(read: Rows, after: int) -> list[tuple[Any, ...]]:
+    """Return the next dead letters that are to be told of, their sequence first."""
+    return read(DEAD_LETTERS, (after,))
+
+
+def end_telling(tx: StoreTransaction) -> None:
+    """End the task that tells of dead letters once none is left."""
+    tx.run(ALL_TOLD)
+
+
 def keep(tx: StoreTransaction, values: tuple[Any, ...]) -> None:
     """Store a retained post, whose body is stored already."""
     tx.run(KEEP, values)
@@ -199,3 +266,46 @@ def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> Asked |
     """Return the message of that kind that began a conversation, None where there is none."""
     found = tx_rows(ASKED, (correlation_id, channel, kind))
     return Asked(*found[0]) if found else None
+
+
+NEWEST_TO_GO: Final = """
+SELECT seq FROM _onceward_{box} WHERE channel = ? ORDER BY seq DESC LIMIT 1 OFFSET ?
+"""
+# A key stands for its message until retention ends it.
+OLD_OUTBOX: Final = """
+DELETE FROM _onceward_outbox
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_outbox
+                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL AND key IS NULL
+                ORDER BY seq LIMIT ?)
+RETURNING ended_at
+"""
+# The dedup record is what tells a duplicate once the row is gone.
+OLD_INBOX: Final = """
+DELETE FROM _onceward_inbox
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_inbox AS b
+                WHERE channel = ? AND seq <= ? AND ended_at IS NOT NULL
+                  AND EXISTS (SELECT 1
+                                FROM _onceward_processed_messages AS p
+                               WHERE p.sender = b.sender AND p.message_id = b.id)
+                ORDER BY seq LIMIT ?)
+RETURNING ended_at
+"""
+HISTORY: Final = {"outbox": OLD_OUTBOX, "inbox": OLD_INBOX}
+
+
+def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int) -> int:
+    """
+    Delete a slice of the ended messages of a channel, sparing the newest *count* of each box.
+
+    Returns how many; 0 where none is left to delete.
+    """
+    gone = 0
+    for box, sql in HISTORY.items():
+        found = tx.rows(NEWEST_TO_GO.format(box=box), (channel, count))
+        ended = tx.rows(sql, (channel, found[0][0], limit)) if found else []
+        gone += len(ended)
+        if ended and box == "outbox":
+            retention.note_pruned(tx, max(ended)[0] + 1)
+    return gone

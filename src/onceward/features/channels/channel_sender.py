@@ -153,7 +153,7 @@ class ChannelSender:
         if not (found.holds or full or (behind is not None and behind[1])):
             return fanout
         channel_posts.start(tx, "channel", found.name, self.directory.newest(found.name))
-        tx.run(channel_posts.HOLD, (found.name,))
+        channel_posts.hold(tx, found.name)
         holder = channel_posts.held_by(found.name)
         held = tuple(each._replace(held_by=holder) for each in fanout.messages)
         return fanout._replace(messages=held)
@@ -162,7 +162,7 @@ class ChannelSender:
         """Retain a message for later members; return its body's number, None if it is retained."""
         fanout, name = message.fanout, message.channel.name
         e, key = fanout.headers, message.options.get("key")
-        if key is not None and tx.rows(channel_posts.KNOWN, (name, e.correlation_id)):
+        if key is not None and channel_posts.is_retained(tx, name, e.correlation_id):
             return None
         body_id = bodies.insert_body(tx, fanout.body)
         before, after = split_prefix(e)

@@ -12,7 +12,7 @@ from onceward.core.send.fanout import Fanout
 from onceward.core.send.outbox import OutgoingMessage
 from onceward.core.send.sender import Sender
 from onceward.errors import UnknownChannel
-from onceward.features.channels import channel_history, channel_posts
+from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
@@ -43,7 +43,7 @@ class ChannelTasks:
         """Run what is due now; do nothing inside an open transaction, which may be undone."""
         if self._db.writer.held:
             return
-        for kind, name, position, held in self._db.read(channel_posts.TASKS):
+        for kind, name, position, held in channel_posts.tasks(self._db.read):
             if kind == "channel":
                 self._channel(name, position, held=bool(held))
             elif kind == "notices":
@@ -69,8 +69,7 @@ class ChannelTasks:
     def _give_up(self, tx: StoreTransaction, name: str) -> None:
         """End the tasks of a closed channel: held messages die, retained ones are deleted."""
         channel_posts.dead_letter(tx, name)
-        tx.run(channel_posts.FORGET, (name,))
-        tx.run(channel_posts.DONE, (name,))
+        channel_posts.end_tasks(tx, name)
 
     def _release(self, tx: StoreTransaction, found: ChannelInfo) -> None:
         most = found.config.max_pending
@@ -94,7 +93,7 @@ class ChannelTasks:
             for post in [post for post in posts if _wants(post.topic, wanted, known)]:
                 copy = _copy(post, late, found.name, self._sender.mint())
                 self._sender.add(tx, copy)
-        tx.run(channel_posts.ADVANCE, (newest, "channel", found.name))
+        channel_posts.advance(tx, "channel", found.name, newest)
 
     def _late(
         self, found: ChannelInfo, after: int
@@ -129,7 +128,7 @@ class ChannelTasks:
             count = config.retain_count
             if config.bound_history and count is not None:
                 gone = self._db.write(
-                    lambda tx, name=row[0], count=count: channel_history.prune(  # type: ignore[misc]
+                    lambda tx, name=row[0], count=count: channel_posts.prune_history(  # type: ignore[misc]
                         tx, name, count=count, limit=limit
                     )
                 )
@@ -141,18 +140,19 @@ class ChannelTasks:
 
     def _notices(self, position: int) -> None:
         directory = self._directory.database
-        found = directory.read(channel_posts.NOTICES, (self._db.agent, position))
+        found = channel_posts.notices(directory.read, self._db.agent, position)
         if found:
             fanouts = [self._fan(topic, json.loads(body)) for _, topic, body in found]
             self._db.write(lambda tx: self._publish(tx, fanouts, "notices", position, found[-1][0]))
-            directory.write(lambda tx: tx.run(channel_posts.TOLD, (self._db.agent, found[-1][0])))
+            upto = found[-1][0]
+            directory.write(lambda tx: channel_posts.forget_notices(tx, self._db.agent, upto))
 
     def _dead_letters(self, position: int) -> None:
         """Tell the home of new dead letters; the task ends with the last of them."""
-        [(upto,)] = self._db.read(channel_posts.LAST_DEAD_LETTER)  # before asking for listeners
+        upto = channel_posts.last_dead_letter(self._db.read)  # before asking for listeners
         fanouts: list[Fanout] = []
         if self._directory.home.known and self._directory.subscribers(DEAD):
-            found = self._db.read(channel_posts.DEAD_LETTERS, (position,))
+            found = channel_posts.next_dead_letters(self._db.read, position)
             fanouts = [
                 self._fan(DEAD, dict(zip(DEAD_FACTS, row[1:], strict=True))) for row in found
             ]
@@ -163,7 +163,7 @@ class ChannelTasks:
         self, tx: StoreTransaction, fanouts: list[Fanout], position: int, upto: int
     ) -> None:
         self._publish(tx, fanouts, "dead_letters", position, upto)
-        tx.run(channel_posts.ALL_TOLD)
+        channel_posts.end_telling(tx)
 
     def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
         options = MessageOptions(topic=topic, type="notification", kind="notification", system=True)
@@ -179,11 +179,11 @@ class ChannelTasks:
             return  # another process was quicker
         for fanout in fanouts:
             self._sender.add_fanout(tx, fanout)
-        tx.run(channel_posts.ADVANCE, (upto, kind, ""))
+        channel_posts.advance(tx, kind, "", upto)
 
     def begin(self) -> None:
         """Tell the home, from now on, what this agent changes in the directory; idempotent."""
-        if not self._db.read(channel_posts.TELLING):
+        if not channel_posts.is_telling(self._db.read):
             self._db.write(lambda tx: channel_posts.start(tx, "notices", "", 0))
 
 

@@ -8,10 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
-from onceward.core.engine.deps import RuntimeDeps
-from onceward.core.engine.engine_loop import until_found
-from onceward.core.handle.agent import type_names
-from onceward.core.handle.consumer import Consumer
+from onceward.core.engine.engine_loop import RuntimeDeps, until_found
+from onceward.core.handle.consumer import Consumer, type_names
 from onceward.core.handle.message import Message
 from onceward.core.home.database import DirectoryHandle
 from onceward.core.home.open_agents import OpenAgentFiles

@@ -11,11 +11,13 @@ from typing import Final
 
 from pydantic_core import to_json
 
-from onceward.core.home.database import DirectoryDatabase
+from onceward.core.accept.accept import ParsedFrame
+from onceward.core.home.database import DirectoryDatabase, DirectoryHandle
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, iso
 from onceward.message.quoting import quoted
+from onceward.message.reasons import reason_text
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128
@@ -210,3 +212,25 @@ def _tell_ended(tx: StoreTransaction, gone: list[tuple[object, ...]]) -> None:
 def secret_name(secret: str) -> str:
     """Return the hash under which a private id is stored."""
     return _entry(secret)[1]
+
+
+NO_MAILBOX: Final = reason_text("no_mailbox", "the recipient has no such mailbox, or not any more")
+
+
+class Arrivals:
+    """Judges what arrives for the mailboxes of one agent."""
+
+    def __init__(self, home: DirectoryHandle, agent: str) -> None:
+        self._home, self._agent = home, agent
+
+    def inspect(self, frames: list[ParsedFrame]) -> list[ParsedFrame]:
+        """Return the frames; those for a mailbox that this agent does not have are refused."""
+        keys = {each.frame.mailbox for each in frames if each.frame and each.frame.mailbox}
+        if self._home.known:
+            keys = unknown(self._home.directory, keys, self._agent)
+        return [
+            each._replace(problem=NO_MAILBOX)
+            if each.frame is not None and each.frame.mailbox in keys
+            else each
+            for each in frames
+        ]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from onceward.core.accept.accept import KeyedMessage
-from onceward.core.engine.counters import bump
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 
 SUPERSEDE: Final = """
 UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.consumer import Consumer, never_settled
 from onceward.features.mailboxes import mailbox_readers, mailboxes
 from onceward.features.mailboxes.mailbox_reader import MailboxReader

@@ -99,7 +99,7 @@ class MailboxReader:
     def until_due(self, left: float | None) -> float | None:
         """Return the seconds until a lease or the mailbox ends, at most *left*; None: never."""
         # A lease that has run out already was looked at: only later ones count.
-        [(due_at,)] = self.db.read(mailbox_readers.NEXT_DUE, (self.db.now(),))
+        due_at = mailbox_readers.next_due(self.db.read, self.db.now())
         moments = [at for at in (due_at, self.mailbox.expires_at) if at is not None]
         waits = [max(0.001, (at - self.db.now()) / 1000) for at in moments]
         return min(waits if left is None else [*waits, left], default=None)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import InvalidArgument, LeaseLost
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, SystemClock
 from onceward.message.times import Moment, moment
@@ -148,6 +149,18 @@ class MailboxLease(NamedTuple):
     received_at: Millis
 
 
+def find(read: Rows, mailbox: str, mode: str, name: str, *, now: Millis) -> Reader | None:
+    """Return a position, None where there is none; that of an expired mailbox counts as none."""
+    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": now}
+    return next((Reader(row[0], tuple(row[1:])) for row in read(FIND, named)), None)
+
+
+def next_due(read: Rows, now: Millis) -> Millis | None:
+    """Return when the first lease ends that has not ended by now."""
+    due_at: Millis | None = read(NEXT_DUE, (now,))[0][0]
+    return due_at
+
+
 def open_reader(
     tx: StoreTransaction,
     mailbox: str,
@@ -164,10 +177,9 @@ def open_reader(
         InvalidArgument: it would begin at a message that is not there.
 
     """
-    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": tx.now}
-    found = tx.rows(FIND, named)
-    if found:
-        return Reader(found[0][0], tuple(found[0][1:]))
+    found = find(tx.rows, mailbox, mode, name, now=tx.now)
+    if found is not None:
+        return found
     return reset(tx, mailbox, mode, name, start=start, expires_at=expires_at)
 
 

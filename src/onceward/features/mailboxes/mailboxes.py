@@ -6,13 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.core.engine.counters import bump
 from onceward.core.upkeep import dead_letters, health
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, Reader, Start
 from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest, tags_in
 from onceward.message.record import MessageRecord, read_record
@@ -196,15 +195,11 @@ def has_work(rows: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis
 
     A position that does not exist yet is to be made, so it may.
     """
-    found = rows(
-        mailbox_readers.FIND, {"mailbox": place.mailbox, "mode": mode, "name": name, "now": now}
-    )
-    if not found:
+    found = mailbox_readers.find(rows, place.mailbox, mode, name, now=now)
+    if found is None:
         return True
-    reader_id, *passed = found[0]
-    [(any_there,)] = rows(
-        WAITS, {"reader": reader_id, "mailbox": place.mailbox, "now": now} | _marks(tuple(passed))
-    )
+    named = {"reader": found[0], "mailbox": place.mailbox, "now": now}
+    [(any_there,)] = rows(WAITS, named | _marks(found[1]))
     return bool(any_there)
 
 

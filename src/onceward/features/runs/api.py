@@ -14,7 +14,7 @@ from onceward.core.send.sender import Sender
 from onceward.core.views import QueuedMessage, QueueInfo, RunInfo
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues
-from onceward.features.runs.completion import RunCompletion
+from onceward.features.runs.runs import RunCompletion
 from onceward.file.database import Database
 from onceward.file.file_checks import owner_name
 from onceward.file.transaction import StoreTransaction
@@ -57,7 +57,7 @@ class Queues:
         """
         fields = checked(options)
         fields["inject"] = None if fields["inject"] is None else int(bool(fields["inject"]))
-        self._change(session, lambda tx: tx.run(session_queues.SET, fields | {"session": session}))
+        self._change(session, lambda tx: session_queues.set_policy(tx, session, fields))
 
     def reorder(self, session: str, ids: Sequence[str]) -> builtins.list[str]:
         """
@@ -75,10 +75,10 @@ class Queues:
         return self._db.write(lambda tx: self._remove(tx, session, message_id))
 
     def _remove(self, tx: StoreTransaction, session: str, message_id: str) -> bool:
-        found = tx.rows(session_queues.LANE, (session,))
-        if not found:
+        lane_id = session_queues.lane_of(tx, session)
+        if lane_id is None:
             return False
-        held = Lease(found[0][0], 0, "", isolate=False)
+        held = Lease(lane_id, 0, "", isolate=False)
         chosen = [
             each
             for each in session_queues.waiting(tx, held, -1, placed=False)
@@ -92,11 +92,11 @@ class Queues:
 
     def pause(self, session: str) -> None:
         """Begin no further run, durably and in all processes; the open run goes on."""
-        self._change(session, lambda tx: tx.run(session_queues.PAUSE, (tx.now, session)))
+        self._change(session, lambda tx: session_queues.pause(tx, session))
 
     def resume(self, session: str) -> None:
         """Go on where ``pause`` stopped."""
-        self._change(session, lambda tx: tx.run(session_queues.RESUME, (session,)))
+        self._change(session, lambda tx: session_queues.resume(tx, session))
 
     def dissolve(self, pattern: str) -> None:
         """
@@ -111,14 +111,14 @@ class Queues:
         """
 
         def work(tx: StoreTransaction) -> None:
-            open_now = tx.rows(session_queues.OPEN_UNDER, (glob(pattern),))
-            if open_now:
+            open_now = session_queues.open_under(tx, glob(pattern))
+            if open_now is not None:
                 msg = (
-                    f"session {open_now[0][0]!r} has a run open: "
+                    f"session {open_now!r} has a run open: "
                     "pause its queue, abort the run, then dissolve"
                 )
                 raise InvalidArgument(msg)
-            tx.run(session_queues.UNREGISTER, (glob(pattern),))
+            session_queues.unregister(tx, glob(pattern))
 
         self._db.write(work)
         self._db.notifier.notify("in")
@@ -127,10 +127,11 @@ class Queues:
         plain_text("session", session)
 
         def work(tx: StoreTransaction) -> None:
-            tx.run(session_queues.KNOW, (session,))
+            session_queues.know(tx, session)
             change(tx)
-            for lane_id, _, _, _ in tx.rows(session_queues.LANE, (session,)):
-                tx.run(session_queues.HURRY, (lane_id,))
+            lane_id = session_queues.lane_of(tx, session)
+            if lane_id is not None:
+                session_queues.hurry(tx, lane_id)
 
         self._db.write(work)
         self._db.notifier.notify("in")

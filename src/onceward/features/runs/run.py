@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
 from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
-from onceward.core.handle.context import AsyncTransaction, reply_options
+from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message, ReceivedMessage
+from onceward.core.handle.signatures import (
+    check_given,
+    is_coroutine,
+    name_of,
+    parameters_of,
+    refuse_handler,
+    required,
+)
 from onceward.core.requests.results import task
 from onceward.core.send.block import Transaction
 from onceward.core.send.outbox import OutgoingMessage
@@ -17,7 +26,7 @@ from onceward.core.send.sender import Sender
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
-from onceward.message.send_options import PublishOptions, SendOptions, parse_options
+from onceward.message.send_options import PublishOptions, SendOptions, parse_options, reply_options
 from onceward.message.vocabulary import QueueMode
 
 T = TypeVar("T")
@@ -298,3 +307,24 @@ def _on_loop(work: Callable[[AsyncTransaction], Awaitable[T]]) -> Callable[[Tran
         return found
 
     return on_thread
+
+
+def check_session_signature(call: Callable[..., Any]) -> bool:
+    """
+    Check the signature of a session's handler; return whether it is a coroutine function.
+
+    Raises:
+        InvalidArgument: it cannot be called with the run alone; the error shows what can.
+
+    """
+    is_async = is_coroutine(call)
+    given = AsyncRun if is_async else Run
+    shown = f"{'async ' * is_async}def {name_of(call)}(run: {given.__name__})"
+    refuse = partial(refuse_handler, call, shown)
+    parameters, needs = parameters_of(call, refuse)
+    if needs:
+        refuse(f"parameter {needs[0].name} depends on a function, which a run does not call")
+    if not parameters or len(required(parameters)) > 1:
+        refuse("it must take the run, and nothing else")
+    check_given(parameters[0], call, given, refuse, (Run, AsyncRun))
+    return is_async

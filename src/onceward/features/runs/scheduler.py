@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,17 +11,15 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.engine.deps import RuntimeDeps
+from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import lanes
-from onceward.core.handle.agent import Agent, SessionHandler
 from onceward.core.handle.inbox import LeasedMessage, SettledMessage
 from onceward.core.handle.lanes import Lease
+from onceward.core.handle.signatures import Around
 from onceward.errors import InvalidMessage, OncewardError
 from onceward.features.runs import runs, session_queues
-from onceward.features.runs.calls import OpenCalls
-from onceward.features.runs.completion import RunCompletion
-from onceward.features.runs.runs import EarlierRun, OpenRun, Summary
+from onceward.features.runs.runs import EarlierRun, OpenRun, RunCompletion, Summary
 from onceward.features.runs.session_queues import NewMessage, Queue
 from onceward.file.connection import SQLError
 from onceward.file.transaction import StoreTransaction
@@ -79,6 +78,36 @@ class StartedRun(NamedTuple):
     before: EarlierRun | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHandler:
+    """The function that runs an agent's sessions of one pattern, and how their queues are set."""
+
+    pattern: str
+    call: Callable[..., Any]
+    options: Mapping[str, Any]
+    """Fields of a queue policy; None where the home's setting holds."""
+    types: Mapping[str, type]
+    """Body classes by their types' wire names."""
+    allow_override_from: tuple[str, ...]
+    is_async: bool
+    attempts: int | None = None
+    timeout: float | None = None
+    around: tuple[Sequence[Around], ...] = ()
+    """Generator functions that its agents gave ``around``, those of the outer agent first."""
+
+    def wants(self, session: str) -> bool:
+        """Return whether sessions of this name are for this handler."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), session) is not None
+
+
+def handler_of(session: str, handlers: Iterable[SessionHandler]) -> SessionHandler | None:
+    """Return the handler of a session: an exact name first, then the longest pattern."""
+    found = [handler for handler in handlers if handler.wants(session)]
+    return min(
+        found, key=lambda h: (h.pattern != session, -len(h.pattern), h.pattern), default=None
+    )
+
+
 @dataclass(slots=True)
 class SchedulePass:
     """Changes that one look made."""
@@ -94,19 +123,24 @@ class RunScheduler:
     """Decides, inside one transaction, what becomes of the messages of sessions with runs."""
 
     def __init__(
-        self, deps: RuntimeDeps, agent: Agent, completion: RunCompletion, *, owner: str
+        self,
+        deps: RuntimeDeps,
+        handlers: Sequence[SessionHandler],
+        completion: RunCompletion,
+        *,
+        owner: str,
+        delay: Callable[[str], float],
     ) -> None:
-        self._agent, self._completion, self._owner = agent, completion, owner
-        self.calls = OpenCalls(deps.settings.abort_grace)
-        """The calls of this process that have not returned."""
+        self._handlers, self._completion, self._owner = handlers, completion, owner
+        self._agent, self._delay = deps.db.agent, delay
         self._settings, self._policy, self._ids = deps.settings, deps.policy, deps.sender.mint
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self._home = home_policy(deps.settings)
-        self.patterns = json.dumps([glob(handler.pattern) for handler in agent.sessions])
+        self.patterns = json.dumps([glob(handler.pattern) for handler in handlers])
 
     def register(self, tx: StoreTransaction) -> None:
         """Store which sessions are served by runs: readers and workers leave their messages."""
-        for handler in self._agent.sessions:
+        for handler in self._handlers:
             session_queues.register(
                 tx,
                 glob(handler.pattern),
@@ -116,7 +150,7 @@ class RunScheduler:
 
     def queue(self, tx: StoreTransaction, session: str) -> Queue:
         """Return a session's queue, set by itself, else by its handler, the home, the default."""
-        handler = self._agent._serves(session)
+        handler = handler_of(session, self._handlers)
         return session_queues.look_up(
             tx, session, self._home if handler is None else self._home.merged(**handler.options)
         )
@@ -133,7 +167,7 @@ class RunScheduler:
         looked = SchedulePass()
         lanes.wake_due(tx)
         for run in runs.abandoned(tx):
-            if self._agent._serves(run.session) is not None:
+            if handler_of(run.session, self._handlers) is not None:
                 self._isolated(tx, looked, run.session, partial(self._recover, tx, run))
         arrivals = session_queues.arrivals(tx, self.patterns, ARRIVALS)
         # They come by sequence, and a stable sort keeps that order within a session.
@@ -170,7 +204,7 @@ class RunScheduler:
             looked.moved, looked.index_is_damaged = moved, True
             log.failure(
                 "warning", "session queue skipped for now", error,
-                agent=self._agent.name, session=session,
+                agent=self._agent, session=session,
             )  # fmt: skip
 
     def _recover(self, tx: StoreTransaction, run: OpenRun) -> None:
@@ -197,17 +231,17 @@ class RunScheduler:
         )
         if mode in PREEMPTING and not queue.paused:
             self._preempt(tx, session, mode, fresh[-1], queue.policy)
-            tx.run(session_queues.STEER, (mode, session))
+            session_queues.steer(tx, session, mode)
         elif queue.rest_at is not None and queue.rest_at > tx.now:
             return
-        tx.run(session_queues.HURRY, (lane_id,))
+        session_queues.hurry(tx, lane_id)
 
     def _mode_of(self, session: str, fresh: Sequence[NewMessage], policy: QueuePolicy) -> str:
         """Return the preempting mode of new messages, empty for none; ``queue`` is never left."""
-        handler = self._agent._serves(session)
+        handler = handler_of(session, self._handlers)
         trusted: tuple[str, ...] = ()
         if handler is not None and policy.mode != "queue":
-            trusted = (*handler.allow_override_from, self._agent.name)
+            trusted = (*handler.allow_override_from, self._agent)
         modes = [(each.frame and _requested_mode(each, trusted)) or policy.mode for each in fresh]
         return next((mode for mode in reversed(modes) if mode in PREEMPTING), "")
 
@@ -262,11 +296,11 @@ class RunScheduler:
         self._completion.conclude(
             tx, [SettledMessage(each, Dead("overflow", full)) for each in refused]
         )
-        tx.many(session_queues.OF_QUEUE, [(session, each.sender, each.id) for each in refused])
+        session_queues.name_queue(tx, session, refused)
         lines = [(each, summary_line(each.sender, text_of(each.frame))) for each in dropped]
         session_queues.record_drops(tx, session, policy.overflow, lines)
         session_queues.update_head(tx, lane_id)
-        about: dict[str, Any] = {"agent": self._agent.name, "at": tx.now}
+        about: dict[str, Any] = {"agent": self._agent, "at": tx.now}
         counts = Overflowed(**about, session=session, dropped=len(dropped), refused=len(refused))
         about |= {"scope": f"queue {session}", "policy": policy.overflow}
         each_of = (Dropped(**about, message_id=each.id, peer=each.sender) for each in dropped)
@@ -281,11 +315,11 @@ class RunScheduler:
         lane: tuple[int, int],
         looked: SchedulePass,
     ) -> None:
-        queue, handler = self.queue(tx, session), self._agent._serves(session)
+        queue, handler = self.queue(tx, session), handler_of(session, self._handlers)
         mode = queue.next_mode or queue.policy.mode
         due_at = self._due_at(tx, session, lane[0], queue)
         if due_at > tx.now or handler is None:
-            tx.run(session_queues.DEFER, (due_at, lane[0]))
+            session_queues.defer(tx, lane[0], due_at)
             return
         held = Lease(lane[0], lane[1] + 1, self._owner, isolate=True)
         most = 2 if mode in ("followup", "queue") else session_queues.ALL
@@ -306,7 +340,7 @@ class RunScheduler:
 
     def _due_at(self, tx: StoreTransaction, session: str, lane_id: int, queue: Queue) -> Millis:
         """Return when the next run may begin: after its call, backoff and debounce."""
-        delay = self.calls.delay(session)
+        delay = self._delay(session)
         after_call = tx.now + max(1, round(1000 * delay)) if delay else 0
         if queue.next_mode is not None:
             return max(queue.rest_at or 0, after_call)
@@ -349,7 +383,7 @@ class RunScheduler:
             tx, run_id=self._ids(), session=session, mode=mode, held=held, messages=bound,
             until=until,
         )  # fmt: skip
-        tx.run(session_queues.BEGUN, {"more": more, "session": session})
+        session_queues.begun(tx, session, more=more)
         self._emit_bound(tx, run, bound, began=True)
         return StartedRun(
             run,
@@ -367,7 +401,7 @@ class RunScheduler:
         if not self._emitter.listening:
             return
         about: dict[str, Any] = {
-            "agent": self._agent.name,
+            "agent": self._agent,
             "at": tx.now,
             "session": run.session,
             "run_id": run.id,
@@ -405,11 +439,8 @@ class RunScheduler:
 
 
 def _oldest(tx: StoreTransaction, lane_id: int, limit: int, but: set[int]) -> list[QueuedItem]:
-    return [
-        QueuedItem(seq)
-        for (seq,) in tx.rows(session_queues.OLDEST, (lane_id, limit))
-        if seq not in but
-    ]
+    found = session_queues.oldest(tx, lane_id, limit)
+    return [QueuedItem(seq) for seq in found if seq not in but]
 
 
 def problem(leased: LeasedMessage, now: Millis, *, spent: bool) -> Settlement | None:

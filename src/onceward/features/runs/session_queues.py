@@ -8,15 +8,15 @@ from the lanes they arrived in, all of the session in the order of arrival.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.engine.counters import bump
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
 from onceward.errors import InvalidArgument
-from onceward.file.transaction import StoreTransaction
+from onceward.file.rows import Rows
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
 from onceward.message.quoting import quoted
@@ -290,6 +290,94 @@ def declared(tx: StoreTransaction, session: str) -> QueuePolicy:
     return QueuePolicy(**_policy_fields(rows[0])) if rows else QueuePolicy()
 
 
+class RunAgenda(NamedTuple):
+    """What the sessions of one process have for its runs."""
+
+    paused_at: Millis | None
+    """Since when the file is paused; None where it is not."""
+    arrived: int
+    """Whether a message is in no queue yet."""
+    ready: int
+    """Whether a queue may begin a run."""
+    due_at: Millis | None
+    """When the first lane is due that rests or is leased."""
+
+
+def agenda(read: Rows, patterns: str) -> RunAgenda:
+    """Return what the sessions of *patterns* have for runs."""
+    return RunAgenda._make(read(AGENDA, {"patterns": patterns})[0])
+
+
+def know(tx: StoreTransaction, session: str) -> None:
+    """Make a session's row where it has none."""
+    tx.run(KNOW, (session,))
+
+
+def set_policy(tx: StoreTransaction, session: str, fields: Mapping[str, Any]) -> None:
+    """Set the policy of one session's queue."""
+    tx.run(SET, {**fields, "session": session})
+
+
+def pause(tx: StoreTransaction, session: str) -> None:
+    """Begin no further run of a session."""
+    tx.run(PAUSE, (tx.now, session))
+
+
+def resume(tx: StoreTransaction, session: str) -> None:
+    """Go on where ``pause`` stopped."""
+    tx.run(RESUME, (session,))
+
+
+def rest(tx: StoreTransaction, session: str, due_at: Millis) -> None:
+    """Begin no run of a session before a moment."""
+    tx.run(REST, (due_at, session))
+
+
+def steer(tx: StoreTransaction, session: str, mode: str) -> None:
+    """Begin the next run of a session at once, in a mode."""
+    tx.run(STEER, (mode, session))
+
+
+def begun(tx: StoreTransaction, session: str, *, more: bool) -> None:
+    """Note that a run has begun, and whether messages are left for another."""
+    tx.run(BEGUN, {"more": more, "session": session})
+
+
+def lane_of(tx: StoreTransaction, session: str) -> int | None:
+    """Return the lane of a session's queue, None where it has none."""
+    return next((int(row[0]) for row in tx.rows(LANE, (session,))), None)
+
+
+def hurry(tx: StoreTransaction, lane_id: int) -> None:
+    """Let a queue be looked at now, unless a run has it."""
+    tx.run(HURRY, (lane_id,))
+
+
+def defer(tx: StoreTransaction, lane_id: int, due_at: Millis) -> None:
+    """Let a queue be looked at from a moment on, unless a run has it."""
+    tx.run(DEFER, (due_at, lane_id))
+
+
+def open_under(tx: StoreTransaction, pattern: str) -> str | None:
+    """Return a session of a pattern that has a run open."""
+    return next((str(session) for (session,) in tx.rows(OPEN_UNDER, (pattern,))), None)
+
+
+def unregister(tx: StoreTransaction, pattern: str) -> None:
+    """Serve sessions of a pattern by runs no longer."""
+    tx.run(UNREGISTER, (pattern,))
+
+
+def oldest(tx: StoreTransaction, lane_id: int, limit: int) -> list[int]:
+    """Return the oldest messages of a queue that a full one may drop."""
+    return [seq for (seq,) in tx.rows(OLDEST, (lane_id, limit))]
+
+
+def name_queue(tx: StoreTransaction, session: str, dead: Iterable[LeasedMessage]) -> None:
+    """Note in dead letters which queue refused them."""
+    tx.many(OF_QUEUE, [(session, each.sender, each.id) for each in dead])
+
+
 def register(
     tx: StoreTransaction, pattern: str, policy: QueuePolicy, allow_override_from: Sequence[str]
 ) -> None:
@@ -422,9 +510,9 @@ def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]
         InvalidArgument: one of them does not wait in this queue.
 
     """
-    found = tx.rows(LANE, (session,))
-    unheld = [Lease(row[0], 0, "", isolate=False) for row in found]
-    listed = waiting(tx, unheld[0], -1, placed=True) if unheld else []
+    lane_id = lane_of(tx, session)
+    unheld = None if lane_id is None else Lease(lane_id, 0, "", isolate=False)
+    listed = [] if unheld is None else waiting(tx, unheld, -1, placed=True)
     by_id = {each.id: each for each in listed}
     missing = [each for each in ids if each not in by_id]
     if missing or len(set(ids)) != len(ids):

@@ -99,15 +99,15 @@ class Schedules:
 
     def list(self) -> list[Schedule]:
         """Return all schedules, by name."""
-        return [Schedule(*row) for row in self._db.read(schedules.LIST, (None,))]
+        return schedules.listed(self._db.read)
 
     def get(self, name: str) -> Schedule | None:
         """Return one schedule; None where there is none of this name."""
-        return next((Schedule(*row) for row in self._db.read(schedules.LIST, (name,))), None)
+        return next(iter(schedules.listed(self._db.read, name)), None)
 
     def remove(self, name: str) -> bool:
         """Remove a schedule; what it has sent stays. Say whether there was one."""
-        return self._db.write(lambda tx: tx.run(schedules.REMOVE, (name,))) > 0
+        return self._db.write(partial(schedules.remove, name=name))
 
     def pause(self, name: str) -> bool:
         """
@@ -115,11 +115,11 @@ class Schedules:
 
         It stays paused until ``resume``, also where the agent's code declares it.
         """
-        return self._db.write(partial(_pause, name=name))
+        return self._db.write(partial(schedules.pause, name=name))
 
     def resume(self, name: str) -> bool:
         """Go on with the next date, none of the pause's; say whether that is a change."""
-        changed = self._db.write(partial(_resume, name=name, now=self._db.clock.now()))
+        changed = self._db.write(partial(schedules.resume, name=name, now=self._db.clock.now()))
         self._db.notifier.notify("out")
         return changed
 
@@ -129,14 +129,13 @@ class Schedules:
 
     def _pause_undeclared(self) -> None:
         """Pause the schedules that the agent's code once declared and declares no longer."""
-        declared = json.dumps(sorted(self._declared))
-        for (name,) in self._db.read(schedules.UNDECLARED, (declared,)):
-            if self._db.write(partial(_withdraw, name=name)):
+        for name in schedules.undeclared(self._db.read, self._declared):
+            if self._db.write(partial(schedules.withdraw, name=name)):
                 of_schedule = log.bind(agent=self._db.agent, schedule=name)
                 of_schedule.warning("schedule paused: the agent's code declares it no longer")
 
     def _run_now(self, tx: StoreTransaction, name: str) -> str:
-        found = schedules.find(tx, name)
+        found = schedules.find(tx.rows, name)
         if found is None:
             msg = f"there is no schedule {quoted(name)}: onceward schedules ls names them"
             raise InvalidArgument(msg)
@@ -144,19 +143,19 @@ class Schedules:
 
     def _put(self, made: ScheduledMessage, first: Millis | None) -> Schedule:
         """Store a schedule; a known one with the same definition is left as it is."""
-        known = [ScheduledMessage(*row) for row in self._db.read(schedules.ONE, (made.name,))]
-        if not (known and known[0].is_like(made) and _keeps_date(known[0], made, first)):
+        known = schedules.find(self._db.read, made.name)
+        if not (known and known.is_like(made) and _keeps_date(known, made, first)):
             self._db.write(partial(_put, made=made, first=first))
             self._db.notifier.notify("out")
-        [row] = self._db.read(schedules.LIST, (made.name,))
-        return Schedule(*row)
+        [stored] = schedules.listed(self._db.read, made.name)
+        return stored
 
 
 def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) -> None:
-    known = schedules.find(tx, made.name)
+    known = schedules.find(tx.rows, made.name)
     if known is not None and _keeps_date(known, made, first):
         made = made._replace(next_at=known.next_at, unsent=known.unsent)
-    tx.run(schedules.PUT, {**made._asdict(), "now": tx.now})
+    schedules.put(tx, made)
 
 
 def _keeps_date(known: ScheduledMessage, made: ScheduledMessage, first: Millis | None) -> bool:
@@ -169,23 +168,6 @@ def _keeps_date(known: ScheduledMessage, made: ScheduledMessage, first: Millis |
     # A date after the first possible one is kept where the clock was set back: those are sent.
     reached = date <= made.next_at or made.next_at <= (known.last_at or 0)
     return first <= date and reached and date == made.rule.until(date, date=first)
-
-
-def _pause(tx: StoreTransaction, *, name: str) -> bool:
-    return tx.run(schedules.PAUSE, {"name": name, "now": tx.now}) > 0
-
-
-def _withdraw(tx: StoreTransaction, *, name: str) -> bool:
-    return tx.run(schedules.WITHDRAW, {"name": name, "now": tx.now}) > 0
-
-
-def _resume(tx: StoreTransaction, *, name: str, now: Millis) -> bool:
-    found = schedules.find(tx, name)
-    if found is None:
-        return False
-    next_at = found.rule.first(found.unsent_dates, now)
-    fields = {"name": name, "next_at": next_at, "seen_at": now}
-    return tx.run(schedules.RESUME, fields) > 0
 
 
 def _in_own_lane(name: str, options: ScheduleOptions) -> ScheduleOptions:

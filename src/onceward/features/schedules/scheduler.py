@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from onceward.core.send.outbox import OutgoingMessage
 from onceward.core.send.sender import Sender
@@ -19,9 +19,6 @@ from onceward.message.clock import Millis
 from onceward.message.dates import Due, iso
 from onceward.message.log import log
 from onceward.message.send_options import MessageOptions
-
-AGAIN: Final = 10_000
-"""Milliseconds after which a message is tried again that the outbox did not take."""
 
 
 class Scheduler:
@@ -41,11 +38,10 @@ class Scheduler:
         if self._db.writer.held:
             return
         now = self._db.clock.now()
-        for row in self._db.read(schedules.DUE, (now,)):
-            seen = ScheduledMessage(*row)
+        for seen in schedules.due(self._db.read, now):
             if seen.seen_at > now:
-                seen = self._step_back(seen, now)
-            if seen.next_at <= now:
+                self._send_due(self._step_back(seen, now), now)
+            else:
                 self._send_due(seen, now)
 
     def send_now(self, tx: StoreTransaction, schedule: ScheduledMessage) -> str:
@@ -55,12 +51,13 @@ class Scheduler:
     def _step_back(self, seen: ScheduledMessage, now: Millis) -> ScheduledMessage:
         """Go back to the first date after a clock that was set back; a sent date stays sent."""
         then = min(seen.next_at, seen.rule.first(seen.unsent_dates, now))
-        fields = {**seen._asdict(), "then": then, "now": now}
-        self._db.write(lambda tx: tx.run(schedules.STEP_BACK, fields))
+        self._db.write(partial(schedules.step_back, seen=seen, then=then, now=now))
         return seen._replace(next_at=then, seen_at=now)
 
     def _send_due(self, seen: ScheduledMessage, now: Millis) -> None:
-        """Send the messages of one schedule; one that cannot be sent holds up no other."""
+        """Send what one schedule has due; one that cannot be sent holds up no other."""
+        if seen.next_at > now:
+            return
         try:
             due = seen.rule.due(seen.unsent_dates, seen.next_at, now, seen.missed)
             messages = [self.compose(seen, date) for date in due.dates]
@@ -71,7 +68,7 @@ class Scheduler:
             log.failure(
                 "warning", "schedule waits", error, agent=self._db.agent, schedule=seen.name
             )
-            self._db.write(partial(_put_off, seen=seen, now=now, error=str(error)))
+            self._db.write(partial(schedules.put_off, seen=seen, now=now, error=str(error)))
 
     def _advance(
         self,
@@ -89,7 +86,7 @@ class Scheduler:
         if waits_for is None:
             self._add(tx, seen, messages, due.dates[-1])
             return
-        tx.run(schedules.SKIP, {"name": seen.name, "date": due.dates[-1]})
+        schedules.skip(tx, seen.name, due.dates[-1])
         tx.after_commit(partial(self._tell_skipped, seen.name, due.dates[-1], waits_for))
 
     def _tell_skipped(self, name: str, date: Millis, waits_for: str) -> None:
@@ -104,8 +101,7 @@ class Scheduler:
         date: Millis,
     ) -> str:
         last = [self._sender.add(tx, each) for each in messages][-1]
-        fields = {"name": schedule.name, "count": len(messages), "date": date, "id": last}
-        tx.run(schedules.NOTE, fields)
+        schedules.note_sent(tx, schedule.name, len(messages), date, last)
         return last
 
     def compose(self, schedule: ScheduledMessage, date: Millis) -> OutgoingMessage:
@@ -135,8 +131,3 @@ def _body(schedule: ScheduledMessage, date: Millis) -> Any:
     if schedule.media == BYTES:
         return decode(None, json.loads(schedule.body), bytes)
     return json.loads(schedule.body)
-
-
-def _put_off(tx: StoreTransaction, *, seen: ScheduledMessage, now: Millis, error: str) -> None:
-    fields = {"name": seen.name, "seen": seen.next_at, "now": now, "error": error}
-    tx.run(schedules.PUT_OFF, {**fields, "due_at": now + AGAIN})

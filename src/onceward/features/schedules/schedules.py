@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.dates import ENDLESS, Due, Rule, Spans
@@ -14,6 +16,8 @@ from onceward.message.vocabulary import Missed, Overlap
 Origin = Literal["added", "declared", "withdrawn"]
 """``withdrawn`` was declared, is declared no longer, and is paused for that reason."""
 
+AGAIN: Final = 10_000
+"""Milliseconds after which a message is tried again that the outbox did not take."""
 FIELDS: Final = """name, every, cron, timezone, missed, overlap, recipient, session, media, body,
        options, origin, next_at, unsent, seen_at, last_at"""
 # A date was computed later than now: the wall clock has been set back.
@@ -185,9 +189,74 @@ class ScheduledMessage(NamedTuple):
 DEFINITION: Final = ScheduledMessage._fields.index("next_at")
 
 
-def find(tx: StoreTransaction, name: str) -> ScheduledMessage | None:
+def find(read: Rows, name: str) -> ScheduledMessage | None:
     """Return a schedule; None where there is none of this name."""
-    return next((ScheduledMessage(*row) for row in tx.rows(ONE, (name,))), None)
+    return next((ScheduledMessage(*row) for row in read(ONE, (name,))), None)
+
+
+def listed(read: Rows, name: str | None = None) -> list[Schedule]:
+    """Return all schedules by name, or the one of *name*."""
+    return [Schedule(*row) for row in read(LIST, (name,))]
+
+
+def due(read: Rows, now: Millis) -> list[ScheduledMessage]:
+    """Return the schedules that have a date by now, or one of before the clock was set back."""
+    return [ScheduledMessage(*row) for row in read(DUE, (now,))]
+
+
+def undeclared(read: Rows, declared: Iterable[str]) -> list[str]:
+    """Return the schedules that were declared once, and are not paused or in *declared*."""
+    return [name for (name,) in read(UNDECLARED, (json.dumps(sorted(declared)),))]
+
+
+def put(tx: StoreTransaction, made: ScheduledMessage) -> None:
+    """Store a schedule, in place of one of its name."""
+    tx.run(PUT, {**made._asdict(), "now": tx.now})
+
+
+def remove(tx: StoreTransaction, name: str) -> bool:
+    """Remove a schedule; say whether there was one."""
+    return tx.run(REMOVE, (name,)) > 0
+
+
+def pause(tx: StoreTransaction, name: str) -> bool:
+    """Pause a schedule until it is resumed; say whether that is a change."""
+    return tx.run(PAUSE, {"name": name, "now": tx.now}) > 0
+
+
+def withdraw(tx: StoreTransaction, name: str) -> bool:
+    """Pause a schedule until it is declared again; say whether that is a change."""
+    return tx.run(WITHDRAW, {"name": name, "now": tx.now}) > 0
+
+
+def resume(tx: StoreTransaction, name: str, now: Millis) -> bool:
+    """Go on with the next date of a paused schedule; say whether that is a change."""
+    found = find(tx.rows, name)
+    if found is None:
+        return False
+    next_at = found.rule.first(found.unsent_dates, now)
+    return tx.run(RESUME, {"name": name, "next_at": next_at, "seen_at": now}) > 0
+
+
+def step_back(tx: StoreTransaction, seen: ScheduledMessage, then: Millis, now: Millis) -> None:
+    """Go back to an earlier date after the clock was set back, unless the schedule has changed."""
+    tx.run(STEP_BACK, {**seen._asdict(), "then": then, "now": now})
+
+
+def skip(tx: StoreTransaction, name: str, date: Millis) -> None:
+    """Count a date that no message is sent for."""
+    tx.run(SKIP, {"name": name, "date": date})
+
+
+def note_sent(tx: StoreTransaction, name: str, count: int, date: Millis, last_id: str) -> None:
+    """Count the messages that were sent for dates up to *date*."""
+    tx.run(NOTE, {"name": name, "count": count, "date": date, "id": last_id})
+
+
+def put_off(tx: StoreTransaction, seen: ScheduledMessage, now: Millis, error: str) -> None:
+    """Try a message again later that could not be sent, and store why."""
+    fields = {"name": seen.name, "seen": seen.next_at, "now": now, "error": error}
+    tx.run(PUT_OFF, {**fields, "due_at": now + AGAIN})
 
 
 def advance(tx: StoreTransaction, seen: ScheduledMessage, due: Due, now: Millis) -> bool:

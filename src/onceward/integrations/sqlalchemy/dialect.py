@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import URL, NullPool, Pool
 from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect
+from sqlalchemy.dialects.sqlite.base import SQLiteDialect, SQLiteExecutionContext
 
 from onceward.errors import StoreClosed
 from onceward.integrations.sqlalchemy import dbapi
@@ -35,10 +35,6 @@ class OncewardDialect(SQLiteDialect):
     @classmethod
     def get_async_dialect_cls(cls, url: URL) -> type[OncewardDialect]:
         """Return the dialect of event loops; needs greenlet."""
-        from onceward.integrations.sqlalchemy.loop_dialect import (  # noqa: PLC0415 - paid by its users
-            LoopDialect,
-        )
-
         return LoopDialect
 
     @classmethod
@@ -125,3 +121,29 @@ def _without_ours(names: Iterable[str]) -> list[str]:
 
 
 registry.register(NAME, __name__, OncewardDialect.__name__)
+
+
+class LoopExecutionContext(SQLiteExecutionContext):
+    """Runs a statement whose rows are streamed, out of memory."""
+
+    def create_server_side_cursor(self) -> Any:
+        """Return a cursor, which has read all its rows."""
+        return self._dbapi_connection.cursor()
+
+
+class LoopDialect(OncewardDialect):
+    """``sqlite+onceward`` for ``create_async_engine``."""
+
+    is_async = True
+    has_terminate = True
+    supports_statement_cache = True
+    supports_server_side_cursors = True
+    execution_ctx_cls = LoopExecutionContext
+
+    def get_driver_connection(self, connection: Any) -> Any:
+        """Return the connection that the calls are made with."""
+        return connection.driver_connection
+
+    def do_terminate(self, dbapi_connection: Any) -> None:
+        """Roll back what is open."""
+        dbapi_connection.terminate()

@@ -8,9 +8,10 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
-from onceward.core.handle import handler_rates
-from onceward.core.handle.agent import Agent, Handler
-from onceward.core.handle.gated_claims import MESSAGE, Kind
+from onceward.core.handle.handlers import Handler, Handlers
+from onceward.core.handle.inbox import MESSAGE, Kind
+from onceward.core.handle.worker import pool_size
+from onceward.features.handler_limits import rates
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.rate import Rate
@@ -30,7 +31,7 @@ class HandlerLimits:
     at a time. *free* is called when a place is free that a worker has asked for.
     """
 
-    def __init__(self, agent: Agent, *, alone: frozenset[str], free: Callable[[], None]) -> None:
+    def __init__(self, agent: Handlers, *, alone: frozenset[str], free: Callable[[], None]) -> None:
         self.handler_of = lru_cache(KINDS)(lambda kind: agent._find(*kind))
         self._alone, self._free = alone, free
         self._lock = Lock()
@@ -80,18 +81,18 @@ class HandlerLimits:
 
     def calls_left(self, tx: StoreTransaction, pattern: str, rate: Rate) -> int:
         """Return how many calls may begin now; where it is none, note when there will be one."""
-        left = handler_rates.left(tx, pattern, rate)
+        left = rates.left(tx, pattern, rate)
         with self._lock:
             left = min(rate.burst, left + self._unused[pattern])
             if left < 1:
-                self._next_at[pattern] = tx.now + handler_rates.wait(rate, left)
+                self._next_at[pattern] = tx.now + rates.wait(rate, left)
         return int(left)
 
     def count(self, tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
         """Count calls in the file, less those that were counted before and not made."""
         with self._lock:
             unused = self._unused.pop(pattern, 0)
-        handler_rates.take(tx, pattern, rate, calls - unused)
+        rates.take(tx, pattern, rate, calls - unused)
 
     def keep_unused(self, pattern: str, calls: int) -> None:
         """Keep calls that were counted and not made for the next claim."""
@@ -228,5 +229,34 @@ class WorkerGate:
 
 def _rated(handlers: Iterable[Handler]) -> list[tuple[str, Rate, int]]:
     """Return pattern and rate of the handlers that have one, and how often each is there."""
-    rates = [(each.pattern, each.rules.rate) for each in handlers if each.rules.rate is not None]
-    return [(pattern, rate, calls) for (pattern, rate), calls in Counter(rates).items()]
+    rated = [(each.pattern, each.rules.rate) for each in handlers if each.rules.rate is not None]
+    return [(pattern, rate, calls) for (pattern, rate), calls in Counter(rated).items()]
+
+
+def gates(
+    agent: Handlers, workers: int | None, free: Callable[[], None]
+) -> Callable[[], WorkerGate] | None:
+    """Return what makes the gate of one worker of an agent, None where all is admitted."""
+    one_by_one = alone(agent, workers)
+    rules = [each.rules for each in agent.handlers]
+    plain = [each.concurrency is None and each.rate is None and not each.batch for each in rules]
+    if not one_by_one and all(plain):
+        return None
+    limits = HandlerLimits(agent, alone=one_by_one, free=free)
+    return lambda: WorkerGate(limits)
+
+
+def alone(agent: Handlers, workers: int | None) -> frozenset[str]:
+    """
+    Return the handlers of which one runs at a time although there are several workers.
+
+    Those are the functions that say no *concurrency*, where the number of workers was not
+    said: there are several only because other handlers can use them.
+    """
+    if workers is not None or pool_size(agent, None) == 1:
+        return frozenset()
+    return frozenset(
+        each.pattern
+        for each in agent.handlers
+        if not each.is_async and each.rules.concurrency is None and not each.rules.batch
+    )

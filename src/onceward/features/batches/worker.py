@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import CancelledError
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.deps import RuntimeDeps
-from onceward.core.handle import gated_claims, lanes
-from onceward.core.handle.agent import Agent, Handler
-from onceward.core.handle.batch_context import BatchContext
+from onceward.core.engine.engine_loop import RuntimeDeps
+from onceward.core.handle import lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.context import Context
-from onceward.core.handle.gated_claims import MESSAGE, Kind
-from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, Rows, SettledMessage
+from onceward.core.handle.handlers import Handler, Handlers
+from onceward.core.handle.inbox import (
+    MESSAGE,
+    ClaimRequest,
+    Kind,
+    LeasedMessage,
+    SettledMessage,
+)
 from onceward.core.handle.invoke import (
     Loop,
     Prepared,
@@ -23,17 +27,32 @@ from onceward.core.handle.invoke import (
     resolve_handler,
     wait_after,
 )
-from onceward.core.handle.worker import HANDLED, Worker, _Run
+from onceward.core.handle.worker import HANDLED, RunningCall, Worker
 from onceward.core.requests import results
 from onceward.errors import OncewardError, Paused, Retry
+from onceward.features.batches.context import BatchContext
 from onceward.file.environment import disabled_by_environment
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis
 from onceward.message.events import Event
 from onceward.message.states import Dead, RetryAt, Settlement
 
-ATTEMPT = LeasedMessage._fields.index("attempt") - 1
+# How many messages of a batch handler may be claimed, and since when the first of them waits.
+WAITING: Final = f"""
+SELECT count(*), min(received_at)
+  FROM (SELECT b.received_at
+          FROM _onceward_lanes
+         CROSS JOIN _onceward_inbox AS h ON h.seq = head_seq
+         CROSS JOIN _onceward_inbox AS b
+            ON b.lane_id = _onceward_lanes.lane_id AND b.state = 'pending'
+         WHERE head_seq IS NOT NULL AND due_at IS NULL AND {lanes.ORDINARY}
+           AND (h.type = :pattern OR h.topic = :pattern OR :passes)
+           AND (b.type = :pattern OR b.topic = :pattern)
+         LIMIT :batch)
+"""
+ATTEMPT: Final = LeasedMessage._fields.index("attempt") - 1
 """Column of the attempt's number in a row of a claim."""
 
 
@@ -45,7 +64,7 @@ class BatchGate:
     its own: one that fails, or kills its process, takes no neighbours with it again.
     """
 
-    def __init__(self, agent: Agent, handler: Handler) -> None:
+    def __init__(self, agent: Handlers, handler: Handler) -> None:
         self._agent, self._handler = agent, handler
         self._admitted = self._closed = False
 
@@ -93,7 +112,7 @@ class BatchGate:
 class BatchWorker(Worker):
     """A thread that claims up to ``batch`` messages of one handler and calls it once."""
 
-    def __init__(self, deps: RuntimeDeps, agent: Agent, loop: Loop, *, handler: Handler) -> None:
+    def __init__(self, deps: RuntimeDeps, agent: Handlers, loop: Loop, *, handler: Handler) -> None:
         super().__init__(deps, agent, loop, gate=BatchGate(agent, handler))
         self._handler, self._most = handler, handler.rules.batch or 1
         self._within = round(1000 * handler.rules.within)
@@ -103,7 +122,7 @@ class BatchWorker(Worker):
 
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
         idle = super()._idle_for(nothing_here=True)
-        [(paused_at, ready, _)] = self._db.read(lanes.AGENDA)
+        paused_at, ready, _ = lanes.agenda(self._db.read)
         if paused_at is not None or disabled_by_environment():
             return engine.MAX_IDLE_SECONDS
         if self._left_leases and not nothing_here:
@@ -117,7 +136,7 @@ class BatchWorker(Worker):
         """Return the seconds until a batch begins: it is full, or its first message has waited."""
         passes = self._types is not None  # other types of a lane are left for readers
         named = {"pattern": self._handler.pattern, "batch": self._most, "passes": passes}
-        [(count, since)] = read(gated_claims.WAITING, named)
+        [(count, since)] = read(WAITING, named)
         if not count:
             return None
         left = 0 if count >= self._most else since + self._within - self._db.now()
@@ -209,7 +228,7 @@ class BatchWorker(Worker):
         ]
         batch = BatchContext(contexts, group=self._batch, sender=self._sender)
         limit = self._handler.timeout or self._settings.handler_timeout
-        self._run_now = _Run(time.monotonic(), limit, cast("Context", batch))
+        self._run_now = RunningCall(time.monotonic(), limit, cast("Context", batch))
         try:
             self._call_handler([each.body for _, each in ready], ready[0][1], batch)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the messages
@@ -291,3 +310,9 @@ class BatchWorker(Worker):
             due_at = self._db.now() + round(1000 * engine.MAX_IDLE_SECONDS)
             return {each.seq: RetryAt(due_at, str(error), counted=False) for each in messages}
         return ended
+
+
+def batch_workers(deps: RuntimeDeps, agent: Handlers, loop: Loop) -> list[BatchWorker]:
+    """Return a worker for each batch handler of an agent."""
+    batched = [each for each in agent.handlers if each.rules.batch is not None]
+    return [BatchWorker(deps, agent, loop, handler=each) for each in batched]

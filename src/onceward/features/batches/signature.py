@@ -6,24 +6,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, get_args, get_origin
 
-from onceward.core.handle.batch_context import AsyncBatchContext, BatchContext
-from onceward.core.handle.depends import Need, check
 from onceward.core.handle.signatures import (
     OURS,
     WITH_CONTEXT,
     HandlerSignature,
+    Need,
     Refuse,
-    _annotation,
-    _check_given,
-    _check_readable,
-    _is_context,
-    _name,
-    _parameters,
-    _refuse,
-    _required,
-    _Unresolved,
+    Unresolved,
+    annotation_of,
+    check,
+    check_given,
+    check_readable,
+    is_context,
     is_coroutine,
+    name_of,
+    parameters_of,
+    refuse_handler,
+    required,
 )
+from onceward.features.batches.context import AsyncBatchContext, BatchContext
 from onceward.message.body import message_type
 
 KNOWN: Final = (*OURS, BatchContext, AsyncBatchContext)
@@ -42,17 +43,17 @@ def batch_signature(call: Callable[..., Any], model: type | None) -> HandlerSign
     is_async = is_coroutine(call)
     given = AsyncBatchContext if is_async else BatchContext
     body = "dict" if model is None else model.__name__
-    shown = f"def {_name(call)}(bodies: list[{body}], ctx: {given.__name__})"
-    refuse = partial(_refuse, call, f"{'async ' * is_async}{shown}")
-    parameters, needs = _parameters(call, refuse)
-    if not 1 <= len(_required(parameters)) <= WITH_CONTEXT:
+    shown = f"def {name_of(call)}(bodies: list[{body}], ctx: {given.__name__})"
+    refuse = partial(refuse_handler, call, f"{'async ' * is_async}{shown}")
+    parameters, needs = parameters_of(call, refuse)
+    if not 1 <= len(required(parameters)) <= WITH_CONTEXT:
         refuse("it must take the messages and, if it wants, a context")
     check(needs, is_async=is_async)
-    read_as = _element(_annotation(parameters[0], call), model, refuse)
+    read_as = _element(annotation_of(parameters[0], call), model, refuse)
     others = parameters[1:]
-    takes_context = bool(others) and _is_context(others[0], call)
+    takes_context = bool(others) and is_context(others[0], call)
     if takes_context:
-        _check_given(others[0], call, given, refuse, KNOWN)
+        check_given(others[0], call, given, refuse, KNOWN)
     if needs and takes_context:  # a place between them may be one that depends
         return HandlerSignature(read_as, False, is_async, (*needs, Need(others[0].name, None)))  # noqa: FBT003
     return HandlerSignature(read_as, takes_context, is_async, needs)
@@ -60,14 +61,14 @@ def batch_signature(call: Callable[..., Any], model: type | None) -> HandlerSign
 
 def _element(annotation: Any, model: type | None, refuse: Refuse) -> Any:
     """Return the type that each body is read as: the list's, or the registered one."""
-    if annotation is None or isinstance(annotation, _Unresolved) or annotation is list:
+    if annotation is None or isinstance(annotation, Unresolved) or annotation is list:
         return model
     if get_origin(annotation) not in LISTS:
         refuse("the first parameter is given a list of bodies")
     [found] = get_args(annotation)
     if model is not None and found is not model and not _reads(found, model):
         refuse(f"it is registered for {model.__name__}, but takes a list of another type")
-    _check_readable(found, refuse)
+    check_readable(found, refuse)
     return model if isinstance(found, type) and model and issubclass(model, found) else found
 
 

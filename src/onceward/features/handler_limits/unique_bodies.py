@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Final, NamedTuple
 
+from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.invoke import Prepared
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.states import Done, Settlement
 
 # A note is bound to its message until that is processed. Where the message ends in another way,
 # or its row is gone with a dead letter, the note holds no longer: nothing has to delete it.
@@ -33,6 +37,7 @@ DELETE FROM _onceward_unique_bodies
                               WHERE until_at <= :now AND NOT {PENDING}
                               LIMIT :limit)
 """
+REPEATED: Final = "a message with the same type and body is to be handled, or was within unique_for"
 
 
 class UniqueBody(NamedTuple):
@@ -58,10 +63,34 @@ def keep(tx: StoreTransaction, body: UniqueBody) -> None:
     tx.run(KEEP, _named(tx, body))
 
 
-def prune(tx: StoreTransaction, *, limit: int) -> int:
+def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Delete a slice of the notes that hold no longer; return how many."""
+    del before  # each note says itself how long it holds
     return tx.run(PRUNE, {"now": tx.now, "limit": limit})
 
 
 def _named(tx: StoreTransaction, body: UniqueBody) -> dict[str, object]:
     return {**body._asdict(), "now": tx.now, "until": tx.now + body.span}
+
+
+class UniqueBodies:
+    """Drops a message with the type and body of another, of handlers that say ``unique_for``."""
+
+    def note(self, ready: Prepared, leased: LeasedMessage) -> UniqueBody | None:
+        """Return the note of a message, None where its handler takes every one."""
+        return None if ready.handler.rules.unique_for is None else unique_body(ready, leased)
+
+    def claim(self, tx: StoreTransaction, note: UniqueBody) -> Settlement | None:
+        """Note the body of a message before its call; return how a repetition of one ends."""
+        return None if claim(tx, note) else Done("dropped", REPEATED)
+
+    def keep(self, tx: StoreTransaction, note: UniqueBody) -> None:
+        """Let the note hold, in the commit that settles its message."""
+        keep(tx, note)
+
+
+def unique_body(ready: Prepared, leased: LeasedMessage) -> UniqueBody:
+    """Return the note of a message: like ones have the same handler, type and body."""
+    rules, frame = ready.handler.rules, ready.frame
+    like = sha256(repr((frame.type, frame.data, frame.data_base64)).encode()).digest()
+    return UniqueBody(ready.handler.pattern, like, leased.seq, rules.unique_for or 0)

@@ -2,100 +2,38 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
 
-from pydantic import BaseModel
-
-from onceward.core.handle.depends import Dependencies
-from onceward.core.handle.signatures import (
-    HandlerSignature,
-    check_session_signature,
-    message_signature,
-)
+from onceward.core.handle.handlers import Handler, Handlers
 from onceward.errors import InvalidArgument
 from onceward.message.agent_profile import agent_profile
 from onceward.message.body import message_type
 from onceward.message.handler_options import (
-    PLAIN_RULES,
     HandlerOptions,
-    HandlerRules,
     handler_rules,
     positive_span,
     whole_number,
 )
-from onceward.message.names import agent_name, plain_text, refuse_options
+from onceward.message.names import agent_name, refuse_options
 from onceward.message.queue_modes import QueueOptions, check_sessions, checked
 from onceward.message.quoting import quoted
 from onceward.message.times import Span
-from onceward.message.topics import check_pattern, matches
+from onceward.message.topics import check_pattern
 from onceward.message.vocabulary import Missed, Overlap
+
+if TYPE_CHECKING:
+    from onceward.core.handle.signatures import Around, HandlerSignature
+    from onceward.features.runs.scheduler import SessionHandler
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Around = Callable[[Any], Iterator[None]]
-"""A generator function of the context; it yields once, where the handler is called."""
-A = TypeVar("A", bound=Around)
+A = TypeVar("A", bound=Callable[[Any], Iterator[None]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
-    """One function of an agent and the messages it handles."""
-
-    pattern: str
-    call: Callable[..., Any]
-    body: Any
-    """Type of the payload, from the annotation of the first parameter; None takes plain values."""
-    takes_context: bool
-    is_async: bool
-    rules: HandlerRules = PLAIN_RULES
-    dependencies: Dependencies | None = None
-    around: tuple[Sequence[Around], ...] = ()
-    """Generator functions that its agents gave ``around``, those of the outer agent first."""
-
-    @property
-    def attempts(self) -> int | None:
-        """Attempts before a message is a dead letter; None as the retry policy says."""
-        return self.rules.attempts
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that a call may take; None as the settings say."""
-        return self.rules.timeout
-
-    def wants(self, type_name: str, topic: str | None) -> bool:
-        """Return whether a message of this type or topic is for this handler."""
-        return matches(self.pattern, type_name) or (
-            topic is not None and matches(self.pattern, topic)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionHandler:
-    """The function that runs an agent's sessions of one pattern, and how their queues are set."""
-
-    pattern: str
-    call: Callable[..., Any]
-    options: Mapping[str, Any]
-    """Fields of a queue policy; None where the home's setting holds."""
-    types: Mapping[str, type]
-    """Body classes by their types' wire names."""
-    allow_override_from: tuple[str, ...]
-    is_async: bool
-    attempts: int | None = None
-    timeout: float | None = None
-    around: tuple[Sequence[Around], ...] = ()
-    """Generator functions that its agents gave ``around``, those of the outer agent first."""
-
-    def wants(self, session: str) -> bool:
-        """Return whether sessions of this name are for this handler."""
-        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), session) is not None
-
-
-class Agent:
+class Agent(Handlers):
     """
     A name and its handlers.
 
@@ -151,6 +89,11 @@ class Agent:
                 same pattern exists, or the function cannot be called like this.
 
         """
+        from onceward.core.handle.signatures import (  # noqa: PLC0415 - with handlers only
+            Dependencies,
+            message_signature,
+        )
+
         _bracketed("on", what)
         pattern = check_pattern(what if isinstance(what, str) else message_type(what))
         rules = handler_rules(options)
@@ -200,7 +143,7 @@ class Agent:
             InvalidArgument: *work* is no generator function.
 
         """
-        from onceward.core.handle.around import check_around  # noqa: PLC0415 - rarely needed
+        from onceward.core.handle.signatures import check_around  # noqa: PLC0415 - rarely needed
 
         check_around(work)
         self._around.append(work)
@@ -315,6 +258,9 @@ class Agent:
                 same pattern exists, or the function cannot be called with the run.
 
         """
+        from onceward.features.runs.run import check_session_signature  # noqa: PLC0415 - rarely needed
+        from onceward.features.runs.scheduler import SessionHandler  # noqa: PLC0415 - as above
+
         fields = checked(options)
         attempts = whole_number("attempts", attempts, "a run is called at least once")
         limit = None if timeout is None else positive_span("timeout", timeout)
@@ -365,25 +311,11 @@ class Agent:
         )
         raise InvalidArgument(msg)
 
-    def _serves(self, session: str) -> SessionHandler | None:
-        """Return the handler of a session: an exact name first, then the longest pattern."""
-        found = [handler for handler in self.sessions if handler.wants(session)]
-        return min(
-            found, key=lambda h: (h.pattern != session, -len(h.pattern), h.pattern), default=None
-        )
-
-    def _find(self, type_name: str, topic: str | None) -> Handler | None:
-        """Return the handler of a message: an exact one before a pattern, older before younger."""
-        for handler in self.handlers:
-            if handler.pattern in (type_name, topic):
-                return handler
-        return next((h for h in self.handlers if h.wants(type_name, topic)), None)
-
 
 def _batch_signature(
     call: Callable[..., Any], model: type | None, pattern: str
 ) -> HandlerSignature:
-    from onceward.core.handle.batch_signatures import batch_signature  # noqa: PLC0415 - rarely needed
+    from onceward.features.batches.signature import batch_signature  # noqa: PLC0415 - rarely needed
 
     if "*" in pattern or "#" in pattern:
         msg = f"a batch handler needs an exact type or topic, not {pattern!r}"
@@ -410,24 +342,3 @@ def _bracketed(decorator: str, given: object, kinds: tuple[type, ...] = (str, ty
     if not isinstance(given, kinds):
         msg = f"write what is handled in brackets: @agent.{decorator}(...), not {quoted(given)}"
         raise InvalidArgument(msg)
-
-
-def type_names(wanted: Any) -> tuple[str, ...] | None:
-    """Return the wire names that ``receive(wanted)`` looks for, None for any."""
-    if wanted is None:
-        return None
-    if isinstance(wanted, str):
-        return (plain_text("type", wanted),)
-    if isinstance(wanted, type) and (
-        issubclass(wanted, BaseModel) or hasattr(wanted, "__message_type__") or wanted not in PLAIN
-    ):
-        return (message_type(wanted),)
-    return PLAIN[wanted]
-
-
-PLAIN: dict[Any, tuple[str, ...]] = {
-    dict: ("json",),
-    list: ("json",),
-    str: ("text",),
-    bytes: ("bytes",),
-}
