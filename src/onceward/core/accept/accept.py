@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple, NoReturn, cast
+from typing import Final, NamedTuple, NoReturn, cast
 
 from onceward.core.accept import dedup
 from onceward.core.deliver import peers
@@ -51,13 +51,6 @@ SELECT id, state, outcome, reason
           FROM json_each(:ids) AS j
           LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value)
  WHERE state IS NOT NULL OR outcome IS NOT NULL
-"""
-INSERT: Final = """
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at,
-                             correlation_id, causation_id, frame, digest, received_at, ended_at,
-                             channel, kind, mailbox)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (sender, id) DO NOTHING
 """
 LIMITS: Final = """
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
@@ -531,6 +524,36 @@ def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
     return examined.problem
 
 
+class InboxRow(NamedTuple):
+    """A new message of the inbox, with a field for each column."""
+
+    sender: str
+    id: str
+    lane_id: int | None
+    session: str
+    type: str
+    topic: str | None
+    rank: int
+    state: str
+    expires_at: Millis | None
+    correlation_id: str | None
+    causation_id: str | None
+    frame: str
+    digest: bytes
+    received_at: Millis
+    ended_at: Millis | None
+    channel: str | None
+    kind: str | None
+    mailbox: str | None
+
+
+INSERT: Final = f"""
+INSERT INTO _onceward_inbox ({", ".join(InboxRow._fields)})
+VALUES ({", ".join("?" * len(InboxRow._fields))})
+ON CONFLICT (sender, id) DO NOTHING
+"""
+
+
 def _store(
     tx: StoreTransaction, sender: str, fresh: list[ParsedFrame], features: Sequence[Storing]
 ) -> list[str]:
@@ -538,7 +561,7 @@ def _store(
     frames = cast("list[Frame]", list(map(FRAME, fresh)))
     awaited = _awaited(tx, sender, frames)
     lane_ids: dict[tuple[str, int, str], int] = {}
-    rows: list[tuple[Any, ...]] = []
+    rows: list[InboxRow] = []
     settled: list[tuple[str, str, str, Millis]] = []
     keyed: list[KeyedMessage] = []
     answered = 0
@@ -636,24 +659,24 @@ def _row(
     now: Millis,
     *,
     done: bool,
-) -> tuple[Any, ...]:
-    return (
-        sender,
-        frame.id,
-        lane_id,
-        frame.session,
-        frame.type,
-        frame.topic,
-        frame.priority,
-        "processed" if done else "pending",
-        None if frame.expirytime is None else frame.expires_at,
-        frame.correlationid,
-        frame.causationid,
-        each.carried.text,
-        each.digest,
-        now,
-        now if done else None,
-        frame.channel,
-        frame.kind,
-        frame.mailbox,
+) -> InboxRow:
+    return InboxRow(
+        sender=sender,
+        id=frame.id,
+        lane_id=lane_id,
+        session=frame.session,
+        type=frame.type,
+        topic=frame.topic,
+        rank=frame.priority,
+        state="processed" if done else "pending",
+        expires_at=None if frame.expirytime is None else frame.expires_at,
+        correlation_id=frame.correlationid,
+        causation_id=frame.causationid,
+        frame=each.carried.text,
+        digest=each.digest,
+        received_at=now,
+        ended_at=now if done else None,
+        channel=frame.channel,
+        kind=frame.kind,
+        mailbox=frame.mailbox,
     )
