@@ -300,12 +300,6 @@ class BusyPeers:
         """Return the pushes under way."""
         return list(self._pushes.values())
 
-    def next_late(self, at: float) -> float:
-        """Return until when the first of the pushes may take, at most *at*."""
-        for push in list(self._pushes.values()):
-            at = min(at, push.until)
-        return at
-
     def give_up(self, push: Push) -> bool:
         """Let a push go on without a carrier; return False where it has just returned."""
         with self._lock:  # its thread leaves the peer after that only

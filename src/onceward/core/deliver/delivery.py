@@ -293,25 +293,24 @@ class Deliveries:
         return False
 
     def carry(self, delivery: Delivery) -> None:
-        """Deliver to one peer on this carrier, until nothing was packed for it meanwhile."""
+        """
+        Deliver to one peer on this carrier, until nothing was packed for it meanwhile.
+
+        It raises nothing.
+        """
         name, first, going_on = delivery.name, delivery.first, True
         while going_on:
             try:
-                self._deliver_safely(name, first)
+                self.deliver(name, first)
+            except StoreClosed as error:
+                log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
+            except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
+                self._pause_peer()
             finally:
                 first = self._busy.end(name)
                 going_on = first is not None
         self._wake()
         self._busy.changed()
-
-    def _deliver_safely(self, name: str, first: InFlight | None = None) -> None:
-        """Deliver to one peer on a carrier; raises nothing."""
-        try:
-            self.deliver(name, first)
-        except StoreClosed as error:
-            log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
-        except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
-            self._pause_peer()
 
     def _pause_peer(self) -> None:
         """Keep the peer busy for a moment: where the file takes no row, none says when to retry."""
@@ -522,8 +521,11 @@ class Deliveries:
         if self._carriers is None:
             return engine.MAX_IDLE_SECONDS
         limit, now = self._settings.deliver_timeout, time.monotonic()
+        next_at = now + limit  # also of a push that begins meanwhile
         for push in self._busy.pushes():
-            if push.until <= now and self._give_up(push):
+            if push.until > now:
+                next_at = min(next_at, push.until)
+            elif self._give_up(push):
                 error = Unreachable(f"no answer within {limit} s; the push was given up")
                 try:
                     self._back_off(push.packed, error)
@@ -532,7 +534,7 @@ class Deliveries:
                         "warning", "push given up", failed, agent=self._db.agent, peer=push.peer
                     )
                     self._busy.leave(push.peer)
-        return max(0.01, self._busy.next_late(now + limit) - now)
+        return max(0.01, next_at - now)
 
     def _give_up(self, push: Push) -> bool:
         """Let a push go on without a carrier; return False where it has just returned."""

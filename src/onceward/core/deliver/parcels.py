@@ -160,7 +160,9 @@ def pack(
         wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
         held, rows, buried = _fresh(tx, held, limit, until=until, most=room, wanted=wanted)
     if owed.receipts:
-        owed = _fitting(tx, held.name, owed, room - sum(map(_frame_bytes, rows)), alone=not rows)
+        room -= sum(map(_frame_bytes, rows))
+        if told > room or len(owed.receipts) > RECEIPTS_MAX:
+            owed = _cut(tx, held.name, owed, room, alone=not rows)
     if not rows and not owed.receipts:
         return InFlight(held, None, dead_lettered=tuple(buried))
     return InFlight(held, _parcel(held, mine, rows, owed), owed.upto, tuple(buried))
@@ -196,7 +198,7 @@ def _told_bytes(told: tuple[Receipt, ...]) -> int:
     return len(to_json(told)) + RECEIPT * len(told)
 
 
-def _fitting(
+def _cut(
     tx: StoreTransaction, peer: str, owed: PendingReceipts, room: int, *, alone: bool
 ) -> PendingReceipts:
     """
@@ -204,8 +206,6 @@ def _fitting(
 
     One that alone does not fit is deleted: its sender learns the outcome by asking.
     """
-    if _told_bytes(owed.receipts) <= room and len(owed.receipts) <= RECEIPTS_MAX:
-        return owed
     count = 0
     for receipt in owed.receipts[:RECEIPTS_MAX]:
         room -= receipt_bytes(receipt)

@@ -234,10 +234,9 @@ def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Peer
     return PeerLease(parcel, tuple(json.loads(unsettled)), *held)
 
 
-def _proved(changed: int, held: PeerLease) -> None:
-    if not changed:
-        msg = f"the lease on peer {held.name} ran out; another dispatcher pushes to it now"
-        raise LeaseLost(msg)
+def _lost(held: PeerLease) -> LeaseLost:
+    """Return the error of a change that another dispatcher's lease has kept from happening."""
+    return LeaseLost(f"the lease on peer {held.name} ran out; another dispatcher pushes to it now")
 
 
 def store_parcel(
@@ -246,7 +245,8 @@ def store_parcel(
     """Store the rows that the next parcel is made of, before it is pushed."""
     unsettled = (*held.unsettled, last_id)[-UNSETTLED_IDS:]
     named = {"parcel": json.dumps(seqs), "unsettled": json.dumps(unsettled), "until": until}
-    _proved(tx.run(STORE, held.fence | named), held)
+    if not tx.run(STORE, held.fence | named):
+        raise _lost(held)
     return held._replace(parcel=seqs, unsettled=unsettled)
 
 
@@ -279,7 +279,8 @@ def advance(
             "needed": settings.breaker_successes,
         },
     )
-    _proved(len(found), held)
+    if not found:
+        raise _lost(held)
     closed = held.breaker != "closed" and found[0][0] == "closed"
     after = held._replace(
         number=held.number + by,
@@ -295,7 +296,8 @@ def advance(
 
 def limit_parcels(tx: StoreTransaction, held: PeerLease, max_bytes: int) -> PeerLease:
     """Record the largest parcel that the way to a peer takes."""
-    _proved(tx.run(LIMIT, held.fence | {"max_bytes": max_bytes}), held)
+    if not tx.run(LIMIT, held.fence | {"max_bytes": max_bytes}):
+        raise _lost(held)
     return held._replace(max_bytes=max_bytes)
 
 
@@ -327,7 +329,8 @@ def back_off(
     due_at = tx.now + (max(wait, round(open_for * 1000)) if opened else wait)
     breaker = "open" if opened else "closed"
     named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
-    _proved(tx.run(BACK_OFF, held.fence | named), held)
+    if not tx.run(BACK_OFF, held.fence | named):
+        raise _lost(held)
     return Backoff(
         due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures
     )
@@ -335,7 +338,8 @@ def back_off(
 
 def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) -> None:
     """Release the lease until the moment the peer asked for, which is no failure."""
-    _proved(tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}), held)
+    if not tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}):
+        raise _lost(held)
 
 
 def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_at: Millis) -> None:
@@ -401,7 +405,8 @@ def new_epoch(
         named |= {"there": fork.epoch, "upto": upto, "seen": generation_of(fork.epoch)}
         named |= {"own": fork.own, "in_doubt": fork.in_doubt}
     found = tx.rows(NEW_EPOCH, held.fence | named)
-    _proved(len(found), held)
+    if not found:
+        raise _lost(held)
     epoch, generation, again_seq, there, upto, own_forks = found[0]
     fresh = {
         "epoch": epoch,
