@@ -7,6 +7,7 @@ The files that it leaves are sound, a run leaves no process, and no test hangs i
 import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -50,6 +51,18 @@ ROOM = 4 << 30
 """Free bytes from which on ``MEMORY`` is used."""
 
 
+def keep_bytecode(root: Path) -> None:
+    """
+    Keep the bytecode of this process and of those that it starts, where none may be written.
+
+    Hundreds of processes that compile each module anew take as long as all tests together.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        folder = str(root / ".pytest_cache" / "bytecode")  # beside no source
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
+        sys.dont_write_bytecode = False
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Run two workers for each core: tests wait for processes more than they compute."""
@@ -63,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Shells let their background jobs ignore interrupts, which are part of what is tested.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    keep_bytecode(config.rootpath)
     if not config.pluginmanager.has_plugin("onceward"):  # coverage blocks it to import it later
         config.pluginmanager.import_plugin("onceward.testing.plugin")
     if not hasattr(config, "workerinput"):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -155,7 +156,7 @@ class Copy:
     def _write(file: Path, text: str) -> None:
         """Write a source file; what was compiled of it may bear the same second and size."""
         file.write_text(text, encoding="utf-8")
-        for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        for compiled in Path(cache_from_source(str(file))).parent.glob(f"{file.stem}.*"):
             compiled.unlink()
 
     def failing(self, tests: str) -> str:
