@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import apsw
@@ -20,7 +21,7 @@ import pytest
 
 from onceward.errors import OncewardError
 from onceward.features.checks import invariants
-from onceward.ops.observe.reading import Rows, reading
+from onceward.ops.views.reader import opened
 from onceward.testing import Harness
 
 SAID = "said"
@@ -209,7 +210,7 @@ class Left:
 
     name: str
     agent: str
-    ask: Rows
+    ask: Callable[..., list[tuple[Any, ...]]]
 
 
 def offenders(folder: Path) -> list[str]:
@@ -233,9 +234,10 @@ def offenders(folder: Path) -> list[str]:
 
 
 def _open(stack: ExitStack, path: Path) -> Left:
-    read = stack.enter_context(reading(path))
-    [(agent,)] = read("SELECT agent FROM onceward_file")
-    return Left(path.name, agent, read)
+    reader = stack.enter_context(opened(path))
+    reader.hold()
+    [(agent,)] = reader.rows("SELECT agent FROM onceward_file")
+    return Left(path.name, agent, reader.rows)
 
 
 def _ours(path: Path) -> bool:

@@ -22,41 +22,16 @@ LANE = [
     "attempts",
     "due_at",
     "leased",
+    "owner",
     "reason",
 ]
-OUT = [
-    "id",
-    "recipient",
-    "session",
-    "type",
-    "topic",
-    "priority",
-    "state",
-    "attempts",
-    "key",
-    "created_at",
-    "due_at",
-    "expires_at",
-    "sent_at",
-    "ended_at",
-    "reason",
-    "held_by",
-]
-IN = [
-    "id",
-    "sender",
-    "session",
-    "lane",
-    "type",
-    "topic",
-    "priority",
-    "state",
-    "attempts",
-    "received_at",
-    "expires_at",
-    "ended_at",
-    "reason",
-]
+STORED = (
+    "box", "seq", "id", "sender", "recipient", "session", "lane", "type", "topic", "priority",
+    "state", "attempts", "key", "created_at", "received_at", "due_at", "expires_at", "sent_at",
+    "ended_at", "reason", "held_by", "channel", "kind", "correlation_id", "mailbox", "replays",
+)  # fmt: skip
+OUT = [key for key in STORED if key not in {"received_at", "mailbox"}]
+IN = [key for key in STORED if key not in {"key", "created_at", "due_at", "sent_at", "held_by"}]
 
 
 @pytest.fixture
@@ -119,20 +94,9 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
     assert ["id", "rows", "transitions"] == list(shown)
     [row] = shown["rows"]
     keys = [
-        "box",
-        "id",
-        "sender",
-        "recipient",
-        "session",
-        "lane",
-        "type",
-        "priority",
-        "state",
-        "attempts",
-        "created_at",
-        "due_at",
-        "sent_at",
-    ]
+        "box", "seq", "id", "sender", "recipient", "session", "lane", "type", "priority", "state",
+        "attempts", "created_at", "due_at", "sent_at", "replays",
+    ]  # fmt: skip
     assert [*keys, "frame"] == list(row)
     assert (sent, "outbox", "sent", {"n": 1}) == (
         shown["id"],
@@ -156,9 +120,8 @@ def test_show_has_dedup_record_and_transitions(cli: Cli, billing: Postbox, home:
     assert [(None, "pending"), ("pending", "processed")] == [
         (step["from_state"], step["to_state"]) for step in shown["transitions"]
     ]
-    assert ["at", "box", "peer", "from_state", "to_state", "reason"] == list(
-        shown["transitions"][0]
-    )
+    keys = ["seq", "at", "agent", "box", "id", "peer", "from_state", "to_state", "reason"]
+    assert keys == list(shown["transitions"][0])
 
 
 def test_show_as_lines(cli: Cli, sent: str) -> None:

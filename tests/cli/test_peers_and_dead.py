@@ -8,6 +8,10 @@ import pytest
 from onceward import Postbox
 
 Cli = Callable[..., Any]
+PEER = [
+    "name", "url", "breaker", "failures", "in_flight", "number", "stream_number", "due_at",
+    "seen_at", "last_error", "owner",
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("shop")
@@ -16,19 +20,7 @@ def test_a_peer_is_added_listed_and_forgotten(cli: Cli) -> None:
     assert "memory:far" == cli("peers", "add", "far", "memory:far", "--json").json["url"]
 
     [row] = cli("peers", "ls", "--json").json
-    keys = [
-        "name",
-        "url",
-        "breaker",
-        "failures",
-        "in_flight",
-        "number",
-        "stream_number",
-        "due_at",
-        "seen_at",
-        "last_error",
-    ]
-    assert keys == list(row)
+    assert PEER == list(row)
     assert [["far", "memory:far", "closed", "0", "0", "", "", ""]] == cli("peers", "ls").lines
 
     assert cli("peers", "forget", "far", "--json").json["url"] is None
@@ -45,7 +37,7 @@ def test_a_breaker_is_closed(cli: Cli, shop: Postbox) -> None:
 
     closed = cli("peers", "reset", "far", "--json").json
 
-    assert ["name", "url", "breaker", "failures", "due_at"] == list(closed)
+    assert PEER == list(closed)
     assert ("closed", 0, None) == (closed["breaker"], closed["failures"], closed["due_at"])
 
 
@@ -53,8 +45,10 @@ def test_dead_letters_are_listed_and_shown(cli: Cli, buried: list[str]) -> None:
     """With reason and time; one of them whole, with its frame."""
     rows = cli("dead", "ls", "--json").json
     keys = [
-        "id", "origin", "sender", "recipient", "session", "type", "priority", "reason",
-        "last_error", "attempts", "created_at", "dead_at", "late_outcome", "topic", "replays",
+        "box", "seq", "id", "origin", "sender", "recipient", "session", "lane", "type", "topic",
+        "priority", "state", "reason", "last_error", "attempts", "created_at", "dead_at",
+        "late_outcome", "late_at", "channel", "kind", "correlation_id", "mailbox", "queue",
+        "replays",
     ]  # fmt: skip
 
     assert [keys] * 2 == [list(row) for row in rows]

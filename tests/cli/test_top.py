@@ -162,7 +162,9 @@ def test_a_row_is_made_of_a_snapshot(shop: Postbox, home: Path) -> None:
     shop.send("shop", 1)
     whole, bad = read_snapshot(shop.path, 1), read_snapshot(home / "bad.db", 1)
     row = row_of(whole, Rates(), shop._db.now())
-    dead = replace(whole, stats={**whole.stats, "dead_letters": 67})
+    assert whole.overview is not None
+    stats = {**whole.overview.stats, "dead_letters": 67}
+    dead = replace(whole, overview=replace(whole.overview, stats=stats))
     shop.pause()
     paused = row_of(read_snapshot(shop.path, 1), Rates(), 0)
 

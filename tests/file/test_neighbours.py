@@ -14,7 +14,7 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox
 from onceward.errors import OncewardError, OutcomeUnknown, SchemaMismatch, StoreClosed
-from onceward.file import database
+from onceward.file import database, migrations
 
 Open = Callable[..., Postbox]
 ENDLESS = """
@@ -274,7 +274,7 @@ def test_a_file_with_our_mark_and_unknown_tables_is_refused(
     """A file of a preview: nothing is built beside its tables, and nothing of it changes."""
     path = tmp_path / "a.db"
     con = apsw.Connection(str(path))
-    con.pragma("application_id", database.APPLICATION_ID)
+    con.pragma("application_id", migrations.APPLICATION_ID)
     con.execute(f"CREATE TABLE {table} (id TEXT)")
     con.close()
     before = path.read_bytes()

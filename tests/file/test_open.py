@@ -16,7 +16,7 @@ from onceward.errors import (
     StoreClosed,
 )
 from onceward.file.connection import PRAGMAS
-from onceward.file.database import APPLICATION_ID
+from onceward.file.migrations import APPLICATION_ID
 
 Open = Callable[..., Postbox]
 MAKE = """

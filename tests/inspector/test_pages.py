@@ -18,9 +18,9 @@ from onceward import Postbox
 from onceward.message.clock import iso
 from onceward.ops.inspector import app
 from onceward.ops.inspector.pages import conversation, search
-from onceward.ops.inspector.queries.listing import Conditions, listing
-from onceward.ops.inspector.reading import NEVER, opened
 from onceward.ops.inspector.site import Site
+from onceward.ops.views.listing import Conditions, listing
+from onceward.ops.views.reader import NEVER, opened
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home
@@ -405,8 +405,8 @@ def test_damaged_and_foreign_files_are_named(web: TestClient, home: Home, site: 
     site.refresher.refresh()
     page = text(web, "/")
 
-    assert "empty.db unreadable" in page
-    assert "notes.db unreadable" in page
+    assert "empty unreadable" in page
+    assert "notes unreadable" in page
     assert "mailer" not in page
     assert "shop breaker open" in page
     assert web.get("/agents/notes").status_code in {404, 503}
@@ -513,7 +513,7 @@ def test_a_file_without_a_view_takes_no_other_with_it(
     site.refresher.refresh()
     page = text(web, "/")
 
-    assert "ledger.db unreadable" in page
+    assert "ledger unreadable" in page
     assert "no such table: onceward_backlog" in page
     assert "shop breaker open" in page
     assert 503 == web.get("/agents/ledger").status_code

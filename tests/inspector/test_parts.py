@@ -22,12 +22,12 @@ from onceward.ops.inspector.journey import phases, steps
 from onceward.ops.inspector.pages.home import together
 from onceward.ops.inspector.pages.live import Streams
 from onceward.ops.inspector.pages.message import NOTHING
-from onceward.ops.inspector.queries.conversation import Part, Spoken
-from onceward.ops.inspector.queries.message import message
-from onceward.ops.inspector.queries.rates import Rates
-from onceward.ops.inspector.reading import opened
 from onceward.ops.inspector.sequence import diagram, exchanges
 from onceward.ops.inspector.site import Site
+from onceward.ops.views.conversation import Part, Spoken
+from onceward.ops.views.messages import message
+from onceward.ops.views.rates import Rates
+from onceward.ops.views.reader import opened
 from onceward.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def journeys(tmp_path: Path) -> Iterator[Journey]:
                     box.dead_letters.replay(sent)
                 _work(rounds)
             with opened(shop.path) as here, opened(box.path) as there:
-                both = message(here, sent), message(there, sent, senders=("shop",))
+                both = message(here, sent), message(there, sent)
             return [(step.what, step.detail) for step in steps(*both)]
 
         def _work(rounds: int) -> None:

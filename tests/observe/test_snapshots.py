@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, Postbox, Retry
-from onceward.ops.observe import queries, snapshots
-from onceward.ops.observe.reading import reading
-from onceward.ops.observe.snapshots import Snapshots, agent_files, read_snapshot
+from onceward.ops.observe import snapshots
+from onceward.ops.observe.snapshots import FileSnapshot, Snapshots, agent_files, read_snapshot
+from onceward.ops.views import overview as questions
+from onceward.ops.views.overview import Overview
+from onceward.ops.views.reader import opened
 from onceward.testing import ManualClock
 
 Settle = Callable[[Path], None]
 SMALL = {"CONSTANT", "m", "onceward_backlog", "q", "w"}
 """Scans of what is short: rows of peers, of sessions with runs and of their handlers."""
+
+
+def numbers(found: FileSnapshot) -> Overview:
+    """Return the numbers of a file that could be read."""
+    assert found.overview is not None, found.problem
+    return found.overview
 
 
 def test_a_snapshot_has_the_numbers_of_a_file(shop: Postbox, billing: Postbox) -> None:
@@ -28,12 +36,14 @@ def test_a_snapshot_has_the_numbers_of_a_file(shop: Postbox, billing: Postbox) -
 
     ours, theirs = read_snapshot(shop.path, 7), read_snapshot(billing.path, 7)
 
-    assert ("shop", 7, None, "safe") == (ours.agent, ours.taken_at, ours.problem, ours.durability)
-    assert (("billing", waits[0]),) == ours.outbox
-    assert (waits[0], None) == (ours.outbox_oldest_at, ours.inbox_oldest_at)
-    assert ((), came[0]) == (theirs.outbox, theirs.inbox_oldest_at)
-    assert (1, 2, 0) == tuple(ours.stats[name] for name in ("pending", "enqueued", "received"))
-    assert shop.stats() == dict(ours.stats)
+    found, other = numbers(ours), numbers(theirs)
+    assert ("shop", 7, None) == (ours.agent, ours.taken_at, ours.problem)
+    assert ("shop", "safe") == (found.file.agent, found.file.durability)
+    assert (("billing", waits[0]),) == found.outbox
+    assert (waits[0], None) == (found.outbox_oldest_at, found.inbox_oldest_at)
+    assert ((), came[0]) == (other.outbox, other.inbox_oldest_at)
+    assert (1, 2, 0) == tuple(found.stats[name] for name in ("pending", "enqueued", "received"))
+    assert shop.stats() == dict(found.stats)
     assert shop.path.stat().st_size == ours.file_bytes
     assert Path(f"{shop.path}-wal").stat().st_size == ours.wal_bytes
 
@@ -63,17 +73,17 @@ def test_a_snapshot_knows_leases_breakers_and_the_pause(tmp_path: Path) -> None:
         sql = "UPDATE _onceward_peers SET breaker = 'open' WHERE name = 'gone'"
         b._db.write(lambda tx: tx.run(sql))
         b.pause()
-        found = read_snapshot(b.path, 0)
+        found = numbers(read_snapshot(b.path, 0))
         [(ends,)] = b.query("SELECT due_at FROM onceward_lanes WHERE state = 'leased'")
 
     assert (1, ends, 2, 2) == (
-        found.lanes_leased,
-        found.lease_ends_at,
-        found.lanes_waiting,
-        found.lanes_failing,
+        found.lanes.leased,
+        found.lanes.lease_ends_at,
+        found.lanes.waiting,
+        found.lanes.failing,
     )
     assert (1, 1) == (found.breakers_open, found.peers_failing)
-    assert clock.now() == found.paused_at
+    assert clock.now() == found.file.paused_at
 
 
 def test_a_snapshot_knows_the_queue_of_runs(tmp_path: Path) -> None:
@@ -88,7 +98,7 @@ def test_a_snapshot_knows_the_queue_of_runs(tmp_path: Path) -> None:
             a.session(session).send("b", 1)
         a.run_until_idle()
         b.run_until_idle()
-        found = read_snapshot(b.path, 0)
+        found = numbers(read_snapshot(b.path, 0))
 
     assert (3, 0, 0) == (found.run_queue, found.runs_open, found.calls_left)
 
@@ -111,7 +121,7 @@ def test_an_unchanged_file_is_not_opened_again(
 
     assert [2, 2, 3] == reads
     assert ([1, 0], [2, 0]) == tuple(
-        [each.stats["pending"] for each in of] for of in (first, second)
+        [numbers(each).outgoing for each in of] for of in (first, second)
     )
 
 
@@ -176,27 +186,26 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, kind: str) -> None:
 
     found = read_snapshot(path, 5)
 
-    assert (kind, 5, {}) == (found.agent, found.taken_at, dict(found.stats))
-    assert found.problem is not None
-    assert (kind in {"empty", "older"}) == ("onceward migrate" in found.problem)
+    assert (kind, 5, None) == (found.agent, found.taken_at, found.overview)
+    why = {"gone": "is gone", "other": "file is not a database"}
+    assert why.get(kind, "is no agent's file") in f"{found.problem}"
 
 
 def test_a_reader_holds_up_no_writer(shop: Postbox) -> None:
     """While a file is read, commits go on."""
-    with reading(shop.path) as rows:
-        before = rows(queries.STATS)
+    with opened(shop.path) as reader:
+        reader.hold()
+        before = questions.stats(reader)
         shop._db.write(lambda tx: tx.run("CREATE TABLE mine (x)"))
-        after = rows(queries.STATS)
+        after = questions.stats(reader)
 
     assert before == after
 
 
-@pytest.mark.parametrize(
-    ("sql", "bindings"), [(queries.BACKLOG, (10,)), (queries.LANES, None), (queries.RUNS, None)]
-)
-def test_statements_use_indexes(shop: Postbox, sql: str, bindings: object) -> None:
+@pytest.mark.parametrize("sql", [questions.BACKLOG, questions.LANE_COUNTS, questions.RUN_COUNTS])
+def test_statements_use_indexes(shop: Postbox, sql: str) -> None:
     """No statement passes all messages or all lanes: each step is found by an index."""
-    plan = [str(row[-1]) for row in shop._db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+    plan = [str(row[-1]) for row in shop._db.read(f"EXPLAIN QUERY PLAN {sql}")]
     scanned = {
         line.split()[1] for line in plan if line.startswith("SCAN") and " INDEX " not in line
     }

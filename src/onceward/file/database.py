@@ -56,7 +56,6 @@ from onceward.message.parcel import Answer, Durability, Parcel
 from onceward.message.settings import Settings
 
 T = TypeVar("T")
-APPLICATION_ID: Final = 0x6F6E6365  # "once"
 FIRST_PAUSE: Final = 0.05
 """Seconds in which reads do not try again to open a file that failed; each time twice as many."""
 LONGEST_PAUSE: Final = 1.0
@@ -91,7 +90,7 @@ class Database:
     kind of file: its own mark, schema and identity, all else the same.
     """
 
-    application_id: ClassVar[int] = APPLICATION_ID
+    application_id: ClassVar[int] = migrations.APPLICATION_ID
     """Mark in the header of a new file."""
 
     def __init__(

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from onceward.errors import SchemaMismatch, SchemaTooNew
 from onceward.message.clock import Millis
 
+APPLICATION_ID: Final = 0x6F6E6365  # "once"
+"""What an agent's file bears in its header."""
 LEDGER: Final = """
 CREATE TABLE _onceward_migrations (
     version    INTEGER PRIMARY KEY,

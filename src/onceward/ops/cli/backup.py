@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from onceward.errors import OncewardError, StoreUnusable
 from onceward.file.backup import CopyInfo, copy_file, read_info
 from onceward.file.replace import Replacement
 from onceward.message.clock import SystemClock, iso
-from onceward.ops.cli import queries
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import Conflicting, Usage
 from onceward.ops.cli.handles import holders
@@ -18,6 +18,7 @@ from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Where, chosen, existing
+from onceward.ops.views.waiting import Exchanged, exchanged
 
 WHERE = Where()
 COPIED: Final = ("copy", "agent", "at")
@@ -78,7 +79,7 @@ def restore(
         finally:
             fresh.unlink(missing_ok=True)
     found = {"file": str(path), "agent": info.agent, "at": info.at, "saved": str(saved)}
-    code = emit(found | {"dry_run": dry_run, "since": since}, RESTORED, where)
+    code = emit(found | {"dry_run": dry_run, "since": [*map(asdict, since)]}, RESTORED, where)
     _explain(info, since)
     return code
 
@@ -117,16 +118,16 @@ def _same_agent(path: Path, info: CopyInfo) -> None:
         raise StoreUnusable(msg)
 
 
-def _since(path: Path, info: CopyInfo) -> list[dict[str, Any]]:
+def _since(path: Path, info: CopyInfo) -> tuple[Exchanged, ...]:
     """Return by peer what the old file sent and received after the backup, if it can be read."""
     with suppress(OncewardError), views(path) as found:
-        return found.ask(queries.SINCE, sent=info.sent_upto_seq, received=info.received_upto_seq)
-    return []
+        return exchanged(found, info.sent_upto_seq, info.received_upto_seq)
+    return ()
 
 
-def _explain(info: CopyInfo, since: list[dict[str, Any]]) -> None:
+def _explain(info: CopyInfo, since: tuple[Exchanged, ...]) -> None:
     for row in since:
-        sent, received = row["sent"], row["received"]
-        note(f"{row['peer']}: {sent} messages sent to it and {received} received after the backup")
+        counts = f"{row.sent} messages sent to it and {row.received} received"
+        note(f"{row.peer}: {counts} after the backup")
     for line in PEERS.format(at=iso(info.at)).splitlines():
         note(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -13,16 +13,15 @@ from onceward.errors import OncewardError
 from onceward.message.clock import SystemClock
 from onceward.message.topics import check_pattern, matches
 from onceward.message.vocabulary import DeadLetterOrigin
-from onceward.ops.cli import queries
 from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere, Usage, code_of, problem
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.output import document, note, show
-from onceward.ops.cli.readonly import Look, whole_id
+from onceward.ops.cli.readonly import whole_id
 from onceward.ops.cli.stdin import read_stdin
 from onceward.ops.cli.target import Conversation
-
-EVERYTHING: Final = -1
-"""SQLite's word for no limit."""
+from onceward.ops.views.listing import dead_letters
+from onceward.ops.views.messages import StoredDeath, dead_ids
+from onceward.ops.views.reader import Reader
 
 
 @Parameter(name="*")
@@ -47,15 +46,15 @@ class Filter:
         return {name: getattr(self, name) for name in names}
 
     def rows(
-        self, found: Look, session: str | None, older_than: float | None
-    ) -> list[dict[str, Any]]:
+        self, found: Reader, session: str | None, older_than: float | None
+    ) -> list[StoredDeath]:
         """Return the dead letters that match, oldest first."""
         now = SystemClock().now()
         before = None if older_than is None else now - round(older_than * 1000)
         named = self.filters() | {"session": session}
         topic = named.pop("topic")
-        rows = found.ask(queries.DEAD, **named, before=before, limit=EVERYTHING)
-        return [row for row in rows if _of_topic(row["topic"], topic)]
+        rows = dead_letters(found, **named, before=before)
+        return [row for row in rows if _of_topic(row.topic, topic)]
 
 
 def _of_topic(topic: str | None, pattern: str | None) -> bool:
@@ -120,20 +119,20 @@ class Outcome:
         return self.code
 
 
-def by_id(found: Look, given: Sequence[str]) -> tuple[list[str], Outcome]:
+def by_id(found: Reader, given: Sequence[str]) -> tuple[list[str], Outcome]:
     """Return the whole ids that are meant (a dash: those on stdin), and which were not found."""
     outcome = Outcome()
     for part in given:
         for prefix in read_stdin().split() if part == "-" else [part]:
-            outcome.attempt(prefix, lambda each: whole_id(found, queries.DEAD_IDS, each))
+            outcome.attempt(prefix, lambda each: whole_id(found, dead_ids, each))
     return list(dict.fromkeys(outcome.done)), Outcome(failed=outcome.failed)
 
 
 def in_bulk(
-    found: Look, choice: Choice, session: str | None, older_than: float | None = None
+    found: Reader, choice: Choice, session: str | None, older_than: float | None = None
 ) -> list[str]:
     """Return the ids of the dead letters that match; raise NothingThere if there is none."""
-    ids = [row["id"] for row in choice.rows(found, session, older_than)]
+    ids = [row.id for row in choice.rows(found, session, older_than)]
     if not ids:
         msg = "no dead letter matches"
         raise NothingThere(msg)

@@ -9,15 +9,16 @@ from typing import Any, get_type_hints
 
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.output import dated, document, label, show, show_one
-from onceward.ops.cli.readonly import Look, views
+from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Answer, Where, open_box
+from onceward.ops.views.reader import Reader
 
-Found = int | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+Found = int | Mapping[str, Any] | Iterable[Any] | None
 
 
 def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int]]:
     """
-    Return a decorator that makes a command of a function whose first parameter is a box or a look.
+    Return a decorator that makes a command of a function of a box or a reader.
 
     The command has the other parameters of the function and, if the function has none of that
     name, ``where``. It opens the file that ``where`` names, calls the function, prints the result
@@ -32,7 +33,7 @@ def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int
         if own is None:
             others.append(target)
         hints = {"where": Where} | hints | {"return": int}
-        opened: Callable[..., Any] = views if hints.pop(first.name) is Look else open_box
+        opened: Callable[..., Any] = views if hints.pop(first.name) is Reader else open_box
 
         @wraps(function)
         def run(*args: Any, where: Where = target.default, **options: Any) -> int:

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from onceward import Postbox
-from onceward.ops.cli import queries
 from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, confirm, in_bulk
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan
 from onceward.ops.cli.exit_codes import DONE, Usage
-from onceward.ops.cli.ls import without_nothing
+from onceward.ops.cli.ls import with_frame
 from onceward.ops.cli.options import Limit, Quiet, said
 from onceward.ops.cli.output import dated, document, show_one
-from onceward.ops.cli.readonly import Look, views, whole_id
+from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Conversation, Where, open_box
+from onceward.ops.views.messages import dead_ids, message
+from onceward.ops.views.reader import Reader
 
 WHERE = Where()
 CONVERSATION = Conversation()
@@ -41,7 +42,7 @@ COLUMNS = (
 
 @command(*COLUMNS)
 def ls(
-    found: Look,
+    found: Reader,
     /,
     *,
     sought: Filter = FILTER,
@@ -55,10 +56,10 @@ def ls(
 
 
 @command()
-def show(found: Look, id: Id, /, *, where: Where = WHERE) -> int:
+def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> int:
     """Show a dead letter whole, with its frame."""
-    message_id = whole_id(found, queries.DEAD_IDS, id)
-    rows = [without_nothing(row) for row in found.ask(queries.DEAD_ONE, id=message_id)]
+    message_id = whole_id(found, dead_ids, id)
+    rows = [with_frame(found, each) for each in message(found, message_id).dead]
     if where.json:
         document({"id": message_id, "rows": [dated(row) for row in rows]})
         return DONE

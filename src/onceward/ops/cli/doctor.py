@@ -121,7 +121,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield findings.dead_letters(health, path)
         yield from findings.schedules(found, path)
         yield from findings.undelivered(box, found)
-        yield findings.unhandled(health, found, path)
+        yield findings.handling(health, found, path)
         yield findings.failing(found, path)
         yield findings.replies(found, path)
         yield findings.calls(health, path)

@@ -18,19 +18,21 @@ from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.file_checks import NETWORK, canonical, filesystem
 from onceward.keys import Keys
 from onceward.message.clock import SystemClock
-from onceward.ops.cli import queries
 from onceward.ops.cli.durations import ago
 from onceward.ops.cli.handles import holders, writer
 from onceward.ops.cli.listener_mark import LATELY, listeners
-from onceward.ops.cli.readonly import Look, pending
+from onceward.ops.cli.readonly import pending
+from onceward.ops.views import lists
+from onceward.ops.views.overview import lane_counts, stats
+from onceward.ops.views.reader import Reader
+from onceward.ops.views.waiting import awaiting, due, unhandled
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
 WEEK: Final = 7 * 24 * 60 * MINUTE
 YEAR: Final = 365 * 24 * 60 * MINUTE
 NEARLY: Final = 0.9
-FAILURES: Final = 3
-"""Failed pushes in a row before a peer is reported whose breaker is still closed."""
+MOST_DROPS: Final = 5
 PRIVATE: Final = 0o077
 NATS: Final = "nats://"
 SOUND: Final = {
@@ -145,10 +147,10 @@ def locked(path: Path, error: Busy) -> Finding:
     return serious("open", str(error), held if pid else "try again")
 
 
-def schema(found: Look, path: Path) -> Finding:
+def schema(found: Reader, path: Path) -> Finding:
     """Examine the schema's version."""
     try:
-        steps = pending(found, path)
+        steps = pending(found)
     except OncewardError as error:
         cure = "use the version that wrote the file, or a file of its own"
         return serious("schema", str(error), cure)
@@ -162,14 +164,13 @@ def schema(found: Look, path: Path) -> Finding:
     return ok("schema", "up to date")
 
 
-def writing(box: Postbox, found: Look) -> Finding:
+def writing(box: Postbox, found: Reader) -> Finding:
     """Commit durably, and check that another connection sees the commit."""
-    [before] = found.rows(queries.WRITTEN)
+    before = found.commits()
     began = time.monotonic()
     box.resolve("doctor")  # stores the time: a commit that changes nothing else
     took = 1000 * (time.monotonic() - began)
-    [after] = found.rows(queries.WRITTEN)
-    if before == after:
+    if before == found.commits():
         said = "a commit is not seen by a second connection"
         return serious("write", said, "stop all processes, then onceward check")
     return ok("write", f"a durable commit took {took:.1f} ms and is seen by a second connection")
@@ -197,19 +198,19 @@ def clock(health: Health) -> Finding:
     return ok("clock", "not behind the file's time")
 
 
-def schedules(found: Look, path: Path) -> Iterator[Finding]:
+def schedules(found: Reader, path: Path) -> Iterator[Finding]:
     """Examine schedules that the agent's code declares no longer, or that cannot send."""
-    rows = found.ask(queries.SCHEDULES_AMISS)
-    for row in rows:
-        name = row["name"]
-        if row["origin"] == "withdrawn":
+    amiss = [each for each in lists.schedules(found) if each.failing or each.withdrawn]
+    for each in amiss:
+        name = each.name
+        if each.withdrawn:
             said = f"{name}: the agent's code declares it no longer, it is paused"
             cure = f"declare it again, or onceward schedules remove {name} --db {path}"
         else:
-            said = f"{name} waits to be sent: {row['last_error']}"
+            said = f"{name} waits to be sent: {each.last_error}"
             cure = f"cure what it says; onceward schedules ls --db {path}"
         yield warning("schedules", said, cure)
-    if not rows:
+    if not amiss:
         yield ok("schedules", "none waits to be sent, none is declared no longer")
 
 
@@ -277,14 +278,14 @@ def pause(health: Health, path: Path) -> Finding:
     return ok("paused", "not paused")
 
 
-def breakers(found: Look, path: Path) -> Iterator[Finding]:
+def breakers(found: Reader, path: Path) -> Iterator[Finding]:
     """Examine the peers' circuit breakers."""
-    rows = found.ask(queries.BREAKERS, failures=FAILURES)
-    for row in rows:
-        failed = f"{row['breaker']} after {row['failures']} failures: {row['last_error']}"
-        cure = f"repair the peer; onceward peers reset {row['name']} --db {path}"
-        yield warning("breakers", f"{row['name']}: {failed}", cure)
-    if not rows:
+    failing = [each for each in lists.peers(found) if each.failing]
+    for each in failing:
+        failed = f"{each.breaker} after {each.failures} failures: {each.last_error}"
+        cure = f"repair the peer; onceward peers reset {each.name} --db {path}"
+        yield warning("breakers", f"{each.name}: {failed}", cure)
+    if not failing:
         yield ok("breakers", "all closed")
 
 
@@ -325,75 +326,75 @@ def dead_letters(health: Health, path: Path) -> Finding:
     return ok("dead letters", "none")
 
 
-def undelivered(box: Postbox, found: Look) -> Iterator[Finding]:
+def undelivered(box: Postbox, found: Reader) -> Iterator[Finding]:
     """Examine messages that are due and wait: for a relay, or for a recipient that exists."""
     now = SystemClock().now()
-    rows = found.ask(queries.IDLE, now=now)
+    rows = due(found, now)
     urls, warned = {peer.name: peer.url for peer in box.peers.list()}, False
     for row in rows:
-        name = row["recipient"]
+        name = row.recipient
         if not urls.get(name) and not box.path.with_name(f"{name}.db").exists():
-            said = f"{row['messages']} messages for {name}, which has neither url nor file"
+            said = f"{row.messages} messages for {name}, which has neither url nor file"
             add, warned = f"onceward peers add {name} URL", True
             yield warning("delivery", said, f"{add}, or onceward init {name} in the same home")
-    away = {row["name"] for row in found.ask(queries.BREAKERS, failures=1)}
+    away = {peer.name for peer in lists.peers(found) if peer.failing or peer.failures}
     for row in rows:
-        if now - row["oldest_at"] > MINUTE:
-            name, oldest = row["recipient"], ago(row["oldest_at"], now)
-            said = f"{row['messages']} messages for {name} are due, the oldest from {oldest}"
+        if now - row.oldest_at > MINUTE:
+            name, oldest = row.recipient, ago(row.oldest_at, now)
+            said = f"{row.messages} messages for {name} are due, the oldest from {oldest}"
             repair = f"repair {name}: onceward peers ls --db {box.path}"
             run, warned = f"keep onceward relay {box.path} running, or a worker", True
             yield warning("delivery", said, repair if name in away else run)
     if not warned:
-        due = sum(row["messages"] for row in rows)
-        said = f"{due} messages are due, none for longer than a minute" if due else "none is due"
+        count = sum(row.messages for row in rows)
+        said = f"{count} messages are due, none for longer than a minute"
+        said = said if count else "none is due"
         yield ok("delivery", said)
 
 
-def unhandled(health: Health, found: Look, path: Path) -> Finding:
+def handling(health: Health, found: Reader, path: Path) -> Finding:
     """Examine messages that could be handled and wait: no worker runs, or too few."""
-    [waiting], now = found.ask(queries.IN_INBOX), SystemClock().now()
-    count = waiting["messages"]
+    numbers, now = stats(found), SystemClock().now()
+    count = numbers["inbox_pending"] + numbers["inbox_processing"]
     if not count:
         return ok("handling", "no message waits")
     if health.paused:
         return ok("handling", f"{count} messages wait until the agent is resumed")
-    [row] = found.ask(queries.UNHANDLED, now=now)
-    if row["oldest_at"] is None:
+    row = unhandled(found, now)
+    if row.oldest_at is None:
         return ok("handling", f"{count} messages wait for a retry, a reply, or a run's end")
-    if now - row["oldest_at"] <= MINUTE:
+    if now - row.oldest_at <= MINUTE:
         return ok("handling", f"{count} messages wait, none that is ready for longer than a minute")
-    said = f"messages wait in {row['lanes']} lanes, the oldest from {ago(row['oldest_at'], now)}"
-    if row["leased"]:
+    said = f"messages wait in {row.lanes} lanes, the oldest from {ago(row.oldest_at, now)}"
+    if row.leased:
         leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"
         why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"
         cure = f"{leased}: {why} (use ctx.ask)"
-        return warning("handling", f"{said}; {row['leased']} lanes are leased", cure)
+        return warning("handling", f"{said}; {row.leased} lanes are leased", cure)
     cure = f"start onceward work {path} MODULE:AGENT, or the program that receives"
     return warning("handling", f"{said}; no lane is leased", cure)
 
 
-def failing(found: Look, path: Path) -> Finding:
+def failing(found: Reader, path: Path) -> Finding:
     """Examine lanes whose oldest message fails again and again."""
-    rows = found.ask(queries.FAILING)
-    if not rows:
+    count = lane_counts(found).failing
+    if not count:
         return ok("lanes", "none waits behind a message that fails")
-    [row] = rows
-    head = f"{row['head_id']} at attempt {row['attempts']}: {row['reason']}"
-    said = f"{row['lanes']} lanes wait behind a message that fails, as {head}"
-    look = f"onceward show {row['head_id']} --db {path}"
+    [worst] = lists.held_lanes(found, 1)
+    head = f"{worst.head_id} at attempt {worst.attempts}: {worst.reason or 'no error is stored'}"
+    said = f"{count} lanes wait behind a message that fails, as {head}"
+    look = f"onceward show {worst.head_id} --db {path}"
     return warning("lanes", said, f"{look}; repair the handler and start its worker again")
 
 
-def replies(found: Look, path: Path) -> Finding:
+def replies(found: Reader, path: Path) -> Finding:
     """Examine lanes whose oldest message waits for the reply to a question of its handler."""
-    rows, now = found.ask(queries.AWAITING), SystemClock().now()
-    if not rows or now - rows[0]["asked_at"] <= MINUTE:
+    row, now = awaiting(found), SystemClock().now()
+    if row is None or now - row.asked_at <= MINUTE:
         return ok("replies", "no handler waits long for a reply")
-    [row] = rows
-    oldest = f"{row['head_id']} for {row['awaits']} to answer {row['request_id']}"
-    said = f"{row['lanes']} lanes wait for a reply: {oldest}, from {ago(row['asked_at'], now)}"
-    cure = f"onceward show {row['request_id']} --db {path}, then examine {row['awaits']}"
+    oldest = f"{row.head_id} for {row.awaits} to answer {row.request_id}"
+    said = f"{row.lanes} lanes wait for a reply: {oldest}, from {ago(row.asked_at, now)}"
+    cure = f"onceward show {row.request_id} --db {path}, then examine {row.awaits}"
     return warning("replies", said, cure)
 
 
@@ -435,14 +436,13 @@ def limits(box: Postbox, path: Path) -> Finding:
     return ok("limits", "none is nearly reached")
 
 
-def drops(found: Look, path: Path) -> Finding:
+def drops(found: Reader, path: Path) -> Finding:
     """Examine whether a policy dropped messages that are not pruned yet."""
-    rows = found.ask(queries.DROPPED)
+    rows = lists.drops(found, MOST_DROPS)
     if not rows:
         return ok("drops", "no policy dropped a message")
     said = ", ".join(
-        f"{row['messages']} by {row['policy']} at {row['scope']} {row['name']}".rstrip()
-        for row in rows
+        f"{row.messages} by {row.policy} at {row.scope} {row.name}".rstrip() for row in rows
     )
     look = f"read the view onceward_drops of {path}"
     return warning("drops", f"dropped: {said}", f"{look}; raise the limit, or refuse instead")

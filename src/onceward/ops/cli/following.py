@@ -12,11 +12,12 @@ from typing import Any, Final, NoReturn
 from onceward import MessageRecord, Postbox
 from onceward.errors import StoreUnusable
 from onceward.file.file_checks import file_key
-from onceward.ops.cli import queries
 from onceward.ops.cli.exit_codes import DONE, Usage
-from onceward.ops.cli.output import dated
+from onceward.ops.cli.output import dated, row_of
 from onceward.ops.cli.poll import print_records
-from onceward.ops.cli.readonly import Look, views
+from onceward.ops.cli.readonly import views
+from onceward.ops.views.messages import last_transition, records_transitions, transitions_after
+from onceward.ops.views.reader import Reader
 
 EVERY: Final = 0.1
 """Seconds between two questions whether the file was written."""
@@ -52,7 +53,7 @@ def unseen(newest: Newest, seen: deque[tuple[str, str]], count: int) -> list[Mes
         count *= 4
 
 
-def print_transitions(found: Look, count: int, *, follow: bool) -> int:
+def print_transitions(found: Reader, count: int, *, follow: bool) -> int:
     """
     Print the last transitions, and with *follow* each that is made, until an interrupt.
 
@@ -60,22 +61,21 @@ def print_transitions(found: Look, count: int, *, follow: bool) -> int:
         Usage: the file records none.
 
     """
-    if not found.ask(queries.RECORDS_TRANSITIONS):
+    if not records_transitions(found):
         msg = "this file records no transitions: open it with transitions=True once"
         raise Usage(msg)
-    [last] = found.ask(queries.LAST_TRANSITION)
-    after = last["seq"] - count
+    after = last_transition(found) - count
     for _ in commits(found):
-        while rows := found.ask(queries.NEXT_TRANSITIONS, after=after, limit=SLICE):
-            after = rows[-1]["seq"]
-            sys.stdout.writelines(json.dumps(dated(row)) + "\n" for row in rows)
+        while rows := transitions_after(found, after, SLICE):
+            after = rows[-1].seq
+            sys.stdout.writelines(json.dumps(dated(row_of(row))) + "\n" for row in rows)
         sys.stdout.flush()
         if not follow:
             break
     return DONE
 
 
-def commits(found: Look) -> Iterator[None]:
+def commits(found: Reader) -> Iterator[None]:
     """
     Yield at once, and then after each commit of another connection, without end.
 
@@ -86,7 +86,7 @@ def commits(found: Look) -> Iterator[None]:
     before: Any = None
     key = file_key(found.path)
     while True:
-        now = found.rows(queries.WRITTEN)
+        now = found.commits()
         if now != before:
             before = now
             yield

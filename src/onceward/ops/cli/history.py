@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from onceward import Page, Postbox
-from onceward.ops.cli import queries
 from onceward.ops.cli.command import Found, command, emit
 from onceward.ops.cli.durations import MaybeMoment
 from onceward.ops.cli.exit_codes import DONE
@@ -17,6 +16,7 @@ from onceward.ops.cli.options import Limit, Quiet, Several, said
 from onceward.ops.cli.output import dated, document
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Conversation, Where
+from onceward.ops.views.messages import message_ids
 
 CONVERSATION = Conversation()
 COLUMNS: Final = (
@@ -102,7 +102,7 @@ def print_page(page: Page, where: Where) -> int:
 def thread(box: Postbox, id: Id, /) -> Found:
     """List the conversation that a message belongs to, oldest first; consumes nothing."""
     with views(box.path) as found:
-        message_id = whole_id(found, queries.IDS, id)
+        message_id = whole_id(found, message_ids, id)
     return _rows(box.thread(message_id))
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.file.file_limit import raise_files_limit
-from onceward.ops.cli import queries
 from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.options import Quiet, Several
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
+from onceward.ops.views.lists import peers
 
 if TYPE_CHECKING:
     from onceward.http import HttpListener, PollListener
@@ -47,7 +45,7 @@ class Listening:
     """Ask this peer for parcels, at its url of http, as none can call us; may be repeated."""
 
     def listeners(self) -> list[HttpListener] | list[NatsListener]:
-        """Return the listener, none where no url is given; raise Usage without the extra."""
+        """Return the listener, none where no url is given; raise MissingExtra without the extra."""
         if self.listen is None:
             return []
         if self.listen.startswith("nats:"):
@@ -56,15 +54,16 @@ class Listening:
         if self.connections is not None and not 0 < self.connections < limit:
             msg = f"--connections is 1 to {limit - 1}, below the files that may be open (ulimit -n)"
             raise Usage(msg)
-        found = _http()
+        from onceward.http import HttpLimits, HttpListener  # noqa: PLC0415 - an extra
+
         return [
-            found.HttpListener(
+            HttpListener(
                 self.listen,
                 certfile=str(self.certfile or ""),
                 keyfile=str(self.keyfile or ""),
                 client_ca=str(self.client_ca or ""),
                 behind_proxy=self.behind_proxy,
-                limits=found.HttpLimits(connections=self.connections),
+                limits=HttpLimits(connections=self.connections),
             )
         ]
 
@@ -81,13 +80,15 @@ class Listening:
         urls = dict[str, str]()
         if path.exists():
             with views(path) as found:
-                urls = {row["name"]: row["url"] or "" for row in found.ask(queries.PEERS)}
+                urls = {each.name: each.url or "" for each in peers(found)}
         known = [peer for peer in self.ask if is_http(urls.get(peer))]
         if all_of_them and (missing := [peer for peer in self.ask if peer not in known]):
             add = f"onceward peers add {missing[0]} https://HOST:PORT --db {path}"
             msg = f"{path} has no url of http for the peer {missing[0]}: {add}"
             raise NothingThere(msg)
-        return [_http().PollListener(urls[peer], peer) for peer in known]
+        from onceward.http import PollListener  # noqa: PLC0415 - an extra
+
+        return [PollListener(urls[peer], peer) for peer in known]
 
     def tell_left(self, box: Postbox) -> None:
         """Say which peers are not reached from here, because they ask another process."""
@@ -103,9 +104,6 @@ class Listening:
             names = "--certfile, --keyfile, --client-ca, --behind-proxy and --connections"
             msg = f"{names} are for https"
             raise Usage(msg)
-        if find_spec("nats") is None:
-            msg = "--listen needs an extra: pip install 'onceward[nats]'"
-            raise Usage(msg)
         from onceward.nats import NatsListener  # noqa: PLC0415 - loads asyncio
 
         return NatsListener(url)
@@ -114,14 +112,3 @@ class Listening:
 def is_http(url: str | None) -> bool:
     """Return whether a url is one of HTTP."""
     return (url or "").startswith(("http:", "https:"))
-
-
-def _http() -> ModuleType:
-    """Return the module of listeners over HTTP; raise Usage without the extra."""
-    try:
-        import onceward.http as found  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        extra = "pip install 'onceward[http]'"
-        msg = f"--listen and --ask need {error.name}, which is not installed: {extra}"
-        raise Usage(msg) from error
-    return found

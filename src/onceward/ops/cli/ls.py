@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from onceward.message.vocabulary import LaneState, MessageState
-from onceward.ops.cli import queries
 from onceward.ops.cli.command import Found, command, emit
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Limit, said
-from onceward.ops.cli.output import dated, document, show_one
-from onceward.ops.cli.readonly import Look, whole_id
+from onceward.ops.cli.output import dated, document, row_of, show_one
+from onceward.ops.cli.readonly import whole_id
 from onceward.ops.cli.target import Conversation, Where
 from onceward.ops.cli.watching import watched
+from onceward.ops.views import lists, overview
+from onceward.ops.views.listing import latest, queues
+from onceward.ops.views.messages import (
+    LACKS,
+    Processed,
+    StoredDeath,
+    StoredMessage,
+    message,
+    message_ids,
+    whole_frame,
+)
+from onceward.ops.views.reader import NEVER, Reader
 
 CONVERSATION = Conversation()
 WHERE = Where()
 KINDS: Final = {
-    "queues": (queries.QUEUES, "box peer session state messages oldest_at"),
-    "lanes": (queries.LANES, "sender lane priority state head_id attempts due_at reason"),
+    "queues": (queues, "box peer session state messages oldest_at"),
+    "lanes": (lists.lanes, "sender lane priority state head_id attempts due_at reason"),
     "outbox": (
-        queries.OUTBOX,
+        partial(latest, box="outbox"),
         "id recipient session type state attempts created_at due_at reason",
     ),
-    "inbox": (queries.INBOX, "id sender session type state attempts received_at reason"),
+    "inbox": (
+        partial(latest, box="inbox"),
+        "id sender session type state attempts received_at reason",
+    ),
 }
-"""Statement and printed columns by what is listed; JSON has every column of the statement."""
+"""Question and printed columns by what is listed; JSON has every column."""
 Id = Annotated[str, said("The message's id, or a beginning of it that no other message has.")]
 
 
 @watched
 @command()
 def ls(
-    found: Look,
+    found: Reader,
     what: Literal["queues", "lanes", "outbox", "inbox"] = "queues",
     /,
     *,
@@ -56,13 +72,14 @@ def ls(
         peer: Only messages to or from this agent.
 
     """
-    sql, columns = KINDS[what]
-    rows = found.ask(sql, state=state, peer=peer, session=where.session, limit=limit)
-    return emit(rows, columns.split(), where)
+    ask, columns = KINDS[what]
+    rows = ask(found, state=state, peer=peer, session=where.session, limit=limit)
+    lacks = LACKS.get(what, ())
+    return emit([_without(lacks, each) for each in rows], columns.split(), where)
 
 
 @command()
-def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
+def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
     """
     Show everything that the file stores about a message.
 
@@ -70,9 +87,10 @@ def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
     message that an agent sent to itself has a row in both boxes. Its transitions are added where
     the file records them.
     """
-    message_id = whole_id(found, queries.IDS, id)
-    rows = [without_nothing(row) for row in found.ask(queries.ROWS, id=message_id)]
-    steps = found.ask(queries.TRANSITIONS, id=message_id)
+    message_id = whole_id(found, message_ids, id)
+    known = message(found, message_id, window=NEVER)
+    rows = [with_frame(found, each) for each in known.rows]
+    steps = [row_of(step) for step in known.transitions]
     if where.json:
         found_rows, moves = [*map(dated, rows)], [*map(dated, steps)]
         document({"id": message_id, "rows": found_rows, "transitions": moves})
@@ -85,23 +103,31 @@ def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
 
 @watched
 @command()
-def stats(found: Look, /) -> Found:
+def stats(found: Reader, /) -> Found:
     """
     Print the present numbers, and the totals since the file was made.
 
     The totals survive the pruning of old rows.
     """
-    [numbers] = found.ask(queries.STATS)
-    return numbers
+    return overview.stats(found)
 
 
-def without_nothing(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row without its empty columns, its frame parsed."""
-    return {
-        name: _parsed(value) if name == "frame" else value
-        for name, value in row.items()
-        if value is not None
-    }
+def with_frame(found: Reader, stored: StoredMessage | StoredDeath | Processed) -> dict[str, Any]:
+    """Return a row without its empty columns, and with its frame parsed."""
+    row = without_nothing(row_of(stored))
+    if isinstance(stored, Processed):
+        return row
+    frame = whole_frame(found, stored.box, stored.seq)
+    return row if frame is None else row | {"frame": _parsed(frame.decode("utf-8", "replace"))}
+
+
+def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without its empty columns."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _without(names: Sequence[str], value: Any) -> dict[str, Any]:
+    return {name: each for name, each in row_of(value).items() if name not in names}
 
 
 def _parsed(text: str) -> Any:

@@ -36,7 +36,7 @@ def migrate(
     """
     [path] = chosen([db] if db else [], where)
     with look(path) as found:
-        steps = [{"version": step.version, "name": step.name} for step in pending(found, path)]
+        steps = [{"version": step.version, "name": step.name} for step in pending(found)]
     if not dry_run:
         with open_box(path):
             pass

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final, Literal
 
 from onceward.message.clock import SystemClock, iso
@@ -14,6 +15,8 @@ from onceward.ops.cli.durations import ago
 
 Style = Literal["json", "table", "lines"]
 Row = Mapping[str, Any]
+Rows = Iterable[Any]
+"""Rows are mappings, or values whose fields are the columns."""
 
 STATES: Final = {
     "green": "acked processed ok closed ready",
@@ -42,8 +45,16 @@ def has_screen() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
 
 
-def show(rows: Sequence[Row], columns: Sequence[str], form: Style) -> None:
+def row_of(value: Any) -> Row:
+    """Return a mapping as it is, and the fields of a value as one."""
+    if isinstance(value, Mapping):
+        return value
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def show(found: Rows, columns: Sequence[str], form: Style) -> None:
     """Print rows: all their keys as JSON, else the named columns."""
+    rows = [*map(row_of, found)]
     match form:
         case "json":
             document([dated(row) for row in rows])

@@ -6,12 +6,14 @@ from dataclasses import asdict
 from typing import Annotated
 
 from onceward import Postbox
-from onceward.ops.cli import queries
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Pattern, said
-from onceward.ops.cli.readonly import Look, views
+from onceward.ops.cli.output import row_of
+from onceward.ops.cli.readonly import views
 from onceward.ops.cli.watching import watched
+from onceward.ops.views import lists
+from onceward.ops.views.reader import Reader
 
 Peer = Annotated[str, said("The peer's name.")]
 OfNames = Annotated[list[str] | None, said("A pattern; may be repeated.", negative=())]
@@ -20,13 +22,13 @@ Url = Annotated[str, said("file: and an absolute path, or the url of any install
 
 @watched
 @command("name", "url", "breaker", "failures", "in_flight", "due_at", "seen_at", "last_error")
-def ls(found: Look, /) -> Found:
+def ls(found: Reader, /) -> Found:
     """
     List the peers.
 
     A peer without a url is looked for beside our own file.
     """
-    return found.ask(queries.PEERS)
+    return lists.peers(found)
 
 
 @command()
@@ -116,5 +118,4 @@ def _known(box: Postbox, name: str) -> None:
 
 def _row(box: Postbox, name: str) -> Found:
     with views(box.path) as found:
-        [row] = found.ask(queries.PEER, name=name)
-    return row
+        return row_of(next(each for each in lists.peers(found) if each.name == name))

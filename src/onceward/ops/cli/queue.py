@@ -7,13 +7,15 @@ from typing import Annotated, Final
 
 from onceward import Postbox
 from onceward.message.vocabulary import QueueMode, QueueOverflow
-from onceward.ops.cli import queries
 from onceward.ops.cli.command import Found, command, emit
 from onceward.ops.cli.durations import MaybeSpan
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Limit, Session, said
-from onceward.ops.cli.readonly import Look, views, whole_id
+from onceward.ops.cli.output import row_of
+from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Where
+from onceward.ops.views import lists
+from onceward.ops.views.reader import Reader
 
 QUEUES: Final = (
     "session",
@@ -36,7 +38,7 @@ WHERE: Final = Where()
 
 @command()
 def ls(
-    found: Look,
+    found: Reader,
     session: Session | None = None,
     /,
     *,
@@ -50,8 +52,8 @@ def ls(
     id, sender, type, priority, attempts, received.
     """
     if session is None:
-        return emit(found.ask(queries.SESSIONS, limit=limit), QUEUES, where)
-    return emit(found.ask(queries.WAITING, session=session, limit=limit), WAITING, where)
+        return emit(lists.session_queues(found, limit=limit), QUEUES, where)
+    return emit(lists.queued(found, session, limit), WAITING, where)
 
 
 @command()
@@ -86,7 +88,7 @@ def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHE
     """Put waiting messages to the front, in the order given."""
     box.queues.reorder(session, _whole(box, ids))
     with views(box.path) as found:
-        return emit(found.ask(queries.WAITING, session=session, limit=100), WAITING, where)
+        return emit(lists.queued(found, session, 100), WAITING, where)
 
 
 @command()
@@ -132,10 +134,9 @@ def dissolve(
 
 def _whole(box: Postbox, ids: Sequence[str]) -> list[str]:
     with views(box.path) as found:
-        return [whole_id(found, queries.WAITING_IDS, each) for each in ids]
+        return [whole_id(found, lists.queued_ids, each) for each in ids]
 
 
 def _row(box: Postbox, session: str) -> Found:
     with views(box.path) as found:
-        rows = found.ask(queries.SESSIONS, limit=-1)
-    return next(row for row in rows if row["session"] == session)
+        return row_of(next(q for q in lists.session_queues(found) if q.session == session))

@@ -16,13 +16,13 @@ from onceward.errors import Paused
 from onceward.file.environment import disabled_by_environment
 from onceward.message.clock import SystemClock
 from onceward.message.frame import Frame
-from onceward.ops.cli import queries
 from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
 from onceward.ops.cli.options import OfType, Wait
 from onceward.ops.cli.output import compact, show, show_one
 from onceward.ops.cli.poll import note_problem
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Conversation, open_box
+from onceward.ops.views.waiting import next_message
 
 WHERE = Conversation()
 COLUMNS: Final = ("id", "sender", "session", "type", "body")
@@ -81,14 +81,14 @@ def nothing(wait: float | None) -> NothingThere | TimedOut:
 def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Mapping[str, Any]:
     """Return the next message without leasing it, waiting at most *wait* seconds."""
     deadline = time.monotonic() + wait
-    sought = {"type": kind, "session": session}
+    now = SystemClock().now
     with views(path) as found:
-        while not (rows := found.ask(queries.NEXT, **sought, now=SystemClock().now())):
+        while not (one := next_message(found, now(), type=kind, session=session)):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise nothing(wait)
             Event().wait(min(left, LOOK_EVERY))
-    return described(Frame.parse(rows[0]["frame"]), rows[0]["attempt"], rows[0]["received_at"])
+    return described(Frame.parse(one.frame), one.attempt, one.received_at)
 
 
 def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 from onceward import Postbox
 from onceward.message.vocabulary import RunState
-from onceward.ops.cli import queries
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.ls import without_nothing
 from onceward.ops.cli.options import Limit, said
-from onceward.ops.cli.readonly import Look, views, whole_id
+from onceward.ops.cli.output import row_of
+from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Conversation, Where
+from onceward.ops.views import lists
+from onceward.ops.views.reader import Reader
 
 CONVERSATION = Conversation()
 WHERE = Where()
@@ -23,7 +25,7 @@ State = Annotated[RunState | None, said("Only runs in this state.")]
 
 @command("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
 def ls(
-    found: Look,
+    found: Reader,
     /,
     *,
     state: State = None,
@@ -31,13 +33,13 @@ def ls(
     where: Conversation = CONVERSATION,
 ) -> Found:
     """List runs, newest first."""
-    return found.ask(queries.RUNS, state=state, session=where.session, limit=limit)
+    return lists.runs(found, state=state, session=where.session, limit=limit)
 
 
 @command()
-def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
+def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
     """Show a run whole: its messages, its partial output and its result."""
-    return _run(found, whole_id(found, queries.RUN_IDS, id), where)
+    return _run(found, whole_id(found, lists.run_ids, id), where)
 
 
 @command()
@@ -60,14 +62,15 @@ def abort(
 
     """
     with views(box.path) as found:
-        run_id = whole_id(found, queries.RUN_IDS, id)
+        run_id = whole_id(found, lists.run_ids, id)
         if not box.runs.abort(run_id, cause):
             msg = f"run {run_id} has ended already"
             raise NothingThere(msg)
         return _run(found, run_id, where)
 
 
-def _run(found: Look, run_id: str, where: Where) -> dict[str, Any]:
-    [row] = map(without_nothing, found.ask(queries.RUN, id=run_id))
+def _run(found: Reader, run_id: str, where: Where) -> dict[str, Any]:
+    run, content = lists.run(found, run_id)
+    row = without_nothing({**row_of(run), **row_of(content)})
     texts = ("event_ids", "partial", "result") if where.json else ()
     return row | {name: json.loads(row[name]) for name in texts if name in row}

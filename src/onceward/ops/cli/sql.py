@@ -27,7 +27,7 @@ def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     milliseconds, and blobs are printed in hexadecimal. Columns are printed as selected.
     """
     with look(where.path()) as found:
-        rows = found.run(read_stdin() if statement == "-" else statement)
+        rows = found.typed(read_stdin() if statement == "-" else statement)
     if where.json:
         document(rows)
     elif rows:

@@ -47,35 +47,27 @@ COLUMNS: Final[tuple[Sort, ...]] = get_args(Sort)
 
 def row_of(found: FileSnapshot, rates: Rates, now: Millis) -> AgentRow:
     """Return an agent's row from its snapshot."""
-    if found.problem is not None:
+    numbers = found.overview
+    if numbers is None:
         state = "unreadable" if found.taken_at else UNREAD
         return AgentRow(path=found.path, agent=found.agent, state=state)
-    stats = found.stats
     return AgentRow(
         path=found.path,
         agent=found.agent,
-        state=_state(found),
-        pending=stats["pending"],
-        oldest=_age(found.outbox_oldest_at, now),
-        inbox=stats["inbox_pending"] + stats["inbox_processing"],
-        waits=_age(found.inbox_oldest_at, now),
+        state=next(iter(numbers.trouble), "ok"),
+        pending=numbers.outgoing,
+        oldest=_age(numbers.outbox_oldest_at, now),
+        inbox=numbers.incoming,
+        waits=_age(numbers.inbox_oldest_at, now),
         sent_rate=rates.of(found.path, "enqueued"),
         handled_rate=rates.of(found.path, "processed"),
-        leased=found.lanes_leased,
-        failing=found.lanes_failing,
-        queue=found.run_queue,
-        dead=stats["dead_letters"],
-        breakers=found.breakers_open,
+        leased=numbers.lanes.leased,
+        failing=numbers.lanes.failing,
+        queue=numbers.run_queue,
+        dead=numbers.dead_letters,
+        breakers=numbers.breakers_open,
         wal=found.wal_bytes,
     )
-
-
-def _state(found: FileSnapshot) -> str:
-    if found.paused_at is not None:
-        return "paused"
-    if found.breakers_open or found.lanes_failing:
-        return "failing"
-    return "dead letters" if found.stats["dead_letters"] else "ok"
 
 
 def _age(at: Millis | None, now: Millis) -> float | None:

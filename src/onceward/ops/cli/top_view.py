@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from onceward.message.clock import Millis, SystemClock
+from onceward.ops.cli.command import picked
 from onceward.ops.cli.durations import ago
-from onceward.ops.cli.output import MOMENT, safe
+from onceward.ops.cli.output import MOMENT, Row, safe
 from onceward.ops.cli.top_state import COLUMNS, UNREAD, AgentRow, Sort, TopState
-from onceward.ops.observe.detail import FileDetail, Row
+from onceward.ops.observe.detail import FileDetail
 
 HEADERS: Final = {
     "sent_rate": "sent/s",
@@ -24,7 +25,7 @@ HEADERS: Final = {
 }
 COLOURS: Final = {
     "ok": "green", "paused": "magenta", "dead letters": "yellow", "failing": "red",
-    "unreadable": "bold red",
+    "breaker open": "red", "schedule failing": "red", "unreadable": "bold red",
 }  # fmt: skip
 WORRIES: Final = {"oldest": 300.0, "waits": 300.0, "failing": 1, "dead": 1, "breakers": 1}
 """From which value on a cell is shown in yellow."""
@@ -47,13 +48,14 @@ ID: Final = 36
 """Characters of an id, the longest that is always shown whole."""
 FREE: Final = frozenset({"last_error", "reason"})
 """Columns that give way where there is no room."""
-TITLES: Final = {
-    "peers": "Peers",
-    "failing": "Lanes that fail",
-    "dead": "Dead letters by reason",
-    "sent": "Sent last",
-    "received": "Received last",
+SECTIONS: Final = {
+    "peers": ("Peers", "name breaker failures in_flight seen_at last_error"),
+    "failing": ("Lanes that fail", "session head_id attempts due_at reason"),
+    "dead": ("Dead letters by reason", "reason type count newest_at"),
+    "sent": ("Sent last", "id recipient type state attempts created_at"),
+    "received": ("Received last", "id sender type state attempts received_at"),
 }
+"""Title and columns by the field of ``FileDetail``."""
 
 
 class Size(NamedTuple):
@@ -111,9 +113,9 @@ def detail_screen(
     if detail.problem is not None:
         return Group(*parts, Text(safe(detail.problem), style="red"), _keys_of_detail())
     parts.append(numbers)
-    for name, heading in TITLES.items():
-        rows: Sequence[Row] = getattr(detail, name)
-        if rows:
+    for name, (heading, shown) in SECTIONS.items():
+        if found := getattr(detail, name):
+            rows = [picked(each, shown.split()) for each in found]
             parts += [Text(f"\n{heading}", style="bold"), _section(rows, now)]
     return Group(*parts, _keys_of_detail())
 

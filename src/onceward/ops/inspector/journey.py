@@ -8,12 +8,7 @@ from typing import Final, Literal
 
 from onceward.message.clock import Millis
 from onceward.message.states import AWAITS
-from onceward.ops.inspector.queries.message import (
-    FoundMessage,
-    StoredDeath,
-    StoredMessage,
-    Transition,
-)
+from onceward.ops.views.messages import FoundMessage, StoredDeath, StoredMessage, Transition
 
 Tone = Literal["plain", "good", "bad", "wait"]
 ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
@@ -163,8 +158,8 @@ def _of_recipient(found: FoundMessage) -> Iterator[Step]:
     for record in found.processed:
         told = "of its dedup record; the row was pruned"
         owner = found.any.recipient if found.any else ""
-        good: Tone = "good" if record.outcome == "processed" else "bad"
-        yield Step(record.processed_at, record.outcome, owner, told, good)
+        good: Tone = "good" if record.state == "processed" else "bad"
+        yield Step(record.ended_at, record.state, owner, told, good)
 
 
 def _place_in_inbox(row: StoredMessage) -> str:

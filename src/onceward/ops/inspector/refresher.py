@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
 
 from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.log import log
-from onceward.ops.inspector.queries.overview import Overview, overview
-from onceward.ops.inspector.reading import opened
 from onceward.ops.inspector.targets import Targets
+from onceward.ops.observe.snapshots import FileSnapshot, stamp_of
+from onceward.ops.views.overview import DeadGroup, dead_groups, overview
+from onceward.ops.views.rates import Rates, rates
+from onceward.ops.views.reader import Reader, opened
 
 INTERVAL: Final = 1.0
 """Seconds between two looks at the files."""
@@ -27,35 +29,19 @@ OLDEST: Final = 300_000
 STEPS: Final = 64
 """Changes whose agents are remembered, for readers that were away."""
 
-Mark = tuple[tuple[int, int] | None, tuple[int, int] | None]
-"""Size and modification time of a file and of its WAL."""
+SPAN: Final = 180_000
+SPANS: Final = 20
+LONGEST: Final = 5.0
+"""Seconds after which a statement is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(FileSnapshot):
     """One file as it was at one moment, or why it could not be read."""
 
     key: str
-    path: Path
-    taken_at: Millis
-    mark: Mark
-    overview: Overview | None
-    problem: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self.mark[0][0] if self.mark[0] else 0
-
-    @property
-    def wal_bytes(self) -> int:
-        """Bytes of its WAL."""
-        return self.mark[1][0] if self.mark[1] else 0
-
-    @property
-    def name(self) -> str:
-        """The agent's name, or the file's where it cannot be read."""
-        return self.overview.agent if self.overview else self.path.name
+    dead: tuple[DeadGroup, ...] = ()
+    rates: Rates | None = None
 
 
 class Refresher:
@@ -120,15 +106,19 @@ class Refresher:
 
     def _is_stale(self, key: str, path: Path, now: Millis) -> bool:
         known = self.snapshots.get(key)
-        return known is None or known.mark != mark(path) or now - known.taken_at > OLDEST
+        return known is None or known.stamp != stamp_of(path) or now - known.taken_at > OLDEST
 
     def _take(self, key: str, path: Path) -> Snapshot:
-        before, now = mark(path), self.clock.now()
+        before, now = stamp_of(path), self.clock.now()
+        unread = Snapshot(key=key, path=path, agent=path.stem, taken_at=now, stamp=before)
         try:
-            with opened(path) as reader:
-                return Snapshot(key, path, now, before, overview(reader, now))
+            with page_reader(path) as reader:
+                reader.hold()
+                found = overview(reader)
+                dead, of = dead_groups(reader), rates(reader, now, span=SPAN, count=SPANS)
         except Exception as error:  # noqa: BLE001 - other files are still to be read
-            return Snapshot(key, path, now, before, None, str(error))
+            return replace(unread, problem=str(error))
+        return replace(unread, agent=found.file.agent, overview=found, dead=dead, rates=of)
 
     def _keep(self, found: dict[str, Snapshot | None]) -> None:
         with self._lock:
@@ -147,15 +137,6 @@ class Refresher:
             return self.version, frozenset[str]().union(*known) if complete else None
 
 
-def mark(path: Path) -> Mark:
-    """Return what changes with every commit into a file: sizes and times of it and its WAL."""
-    wal = _stat(Path(f"{path}-wal"))
-    return _stat(path), wal if wal and wal[0] else None  # an empty one is made by looking
-
-
-def _stat(path: Path) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a thousand files a second
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
+def page_reader(path: Path) -> AbstractContextManager[Reader]:
+    """Open a file for a page: a statement that takes too long is given up."""
+    return opened(path, longest=LONGEST)

@@ -9,7 +9,7 @@ from typing import Final
 
 from onceward.message.causality import after_causes
 from onceward.message.clock import Millis
-from onceward.ops.inspector.queries.conversation import Part, Spoken
+from onceward.ops.views.conversation import Part, Spoken
 
 LEFT: Final = 96
 """Pixels for the times at the left."""

@@ -20,9 +20,9 @@ from onceward.message.clock import Millis
 from onceward.message.redaction import Redaction
 from onceward.message.visible import visible
 from onceward.ops.inspector import words
-from onceward.ops.inspector.reading import Reader, opened
-from onceward.ops.inspector.refresher import Refresher, Snapshot
+from onceward.ops.inspector.refresher import Refresher, Snapshot, page_reader
 from onceward.ops.inspector.targets import Targets
+from onceward.ops.views.reader import Reader
 
 HERE: Final = Path(__file__).parent
 NOTICES: Final = 100
@@ -74,7 +74,7 @@ class Site:
     def reading(self, request: Request) -> Iterator[tuple[str, Reader]]:
         """Open the file that an address names, for a block; yield its key and a reader."""
         key = str(request.path_params["key"])
-        with opened(self.path(key)) as reader:
+        with page_reader(self.path(key)) as reader:
             yield key, reader
 
     def snapshot(self, key: str) -> Snapshot | None:
@@ -87,7 +87,7 @@ class Site:
         if version != self.refresher.version:
             found = [*self.refresher.snapshots.values()]
             known = {each.key: each.key for each in found}  # of files that cannot be read, too
-            known |= {each.name: each.key for each in reversed(found) if each.overview}
+            known |= {each.agent: each.key for each in reversed(found) if each.overview}
             self._keys = (self.refresher.version, known)
         return known.get(agent)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from onceward.file.file_checks import PROCESS_ID_PARTS
 from onceward.message.clock import Millis
-from onceward.ops.inspector.queries.overview import MANY
+from onceward.ops.views.overview import MANY
 
 SECOND: Final = 1_000
 UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (SECOND, "s"))

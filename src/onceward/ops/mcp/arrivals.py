@@ -21,7 +21,8 @@ from mcp_types import (
 
 from onceward import AsyncPostbox
 from onceward.errors import OncewardError
-from onceward.ops.mcp.queries import ARRIVED, NEWEST
+from onceward.ops.mcp.asking import ask
+from onceward.ops.views.waiting import arrived, newest
 
 EVERY: Final = 0.25
 """Seconds between two looks; a look reads one row."""
@@ -63,17 +64,16 @@ class Arrivals:
 
     async def _look(self, after: int | None) -> int:
         if after is None:
-            rows = await self._box.query(NEWEST)
-            return int(rows[0][0]) if rows else 0
-        came = await self._box.query(ARRIVED, {"after": after})
+            return await ask(self._box, newest)
+        came = await ask(self._box, arrived, after)
         if not came:
             return after
         self._came.set()
         self._came = anyio.Event()
-        threads = {f"{THREAD_URI}{root or message_id}" for _, message_id, root in came}
+        threads = {f"{THREAD_URI}{each.correlation_id or each.id}" for each in came}
         for uri in (INBOX_URI, *sorted(threads)):
             await self._tell(uri)
-        return int(came[-1][0])
+        return came[-1].seq
 
     async def _tell(self, uri: str) -> None:
         await self._bus.publish(ResourceUpdated(uri=uri))

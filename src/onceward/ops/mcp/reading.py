@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from onceward import AsyncPostbox
 from onceward.message.body import decode
@@ -21,13 +21,10 @@ from onceward.ops.mcp.answers import (
     Inbox,
     Waiting,
 )
+from onceward.ops.mcp.asking import ask
 from onceward.ops.mcp.bodies import GLANCE, WHOLE, shown
-from onceward.ops.mcp.queries import BODY, NEWEST, ROOT, WAITING
-
-COLUMNS: Final = (
-    "seq", "message_id", "sender", "session", "type", "topic", "state", "attempts", "received_at",
-    "correlation_id", "body", "length",
-)  # fmt: skip
+from onceward.ops.views.messages import body_part, root_of
+from onceward.ops.views.waiting import Glimpse, newest, waiting
 
 
 class Desk:
@@ -39,34 +36,33 @@ class Desk:
 
     async def inbox(self, session: str | None, limit: int) -> Inbox:
         """Return the messages that wait, oldest first."""
-        [newest] = await self.box.query(NEWEST) or [(0,)]
-        asked = {"session": session, "limit": limit + 1, "most": GLANCE}
-        rows = await self.box.query(WAITING, asked | {"from_seq": self._from_seq})
+        last, first = await ask(self.box, newest), self._from_seq
+        rows = await ask(
+            self.box, waiting, from_seq=first, session=session, most=GLANCE, limit=limit + 1
+        )
         if session is None:  # what has ended never waits again: the next look begins behind it
-            self._from_seq = rows[0][0] if rows else newest[0] + 1
-        messages = [_waiting(dict(zip(COLUMNS, row, strict=True))) for row in rows[:limit]]
+            self._from_seq = rows[0].seq if rows else last + 1
+        messages = [_waiting(row) for row in rows[:limit]]
         return Inbox(agent=self.box.agent, messages=messages, more=len(rows) > limit)
 
     async def body(self, message_id: str, offset: int) -> Body:
         """Return a part of a body; raise ToolError for a message that is not in the file."""
-        asked = {"id": message_id, "from_char": offset + 1, "most": WHOLE}
-        rows = await self.box.query(BODY, asked)
-        if not rows:
+        part = await ask(self.box, body_part, message_id, first=offset + 1, most=WHOLE)
+        if part is None:
             what = f"there is no message {message_id} in this file"
             raise refused(what, "Take a message_id from check_inbox or conversation.")
-        sender, text, length = rows[0]
-        end = offset + WHOLE
+        length, end = part.length or 0, offset + WHOLE
         return Body(
             message_id=message_id,
-            sender=sender,
-            body=visible(text or ""),
-            length=length or 0,
-            next_offset=end if end < (length or 0) else None,
+            sender=part.sender,
+            body=visible(part.text or ""),
+            length=length,
+            next_offset=end if end < length else None,
         )
 
     async def conversation(self, message_id: str, limit: int) -> Conversation:
         """Return the newest messages of a conversation, oldest first."""
-        [(root,)] = await self.box.query(ROOT, {"id": message_id}) or [(message_id,)]
+        root = await ask(self.box, root_of, message_id)
         page = await self.box.history(correlation_id=root, limit=limit, count=False)
         if page.has_more:  # of a long conversation only its end is read
             entries = page.messages[::-1]
@@ -101,12 +97,19 @@ class Desk:
         return DeadList(messages=[_dead(each) for each in found[:limit]], more=len(found) > limit)
 
 
-def _waiting(row: dict[str, Any]) -> Waiting:
-    length = row.pop("length") or 0
-    del row["seq"], row["correlation_id"]
-    text = visible(row.pop("body") or "")
-    received_at = iso(row.pop("received_at"))
-    return Waiting(**row, received_at=received_at, body=text, cut=length > GLANCE)
+def _waiting(row: Glimpse) -> Waiting:
+    return Waiting(
+        message_id=row.id,
+        sender=row.sender,
+        session=row.session,
+        type=row.type,
+        topic=row.topic,
+        state=row.state,
+        attempts=row.attempts,
+        received_at=iso(row.received_at),
+        body=visible(row.text or ""),
+        cut=(row.length or 0) > GLANCE,
+    )
 
 
 def _entry(each: Any) -> Entry:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 from onceward.errors import OncewardError
-from onceward.ops.observe import queries
-from onceward.ops.observe.reading import Rows, reading
-
-Row = Mapping[str, Any]
-SECTIONS: Final = {
-    "peers": (queries.PEERS_OF, "name breaker failures in_flight seen_at last_error"),
-    "failing": (queries.FAILING_OF, "session head_id attempts due_at reason"),
-    "dead": (queries.DEAD_OF, "reason messages newest_at"),
-    "sent": (queries.SENT_OF, "id peer type state attempts at"),
-    "received": (queries.RECEIVED_OF, "id peer type state attempts at"),
-}
-"""Statement and columns by the field of ``FileDetail``."""
+from onceward.ops.views.listing import latest
+from onceward.ops.views.lists import Lane, Peer, held_lanes, worst_peers
+from onceward.ops.views.messages import StoredMessage
+from onceward.ops.views.overview import DeadGroup, dead_groups
+from onceward.ops.views.reader import opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +19,25 @@ class FileDetail:
 
     problem: str | None
     """Why the file cannot be read, None where it can."""
-    peers: tuple[Row, ...] = ()
-    """Peers, those that fail first."""
-    failing: tuple[Row, ...] = ()
+    peers: tuple[Peer, ...] = ()
+    failing: tuple[Lane, ...] = ()
     """Lanes whose oldest message was attempted more than once, with its last error."""
-    dead: tuple[Row, ...] = ()
-    """Dead letters by reason, of the newest thousand."""
-    sent: tuple[Row, ...] = ()
-    """The newest messages of the outbox."""
-    received: tuple[Row, ...] = ()
-    """The newest messages of the inbox."""
+    dead: tuple[DeadGroup, ...] = ()
+    sent: tuple[StoredMessage, ...] = ()
+    received: tuple[StoredMessage, ...] = ()
 
 
 def read_detail(path: Path, most: int = 5) -> FileDetail:
     """Return at most so many rows of each kind; an error is told in it and not raised."""
     try:
-        with reading(path) as rows:
-            found = {name: _section(rows, name, most) for name in SECTIONS}
+        with opened(path) as reader:
+            return FileDetail(
+                problem=None,
+                peers=worst_peers(reader, most),
+                failing=tuple(lane for lane in held_lanes(reader, most) if lane.attempts > 1),
+                dead=dead_groups(reader)[:most],
+                sent=latest(reader, "outbox", limit=most),
+                received=latest(reader, "inbox", limit=most),
+            )
     except (OncewardError, OSError) as error:
         return FileDetail(problem=str(error))
-    return FileDetail(problem=None, **found)
-
-
-def _section(rows: Rows, name: str, most: int) -> tuple[Row, ...]:
-    sql, columns = SECTIONS[name]
-    return tuple(dict(zip(columns.split(), row, strict=True)) for row in rows(sql, (most,)))

@@ -14,6 +14,7 @@ from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.times import Span, seconds
 from onceward.ops.observe.names import COUNTERS, GAUGES, OLDEST_BY_PEER, READABLE, FileMetric, age
 from onceward.ops.observe.snapshots import FileSnapshot, Snapshots, agent_files
+from onceward.ops.views.overview import Backlog
 
 WITHIN: Final = 5.0
 """Seconds that one collection opens files for; Prometheus itself waits ten by default."""
@@ -57,31 +58,31 @@ class FileMetrics(Collector):
         """Read the files that changed, and yield every metric."""
         found = self._snapshots.take(agent_files(self._places), within=self._within)
         now, named = self._clock.now(), named_apart(found)
-        whole = [(name, each) for name, each in named if each.problem is None]
+        whole = [(name, each, each.overview) for name, each in named if each.overview]
         for metric in (*GAUGES, *COUNTERS):
             family = _family(metric)
-            for name, each in whole:
-                family.add_metric([name], metric.value(each, now))
+            for name, each, numbers in whole:
+                family.add_metric([name], metric.value(each, numbers, now))
             yield family
-        yield self._by_peer(whole, now)
+        yield self._by_peer([(name, numbers.outbox) for name, _, numbers in whole], now)
         family = _readable()
         for name, each in named:
             if each.taken_at:  # else its turn to be read has not come
                 family.add_metric([name], each.problem is None)
         yield family
 
-    def _by_peer(self, named: Sequence[tuple[str, FileSnapshot]], now: Millis) -> Metric:
+    def _by_peer(self, named: Sequence[tuple[str, Backlog]], now: Millis) -> Metric:
         family = _oldest()
-        for name, each in named:
-            for peer, waits in self._ages(name, each, now).items():
+        for name, backlog in named:
+            for peer, waits in self._ages(name, backlog, now).items():
                 family.add_metric([name, peer], waits)
         return family
 
-    def _ages(self, name: str, found: FileSnapshot, now: Millis) -> dict[str, float]:
+    def _ages(self, name: str, backlog: Backlog, now: Millis) -> dict[str, float]:
         """Return the age by label; 0 for a peer that had something waiting before."""
         known = self._labels.setdefault(name, {})
         ages = dict.fromkeys(known, 0.0)
-        for peer, at in found.outbox:
+        for peer, at in backlog:
             label = peer if peer in known or len(known) < self._peers else OTHER
             if label != OTHER:
                 known[label] = None

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Literal
 
 from onceward.message.clock import Millis
 from onceward.ops.observe.snapshots import FileSnapshot
+from onceward.ops.views.overview import Overview
 
-Value = Callable[[FileSnapshot, Millis], float]
-"""The value of a metric from a snapshot and the present moment."""
+Value = Callable[[FileSnapshot, Overview, Millis], float]
+"""The value of a metric from a snapshot, its numbers, and the present moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +52,26 @@ def _gauge(name: str, about: str, value: Value) -> FileMetric:
 
 def _total(name: str, column: str, about: str) -> FileMetric:
     return FileMetric(
-        name=f"onceward_{name}_total",
-        kind="counter",
-        about=about,
-        value=lambda found, _: found.stats[column],
+        name=f"onceward_{name}_total", kind="counter", about=about, value=_stat(column)
     )
 
 
 def _stat(column: str) -> Value:
-    return lambda found, _: found.stats[column]
+    return lambda _file, found, _now: found.stats[column]
+
+
+def _of(name: str) -> Value:
+    get = attrgetter(name)
+    return lambda _file, found, _now: get(found)
+
+
+def _age(name: str) -> Value:
+    get = attrgetter(name)
+    return lambda _file, found, now: age(get(found), now)
 
 
 GAUGES: Final = (
-    _gauge("outbox_pending", "Messages that their peers have not stored yet.", _stat("pending")),
+    _gauge("outbox_pending", "Messages that their peers have not stored yet.", _of("outgoing")),
     _gauge(
         "outbox_unsettled",
         "Messages that their peers have stored and whose outcome is open.",
@@ -73,43 +82,37 @@ GAUGES: Final = (
     _gauge(
         "inbox_oldest_age_seconds",
         "Age of the oldest message that is not handled.",
-        lambda found, now: age(found.inbox_oldest_at, now),
+        _age("inbox_oldest_at"),
     ),
-    _gauge("dead_letters", "Dead letters that are kept.", _stat("dead_letters")),
+    _gauge("dead_letters", "Dead letters that are kept.", _of("dead_letters")),
     _gauge("requests_open", "Requests that wait for their reply.", _stat("tickets_open")),
-    _gauge(
-        "breakers_open", "Peers whose breaker is not closed.", lambda found, _: found.breakers_open
-    ),
+    _gauge("breakers_open", "Peers whose breaker is not closed.", _of("breakers_open")),
     _gauge(
         "peers_failing",
         "Peers that failed three times in a row, or whose breaker is not closed.",
-        lambda found, _: found.peers_failing,
+        _of("peers_failing"),
     ),
-    _gauge("lanes_leased", "Lanes that workers hold.", lambda found, _: found.lanes_leased),
+    _gauge("lanes_leased", "Lanes that workers hold.", _of("lanes.leased")),
     _gauge(
         "lanes_failing",
         "Lanes whose oldest message was attempted more than once.",
-        lambda found, _: found.lanes_failing,
+        _of("lanes.failing"),
     ),
     _gauge(
         "lease_overdue_seconds",
         "How long ago the oldest lease ended that no worker has taken over.",
-        lambda found, now: age(found.lease_ends_at, now),
+        _age("lanes.lease_ends_at"),
     ),
-    _gauge("runs_open", "Runs that are open.", lambda found, _: found.runs_open),
+    _gauge("runs_open", "Runs that are open.", _of("runs_open")),
+    _gauge("run_queue", "Messages that wait for a run of their session.", _of("run_queue")),
+    _gauge("calls_left", "Calls of aborted runs that have not returned.", _of("calls_left")),
     _gauge(
-        "run_queue",
-        "Messages that wait for a run of their session.",
-        lambda found, _: found.run_queue,
+        "paused",
+        "1 while the agent is paused.",
+        lambda _file, found, _now: found.file.paused_at is not None,
     ),
-    _gauge(
-        "calls_left",
-        "Calls of aborted runs that have not returned.",
-        lambda found, _: found.calls_left,
-    ),
-    _gauge("paused", "1 while the agent is paused.", lambda found, _: found.paused_at is not None),
-    _gauge("file_bytes", "Size of the file.", lambda found, _: found.file_bytes),
-    _gauge("wal_bytes", "Size of the file's WAL.", lambda found, _: found.wal_bytes),
+    _gauge("file_bytes", "Size of the file.", lambda file, _found, _now: file.file_bytes),
+    _gauge("wal_bytes", "Size of the file's WAL.", lambda file, _found, _now: file.wal_bytes),
 )
 """Present numbers of a file."""
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from onceward.ops.observe.snapshots import FileSnapshot
 
-GROWING: Final = ("enqueued", "received", "processed", "dead_total")
+GROWING: Final = ("enqueued", "processed")
 """Columns of ``onceward_stats`` that only ever grow and are shown by the second."""
 NONE: Final[Mapping[str, float]] = {}
 
@@ -17,23 +17,21 @@ class Rates:
     """The growth of each file's totals in a second, between the last two looks."""
 
     def __init__(self) -> None:
-        self._before: dict[Path, tuple[float, FileSnapshot]] = {}
+        self._before: dict[Path, tuple[float, Mapping[str, int]]] = {}
         self._rates: dict[Path, Mapping[str, float]] = {}
 
     def note(self, snapshots: Iterable[FileSnapshot], at: float) -> None:
         """Take in a look that was made *at* so many seconds on a clock that never steps."""
-        seen = {each.path: each for each in snapshots if each.problem is None}
-        self._rates = {path: self._grown(each, at) for path, each in seen.items()}
-        self._before = {path: (at, each) for path, each in seen.items()}
+        seen = {each.path: each.overview.stats for each in snapshots if each.overview}
+        self._rates = {path: self._grown(path, stats, at) for path, stats in seen.items()}
+        self._before = {path: (at, stats) for path, stats in seen.items()}
 
     def of(self, path: Path, name: str) -> float | None:
         """Return the growth of one total of a file in a second; None before a second look."""
         return self._rates.get(path, NONE).get(name)
 
-    def _grown(self, after: FileSnapshot, at: float) -> Mapping[str, float]:
-        since, before = self._before.get(after.path, (at, after))
+    def _grown(self, path: Path, after: Mapping[str, int], at: float) -> Mapping[str, float]:
+        since, before = self._before.get(path, (at, after))
         if at <= since:
             return NONE
-        return {
-            name: max(0, after.stats[name] - before.stats[name]) / (at - since) for name in GROWING
-        }
+        return {name: max(0, after[name] - before[name]) / (at - since) for name in GROWING}

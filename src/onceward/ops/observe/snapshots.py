@@ -10,79 +10,54 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from onceward.errors import OncewardError
 from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.names import DIRECTORY
-from onceward.ops.observe import queries
-from onceward.ops.observe.reading import Rows, reading
+from onceward.ops.views.overview import Overview, overview
+from onceward.ops.views.reader import opened
 
 SETTLED: Final = 2_000_000_000
 """Nanoseconds after which no second change can bear the same time of a file."""
-PEERS: Final = 1000
-"""Most peers of a file whose backlog is read."""
-NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+WAIT_FOR: Final = 0.25
+"""Seconds that a file is waited for which a process recovers or closes."""
 UNREAD: Final = "not read yet"
 """Problem of a file whose turn has not come."""
 
 Stamp = tuple[tuple[int, int, int], ...]
+"""Inode, size and time of a file and of its WAL; zeros where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSnapshot:
-    """The numbers of one agent's file at one moment; all are empty where ``problem`` says why."""
+    """One agent's file at one moment; there are no numbers where ``problem`` says why."""
 
     path: Path
     agent: str
     """Agent whose file it is; the name of the file where it cannot be read."""
     taken_at: Millis
     """When it was read; 0 where it never was."""
+    stamp: Stamp = ()
+    settled: bool = False
+    """Whether a later change would show in the stamp."""
+    overview: Overview | None = None
     problem: str | None = None
     """Why the file cannot be read, None where it can."""
-    durability: str = ""
-    paused_at: Millis | None = None
-    stats: Mapping[str, int]
-    """The columns of ``onceward_stats``."""
-    file_bytes: int = 0
-    wal_bytes: int = 0
-    outbox: tuple[tuple[str, Millis], ...] = ()
-    """Each peer with messages that may be pushed now, and since when the oldest waits."""
-    inbox_oldest_at: Millis | None = None
-    """Since when the oldest message of the inbox waits or is handled."""
-    breakers_open: int = 0
-    peers_failing: int = 0
-    """Peers whose breaker is not closed, or that failed three times in a row."""
-    lanes_leased: int = 0
-    lanes_waiting: int = 0
-    """Lanes that rest until a moment: after a failure, or for a debounce."""
-    lanes_failing: int = 0
-    """Leased or resting lanes whose oldest message was attempted more than once."""
-    lease_ends_at: Millis | None = None
-    """When the first of the leases ends; a moment in the past is one that no worker took over."""
-    runs_open: int = 0
-    calls_left: int = 0
-    """Calls of aborted runs that have not returned."""
-    run_queue: int = 0
-    """Messages that wait for a run of their session."""
 
     @property
-    def outbox_oldest_at(self) -> Millis | None:
-        """Since when the oldest message of the outbox waits that may be pushed now."""
-        return min((at for _, at in self.outbox), default=None)
+    def file_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.stamp[0][1] if self.stamp else 0
 
-
-class _Known(NamedTuple):
-    """The last reading of a file, and whether the same stamp means the same content."""
-
-    stamp: Stamp
-    settled: bool
-    snapshot: FileSnapshot
+    @property
+    def wal_bytes(self) -> int:
+        """Bytes of its WAL."""
+        return self.stamp[1][1] if self.stamp else 0
 
 
 class Snapshots:
@@ -94,7 +69,7 @@ class Snapshots:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._known: dict[Path, _Known] = {}
+        self._known: dict[Path, FileSnapshot] = {}
         self._lock = Lock()
         self.reads = 0
         """How many times a file was opened so far."""
@@ -113,25 +88,22 @@ class Snapshots:
             return [self._snapshot(path) for path in files]
 
     def _refresh(self, files: Sequence[Path], within: float | None) -> None:
-        stamps = {path: _stamp(path) for path in files}
-        changed = [path for path in files if not self._is_current(path, stamps[path])]
+        changed = [path for path in files if not self._is_current(path)]
         changed.sort(key=lambda path: self._snapshot(path).taken_at)  # the longest unread first
         end = None if within is None else self._clock.monotonic() + within
         for path in changed:
-            found = read_snapshot(path, self._clock.now())
+            self._known[path] = read_snapshot(path, self._clock.now())
             self.reads += 1
-            settled = found.problem is None and _is_settled(stamps[path])
-            self._known[path] = _Known(stamps[path], settled, found)
             if end is not None and self._clock.monotonic() >= end:
                 return
 
-    def _is_current(self, path: Path, stamp: Stamp) -> bool:
+    def _is_current(self, path: Path) -> bool:
         known = self._known.get(path)
-        return known is not None and known.settled and known.stamp == stamp
+        return known is not None and known.settled and known.stamp == stamp_of(path)
 
     def _snapshot(self, path: Path) -> FileSnapshot:
-        known = self._known.get(path)
-        return _unread(path, 0, UNREAD) if known is None else known.snapshot
+        unread = FileSnapshot(path=path, agent=path.stem, taken_at=0, problem=UNREAD)
+        return self._known.get(path, unread)
 
 
 def agent_files(places: Iterable[Path]) -> list[Path]:
@@ -145,57 +117,27 @@ def agent_files(places: Iterable[Path]) -> list[Path]:
 
 def read_snapshot(path: Path, now: Millis) -> FileSnapshot:
     """Return the snapshot of one file; an error is told in it and not raised."""
+    stamp = stamp_of(path)
+    settled = all(time.time_ns() - changed > SETTLED for _, _, changed in stamp)
     try:
-        with reading(path) as rows:
-            return _read(path, now, rows)
+        with opened(path, wait=WAIT_FOR) as reader:
+            reader.hold()
+            found = overview(reader)
     except (OncewardError, OSError) as error:
-        return _unread(path, now, str(error))
-
-
-def _read(path: Path, now: Millis, rows: Rows) -> FileSnapshot:
-    [(agent, durability, paused_at)] = rows(queries.FILE)
-    [breakers] = rows(queries.PEERS)
-    [lanes] = rows(queries.LANES)
-    [runs] = rows(queries.RUNS)
-    names = [str(name) for (name,) in rows(queries.STATS_COLUMNS)]
-    [numbers] = rows(queries.STATS)
-    backlog = rows(queries.BACKLOG, (PEERS + 1,))  # the inbox has a row, too
+        return FileSnapshot(path=path, agent=path.stem, taken_at=now, problem=str(error))
     return FileSnapshot(
         path=path,
-        agent=agent,
+        agent=found.file.agent,
         taken_at=now,
-        durability=durability,
-        paused_at=paused_at,
-        stats=MappingProxyType(dict(zip(names, numbers, strict=True))),
-        file_bytes=_size(str(path)),
-        wal_bytes=_size(f"{path}-wal"),
-        outbox=tuple((peer, at) for box, peer, at in backlog if box == "outbox" and at is not None),
-        inbox_oldest_at=next(at for box, _, at in backlog if box == "inbox"),
-        breakers_open=breakers[0],
-        peers_failing=breakers[1],
-        lanes_leased=lanes[0],
-        lanes_waiting=lanes[1],
-        lanes_failing=lanes[2],
-        lease_ends_at=lanes[3],
-        runs_open=runs[0],
-        calls_left=runs[1],
-        run_queue=runs[2],
+        stamp=stamp,
+        settled=settled,
+        overview=found,
     )
 
 
-def _unread(path: Path, now: Millis, problem: str) -> FileSnapshot:
-    return FileSnapshot(path=path, agent=path.stem, taken_at=now, problem=problem, stats=NOTHING)
-
-
-def _stamp(path: Path) -> Stamp:
+def stamp_of(path: Path) -> Stamp:
     """Return what changes when a file is written: of the file and of its WAL."""
     return tuple(_stat(f"{path}{suffix}") for suffix in ("", "-wal"))
-
-
-def _is_settled(stamp: Stamp) -> bool:
-    """Return whether a later change would show in the stamp."""
-    now = time.time_ns()
-    return all(now - changed > SETTLED for _, _, changed in stamp)
 
 
 def _stat(name: str) -> tuple[int, int, int]:
@@ -206,10 +148,3 @@ def _stat(name: str) -> tuple[int, int, int]:
     if not found.st_size:  # readers make an empty WAL, too
         return (0, 0, 0)
     return (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def _size(name: str) -> int:
-    try:
-        return os.stat(name).st_size  # noqa: PTH116 - as above
-    except OSError:
-        return 0

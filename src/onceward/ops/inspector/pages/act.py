@@ -15,9 +15,9 @@ from onceward.message.clock import iso
 from onceward.message.topics import WILD
 from onceward.ops.inspector.actions import ACTIONS, FILTERS, MOST, Action, Given, perform
 from onceward.ops.inspector.guard import FORM, form_mark, form_token, is_own_form
-from onceward.ops.inspector.queries.listing import Conditions, listing
-from onceward.ops.inspector.reading import opened
+from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.site import NOT_FOUND, Site, address, site_of
+from onceward.ops.views.listing import Conditions, listing
 
 LARGEST: Final = 16_384
 """Bytes of the largest form."""
@@ -76,7 +76,7 @@ def _audit(site: Site, request: Request, given: Given, outcome: str) -> None:
     entry: dict[str, Any] = {
         "op": f"inspect.{request.path_params['verb']}",
         "ts": iso(site.now()),
-        "agent_id": known.name if known else request.path_params["key"],
+        "agent_id": known.agent if known else request.path_params["key"],
         "by": request.client.host if request.client else "",
         **given,
         "outcome": outcome,
@@ -117,7 +117,7 @@ async def _sent(request: Request) -> dict[str, str]:
 def _matching(site: Site, key: str, given: Given) -> str:
     """Return how many dead letters an action is about, in words."""
     named = {("state" if name == "reason" else name): value for name, value in given.items()}
-    with opened(site.path(key)) as reader:
+    with page_reader(site.path(key)) as reader:
         found = listing(reader, "dead", Conditions(**named), rows=MOST)
     return f"{len(found.messages):,}{'' if found.next is None else ' or more'}"
 

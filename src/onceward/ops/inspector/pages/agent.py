@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from onceward.ops.inspector.pages.home import chart, number
-from onceward.ops.inspector.queries.agent import ROWS, After, agent_facts, minutes
-from onceward.ops.inspector.reading import NEVER
 from onceward.ops.inspector.site import site_of
+from onceward.ops.views import lists
+from onceward.ops.views.overview import overview
+from onceward.ops.views.rates import rates as rates_of
+from onceward.ops.views.reader import NEVER, Reader
+
+SPAN: Final = 60_000
+SPANS: Final = 60
+ROWS: Final = 50
+"""Rows of each list; a longer list says that there are more."""
 
 
 def agent(request: Request) -> Response:
     """Answer with the page of one agent."""
     site = site_of(request)
     with site.reading(request) as (key, reader):
-        asked = request.query_params
-        run = number(asked.get("run", "")) or NEVER
-        names = {name: asked.get(name, "") for name in ("peer", "queue", "schedule")}
-        after = After(run=run, **names)
-        facts = agent_facts(reader, site.now(), after)
+        facts = _facts(reader, request.query_params)
     return site.html(
         request,
         "agent.html",
         key=key,
         keys=(key,),
-        facts=facts,
+        **facts,
+        owners=_owners(facts),
         most=ROWS,
         file=site.path(key),
         snapshot=site.snapshot(key),
@@ -36,4 +44,29 @@ def rates(request: Request) -> Response:
     """Answer with the rates of one agent, for the chart."""
     site = site_of(request)
     with site.reading(request) as (_, reader):
-        return JSONResponse(chart(minutes(reader, site.now())))
+        return JSONResponse(chart(rates_of(reader, site.now(), span=SPAN, count=SPANS)))
+
+
+def _facts(reader: Reader, after: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the page shows; its lists go on behind what the address names."""
+    most, run = ROWS + 1, number(after.get("run", "")) or NEVER
+    numbers = overview(reader)
+    return {
+        "overview": numbers,
+        "oldest_by_peer": dict(numbers.outbox),
+        "lanes": (*lists.held_lanes(reader, most), *lists.ready_lanes(reader, most)),
+        "peers": lists.peers(reader, after=after.get("peer", ""), limit=most),
+        "runs": lists.runs(reader, before=run, limit=most),
+        "queues": lists.session_queues(reader, after=after.get("queue", ""), limit=most),
+        "schedules": lists.schedules(reader, after=after.get("schedule", ""), limit=most),
+        "readers": lists.mailbox_readers(reader, most),
+        "limits": lists.limits(reader, most),
+    }
+
+
+def _owners(facts: dict[str, Any]) -> dict[str, int]:
+    """Return how many leases each worker and dispatcher holds, by its name."""
+    lanes = [each.owner for each in facts["lanes"] if each.state == "leased"]
+    runs = [each.owner for each in facts["runs"] if each.state == "open"]
+    owners = [*lanes, *runs, *(each.owner for each in facts["peers"])]
+    return dict(Counter(owner for owner in owners if owner))

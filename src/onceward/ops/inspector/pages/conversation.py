@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onceward.errors import OncewardError
-from onceward.ops.inspector.queries.conversation import Part, part
-from onceward.ops.inspector.queries.message import message
-from onceward.ops.inspector.reading import opened
+from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.sequence import diagram, exchanges
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
+from onceward.ops.views.conversation import Part, part
+from onceward.ops.views.messages import root_of
 
 FILES: Final = 20
 """Most files that one page reads."""
@@ -29,11 +29,10 @@ def conversation(request: Request) -> Response:
     """Answer with the page of the conversation that a message belongs to."""
     site = site_of(request)
     key, message_id = request.path_params["key"], request.path_params["id"]
-    with opened(site.path(key)) as reader:
-        one = message(reader, message_id).any
-        root = (one.correlation_id if one else None) or message_id
+    with page_reader(site.path(key)) as reader:
+        root = root_of(reader, message_id)
         here = part(reader, root)
-    if one is None and not here.all:
+    if not here.all:
         raise HTTPException(NOT_FOUND, f"message {message_id} is not stored in this file")
     names = {name for each in here.all for name in (each.sender, each.recipient)}
     parts, unread = gather(site, root, sorted(names))
@@ -67,7 +66,7 @@ def gather(site: Site, root: str, names: Iterable[str]) -> tuple[list[Part], lis
             unread.append(name)
             continue
         try:
-            with opened(site.path(key)) as reader:
+            with page_reader(site.path(key)) as reader:
                 parts.append(part(reader, root))
         except OncewardError:
             unread.append(name)

@@ -7,9 +7,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onceward.ops.inspector.queries.overview import DeadGroup
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.inspector.site import site_of
+from onceward.ops.views.overview import DeadGroup
 
 ROWS: Final = 200
 TYPES: Final = 200
@@ -22,10 +22,7 @@ def dead(request: Request) -> Response:
     asked = request.query_params
     reason, kind = asked.get("reason", ""), asked.get("type", "")
     letters: list[tuple[Snapshot, DeadGroup]] = [
-        (each, group)
-        for each in site.refresher.snapshots.values()
-        if each.overview
-        for group in each.overview.dead
+        (each, group) for each in site.refresher.snapshots.values() for group in each.dead
     ]
     types = {group.type for _, group in letters}
     found = [

@@ -9,20 +9,20 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from onceward.ops.inspector.queries.rates import Rates
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.inspector.site import site_of
+from onceward.ops.views.rates import Rates
 
 ROWS: Final = 100
 DIGITS: Final = 9
 SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
-    "agent": lambda each: each.name.lower(),
+    "agent": lambda each: each.agent.lower(),
     "out": lambda each: -(each.overview.outgoing if each.overview else -1),
     "in": lambda each: -(each.overview.incoming if each.overview else -1),
     "oldest": lambda each: (each.overview and each.overview.oldest_at) or 1 << 62,
-    "failing": lambda each: -(each.overview.failing_lanes if each.overview else -1),
+    "failing": lambda each: -(each.overview.lanes.failing if each.overview else -1),
     "dead": lambda each: -(each.overview.dead_letters if each.overview else -1),
-    "rate": lambda each: -(each.overview.rates.total() if each.overview else -1),
+    "rate": lambda each: -(each.rates.total if each.rates else -1),
     "wal": lambda each: -each.wal_bytes,
 }
 """Keys by column; the largest figure stands first."""
@@ -42,19 +42,9 @@ class Totals:
     problems: int
 
 
-def trouble(each: Snapshot) -> list[str]:
+def trouble(each: Snapshot) -> tuple[str, ...]:
     """Return what is wrong with an agent, in words."""
-    if each.overview is None:
-        return ["unreadable"]
-    found = each.overview
-    words = {
-        "paused": found.paused_at is not None,
-        "failing": bool(found.failing_lanes),
-        "breaker open": bool(found.open_breakers),
-        "dead letters": bool(found.dead),
-        "schedule failing": bool(found.unsent),
-    }
-    return [word for word, holds in words.items() if holds]
+    return ("unreadable",) if each.overview is None else each.overview.trouble
 
 
 def home(request: Request) -> Response:
@@ -66,7 +56,7 @@ def home(request: Request) -> Response:
     sort = sort if sort in SORTS else "agent"
     chosen = sorted(
         (each for each in found if _fits(each, asked.get("q", ""), asked.get("show", ""))),
-        key=lambda each: (SORTS[sort](each), each.name),
+        key=lambda each: (SORTS[sort](each), each.agent),
     )
     first = number(asked.get("first", ""))
     return site.html(
@@ -83,12 +73,12 @@ def home(request: Request) -> Response:
         trouble=trouble,
         looked_at=site.refresher.looked_at,
         files=len(site.targets.files()),
-        rates=together([each.overview.rates for each in found if each.overview]),
+        rates=together([each.rates for each in found if each.rates]),
     )
 
 
 def _fits(each: Snapshot, text: str, show: str) -> bool:
-    return text.lower() in each.name.lower() and (show != "trouble" or bool(trouble(each)))
+    return text.lower() in each.agent.lower() and (show != "trouble" or bool(trouble(each)))
 
 
 def number(text: str) -> int:
@@ -103,8 +93,8 @@ def _totals(found: list[Snapshot]) -> Totals:
         outgoing=sum(each.outgoing for each in known),
         incoming=sum(each.incoming for each in known),
         oldest_at=min((each.oldest_at for each in known if each.oldest_at), default=None),
-        failing=sum(each.failing_lanes for each in known),
-        breakers=sum(each.open_breakers for each in known),
+        failing=sum(each.lanes.failing for each in known),
+        breakers=sum(each.breakers_open for each in known),
         dead=sum(each.dead_letters for each in known),
         problems=len(found) - len(known),
     )
@@ -128,7 +118,7 @@ def together(found: list[Rates]) -> Rates | None:
 def rates(request: Request) -> Response:
     """Answer with the rates of all agents together, for the chart."""
     found = site_of(request).refresher.snapshots.values()
-    return JSONResponse(chart(together([each.overview.rates for each in found if each.overview])))
+    return JSONResponse(chart(together([each.rates for each in found if each.rates])))
 
 
 def chart(found: Rates | None) -> dict[str, Any]:

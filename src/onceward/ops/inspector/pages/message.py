@@ -14,22 +14,14 @@ from onceward.errors import OncewardError
 from onceward.message.redaction import Redaction, pretty
 from onceward.ops.inspector import journey
 from onceward.ops.inspector.pages.conversation import gather
-from onceward.ops.inspector.queries.conversation import Part
-from onceward.ops.inspector.queries.listing import VIEWS
-from onceward.ops.inspector.queries.message import (
-    LARGE,
-    FoundMessage,
-    StoredDeath,
-    message,
-    whole_frame,
-)
-from onceward.ops.inspector.reading import opened
+from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.sequence import Exchange, exchanges
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
+from onceward.ops.views.conversation import Part
+from onceward.ops.views.listing import LARGE
+from onceward.ops.views.messages import VIEWS, FoundMessage, frame_size, message, whole_frame
 
-NOTHING: Final = FoundMessage(
-    sent=None, received=(), dead=(), processed=(), acknowledgments=(), transitions=()
-)
+NOTHING: Final = FoundMessage()
 BODIES: Final = ("data", "data_base64")
 RELATED: Final = 50
 """Replies and other consequences that the page lists."""
@@ -49,13 +41,13 @@ def journey_page(request: Request) -> Response:
     """Answer with the page of one message."""
     site = site_of(request)
     key, message_id = request.path_params["key"], request.path_params["id"]
-    with opened(site.path(key)) as reader:
+    with page_reader(site.path(key)) as reader:
         found = message(reader, message_id)
         one = found.any
         if one is None:
             raise HTTPException(NOT_FOUND, f"message {message_id} is not stored in this file")
-        box = "dead" if isinstance(one, StoredDeath) else "outbox" if found.sent else "inbox"
-        frame = whole_frame(reader, box, one.seq) if one.size <= LARGE else None
+        size = frame_size(reader, one.box, one.seq)
+        frame = whole_frame(reader, one.box, one.seq) if size <= LARGE else None
     sender, recipient, missing = _both(site, key, found, message_id)
     root = one.correlation_id or message_id
     parts, _ = gather(site, root, [one.sender, one.recipient])
@@ -72,8 +64,9 @@ def journey_page(request: Request) -> Response:
         missing=missing,
         steps=journey.steps(sender, recipient),
         bar=_bar(journey.phases(sender, recipient), site.now()),
-        box=box,
-        view=VIEWS[box][0],
+        box=one.box,
+        size=size,
+        view=VIEWS[one.box],
         file=site.path(key),
         shown=shown,
         root=root,
@@ -100,8 +93,8 @@ def _both(
             missing.append(f"the file of {name} is not shown here")
         else:
             try:
-                with opened(site.path(other)) as reader:
-                    here[role] = message(reader, message_id, senders=(one.sender,))
+                with page_reader(site.path(other)) as reader:
+                    here[role] = message(reader, message_id)
             except OncewardError as error:
                 missing.append(f"the file of {name} cannot be read: {error}")
     if found not in here.values():

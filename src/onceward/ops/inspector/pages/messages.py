@@ -13,10 +13,10 @@ from starlette.responses import Response
 from onceward.message.redaction import pretty
 from onceward.message.visible import visible
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES, REASONS
-from onceward.ops.inspector.queries.listing import VIEWS, Conditions, Visible, before, listing
-from onceward.ops.inspector.queries.message import LARGE, whole_frame
-from onceward.ops.inspector.reading import NEVER
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
+from onceward.ops.views.listing import LARGE, Conditions, Visible, before, listing
+from onceward.ops.views.messages import VIEWS, whole_frame
+from onceward.ops.views.reader import NEVER
 
 FILTERS: Final = ("state", "peer", "type", "session", "topic", "text")
 STATES: Final = {

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from onceward.errors import OncewardError
 from onceward.ops.inspector.pages.home import number
 from onceward.ops.inspector.pages.messages import shows
-from onceward.ops.inspector.queries.listing import Conditions, ListedMessage, listing
-from onceward.ops.inspector.queries.message import LARGE, ids
-from onceward.ops.inspector.reading import Reader, opened
-from onceward.ops.inspector.refresher import Snapshot
+from onceward.ops.inspector.refresher import Snapshot, page_reader
 from onceward.ops.inspector.site import Site, site_of
+from onceward.ops.views.listing import LARGE, Conditions, listing
+from onceward.ops.views.messages import StoredDeath, StoredMessage, ids
+from onceward.ops.views.reader import Reader
 
 BUDGET: Final = 0.1
 """Seconds after which a page ends; the next one goes on with the next file."""
@@ -36,7 +36,7 @@ class Hit:
     agent: str
     box: str
     id: str
-    message: ListedMessage | None
+    message: StoredMessage | StoredDeath | None
     """Its row, where it was found by its body."""
 
 
@@ -47,7 +47,7 @@ def search(request: Request) -> Response:
     text, first = asked.get("q", "").strip(), asked.get("first", "")
     files = sorted(site.refresher.snapshots.values(), key=lambda each: each.key)
     position = number(first)
-    names = [each for each in files if text.lower() in each.name.lower()] if text else []
+    names = [each for each in files if text.lower() in each.agent.lower()] if text else []
     hits, position = _hits(site, text, files, position) if text else ([], len(files))
     return site.html(
         request,
@@ -68,7 +68,7 @@ def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[
     while position < len(files) and (not found or time.monotonic() < until):
         each = files[position]
         try:
-            with opened(each.path) as reader:
+            with page_reader(each.path) as reader:
                 found += _in_file(site, reader, each, text)
         except OncewardError:
             pass  # the page of the agent tells why
@@ -81,11 +81,11 @@ def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[
 def _in_file(site: Site, reader: Reader, each: Snapshot, text: str) -> list[Hit]:
     """Return the messages of one file whose id begins with a text, or whose body holds it."""
     by_id = ids(reader, text, PER_FILE) if ID.fullmatch(text) else []
-    hits = [Hit(each.key, each.name, box, message_id, None) for message_id, box in by_id]
+    hits = [Hit(each.key, each.agent, box, message_id, None) for message_id, box in by_id]
     if hits:
         return hits
     wanted, visible = Conditions(text=text), shows(site, text)
     for box in ("outbox", "inbox", "dead"):
         found = listing(reader, box, wanted, rows=PER_FILE, budget=PER_BOX, visible=visible)
-        hits += [Hit(each.key, each.name, box, row.id, row) for row in found.messages]
+        hits += [Hit(each.key, each.agent, box, row.id, row) for row in found.messages]
     return hits

@@ -1,0 +1,37 @@
+"""Ask the questions of the catalogue through an open postbox, off the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import anyio.to_thread
+
+from onceward import AsyncPostbox, Postbox
+from onceward.ops.views.reader import Source
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BoxSource:
+    """A postbox as what questions are asked of."""
+
+    def __init__(self, box: Postbox) -> None:
+        self._box = box
+
+    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement."""
+        return self._box.query(sql, bindings)
+
+
+async def ask(
+    box: AsyncPostbox,
+    question: Callable[Concatenate[Source, P], T],
+    *args: P.args,
+    **named: P.kwargs,
+) -> T:
+    """Return the answer to a question."""
+    asked = partial(question, BoxSource(box._plain), *args, **named)
+    return await anyio.to_thread.run_sync(asked)

@@ -1,0 +1,242 @@
+"""
+Ask one file for the messages of a box that meet conditions.
+
+No index answers most conditions, so rows are looked at one by one, from the newest
+on. A page ends when it is full, or when its time is used up; the next one goes on
+from the last row that was looked at. Bodies are looked through up to LARGE bytes of
+their frame.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from onceward.message.clock import Millis
+from onceward.ops.views.messages import (
+    DEAD_COLUMNS,
+    RECEIVED_COLUMNS,
+    SENT_COLUMNS,
+    VIEWS,
+    StoredDeath,
+    StoredMessage,
+    body_text,
+)
+from onceward.ops.views.reader import NEVER, Reader, Source, first_since, matches, values
+
+ROWS: Final = 50
+LARGE: Final = 262_144
+"""Bytes of the largest frame whose body is looked through, or shown."""
+LOOK: Final = 50_000
+"""Most rows that one page looks at."""
+BUDGET: Final = 0.1
+"""Seconds after which a page stops to look."""
+
+AT: Final = {"outbox": "created_at", "inbox": "received_at", "dead": "dead_at"}
+PEER: Final = {
+    "outbox": "recipient",
+    "inbox": "sender",
+    "dead": "CASE origin WHEN 'outbox' THEN recipient ELSE sender END",
+}
+STATE: Final = {"outbox": "state", "inbox": "state", "dead": "reason"}
+"""The state of a dead letter is its reason."""
+# CASE, as OR computes the body also where it is not asked for.
+SCAN: Final = {
+    box: f"""
+SELECT seq, {matches(state=STATE[box], peer=PEER[box])}
+   AND {matches(type="type", session="session", topic="topic")}
+   AND CASE WHEN :text IS NULL THEN 1 WHEN octet_length(frame) > {LARGE} THEN 0
+            ELSE instr(coalesce(body, ''), :text) > 0 END
+  FROM {view} WHERE seq < :before ORDER BY seq DESC LIMIT {LOOK}
+"""
+    for box, view in VIEWS.items()
+}
+COLUMNS: Final = {
+    "outbox": SENT_COLUMNS,
+    "inbox": RECEIVED_COLUMNS,
+    "dead": DEAD_COLUMNS,
+}
+ROW: Final = {
+    box: f"""
+SELECT m.* FROM json_each(:seqs) AS j
+ CROSS JOIN (SELECT {COLUMNS[box]} FROM {view}) AS m ON m.seq = j.value
+ ORDER BY j.key
+"""
+    for box, view in VIEWS.items()
+}
+FROM: Final = {
+    box: f"SELECT seq, {AT[box]} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"
+    for box, view in VIEWS.items()
+}
+NEWEST: Final = {
+    box: f"SELECT seq FROM {view} WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
+    for box, view in VIEWS.items()
+}
+
+Visible = Callable[[str], bool]
+"""Returns whether a page shows the text that is sought in a body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Conditions on messages; None is no condition."""
+
+    state: str | None = None
+    peer: str | None = None
+    type: str | None = None
+    session: str | None = None
+    topic: str | None = None
+    text: str | None = None
+    """Text that occurs in the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One page of messages."""
+
+    messages: tuple[StoredMessage | StoredDeath, ...]
+    next: int | None
+    """Sequence number before which the next page goes on; None where nothing is left."""
+    looked: int
+    looked_until_at: Millis | None
+    """How far back was looked, where the time was used up before the page was full."""
+
+
+def listing(
+    reader: Reader,
+    box: str,
+    wanted: Conditions,
+    *,
+    before: int = NEVER,
+    rows: int = ROWS,
+    budget: float = BUDGET,
+    visible: Visible = lambda _: True,
+) -> Listing:
+    """
+    Return a page of messages of one box, newest first, after at most *budget* seconds.
+
+    Where a text is sought, a message fits only if the text is *visible* in its body.
+    """
+    until = time.monotonic() + budget
+    with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
+        seqs, looked, last = _found(looking, rows, until)
+    kind = StoredDeath if box == "dead" else StoredMessage
+    found = values(reader, kind, ROW[box], seqs=json.dumps(seqs))
+    ended = None
+    if last is not None and len(seqs) < rows:
+        ended = reader.rows(FROM[box], (last,))[0][1]
+    return Listing(found, last, looked, ended)
+
+
+def _looked_at(
+    reader: Reader, box: str, wanted: Conditions, before: int, visible: Visible
+) -> Generator[tuple[int, bool], None, None]:
+    """Yield each message, and whether it fits."""
+    with closing(reader.walk(SCAN[box], asdict(wanted) | {"before": before})) as walked:
+        for seq, fits in walked:
+            hidden = fits and wanted.text is not None and not visible(body_text(reader, box, seq))
+            yield seq, bool(fits) and not hidden
+
+
+def _found(
+    looking: Iterable[tuple[int, bool]], rows: int, until: float
+) -> tuple[list[int], int, int | None]:
+    """Return the rows that fit, how many were looked at, and the last of them if more are left."""
+    seqs: list[int] = []
+    looked = 0
+    for seq, fits in looking:
+        looked += 1
+        if fits:
+            seqs.append(seq)
+        over = time.monotonic() > until
+        if over or len(seqs) == rows or looked == LOOK:
+            return seqs, looked, seq
+    return seqs, looked, None
+
+
+def before(source: Source, box: str, until: Millis) -> int:
+    """Return the number of the first message of a box at or after a moment."""
+    last = source.rows(NEWEST[box], (NEVER,))
+    return first_since(source, FROM[box], until, 0, int(last[0][0]) + 1 if last else 0)
+
+
+# -- whole answers, however long they take ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCount:
+    """How many messages of a peer, a session and a state there are, and since when."""
+
+    box: str
+    peer: str
+    session: str
+    state: str
+    messages: int
+    oldest_at: Millis
+
+
+QUEUES: Final = f"""
+SELECT 'outbox' AS box, recipient AS peer, session, state,
+       count(*) AS messages, min(created_at) AS oldest_at
+  FROM onceward_outbox
+ WHERE {matches(state="state", peer="recipient", session="session")}
+ GROUP BY recipient, session, state
+ UNION ALL
+SELECT 'inbox', sender, session, state, count(*), min(received_at)
+  FROM onceward_inbox
+ WHERE {matches(state="state", peer="sender", session="session")}
+ GROUP BY sender, session, state
+ UNION ALL
+SELECT 'dead', {PEER["dead"]} AS peer, session, 'dead' AS state, count(*), min(dead_at)
+  FROM onceward_dead_letters
+ WHERE {matches(state="'dead'", session="session")}
+   AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+ GROUP BY 2, session
+ ORDER BY 1 DESC, 2, 3, 4
+ LIMIT :limit
+"""
+LATEST: Final = {
+    box: f"""
+SELECT {COLUMNS[box]} FROM {VIEWS[box]}
+ WHERE {matches(state="state", peer=PEER[box], session="session")}
+ ORDER BY seq DESC LIMIT :limit
+"""
+    for box in ("outbox", "inbox")
+}
+DEAD: Final = f"""
+SELECT {DEAD_COLUMNS} FROM onceward_dead_letters
+ WHERE {matches(reason="reason", origin="origin", session="session", type="type")}
+   AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+   AND (:before IS NULL OR dead_at < :before)
+ ORDER BY seq
+"""
+
+
+def queues(
+    source: Source, *, state: str | None, peer: str | None, session: str | None, limit: int
+) -> tuple[QueueCount, ...]:
+    """Return counts of all boxes by peer, session and state; None is no condition."""
+    return values(source, QueueCount, QUEUES, state=state, peer=peer, session=session, limit=limit)
+
+
+def latest(
+    source: Source,
+    box: str,
+    *,
+    state: str | None = None,
+    peer: str | None = None,
+    session: str | None = None,
+    limit: int,
+) -> tuple[StoredMessage, ...]:
+    """Return the messages of the outbox or the inbox, newest first; None is no condition."""
+    named = {"state": state, "peer": peer, "session": session, "limit": limit}
+    return values(source, StoredMessage, LATEST[box], **named)
+
+
+def dead_letters(source: Source, **named: str | Millis | None) -> tuple[StoredDeath, ...]:
+    """Return dead letters, oldest first, by reason, origin, session, type, peer and *before*."""
+    return values(source, StoredDeath, DEAD, **named)

@@ -1,0 +1,368 @@
+"""Ask one file for its lanes, peers, runs, queues, schedules, readers and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.message.clock import Millis
+from onceward.ops.views.overview import FAILURES
+from onceward.ops.views.reader import (
+    NEVER,
+    Source,
+    columns,
+    ids_from,
+    matches,
+    some_ids,
+    values,
+)
+
+EVERYTHING: Final = -1
+"""SQLite's word for no limit."""
+LOOKED_AT: Final = 10_000
+"""Lanes and limits among which the worst are sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane of the inbox: it is leased, waits for a moment, is ready, or empty."""
+
+    sender: str | None
+    lane: str
+    session: str | None
+    priority: str
+    state: str
+    head_id: str | None
+    attempts: int
+    due_at: Millis | None
+    leased: int
+    owner: str | None
+    reason: str | None
+    """Why its oldest message was not handled when it was tried."""
+
+
+REASON: Final = """
+       (SELECT b.reason FROM onceward_inbox AS b WHERE b.sender = w.sender AND b.id = w.head_id)"""
+LANES: Final = f"""
+SELECT {columns(Lane, "w.", reason=REASON)}
+  FROM onceward_lanes AS w
+ WHERE {matches(state="w.state", peer="w.sender", session="w.session")}
+ ORDER BY w.sender, w.lane, w.priority LIMIT :limit
+"""
+HELD_LANES: Final = f"""
+SELECT {columns(Lane, "w.", reason=REASON)}
+  FROM (SELECT *
+          FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
+         ORDER BY attempts DESC, due_at LIMIT :limit) AS w
+"""
+READY_LANES: Final = f"""
+SELECT {columns(Lane, "w.", reason="NULL")}
+  FROM onceward_lanes AS w WHERE w.head_seq IS NOT NULL AND w.due_at IS NULL LIMIT :limit
+"""
+
+
+def lanes(
+    source: Source, *, state: str | None, peer: str | None, session: str | None, limit: int
+) -> tuple[Lane, ...]:
+    """Return lanes by name; None is no condition."""
+    return values(source, Lane, LANES, state=state, peer=peer, session=session, limit=limit)
+
+
+def held_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
+    """Return lanes that are leased or wait for a moment, those with the most attempts first."""
+    return values(source, Lane, HELD_LANES, limit=limit)
+
+
+def ready_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
+    """Return lanes that are held back by workers only: busy, absent or paused ones."""
+    return values(source, Lane, READY_LANES, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A peer, its breaker and its lease."""
+
+    name: str
+    url: str | None
+    breaker: str
+    failures: int
+    in_flight: int
+    number: int
+    stream_number: int | None
+    due_at: Millis | None
+    seen_at: Millis | None
+    last_error: str | None
+    owner: str | None
+
+    @property
+    def failing(self) -> bool:
+        """Whether its breaker is not closed, or it failed three times in a row."""
+        return self.breaker != "closed" or self.failures >= FAILURES
+
+
+PEERS: Final = f"""
+SELECT {columns(Peer)} FROM onceward_peers WHERE name > :after ORDER BY name LIMIT :limit
+"""
+WORST_PEERS: Final = f"""
+SELECT {columns(Peer)} FROM onceward_peers
+ ORDER BY breaker = 'closed', failures DESC, name LIMIT :limit
+"""
+
+
+def peers(source: Source, *, after: str = "", limit: int = EVERYTHING) -> tuple[Peer, ...]:
+    """Return peers by name, those behind the name *after*."""
+    return values(source, Peer, PEERS, after=after, limit=limit)
+
+
+def worst_peers(source: Source, limit: int) -> tuple[Peer, ...]:
+    """Return peers, those that fail first."""
+    return values(source, Peer, WORST_PEERS, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, open or past."""
+
+    seq: int
+    id: str
+    session: str
+    mode: str
+    state: str
+    messages: int
+    consumed: int
+    cause: str | None
+    started_at: Millis
+    checkpoint_at: Millis | None
+    ended_at: Millis | None
+    left_at: Millis | None
+    returned_at: Millis | None
+    lease_at: Millis | None
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunContent:
+    """What a run worked on and made; each is JSON text."""
+
+    token: int | None
+    event_ids: str
+    partial: str | None
+    result: str | None
+
+
+RUNS: Final = f"""
+SELECT {columns(Run)} FROM onceward_runs
+ WHERE seq < :before AND {matches(state="state", session="session")}
+ ORDER BY seq DESC LIMIT :limit
+"""
+RUN: Final = f"SELECT {columns(Run)} FROM onceward_runs WHERE id = :id"
+RUN_CONTENT: Final = f"SELECT {columns(RunContent)} FROM onceward_runs WHERE id = :id"
+RUN_IDS: Final = ids_from("onceward_runs")
+
+
+def runs(
+    source: Source,
+    *,
+    state: str | None = None,
+    session: str | None = None,
+    before: int = NEVER,
+    limit: int,
+) -> tuple[Run, ...]:
+    """Return runs, newest first; *before* is the number of the last one that is known."""
+    return values(source, Run, RUNS, state=state, session=session, before=before, limit=limit)
+
+
+def run(source: Source, run_id: str) -> tuple[Run, RunContent]:
+    """Return a run that exists, with its content."""
+    [found] = values(source, Run, RUN, id=run_id)
+    [content] = values(source, RunContent, RUN_CONTENT, id=run_id)
+    return found, content
+
+
+def run_ids(source: Source, prefix: str) -> list[str]:
+    """Return a few ids of runs that begin with *prefix*."""
+    return some_ids(source, RUN_IDS, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionQueue:
+    """The queue of a session with runs."""
+
+    session: str
+    state: str
+    mode: str | None
+    debounce_for: Millis | None
+    cap: int | None
+    overflow: str | None
+    aborted: str | None
+    inject: int | None
+    waiting: int
+    bound: int
+    run: str | None
+    dropped: int
+    due_at: Millis | None
+    arrived_at: Millis | None
+    paused_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message that waits in a session's queue."""
+
+    position: int
+    id: str
+    sender: str
+    type: str
+    priority: str
+    attempts: int
+    received_at: Millis
+    expires_at: Millis | None
+
+
+QUEUES: Final = f"""
+SELECT {columns(SessionQueue)} FROM onceward_session_queues
+ WHERE session > :after ORDER BY session LIMIT :limit
+"""
+QUEUED: Final = f"""
+SELECT {columns(QueuedMessage)} FROM onceward_session_queue_messages
+ WHERE session = :session ORDER BY position LIMIT :limit
+"""
+QUEUED_IDS: Final = ids_from("onceward_session_queue_messages")
+
+
+def session_queues(
+    source: Source, *, after: str = "", limit: int = EVERYTHING
+) -> tuple[SessionQueue, ...]:
+    """Return the queues of sessions with runs by name, those behind the session *after*."""
+    return values(source, SessionQueue, QUEUES, after=after, limit=limit)
+
+
+def queued(source: Source, session: str, limit: int) -> tuple[QueuedMessage, ...]:
+    """Return the messages that wait in a session's queue, in its order."""
+    return values(source, QueuedMessage, QUEUED, session=session, limit=limit)
+
+
+def queued_ids(source: Source, prefix: str) -> list[str]:
+    """Return a few ids of messages in queues that begin with *prefix*."""
+    return some_ids(source, QUEUED_IDS, prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A message that is sent again and again, at dates."""
+
+    name: str
+    every: Millis | None
+    cron: str | None
+    timezone: str | None
+    missed: str
+    recipient: str
+    session: str
+    origin: str
+    next_at: Millis
+    paused_at: Millis | None
+    sent: int
+    last_at: Millis | None
+    last_id: str | None
+    last_error: str | None
+
+    @property
+    def failing(self) -> bool:
+        """Whether its last message could not be sent."""
+        return self.last_error is not None and self.paused_at is None
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the agent's code declares it no longer."""
+        return self.origin == "withdrawn"
+
+
+SCHEDULES: Final = f"""
+SELECT {columns(Schedule)} FROM onceward_schedules
+ WHERE name > :after ORDER BY name LIMIT :limit
+"""
+
+
+def schedules(source: Source, *, after: str = "", limit: int = EVERYTHING) -> tuple[Schedule, ...]:
+    """Return schedules by name, those behind the name *after*."""
+    return values(source, Schedule, SCHEDULES, after=after, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxReader:
+    """A named reader of a mailbox, or a group of readers."""
+
+    mailbox: str
+    mode: str
+    name: str
+    position: int
+    """Number in the inbox of the last message that it passed."""
+    read_at: Millis
+    expires_at: Millis | None
+
+
+POSITION: Final = "max(critical, urgent, normal, low, background)"
+READERS: Final = f"""
+SELECT {columns(MailboxReader, position=POSITION)} FROM onceward_mailbox_readers
+ WHERE mailbox > '' ORDER BY mailbox, mode, name LIMIT :limit
+"""
+
+
+def mailbox_readers(source: Source, limit: int) -> tuple[MailboxReader, ...]:
+    """Return readers by mailbox, mode and name."""
+    return values(source, MailboxReader, READERS, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit, and how full it is."""
+
+    scope: str
+    name: str
+    used_by: str | None
+    messages: int
+    max_messages: int | None
+    bytes: int
+    max_bytes: int | None
+    overflow: str
+
+    @property
+    def fullness(self) -> float:
+        """How full it is, 1.0 is full."""
+        parts = ((self.messages, self.max_messages), (self.bytes, self.max_bytes))
+        return max((used / most for used, most in parts if most), default=0.0)
+
+
+LIMITS: Final = f"""
+SELECT {columns(Limit)}
+  FROM (SELECT * FROM onceward_limits LIMIT {LOOKED_AT})
+ ORDER BY max(coalesce(1.0 * messages / max_messages, 0), coalesce(1.0 * bytes / max_bytes, 0)) DESC
+ LIMIT :limit
+"""
+
+
+def limits(source: Source, limit: int) -> tuple[Limit, ...]:
+    """Return limits, the fullest first."""
+    return values(source, Limit, LIMITS, limit=limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """How many messages a policy dropped that are not pruned yet."""
+
+    scope: str
+    name: str
+    policy: str
+    messages: int
+
+
+DROPS: Final = f"""
+SELECT {columns(Drops, messages="count(*)")} FROM onceward_drops
+ GROUP BY scope, name, policy
+ ORDER BY messages DESC LIMIT :limit
+"""
+
+
+def drops(source: Source, limit: int) -> tuple[Drops, ...]:
+    """Return what policies dropped, the most first."""
+    return values(source, Drops, DROPS, limit=limit)

@@ -1,0 +1,396 @@
+"""Ask one file for everything that it stores about one message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.message.clock import Millis
+from onceward.ops.views.reader import (
+    HIGHEST,
+    Source,
+    columns,
+    first_since,
+    ids_from,
+    some_ids,
+    values,
+)
+
+WINDOW: Final = 20_000
+"""Transitions that are read at each end of a long time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as a row of an outbox or an inbox; what its box does not have is None."""
+
+    box: str
+    seq: int
+    id: str
+    sender: str
+    recipient: str
+    session: str
+    lane: str | None
+    type: str
+    topic: str | None
+    priority: str
+    state: str
+    attempts: int
+    key: str | None
+    created_at: Millis | None
+    received_at: Millis | None
+    due_at: Millis | None
+    expires_at: Millis | None
+    sent_at: Millis | None
+    ended_at: Millis | None
+    reason: str | None
+    held_by: str | None
+    channel: str | None
+    kind: str | None
+    correlation_id: str | None
+    mailbox: str | None
+    replays: int
+
+    @property
+    def at(self) -> Millis:
+        """When it was committed here: sent, or received."""
+        return self.created_at or self.received_at or 0
+
+    @property
+    def why(self) -> str | None:
+        """Why it is in its state, where something says so."""
+        return self.reason or (f"held by {self.held_by}" if self.held_by else None)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDeath:
+    """A message as a dead letter."""
+
+    box: str
+    seq: int
+    id: str
+    origin: str
+    sender: str
+    recipient: str
+    session: str
+    lane: str | None
+    type: str
+    topic: str | None
+    priority: str
+    state: str
+    reason: str
+    last_error: str | None
+    attempts: int
+    created_at: Millis
+    dead_at: Millis
+    late_outcome: str | None
+    late_at: Millis | None
+    channel: str | None
+    kind: str | None
+    correlation_id: str | None
+    mailbox: str | None
+    queue: str | None
+    replays: int
+
+    @property
+    def at(self) -> Millis:
+        """When it died."""
+        return self.dead_at
+
+    @property
+    def why(self) -> str | None:
+        """What its last attempt ended with."""
+        return self.last_error
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """The dedup record of a message."""
+
+    box: str
+    id: str
+    sender: str
+    recipient: str
+    consumer: str
+    session: str
+    state: str
+    ended_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgment:
+    """How far one recipient of a message of ours has come with it."""
+
+    participant: str
+    status: str
+    detail: str | None
+    first_at: Millis
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One recorded transition."""
+
+    seq: int
+    at: Millis
+    agent: str
+    box: str
+    id: str
+    peer: str
+    from_state: str | None
+    to_state: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPart:
+    """A part of the body of a message, and how many characters the whole one has."""
+
+    sender: str
+    text: str | None
+    length: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMessage:
+    """All that one file stores about a message."""
+
+    sent: StoredMessage | None = None
+    received: tuple[StoredMessage, ...] = ()
+    dead: tuple[StoredDeath, ...] = ()
+    processed: tuple[Processed, ...] = ()
+    acknowledgments: tuple[Acknowledgment, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether the file knows the message at all."""
+        return bool(self.rows)
+
+    @property
+    def rows(self) -> tuple[StoredMessage | StoredDeath | Processed, ...]:
+        """Its rows in outbox, inbox, dead letters and dedup records."""
+        sent = () if self.sent is None else (self.sent,)
+        return (*sent, *self.received, *self.dead, *self.processed)
+
+    @property
+    def any(self) -> StoredMessage | StoredDeath | None:
+        """One of its rows: as it was sent, else as it was received, else as it died."""
+        rows: list[StoredMessage | StoredDeath] = [*self.received, *self.dead]
+        return self.sent or (rows[0] if rows else None)
+
+    @property
+    def died_here(self) -> StoredDeath | None:
+        """The dead letter of a message that this file had received."""
+        return next((each for each in self.dead if each.origin != "outbox"), None)
+
+
+VIEWS: Final = {
+    "outbox": "onceward_outbox",
+    "inbox": "onceward_inbox",
+    "dead": "onceward_dead_letters",
+}
+LACKS: Final = {
+    "outbox": ("received_at", "mailbox"),
+    "inbox": ("key", "created_at", "due_at", "sent_at", "held_by"),
+}
+"""Fields of a stored message that a box has no column for."""
+SENT_COLUMNS: Final = columns(
+    StoredMessage, box="'outbox'", **dict.fromkeys(LACKS["outbox"], "NULL")
+)
+RECEIVED_COLUMNS: Final = columns(
+    StoredMessage, box="'inbox'", **dict.fromkeys(LACKS["inbox"], "NULL")
+)
+DEAD_COLUMNS: Final = columns(StoredDeath, box="'dead'", state="'dead'")
+
+
+def senders(view: str) -> str:
+    """
+    Return a WITH that names each sender of a view.
+
+    An id is unique for each sender: the index on both is asked once for each sender there is.
+    """
+    return f"""
+WITH RECURSIVE senders (name) AS (
+    SELECT (SELECT sender FROM {view} WHERE sender > '' ORDER BY sender LIMIT 1)
+     UNION ALL
+    SELECT (SELECT sender FROM {view} WHERE sender > s.name ORDER BY sender LIMIT 1)
+      FROM senders AS s WHERE s.name IS NOT NULL
+)
+"""
+
+
+SENDERS: Final = senders("onceward_inbox")
+HANDLED_SENDERS: Final = senders("onceward_processed_messages")
+SENT: Final = f"SELECT {SENT_COLUMNS} FROM onceward_outbox WHERE id = :id"
+RECEIVED: Final = f"""{SENDERS}
+SELECT {RECEIVED_COLUMNS}
+  FROM senders AS s CROSS JOIN onceward_inbox AS b ON b.sender = s.name AND b.id = :id
+"""
+DEAD: Final = f"SELECT {DEAD_COLUMNS} FROM onceward_dead_letters WHERE id = :id"
+PROCESSED: Final = f"""{HANDLED_SENDERS}
+SELECT {columns(Processed, "m.", box="'processed'", state="m.outcome", ended_at="m.processed_at")}
+  FROM senders AS s
+ CROSS JOIN onceward_processed_messages AS m ON m.sender = s.name AND m.id = :id
+"""
+ACKNOWLEDGED: Final = f"""
+SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id = :id
+"""
+IDS: Final = f"""{SENDERS}
+SELECT id, 'outbox' FROM ({ids_from("onceward_outbox")})
+ UNION ALL
+SELECT id, 'dead' FROM ({ids_from("onceward_dead_letters")})
+ UNION ALL
+SELECT id, 'inbox' FROM (SELECT b.id FROM senders AS s
+                          CROSS JOIN onceward_inbox AS b
+                             ON b.sender = s.name AND b.id >= :low AND b.id < :high
+                          LIMIT :limit)
+"""
+HANDLED_IDS: Final = f"""{HANDLED_SENDERS}
+SELECT m.id FROM senders AS s
+ CROSS JOIN onceward_processed_messages AS m
+    ON m.sender = s.name AND m.id >= :low AND m.id < :high
+ LIMIT :limit
+"""
+DEAD_IDS: Final = ids_from("onceward_dead_letters")
+# The view of the outbox makes the whole frame for it.
+SIZE: Final = {
+    box: f"SELECT octet_length(frame) FROM {view} WHERE seq = ?" for box, view in VIEWS.items()
+}
+FRAME: Final = {
+    box: f"SELECT CAST(frame AS BLOB) FROM {view} WHERE seq = ?" for box, view in VIEWS.items()
+}
+BODY: Final = {box: f"SELECT body FROM {view} WHERE seq = ?" for box, view in VIEWS.items()}
+BODY_PART: Final = "\n UNION ALL\n".join(
+    f"SELECT seq, sender, body FROM {view} WHERE id = :id" for view in VIEWS.values()
+)
+PART: Final = f"""
+SELECT sender, substr(body, :first, :most), length(body)
+  FROM ({BODY_PART}) ORDER BY seq LIMIT 1
+"""
+ROOT: Final = (
+    "\n UNION ALL\n".join(
+        f"SELECT correlation_id FROM {view} WHERE id = :id AND correlation_id IS NOT NULL"
+        for view in VIEWS.values()
+    )
+    + "\n LIMIT 1"
+)
+
+
+def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMessage:
+    """Return what a file stores about a message; transitions at both ends of a long time only."""
+    sent = values(source, StoredMessage, SENT, id=message_id)
+    received = values(source, StoredMessage, RECEIVED, id=message_id)
+    dead = values(source, StoredDeath, DEAD, id=message_id)
+    return FoundMessage(
+        sent=sent[0] if sent else None,
+        received=received,
+        dead=dead,
+        processed=values(source, Processed, PROCESSED, id=message_id),
+        acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
+        transitions=_transitions(source, message_id, ((*sent, *received), dead), window),
+    )
+
+
+def ids(source: Source, prefix: str, limit: int) -> list[tuple[str, str]]:
+    """Return ids that begin with *prefix*, each with the box in which it is."""
+    named = {"low": prefix, "high": prefix + HIGHEST, "limit": limit}
+    return [(str(message_id), str(box)) for message_id, box in source.rows(IDS, named)]
+
+
+def message_ids(source: Source, prefix: str) -> list[str]:
+    """Return a few ids of messages that begin with *prefix*, those of dedup records too."""
+    found = (*some_ids(source, IDS, prefix), *some_ids(source, HANDLED_IDS, prefix))
+    return list(dict.fromkeys(found))
+
+
+def dead_ids(source: Source, prefix: str) -> list[str]:
+    """Return a few ids of dead letters that begin with *prefix*."""
+    return some_ids(source, DEAD_IDS, prefix)
+
+
+def frame_size(source: Source, box: str, seq: int) -> int:
+    """Return the bytes of a stored frame; 0 where it is gone."""
+    return next((int(size) for (size,) in source.rows(SIZE[box], (seq,))), 0)
+
+
+def whole_frame(source: Source, box: str, seq: int) -> bytes | None:
+    """Return a stored frame, however large; None where it is gone."""
+    rows = source.rows(FRAME[box], (seq,))
+    return rows[0][0] if rows else None
+
+
+def body_text(source: Source, box: str, seq: int) -> str:
+    """Return the body of a message, empty where it has none or is gone."""
+    return next((str(text) for (text,) in source.rows(BODY[box], (seq,)) if text is not None), "")
+
+
+def body_part(source: Source, message_id: str, *, first: int, most: int) -> BodyPart | None:
+    """Return *most* characters of a body from the *first* one, counted from 1; None without it."""
+    found = values(source, BodyPart, PART, id=message_id, first=first, most=most)
+    return found[0] if found else None
+
+
+def root_of(source: Source, message_id: str) -> str:
+    """Return the id of the message that began the conversation of a message: its own, if none."""
+    return next((str(root) for (root,) in source.rows(ROOT, {"id": message_id})), message_id)
+
+
+# -- transitions --------------------------------------------------------------------------
+
+RECORDED: Final = """
+SELECT name FROM sqlite_schema
+ WHERE type = 'trigger' AND name = '_onceward_transitions_inbox_insert'
+"""
+ENDS: Final = """
+SELECT (SELECT seq FROM onceward_transitions WHERE seq >= 0 ORDER BY seq LIMIT 1),
+       (SELECT seq FROM onceward_transitions WHERE seq >= 0 ORDER BY seq DESC LIMIT 1)
+"""
+STEP: Final = "SELECT seq, at FROM onceward_transitions WHERE seq >= ? ORDER BY seq LIMIT 1"
+STEPS: Final = f"""
+SELECT {columns(Transition)} FROM onceward_transitions
+ WHERE seq BETWEEN :first AND :last AND id = :id ORDER BY seq
+"""
+NEXT_STEPS: Final = f"""
+SELECT {columns(Transition)} FROM onceward_transitions
+ WHERE seq > :after ORDER BY seq LIMIT :limit
+"""
+
+
+def records_transitions(source: Source) -> bool:
+    """Return whether the file records the transitions of its messages."""
+    return bool(source.rows(RECORDED))
+
+
+def last_transition(source: Source) -> int:
+    """Return the number of the newest transition, 0 where there is none."""
+    return int(source.rows(ENDS)[0][1] or 0)
+
+
+def transitions_after(source: Source, seq: int, limit: int) -> tuple[Transition, ...]:
+    """Return the transitions behind one, oldest first."""
+    return values(source, Transition, NEXT_STEPS, after=seq, limit=limit)
+
+
+def _transitions(
+    source: Source,
+    message_id: str,
+    stored: tuple[tuple[StoredMessage, ...], tuple[StoredDeath, ...]],
+    window: int,
+) -> tuple[Transition, ...]:
+    """Return the recorded transitions, which are found by the time of the message."""
+    rows, dead = stored
+    begins = [row.at for row in rows] + [row.created_at for row in dead]
+    [(first, last)] = source.rows(ENDS)
+    if not begins or first is None:
+        return ()
+    ends = [row.ended_at for row in rows] + [row.dead_at for row in dead]
+    low, high = first_since(source, STEP, min(begins) - 1000, first, last), last
+    if None not in ends:
+        high = first_since(source, STEP, max(filter(None, ends)) + 1000, low, last)
+    spans = [(low, min(high, low + window)), (max(low + window + 1, high - window), high)]
+    return tuple(
+        step
+        for begin, end in spans
+        for step in values(source, Transition, STEPS, first=begin, last=end, id=message_id)
+    )

@@ -1,0 +1,209 @@
+"""Ask one file for its numbers, in time that does not grow with its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from onceward.message.clock import Millis
+from onceward.ops.views.reader import NEVER, Source, columns
+
+PEERS: Final = 1000
+"""Most peers of a file whose backlog is read."""
+MANY: Final = 10_000
+"""So many queues, schedules and dead letters are looked at; above it stands ``10,000+``."""
+FAILURES: Final = 3
+"""Failed pushes in a row from which on a peer is failing whose breaker is still closed."""
+
+
+Backlog = tuple[tuple[str, Millis], ...]
+"""Each peer with messages that may be pushed now, and since when the oldest waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """Name, bounds and age of a file."""
+
+    agent: str
+    durability: str
+    max_pending: int
+    max_inbox: int
+    max_body: int
+    max_file_bytes: int | None
+    paused_at: Millis | None
+    opened_at: Millis
+    created_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCounts:
+    """How many lanes are leased or rest; an index has them, however many others there are."""
+
+    leased: int
+    waiting: int
+    """Lanes that rest until a moment: after a failure, or for a debounce."""
+    failing: int
+    """Leased or resting lanes whose oldest message was attempted more than once."""
+    lease_ends_at: Millis | None
+    """When the first of the leases ends; a moment in the past is one that no worker took over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The numbers of one file at one moment."""
+
+    file: FileFacts
+    stats: Mapping[str, int]
+    """The columns of ``onceward_stats``."""
+    outbox: Backlog
+    inbox_oldest_at: Millis | None
+    """Since when the oldest message of the inbox waits or is handled."""
+    breakers_open: int
+    """Peers that are left alone for a while."""
+    peers_failing: int
+    """Peers whose breaker is not closed, or that failed three times in a row."""
+    lanes: LaneCounts
+    runs_open: int
+    calls_left: int
+    """Calls of aborted runs that have not returned."""
+    run_queue: int
+    """Messages that wait for a run of their session."""
+    schedules_failing: int
+    """Schedules whose last message could not be sent: nothing else tells of it."""
+
+    @property
+    def outgoing(self) -> int:
+        """Messages that their recipients have not stored."""
+        return self.stats["pending"]
+
+    @property
+    def incoming(self) -> int:
+        """Messages that are stored here and not handled."""
+        return self.stats["inbox_pending"] + self.stats["inbox_processing"]
+
+    @property
+    def dead_letters(self) -> int:
+        """Dead letters that are kept."""
+        return self.stats["dead_letters"]
+
+    @property
+    def outbox_oldest_at(self) -> Millis | None:
+        """Since when the oldest message of the outbox waits that may be pushed now."""
+        return min((at for _, at in self.outbox), default=None)
+
+    @property
+    def oldest_at(self) -> Millis | None:
+        """Since when the oldest message of either box waits."""
+        return min(filter(None, (self.outbox_oldest_at, self.inbox_oldest_at)), default=None)
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What keeps messages from their way, in words; the worst first."""
+        words = {
+            "paused": self.file.paused_at is not None,
+            "failing": bool(self.lanes.failing),
+            "breaker open": bool(self.breakers_open),
+            "dead letters": bool(self.dead_letters),
+            "schedule failing": bool(self.schedules_failing),
+        }
+        return tuple(word for word, holds in words.items() if holds)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead letters of one file that died of one reason and have one type."""
+
+    reason: str
+    type: str
+    count: int
+    newest_at: Millis
+
+
+FILE: Final = f"SELECT {columns(FileFacts)} FROM onceward_file"
+STATS: Final = "SELECT * FROM onceward_stats"
+STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('onceward_stats')"
+BACKLOG: Final = f"SELECT box, peer, oldest_at FROM onceward_backlog LIMIT {PEERS + 1}"
+PEER_COUNTS: Final = f"""
+SELECT coalesce(sum(breaker <> 'closed'), 0),
+       coalesce(sum(breaker <> 'closed' OR failures >= {FAILURES}), 0)
+  FROM onceward_peers
+"""
+LANE_COUNTS: Final = """
+SELECT coalesce(sum(state = 'leased'), 0), coalesce(sum(state = 'waiting'), 0),
+       coalesce(sum(attempts > 1), 0), min(CASE state WHEN 'leased' THEN due_at END)
+  FROM onceward_lanes WHERE due_at IS NOT NULL
+"""
+RUN_COUNTS: Final = f"""
+SELECT (SELECT count(*) FROM onceward_runs WHERE state = 'open'),
+       (SELECT count(*) FROM onceward_runs WHERE left_at IS NOT NULL AND returned_at IS NULL),
+       (SELECT coalesce(sum(waiting), 0)
+          FROM (SELECT waiting FROM onceward_session_queues
+                 WHERE session > '' AND state <> 'empty' ORDER BY session LIMIT {MANY}))
+"""
+SCHEDULES_FAILING: Final = f"""
+SELECT count(*)
+  FROM (SELECT last_error, paused_at
+          FROM onceward_schedules WHERE name > '' ORDER BY name LIMIT {MANY})
+ WHERE last_error IS NOT NULL AND paused_at IS NULL
+"""
+# Columns behind the frame are read once for each group: they cost the size of the frame.
+DEAD: Final = f"""
+SELECT g.reason, g.type, g.letters,
+       (SELECT d.dead_at FROM onceward_dead_letters AS d WHERE d.seq = g.newest)
+  FROM (SELECT reason, type, count(*) AS letters, max(seq) AS newest
+          FROM (SELECT seq, reason, type FROM onceward_dead_letters
+                 WHERE seq <= ? ORDER BY seq DESC LIMIT {MANY + 1})
+         GROUP BY reason, type) AS g
+ ORDER BY g.letters DESC, g.reason, g.type
+"""
+
+
+def file_facts(source: Source) -> FileFacts:
+    """Return name, bounds and age of a file."""
+    return FileFacts(*source.rows(FILE)[0])
+
+
+def stats(source: Source) -> Mapping[str, int]:
+    """Return present numbers, and totals since the file was made."""
+    names = [str(name) for (name,) in source.rows(STATS_COLUMNS)]
+    [numbers] = source.rows(STATS)
+    return MappingProxyType(dict(zip(names, numbers, strict=True)))
+
+
+def lane_counts(source: Source) -> LaneCounts:
+    """Return how many lanes are leased, rest and fail."""
+    return LaneCounts(*source.rows(LANE_COUNTS)[0])
+
+
+def overview(source: Source) -> Overview:
+    """Return the numbers of a file."""
+    [(breakers_open, peers_failing)] = source.rows(PEER_COUNTS)
+    [(runs_open, calls_left, run_queue)] = source.rows(RUN_COUNTS)
+    [(schedules_failing,)] = source.rows(SCHEDULES_FAILING)
+    outbox, inbox_oldest_at = _backlog(source.rows(BACKLOG))
+    return Overview(
+        file=file_facts(source),
+        stats=stats(source),
+        outbox=outbox,
+        inbox_oldest_at=inbox_oldest_at,
+        breakers_open=breakers_open,
+        peers_failing=peers_failing,
+        lanes=lane_counts(source),
+        runs_open=runs_open,
+        calls_left=calls_left,
+        run_queue=run_queue,
+        schedules_failing=schedules_failing,
+    )
+
+
+def _backlog(rows: list[tuple[Any, ...]]) -> tuple[Backlog, Millis | None]:
+    """Return what waits for peers, and since when the inbox waits: it has a row, too."""
+    outbox = tuple((peer, at) for box, peer, at in rows if box == "outbox" and at is not None)
+    return outbox, next(at for box, _, at in rows if box == "inbox")
+
+
+def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
+    """Return the newest dead letters by reason and type, the most first; MANY are looked at."""
+    return tuple(DeadGroup(*row) for row in source.rows(DEAD, (NEVER,)))

@@ -1,0 +1,288 @@
+"""Read an agent's file on a connection that cannot write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from onceward.errors import (
+    InvalidArgument,
+    OncewardError,
+    ReadOnlyStore,
+    StoreFault,
+    StoreUnusable,
+)
+from onceward.file import migrations
+from onceward.file.connection import (
+    BusyHandler,
+    close_without_checkpoint,
+    connect,
+    has_columns,
+    translate_error,
+    translate_own_error,
+)
+from onceward.message.quoting import quoted
+
+WAIT_FOR: Final = 1.0
+"""Seconds that a reader waits for the recovery of a WAL, or for the close of a last connection."""
+OPCODES: Final = 20_000
+"""Steps of SQLite between two looks at the clock."""
+NEVER: Final = 1 << 62
+"""A sequence number, and a moment, that none is above."""
+HIGHEST: Final = "\U0010ffff"
+MARK: Final = "PRAGMA application_id"
+COMMITS: Final = "PRAGMA data_version"
+SMALL_CACHE: Final = "PRAGMA cache_size = -2048"
+"""KiB of pages: as many readers as there are requests may be open."""
+ONE_MOMENT: Final = "BEGIN"
+# A table that the application calls so itself keeps its name.
+SHORT_NAMES: Final = """
+SELECT name, substr(name, 10) FROM sqlite_schema
+ WHERE type = 'view' AND name GLOB 'onceward_*' AND name <> 'onceward_send'
+   AND substr(name, 10) NOT IN (SELECT lower(name) FROM sqlite_schema)
+"""
+SHORT_NAME: Final = "CREATE TEMP VIEW {short} AS SELECT * FROM main.{name}"
+
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """What questions are asked of: it runs one reading statement."""
+
+    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement."""
+        ...
+
+
+def columns(kind: type, of: str = "", **given: str) -> str:
+    """Return the columns of a type's fields for SELECT, each as *given*, else by its name."""
+    names = (each.name for each in fields(kind))
+    return ", ".join(f"{given[n]} AS {n}" if n in given else f"{of}{n}" for n in names)
+
+
+def matches(**columns_of: str) -> str:
+    """Return a condition: each parameter is NULL, or equal to its column."""
+    tests = (f"(:{name} IS NULL OR {column} = :{name})" for name, column in columns_of.items())
+    return "\n   AND ".join(tests)
+
+
+def values(source: Source, kind: type[T], sql: str, **named: Any) -> tuple[T, ...]:
+    """Return the rows of a statement as values of a type."""
+    return tuple(kind(*row) for row in source.rows(sql, named or None))
+
+
+def ids_from(view: str) -> str:
+    """Return the statement for ids of a view that begin alike, for ``some_ids``."""
+    return f"SELECT id FROM {view} WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"
+
+
+def some_ids(source: Source, sql: str, prefix: str, limit: int = 3) -> list[str]:
+    """Return ids that begin with *prefix*, at most so many, each once."""
+    named = {"low": prefix, "high": prefix + HIGHEST, "limit": limit}
+    return list(dict.fromkeys(str(row[0]) for row in source.rows(sql, named)))
+
+
+def first_since(source: Source, sql: str, at: int, low: int, high: int) -> int:
+    """
+    Return the number of the first row at or after a moment, by bisection between two numbers.
+
+    *sql* finds number and moment of the first row from a number on: rows may have been pruned.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        found = source.rows(sql, (middle,))
+        if found and found[0][1] < at:
+            low = found[0][0] + 1
+        else:
+            high = middle
+    found = source.rows(sql, (low,))
+    return int(found[0][0]) if found else low
+
+
+class Reader:
+    """A connection to one file that cannot write; statements longer than *longest* are ended."""
+
+    def __init__(self, con: Any, path: Path, longest: float | None = None) -> None:
+        self._con, self.path, self._longest = con, path, longest
+        self._until = 0.0
+        if longest is not None:
+            con.set_progress_handler(self._too_long, OPCODES)
+
+    def _too_long(self) -> bool:
+        return self._longest is not None and time.monotonic() > self._until
+
+    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """
+        Run one reading statement and return its rows; text that is no UTF-8 is read with marks.
+
+        Raises:
+            StoreError: mapped from what SQLite said.
+
+        """
+        try:
+            return list(self.walk(sql, bindings))
+        except UnicodeDecodeError:
+            pass
+        return [
+            tuple(map(_text, row)) for row in self.walk(self._as_bytes(sql, bindings), bindings)
+        ]
+
+    def walk(self, sql: str, bindings: Any = None) -> Generator[tuple[Any, ...], None, None]:
+        """Yield the rows of one reading statement, which ends where the caller stops."""
+        self._until = time.monotonic() + (self._longest or 0.0)
+        cursor = self._con.cursor()
+        try:
+            yield from cursor.execute(sql, bindings)
+        except UnicodeDecodeError:
+            raise
+        except Exception as error:
+            raise self._meant(error) from error
+        finally:
+            cursor.close(True)  # noqa: FBT003 - forced: apsw takes it by position only
+
+    def hold(self) -> None:
+        """See all as it is now until the end: the WAL cannot be emptied meanwhile, so be quick."""
+        self.rows(ONE_MOMENT)
+
+    def commits(self) -> int:
+        """Return a number that changes with each commit of another connection."""
+        return int(self.rows(COMMITS)[0][0])
+
+    def typed(self, sql: str) -> list[dict[str, Any]]:
+        """
+        Run the one statement that a user typed, and return its rows by column.
+
+        The public views also have their names without the prefix, for this connection alone.
+
+        Raises:
+            InvalidArgument: SQLite cannot run it, or it is several statements.
+            ReadOnlyStore: it would write; nothing was changed.
+
+        """
+        for name, short in self.rows(SHORT_NAMES):
+            self._con.execute(SHORT_NAME.format(name=name, short=short))
+        self._con.exec_trace = _OneReading()
+        found: list[dict[str, Any]] = []
+        names: list[str] = []
+        try:
+            cursor = self._con.execute(sql)
+            for row in cursor:
+                names = names or _distinct([column[0] for column in cursor.get_description()])
+                found.append(dict(zip(names, row, strict=True)))
+        except OncewardError:
+            raise
+        except Exception as error:
+            meant = translate_error(error, self.path)
+            raise InvalidArgument(str(meant)) if meant is error else meant from error
+        return found
+
+    def _meant(self, error: Exception) -> BaseException:
+        if self._too_long():
+            msg = f"{self.path}: reading took longer than {self._longest:g} s and was given up"
+            return StoreFault(msg)
+        return translate_own_error(error, self.path)
+
+    def _as_bytes(self, sql: str, bindings: Any) -> str:
+        """Return the statement with each text as bytes, for text that is no UTF-8."""
+        names: list[str] = []
+        cursor = self._con.cursor()
+
+        def note(of: Any, _sql: str, _bindings: Any) -> bool:
+            names.extend(column[0] for column in of.get_description())
+            return False
+
+        cursor.exec_trace = note
+        try:
+            cursor.execute(sql, bindings)
+        except Exception as error:  # the trace ends the statement before its first row
+            if not names:
+                raise translate_own_error(error, self.path) from error
+        finally:
+            cursor.close(True)  # noqa: FBT003 - as above
+        own = ", ".join(f"c{at}" for at in range(len(names)))
+        parts = ", ".join(
+            f"CASE typeof(c{at}) WHEN 'text' THEN CAST(c{at} AS BLOB) ELSE c{at} END"
+            for at in range(len(names))
+        )
+        return f"WITH t ({own}) AS ({sql}) SELECT {parts} FROM t"
+
+
+class _OneReading:
+    """Refuses, before it runs, what would write and what is a second statement."""
+
+    def __init__(self) -> None:
+        self._has_run = False
+
+    def __call__(self, cursor: Any, sql: str, _: Any) -> bool:
+        if not cursor.is_readonly:
+            msg = (
+                f"{quoted(sql.strip())} would write: this connection only reads; see onceward send"
+            )
+            raise ReadOnlyStore(msg)
+        if self._has_run and has_columns(cursor):
+            msg = "these are several statements: run one at a time"
+            raise InvalidArgument(msg)
+        self._has_run = True
+        return True
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return column names; one that comes twice gets a number."""
+    counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
+    both = zip(names, counts, strict=True)
+    return [name if count == 1 else f"{name}:{count}" for name, count in both]
+
+
+@contextmanager
+def opened_any(
+    path: Path, *, wait: float = WAIT_FOR, longest: float | None = None
+) -> Iterator[Reader]:
+    """
+    Open a file of any schema read-only for a block; nothing of it is changed, no writer waits.
+
+    Raises:
+        StoreUnusable: it is gone.
+        StoreError: the file failed.
+
+    """
+    if not path.exists():
+        msg = f"{path} is gone: it was moved or deleted"
+        raise StoreUnusable(msg)
+    patience = BusyHandler()
+    patience.deadline = time.monotonic() + wait  # one deadline for all statements
+    con = connect(path, readonly=True, patience=patience)
+    try:
+        reader = Reader(con, path, longest)
+        reader.rows(SMALL_CACHE)
+        yield reader
+    finally:
+        close_without_checkpoint(con)
+
+
+@contextmanager
+def opened(path: Path, *, wait: float = WAIT_FOR, longest: float | None = None) -> Iterator[Reader]:
+    """
+    Open an agent's file read-only for a block, as ``opened_any``.
+
+    Raises:
+        StoreUnusable: it is gone, no agent's file, or its schema is older or newer.
+        StoreError: the file failed.
+
+    """
+    with opened_any(path, wait=wait, longest=longest) as reader:
+        if reader.rows(MARK) != [(migrations.APPLICATION_ID,)]:
+            msg = f"{path} is no agent's file"
+            raise StoreUnusable(msg)
+        if behind := migrations.pending(reader):
+            steps = ", ".join(step.name for step in behind)
+            msg = f"{path} lacks {steps}: run onceward migrate {path}"
+            raise StoreUnusable(msg)
+        yield reader

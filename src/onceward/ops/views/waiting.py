@@ -1,0 +1,178 @@
+"""Ask one file what waits: to be sent, to be handled, for a reply, or to be read next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.message.clock import Millis
+from onceward.ops.views.reader import Source, columns, matches, values
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Messages for one recipient that may be pushed now, and since when the oldest waits."""
+
+    recipient: str
+    messages: int
+    oldest_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Unhandled:
+    """Lanes whose messages could be handled now, and the lanes that are leased."""
+
+    lanes: int
+    oldest_at: Millis | None
+    leased: int
+
+
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """The lane that waits longest for the reply to a question of its handler."""
+
+    head_id: str
+    awaits: str
+    request_id: str
+    asked_at: Millis
+    lanes: int
+    """How many lanes wait for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The message that is read next."""
+
+    frame: str
+    attempt: int
+    received_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message that came, and the one that began its conversation."""
+
+    seq: int
+    id: str
+    correlation_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """A message of the inbox that is not handled, with the beginning of its body."""
+
+    seq: int
+    id: str
+    sender: str
+    session: str
+    type: str
+    topic: str | None
+    state: str
+    attempts: int
+    received_at: Millis
+    text: str | None
+    length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """How many messages were sent to a peer, and received from it."""
+
+    peer: str
+    sent: int
+    received: int
+
+
+DUE: Final = f"""
+SELECT {columns(Due, messages="count(*)", oldest_at="min(created_at)")} FROM onceward_outbox
+ WHERE state IN ('pending', 'sending') AND coalesce(due_at, 0) <= :now AND held_by IS NULL
+ GROUP BY recipient ORDER BY recipient
+"""
+# Lanes with an expired lease count; sessions with runs have onceward_session_queues.
+UNHANDLED: Final = """
+SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
+       (SELECT count(*) FROM onceward_lanes WHERE state = 'leased' AND due_at > :now) AS leased
+  FROM onceward_lanes AS l JOIN onceward_inbox AS b ON b.id = l.head_id AND b.sender = l.sender
+ WHERE (l.state = 'ready' OR l.due_at <= :now)
+   AND l.session NOT IN (SELECT session FROM onceward_session_queues)
+"""
+AWAITING: Final = f"""
+SELECT {columns(Awaiting, lanes="count(*) OVER ()")} FROM onceward_lanes
+ WHERE awaits IS NOT NULL ORDER BY asked_at LIMIT 1
+"""
+NEXT: Final = f"""
+SELECT {columns(Next, "b.", attempt="b.attempts + 1")}
+  FROM onceward_inbox AS b
+  JOIN onceward_lanes AS l ON l.sender = b.sender AND l.lane = b.lane AND l.priority = b.priority
+ WHERE b.state = 'pending' AND l.state <> 'empty' AND coalesce(l.due_at, 0) <= :now
+   AND coalesce(b.expires_at, :now + 1) > :now
+   AND {matches(type="b.type", session="b.session")}
+ ORDER BY CASE b.priority WHEN 'critical' THEN 0 WHEN 'urgent' THEN 1 WHEN 'normal' THEN 2
+                          WHEN 'low' THEN 3 ELSE 4 END, b.seq
+ LIMIT 1
+"""
+NEWEST: Final = "SELECT seq FROM onceward_inbox ORDER BY seq DESC LIMIT 1"
+ARRIVED: Final = f"""
+SELECT {columns(Arrived)} FROM onceward_inbox WHERE seq > :after ORDER BY seq LIMIT 500
+"""
+WAITING: Final = f"""
+SELECT {columns(Glimpse, text="substr(body, 1, :most)", length="length(body)")}
+  FROM onceward_inbox
+ WHERE seq >= :from_seq AND state IN ('pending', 'processing') AND mailbox IS NULL
+   AND {matches(session="session")}
+ ORDER BY seq LIMIT :limit
+"""
+EXCHANGED: Final = """
+SELECT peer, sum(sent) AS sent, sum(received) AS received
+  FROM (SELECT recipient AS peer, 1 AS sent, 0 AS received
+          FROM onceward_outbox WHERE seq > :sent
+         UNION ALL
+        SELECT sender, 0, 1 FROM onceward_inbox WHERE seq > :received)
+ GROUP BY peer ORDER BY peer
+"""
+
+
+def due(source: Source, now: Millis) -> tuple[Due, ...]:
+    """Return what may be pushed now, by recipient."""
+    return values(source, Due, DUE, now=now)
+
+
+def unhandled(source: Source, now: Millis) -> Unhandled:
+    """Return what could be handled now and is not."""
+    [found] = values(source, Unhandled, UNHANDLED, now=now)
+    return found
+
+
+def awaiting(source: Source) -> Awaiting | None:
+    """Return the lane that waits longest for a reply, None where none waits."""
+    return next(iter(values(source, Awaiting, AWAITING)), None)
+
+
+def next_message(
+    source: Source, now: Millis, *, type: str | None, session: str | None
+) -> Next | None:
+    """Return the message that a reader would lease next; None is no condition."""
+    return next(iter(values(source, Next, NEXT, now=now, type=type, session=session)), None)
+
+
+def newest(source: Source) -> int:
+    """Return the number of the last message of the inbox, 0 where it has none."""
+    return next((int(seq) for (seq,) in source.rows(NEWEST)), 0)
+
+
+def arrived(source: Source, after: int) -> tuple[Arrived, ...]:
+    """Return the messages that came behind one, oldest first, 500 at most."""
+    return values(source, Arrived, ARRIVED, after=after)
+
+
+def waiting(
+    source: Source, *, from_seq: int, session: str | None, most: int, limit: int
+) -> tuple[Glimpse, ...]:
+    """Return messages that are not handled, oldest first, with *most* characters of each body."""
+    named = {"from_seq": from_seq, "session": session, "most": most, "limit": limit}
+    return values(source, Glimpse, WAITING, **named)
+
+
+def exchanged(source: Source, sent: int, received: int) -> tuple[Exchanged, ...]:
+    """Return by peer what came behind these numbers of outbox and inbox."""
+    return values(source, Exchanged, EXCHANGED, sent=sent, received=received)
