@@ -3,6 +3,7 @@ Define every error of the package, as one tree.
 
     OncewardError
     ├── InvalidArgument            a value is not what the call takes; nothing was done
+    │   └── MissingExtra             a library is not installed; a ModuleNotFoundError, too
     ├── StoreError                 the file
     │   ├── Busy                     nothing written; try again
     │   ├── OutcomeUnknown           COMMIT raised; ask resolve(id), or send again with the same id
@@ -60,6 +61,14 @@ class OncewardError(Exception):
 
 class InvalidArgument(OncewardError, ValueError):
     """A value is not what the call takes; nothing was done: correct what the message names."""
+
+
+class MissingExtra(InvalidArgument, ModuleNotFoundError):
+    """A library of an extra is not installed: install the extra that the message names."""
+
+    def __init__(self, message: str = "", name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class StoreError(OncewardError):

@@ -37,7 +37,7 @@ def test_without_the_extra_it_says_what_to_install(tokens: list[str], tmp_path: 
         check=False,
     )
 
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (2, "") == (done.returncode, done.stdout)
     assert "pip install 'onceward[spark]'" in done.stderr
     assert before == sorted(path.name for path in tmp_path.iterdir())
 

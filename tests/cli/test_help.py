@@ -133,7 +133,7 @@ def test_without_the_extra_the_install_line_is_printed(library: str, word: str) 
 
     ran = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=False)
 
-    assert (1, "") == (ran.returncode, ran.stdout)
+    assert (2, "") == (ran.returncode, ran.stdout)
     assert [
         f"the command line needs {library}, which is not installed: pip install 'onceward[cli]'"
     ] == ran.stderr.splitlines()

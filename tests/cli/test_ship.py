@@ -164,7 +164,7 @@ def test_without_the_extra_it_says_what_to_install(home: Path, shop: Postbox) ->
     command = [sys.executable, "-c", WITHOUT.format(tokens=tokens)]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
 
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (2, "") == (done.returncode, done.stdout)
     assert "pip install 'onceward[ship]'" in done.stderr
     assert not (home / "log").exists()
 

@@ -40,6 +40,6 @@ def test_spark_without_its_extra_says_what_installs_it() -> None:
     ran = subprocess.run([sys.executable, "-c", SPARK], capture_output=True, text=True, check=False)
 
     assert (
-        "ModuleNotFoundError: onceward.fleet.spark needs pyspark, which is not installed:"
+        "onceward.errors.MissingExtra: onceward.fleet.spark needs pyspark, which is not installed:"
         " pip install 'onceward[spark]'"
     ) == ran.stderr.splitlines()[-1]

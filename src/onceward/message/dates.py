@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
+from onceward.message.extras import needs
 from onceward.message.quoting import quoted
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import MISSED, OVERLAPS, Missed, Overlap
@@ -191,11 +192,8 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _cron(expression: str, start: datetime, *, reverse: bool) -> CronSim:
-    try:
+    with needs("cron", "cron="):
         from cronsim import CronSim, CronSimError  # noqa: PLC0415 - paid by its users only
-    except ModuleNotFoundError as error:
-        msg = "cron= needs cronsim, which is not installed: pip install 'onceward[cron]'"
-        raise InvalidArgument(msg) from error
     try:
         return CronSim(expression, start, reverse=reverse)
     except (CronSimError, AttributeError, TypeError, ValueError) as error:

@@ -12,11 +12,10 @@ Needs the extra ``onceward[ship]`` (pyarrow); nothing else of onceward loads it.
 
 from __future__ import annotations
 
-from onceward.fleet.ship.extra import check
+from onceward.message.extras import needs
 
-check()
-
-from onceward.fleet.ship.log import LoggedFile, ShippedLog  # noqa: E402 - only once it is there
-from onceward.fleet.ship.shipper import FileShipped, Pace, files  # noqa: E402 - as above
+with needs("ship", "the shipped log"):
+    from onceward.fleet.ship.log import LoggedFile, ShippedLog
+    from onceward.fleet.ship.shipper import FileShipped, Pace, files
 
 __all__ = ["FileShipped", "LoggedFile", "Pace", "ShippedLog", "files"]

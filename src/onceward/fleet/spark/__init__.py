@@ -6,7 +6,9 @@ Needs the extra ``onceward[spark]``; nothing else of onceward loads it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from onceward.message.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["read", "register", "send", "session", "stop"]
-INSTALL: Final = "pip install 'onceward[spark]'"
 
 
 def session(**conf: Any) -> SparkSession:
@@ -72,11 +73,6 @@ def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
 
 def _start() -> ModuleType:
     """Return the module that needs Spark; say what installs it where it is not there."""
-    try:
+    with needs("spark", "onceward.fleet.spark"):
         from onceward.fleet.spark import start  # noqa: PLC0415 - an extra; this package is used without
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("onceward"):
-            raise
-        msg = f"onceward.fleet.spark needs {error.name}, which is not installed: {INSTALL}"
-        raise ModuleNotFoundError(msg, name=error.name) from error
     return start

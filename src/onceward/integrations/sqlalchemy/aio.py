@@ -4,7 +4,9 @@ Use SQLAlchemy's asyncio extension on an agent's file; needs ``onceward[sqlalche
 Rows and messages are one transaction, as with ``onceward.integrations.sqlalchemy``.
 """
 
-try:
+from onceward.message.extras import needs
+
+with needs("sqlalchemy", "onceward.integrations.sqlalchemy.aio"):
     import greenlet as _greenlet  # noqa: F401 - SQLAlchemy needs it, and its older ones tell late
 
     from onceward.integrations.sqlalchemy.loop_engines import (
@@ -12,11 +14,5 @@ try:
         async_session_for,
         async_transaction,
     )
-except ModuleNotFoundError as error:
-    msg = (
-        f"onceward.integrations.sqlalchemy.aio needs {error.name}, which is not installed:"
-        " pip install 'onceward[sqlalchemy]'"
-    )
-    raise ModuleNotFoundError(msg, name=error.name) from error
 
 __all__ = ["async_engine", "async_session_for", "async_transaction"]

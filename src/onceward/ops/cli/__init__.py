@@ -6,22 +6,20 @@ import os
 import sys
 from collections.abc import Sequence
 
-INSTALL = "pip install 'onceward[cli]'"
-LIBRARIES = frozenset({"cyclopts", "rich"})
+from onceward.errors import MissingExtra
+from onceward.message.extras import needs
 
 
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without the extra, say what to install."""
     try:
-        from onceward.ops.cli.app import run  # noqa: PLC0415 - an extra
+        with needs("cli", "the command line"):
+            from onceward.ops.cli.app import run  # noqa: PLC0415 - an extra
 
-        return run(sys.argv[1:] if tokens is None else list(tokens))
-    except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in LIBRARIES:
-            raise
-        sys.stderr.write(f"the command line needs {library}, which is not installed: {INSTALL}\n")
-        return 1
+            return run(sys.argv[1:] if tokens is None else list(tokens))
+    except MissingExtra as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     except BrokenPipeError:  # the reader of our output has gone
         if tokens is None:  # the interpreter flushes stdout once more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

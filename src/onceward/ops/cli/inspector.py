@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Annotated, Any, Final
 
 from onceward.file.environment import env_or_project
+from onceward.message.extras import needs
 from onceward.ops.cli.exit_codes import SIGNAL, Failed, NothingThere, Usage
 from onceward.ops.cli.options import Quiet, Several, said
 from onceward.ops.cli.output import document, note
@@ -55,14 +56,9 @@ def inspect(
         targets: Homes and agents' files; default ONCEWARD_HOME, else here.
 
     """
-    try:
+    with needs("inspector", "inspect"):
         from onceward.ops.inspector import app, server  # noqa: PLC0415 - an extra
         from onceward.ops.inspector.guard import is_loopback  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        msg = (
-            f"inspect needs {error.name}, which is not installed: pip install 'onceward[inspector]'"
-        )
-        raise Usage(msg) from error
     places = _existing(targets or (Path(env_or_project("home") or "."),))
     token = _token() if write or not is_loopback(host) else os.environ.get(TOKEN) or None
     made = app(

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from onceward.message.extras import needs
 from onceward.ops.cli.durations import MaybeRate, SpanOption
 from onceward.ops.cli.exit_codes import DONE, SIGNAL, Failed, Usage
 from onceward.ops.cli.options import Quiet, said
@@ -45,14 +46,11 @@ def mcp(
     loopback address it is asked for where it is set. The end of input ends the program, as do an
     interrupt or terminate signal (exit codes 130, 143).
     """
-    try:
+    with needs("mcp", "mcp"):
         import anyio  # noqa: PLC0415 - an extra
 
         from onceward.ops.mcp.options import McpOptions  # noqa: PLC0415 - an extra
         from onceward.ops.mcp.serving import serve_stdio  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        msg = f"mcp needs {error.name}, which is not installed: pip install 'onceward[mcp]'"
-        raise Usage(msg) from error
     path = existing(where.path())
     options = McpOptions(
         read_only=read_only,

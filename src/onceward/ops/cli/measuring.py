@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from onceward import Postbox
-from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.options import Several
 from onceward.ops.cli.output import note
 
@@ -50,15 +49,15 @@ class Measuring:
         measured where no address is given.
 
         Raises:
-            Usage: the extra is not installed.
+            MissingExtra: the extra is not installed.
             InvalidArgument: the address cannot be used, or demands a token.
 
         """
         if self.metrics is None:
             yield lambda _: None
             return
-        with installed():
-            from onceward import metrics  # noqa: PLC0415 - an extra
+        from onceward import metrics  # noqa: PLC0415 - an extra
+
         registry = metrics.new_registry()
         registry.register(metrics.FileMetrics(places))
         registry.register(metrics.ListenerMetrics(listeners))
@@ -87,14 +86,3 @@ class Measuring:
         port = str(int(port) + index) if port.isdecimal() and int(port) else port
         kinds = [word for kind in self.metrics_type or () for word in ("--metrics-type", kind)]
         return ["--metrics", f"{host}:{port}", *kinds]
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Import the extra in a block; raise Usage where it is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "prometheus_client":
-            raise
-        raise Usage(str(error)) from error

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 
 from onceward.file.environment import env_or_project
 from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere
-from onceward.ops.cli.measuring import installed
 from onceward.ops.cli.options import said
 from onceward.ops.cli.output import document
 from onceward.ops.cli.target import Answer
@@ -34,8 +33,8 @@ def metrics(
         places: Home folders and files; default ONCEWARD_HOME, else here.
 
     """
-    with installed():
-        from onceward.metrics import FileMetrics, new_registry, text_of  # noqa: PLC0415 - an extra
+    from onceward.metrics import FileMetrics, new_registry, text_of  # noqa: PLC0415 - an extra
+
     chosen = homes(places)
     registry = new_registry()
     registry.register(FileMetrics(chosen, peers=peers, within=None))

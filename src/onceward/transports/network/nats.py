@@ -33,7 +33,7 @@ from onceward.transports.network.nats_link import (
     Address,
     Credentials,
     Link,
-    require_client,
+    new_client,
 )
 from onceward.transports.network.nats_ping import ping
 
@@ -80,7 +80,7 @@ class NatsTransport:
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument for a url without server or agent, or without the extra."""
-        require_client()
+        new_client()
         if Address.parse(url).agent is None:
             msg = f"{url} names no agent: write {url.rstrip('/')}/AGENT"
             raise InvalidArgument(msg)

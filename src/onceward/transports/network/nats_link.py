@@ -17,7 +17,8 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
-from onceward.errors import InvalidArgument, Unreachable
+from onceward.errors import InvalidArgument, MissingExtra, Unreachable
+from onceward.message.extras import needs
 from onceward.message.names import AGENT
 from onceward.message.quoting import quoted
 from onceward.transports.network import nats_names as names
@@ -125,7 +126,10 @@ class Link:
             Unreachable: none does, or none takes the agent's credentials.
 
         """
-        client = _client()
+        try:
+            client = new_client()
+        except MissingExtra as error:
+            raise Unreachable(str(error)) from error
         link = cls(client, agent, ",".join(servers))
         options: dict[str, Any] = dict(connect_options(credentials.folder, agent))
         secret = bool(options)
@@ -371,21 +375,10 @@ class Link:
         return Unreachable(f"the NATS server refused {what}: {error.get('description', error)}")
 
 
-def require_client() -> None:
-    """Raise InvalidArgument where the extra is not installed."""
-    try:
-        _client()
-    except Unreachable as error:
-        raise InvalidArgument(str(error)) from error
-
-
-def _client() -> Client:
-    """Return a client; raises Unreachable where the extra is not installed."""
-    try:
+def new_client() -> Client:
+    """Return a client; raises MissingExtra."""
+    with needs("nats", "a url of nats:"):
         from nats.aio.client import Client  # noqa: PLC0415 - an extra that most programs lack
-    except ImportError as error:
-        msg = "the client of NATS is not installed: pip install 'onceward[nats]'"
-        raise Unreachable(msg) from error
     return Client()
 
 

@@ -22,7 +22,7 @@ from onceward.message.wire import decode_parcel, encode_answer
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.event_loop import start_loop
 from onceward.transports.network.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
-from onceward.transports.network.nats_link import Address, Credentials, Link, require_client
+from onceward.transports.network.nats_link import Address, Credentials, Link, new_client
 from onceward.transports.network.nats_ping import pong
 from onceward.transports.network.shared import Shared
 
@@ -86,7 +86,7 @@ class NatsListener:
 
     def __call__(self, context: TransportContext) -> NatsBinding:
         """Return the listener of one postbox; raises InvalidArgument without the extra."""
-        require_client()
+        new_client()
         return NatsBinding(self, context, Credentials(context.folder, self._tls))
 
 
