@@ -46,6 +46,6 @@ def test_a_short_token_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("shop")
 def test_a_missing_extra_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command says what to install."""
-    monkeypatch.setitem(sys.modules, "onceward.ops.mcp.options", None)
+    monkeypatch.setitem(sys.modules, "anyio", None)
 
     assert "pip install 'onceward[mcp]'" in cli("mcp").err

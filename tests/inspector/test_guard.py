@@ -9,8 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from onceward.errors import InvalidArgument
+from onceward.message.hosts import is_loopback
 from onceward.ops.inspector import app
-from onceward.ops.inspector.guard import cookie_name, is_loopback
+from onceward.ops.inspector.guard import cookie_name
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home

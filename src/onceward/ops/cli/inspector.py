@@ -13,15 +13,18 @@ from typing import Annotated, Any, Final
 
 from onceward.file.environment import env_or_project
 from onceward.message.extras import needs
-from onceward.ops.cli.exit_codes import SIGNAL, Failed, NothingThere, Usage
+from onceward.message.hosts import is_loopback, url_of
+from onceward.ops.cli.exit_codes import SIGNAL, Failed, NothingThere
 from onceward.ops.cli.options import Quiet, Several, said
 from onceward.ops.cli.output import document, note
 from onceward.ops.cli.signals import stops
 from onceward.ops.cli.target import Answer
+from onceward.ops.cli.tokens import given_token
 
 ANSWER = Answer()
 TOKEN: Final = "ONCEWARD_INSPECT_TOKEN"  # noqa: S105 - the name of a variable
 PORT: Final = 8424
+ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound here
 AUDIT: Final = "inspect-audit.jsonl"
 Write = Annotated[bool, Quiet, said("Offer actions; each is confirmed and written to --audit.")]
 Host = Annotated[str, said("The address to listen at. Any but a loopback one demands a token.")]
@@ -57,10 +60,12 @@ def inspect(
 
     """
     with needs("inspector", "inspect"):
-        from onceward.ops.inspector import app, server  # noqa: PLC0415 - an extra
-        from onceward.ops.inspector.guard import is_loopback  # noqa: PLC0415 - an extra
+        from onceward.ops.inspector import app  # noqa: PLC0415 - an extra
+        from onceward.serving import Served, bound, configured  # noqa: PLC0415 - an extra
     places = _existing(targets or (Path(env_or_project("home") or "."),))
-    token = _token() if write or not is_loopback(host) else os.environ.get(TOKEN) or None
+    token = given_token(TOKEN)
+    if token is None and (write or not is_loopback(host)):
+        token = secrets.token_urlsafe(24)
     made = app(
         places,
         write=write,
@@ -72,15 +77,17 @@ def inspect(
         metrics=_metrics(places),
     )
     try:
-        listening = server.bound(host, port)
+        listening = bound(host, port)
     except OSError as error:
         msg = f"cannot listen at {host} port {port}: {error.strerror or error}: give another --port"
         raise Failed(msg) from error
-    url = _url(host, listening.getsockname()[1])
+    url = url_of(ANYWHERE.get(host, host), listening.getsockname()[1], "/")
     told: SimpleQueue[int] = SimpleQueue()
     with ExitStack() as stack:
         stack.enter_context(stops(told))
-        stack.enter_context(server.serving(made, listening))
+        served = Served(configured(made), listening, "onceward-inspector-http")
+        stack.callback(served.close)
+        stack.callback(made.state.streams.stop)
         note(f"inspecting {', '.join(map(str, places))} at {url}{_query(token)}; interrupt to stop")
         number = told.get()
     name = signal.Signals(number).name
@@ -109,22 +116,9 @@ def _metrics(places: list[Path]) -> Any:
     return asgi_app(registry)
 
 
-def _token() -> str:
-    given = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
-    if len(given) < 16 or not given.isascii():  # noqa: PLR2004 - 96 bits in base64
-        msg = f"{TOKEN} must have 16 ASCII characters or more"
-        raise Usage(msg)
-    return given
-
-
 def _query(token: str | None) -> str:
     """Return how the printed address gives the token; one that the user chose is not printed."""
     return f"?token={token}" if token and not os.environ.get(TOKEN) else ""
-
-
-def _url(host: str, port: int) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - not bound here
-    return f"http://{shown}:{port}/"
 
 
 def _audit(given: Path | None, place: Path) -> Path:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from onceward.message.extras import needs
+from onceward.message.hosts import is_loopback, place, url_of
 from onceward.ops.cli.durations import MaybeRate, SpanOption
 from onceward.ops.cli.exit_codes import DONE, SIGNAL, Failed, Usage
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import document, note
 from onceward.ops.cli.target import Where, existing
+from onceward.ops.cli.tokens import given_token
 
 if TYPE_CHECKING:
     from onceward.ops.mcp.options import McpOptions
 
 WHERE: Final = Where()
 TOKEN: Final = "ONCEWARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
-HOST: Final = "127.0.0.1"
-SHORTEST: Final = 16
 ReadOnly = Annotated[bool, Quiet, said("Offer only the tools that change nothing.")]
 Peers = Annotated[str | None, said("The only agents that may be written to: a,b.")]
 Sends = Annotated[MaybeRate, said("Most messages that are sent: 30/m.", name="--limit")]
@@ -70,45 +69,22 @@ def _over_http(path: Path, options: McpOptions, address: str, where: Where) -> i
 
     import anyio  # noqa: PLC0415 - an extra
 
-    from onceward.ops.mcp.addresses import bound  # noqa: PLC0415 - an extra
     from onceward.ops.mcp.serving import serve_http  # noqa: PLC0415 - an extra
+    from onceward.serving import bound  # noqa: PLC0415 - an extra
 
-    host, port = _address(address)
-    token = _token(host)
+    host, port = place(address)
+    token = given_token(TOKEN)
+    if token is None and not is_loopback(host):
+        msg = f"{host} is reached from other machines: put a token into {TOKEN}"
+        raise Usage(msg)
     try:
         listening = bound(host, port)
     except OSError as error:
         msg = f"cannot listen at {host} port {port}: {error.strerror or error}: give another --http"
         raise Failed(msg) from error
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{listening.getsockname()[1]}/mcp"
+    url = url_of(host, listening.getsockname()[1], "/mcp")
     note(f"{path.stem} at {url}; interrupt to stop")
     number = anyio.run(partial(serve_http, path, options, listening, token=token, host=host))
     if where.json:
         document({"url": url, "signal": signal.Signals(number).name if number else None})
     return SIGNAL + number if number else DONE
-
-
-def _address(text: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT or PORT."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004 - the largest port
-        msg = f"--http {text}: write HOST:PORT or PORT, as in 127.0.0.1:8425"
-        raise Usage(msg)
-    return host.strip("[]") or HOST, int(port)
-
-
-def _token(host: str) -> str | None:
-    """Return the token that clients must give; raise Usage where one is needed and none is set."""
-    from onceward.ops.mcp.addresses import is_loopback  # noqa: PLC0415 - an extra
-
-    token = os.environ.get(TOKEN)
-    if token is None:
-        if is_loopback(host):
-            return None
-        msg = f"{host} is reached from other machines: put a token into {TOKEN}"
-        raise Usage(msg)
-    if len(token) < SHORTEST or not token.isascii():
-        msg = f"{TOKEN} must have {SHORTEST} ASCII characters or more"
-        raise Usage(msg)
-    return token

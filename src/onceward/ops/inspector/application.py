@@ -21,8 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from onceward.errors import InvalidArgument, OncewardError, StoreUnusable
 from onceward.hooks import AuditLog
 from onceward.message.clock import Clock
+from onceward.message.hosts import LOOPBACK
 from onceward.message.redaction import Redaction
-from onceward.ops.inspector.guard import LOOPBACK, Guard
+from onceward.ops.inspector.guard import PageGuard
 from onceward.ops.inspector.pages import (
     act,
     agent,
@@ -82,7 +83,7 @@ def app(
         audit=AuditLog(audit) if write and audit is not None else None,
         report=None if report_at is None else Path(report_at),
     )
-    guard = Middleware(Guard, hosts={*LOOPBACK, *hosts}, token=token)
+    guard = Middleware(PageGuard, hosts={*LOOPBACK, *hosts}, token=token)
     made = Starlette(
         routes=_routes(metrics),
         middleware=[guard],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
@@ -16,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+from onceward.serving import Guard, is_token
+
 COOKIE: Final = "onceward-inspect"
 FORM: Final = "onceward-form"
 """Cookie that a form must belong to."""
@@ -38,31 +38,16 @@ HEADERS: Final = {
 }
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether an address to listen at is reached from this machine only."""
-    if host in LOOPBACK:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class Guard:
-    """ASGI middleware: check the host and the token, and add the headers of every answer."""
+class PageGuard(Guard):
+    """Also takes the token from an address once, leaves a cookie, and adds headers to answers."""
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str], token: str | None) -> None:
-        self._app = app
-        self._hosts = frozenset(host.lower() for host in hosts)
-        self._token = token
-        self._cookie = proof(token or "")
-        self._name = cookie_name(token or "")
+        super().__init__(app, hosts=hosts, token=token, open_paths=OPEN)
+        self._given = token or ""
+        self._cookie, self._name = proof(self._given), cookie_name(self._given)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -73,28 +58,15 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, receive, send_guarded)
+        await super().__call__(scope, receive, send_guarded)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that may not pass."""
-        headers = Headers(scope=scope)
-        if _host(headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse("no page is served under this host name", 421)
-        if self._token is None or scope["path"] in OPEN:
-            return None
-        if hmac.compare_digest(cookie(headers, self._name), self._cookie):
-            return None
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is_token(given):
-            return None
-        return self._first_use(scope)
-
-    def _first_use(self, scope: Scope) -> Response:
+    def without_token(self, scope: Scope) -> Response | None:
         """Take the token out of the address and leave a cookie, or refuse."""
+        if is_token(cookie(Headers(scope=scope), self._name), self._cookie):
+            return None
         query = parse_qsl(scope["query_string"].decode("latin-1"))
         if scope["method"] != "GET" or not any(
-            name == "token" and self._is_token(value) for name, value in query
+            name == "token" and is_token(value, self._given) for name, value in query
         ):
             return PlainTextResponse("a token is needed: open the address that was printed", 401)
         rest = urlencode([pair for pair in query if pair[0] != "token"])
@@ -103,9 +75,6 @@ class Guard:
         # Lax, so that an address in a chat or a mail opens; forms have a cookie of their own.
         answer.set_cookie(self._name, self._cookie, httponly=True, samesite="lax")
         return answer
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), (self._token or "").encode())
 
 
 def proof(token: str) -> str:
@@ -127,15 +96,6 @@ def cookie(headers: Headers, name: str) -> str:
     return found.value if found and found.value.isascii() else ""
 
 
-def _host(header: str) -> str:
-    """Return the name in a Host header, without its port; empty where more is in it."""
-    try:
-        found = urlsplit(f"//{header}")
-    except ValueError:
-        return ""
-    return (found.hostname or "").lower() if found.netloc == header and "@" not in header else ""
-
-
 def form_mark(request: Request) -> str:
     """Return the cookie that the forms of this reader belong to, a new one where there is none."""
     return request.cookies.get(FORM) or secrets.token_urlsafe(24)
@@ -152,9 +112,5 @@ def is_own_form(request: Request, secret: bytes, given: str) -> bool:
     origin = request.headers.get("origin")
     own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
     mark = request.cookies.get(FORM, "")
-    return (
-        site == "same-origin"
-        and own
-        and bool(mark)
-        and hmac.compare_digest(form_token(secret, mark).encode(), given.encode())
-    )
+    own_token = bool(mark) and is_token(given, form_token(secret, mark))
+    return site == "same-origin" and own and own_token

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,19 +19,15 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.mcpserver import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onceward import AsyncPostbox
+from onceward.message.hosts import LOOPBACK
 from onceward.ops.mcp.options import McpOptions
 from onceward.ops.mcp.server import server
+from onceward.serving import Guard, configured
 
-STOP_WITHIN: Final = 2
-"""Seconds that requests have to end when the program stops."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one request over HTTP."""
-CONNECTIONS: Final = 200
 
 
 async def serve_stdio(path: Path, options: McpOptions) -> int:
@@ -75,55 +70,28 @@ async def _on_signal(ended: list[int], stop: Callable[[], None]) -> None:
 
 
 def _web_config(made: MCPServer[Any], host: str, token: str | None) -> uvicorn.Config:
-    app: ASGIApp = made.streamable_http_app(
+    app = made.streamable_http_app(
         transport_security=_hosts(host, token), max_request_body_size=MOST_BYTES
     )
-    return uvicorn.Config(
-        app if token is None else TokenGuard(app, token),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=STOP_WITHIN,
-        limit_concurrency=CONNECTIONS,
-    )
+    return configured(Guard(app, token=token), lifespan="on")
 
 
 def _hosts(host: str, token: str | None) -> TransportSecuritySettings:
     """Return the host names that requests may bear: a page of a browser has no token."""
     if token is not None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    names = ["127.0.0.1:*", "localhost:*", "[::1]:*", f"{host}:*"]
+    hosts = sorted({*LOOPBACK, host})
+    names = [f"[{each}]:*" if ":" in each else f"{each}:*" for each in hosts]
     return TransportSecuritySettings(
         allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
     )
-
-
-class TokenGuard:
-    """Refuses requests without the bearer token."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 401."""
-        given = "" if scope["type"] == "lifespan" else Headers(scope=scope).get("authorization", "")
-        if scope["type"] == "lifespan" or hmac.compare_digest(given.encode(), self._token):
-            await self._app(scope, receive, send)
-            return
-        answer = PlainTextResponse(
-            "give the token: Authorization: Bearer TOKEN",
-            status_code=401,
-            headers={"www-authenticate": "Bearer"},
-        )
-        await answer(scope, receive, send)
 
 
 class _Web(uvicorn.Server):
     """A web server that leaves signals to the program."""
 
     def stop(self) -> None:
-        """End soon: requests that are answered have ``STOP_WITHIN`` seconds."""
+        """End soon: requests that are answered have a moment."""
         self.should_exit = True
 
     @contextmanager

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import ssl
-from threading import Event, Thread
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
 import uvicorn
 
 from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.errors import InvalidArgument
+from onceward.message.hosts import is_loopback, url_of
 from onceward.message.times import seconds
+from onceward.serving import BACKLOG, Served, bound, configured
 from onceward.transports.network.http_connections import Connections, ConnectionStats
 from onceward.transports.network.http_endpoint import Binding, HttpEndpoint, HttpLimits
 from onceward.transports.network.http_guard import GuardedLoop, guarded
-from onceward.transports.network.http_urls import is_loopback
 from onceward.transports.network.shared import Shared
 
 KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection is kept; longer than a client keeps one."""
 HEAD_MAX: Final = 16 << 10
 """Largest head of a request in bytes."""
-BACKLOG: Final = 256
 STOP_WITHIN: Final = 5
 """Seconds that closing waits for requests under way."""
 
@@ -53,13 +50,12 @@ class HttpListener:
         self._tls = (certfile, keyfile or certfile, client_ca)
         self.endpoint = HttpEndpoint(limits)
         self._connections: Connections | None = None
-        self._shared = Shared(self._start, _stop)
+        self._shared = Shared(self._start, Served.close)
 
     @property
     def url(self) -> str:
         """Return where it listens, with the port that the system chose for 0."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._scheme}://{host}:{self._port}"
+        return url_of(self._host, self._port, scheme=self._scheme)
 
     def __call__(self, context: TransportContext) -> SharedBinding:
         """Return the listener of one postbox."""
@@ -79,23 +75,18 @@ class HttpListener:
         """
         self._shared.enter()
 
-    def _start(self) -> _Running:
+    def _start(self) -> Served:
         self._check_files()
         config = self._config()
         config.load()
         try:
-            bound = _bound(self._host, self._port)
+            listening = bound(self._host, self._port)
         except OSError as error:
             msg = f"cannot listen at {self.url}: {error}"
             raise InvalidArgument(msg) from error
-        self._port = bound.getsockname()[1]
-        server, ready = uvicorn.Server(config), Event()
-        thread = Thread(
-            target=_serve, args=(server, bound, ready), name="onceward-http-server", daemon=True
-        )
-        thread.start()
-        ready.wait()
-        return _Running(server, thread, bound)
+        served = Served(config, listening, "onceward-http-server", loop=GuardedLoop)
+        self._port = served.port
+        return served
 
     def _check_files(self) -> None:
         """Raise InvalidArgument that names the file which cannot be used."""
@@ -119,7 +110,7 @@ class HttpListener:
             limits.connections, limits.questions, limits.connections_of_an_address
         )
         self._connections, self.endpoint.full = counted, lambda: counted.stats().full
-        return uvicorn.Config(
+        return configured(
             self.endpoint.app,
             http=guarded(
                 header_timeout=seconds("header_timeout", limits.header_timeout),
@@ -127,10 +118,7 @@ class HttpListener:
             ),
             ws="none",
             lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
+            limit_concurrency=None,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=STOP_WITHIN,
             backlog=BACKLOG,
@@ -144,20 +132,6 @@ class HttpListener:
     def stop(self) -> None:
         """Stop serving, where this is the last user; wait for requests under way."""
         self._shared.leave()
-
-
-class _Running(NamedTuple):
-    """A server that runs."""
-
-    server: uvicorn.Server
-    thread: Thread
-    bound: socket.socket
-
-
-def _stop(running: _Running) -> None:
-    running.server.should_exit = True
-    running.thread.join()
-    running.bound.close()
 
 
 class SharedBinding:
@@ -185,34 +159,6 @@ class SharedBinding:
         if self._listening:
             self._listening = False
             self._server.stop()
-
-
-def _serve(server: uvicorn.Server, bound: socket.socket, ready: Event) -> None:
-    """Serve until told to stop; the socket takes connections before this thread runs."""
-    ready.set()
-    with asyncio.Runner(loop_factory=GuardedLoop) as runner:
-        runner.run(server.serve(sockets=[bound]))
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """
-    Return a socket that takes connections.
-
-    Its protocol is named: asyncio sets TCP_NODELAY only then, and each answer of a connection
-    without it waits for 40 ms.
-    """
-    [(family, _, _, _, address), *_] = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(BACKLOG)
-    except OSError:
-        made.close()
-        raise
-    return made
 
 
 def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, int]:

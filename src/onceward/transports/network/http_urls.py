@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 from onceward.errors import InvalidArgument
+from onceward.message.hosts import is_loopback
 from onceward.message.quoting import quoted
 
 
@@ -47,16 +47,6 @@ def _split(url: str) -> SplitResult:
     if not found.netloc:
         _refuse(url, "it begins with https:// and a host")
     return found
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine by its name or number."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _refuse(url: str, why: str, *, secret: bool = False) -> NoReturn:

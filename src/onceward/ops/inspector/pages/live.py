@@ -35,6 +35,10 @@ class Streams:
         self.open = 0
         self.stopped = False
 
+    def stop(self) -> None:
+        """End the streams: the program stops."""
+        self.stopped = True
+
     async def events(self, site: Site, keys: list[str]) -> AsyncIterator[str]:
         """Yield an event for each change, until the program stops or the page is gone."""
         self.open += 1

@@ -1,0 +1,56 @@
+"""Names and numbers of machines: which are this one, and how an address is written."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+from urllib.parse import urlsplit
+
+from onceward.errors import InvalidArgument
+
+HERE: Final = "127.0.0.1"
+LOOPBACK: Final = frozenset({"localhost", HERE, "::1"})
+"""Names under which a program of this machine is asked by a browser or a scraper on it."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or number is reached from this machine only."""
+    if host in LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(header: str) -> str:
+    """Return the name in a Host header, without its port; empty where more is in it."""
+    try:
+        found = urlsplit(f"//{header}")
+    except ValueError:
+        return ""
+    return (found.hostname or "") if found.netloc == header and "@" not in header else ""
+
+
+def place(address: str) -> tuple[str, int]:
+    """
+    Return host and port of ``HOST:PORT``, or of ``PORT`` on this machine.
+
+    Raises:
+        InvalidArgument: it is neither.
+
+    """
+    try:
+        found = urlsplit(f"//{f'{HERE}:' if address.isdecimal() else ''}{address}")
+        host, port = found.hostname or "", found.port
+    except ValueError:
+        host, port = "", None
+    if not host or port is None or found.path:
+        msg = f"{address!r} is no address: write HOST:PORT or PORT, such as {HERE}:9464"
+        raise InvalidArgument(msg)
+    return host, port
+
+
+def url_of(host: str, port: int, path: str = "", *, scheme: str = "http") -> str:
+    """Return a url; a number of IPv6 stands in brackets."""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
