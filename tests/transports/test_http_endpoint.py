@@ -536,8 +536,8 @@ def test_the_question_that_was_held_longest_makes_room() -> None:
         if name != "c":
             assert counted.hold(each, partial(released.append, name), 0.0)
 
-    early = counted.hold(asked["c"], released.append, HELD_AT_LEAST - 1), counted.stats().refused
-    late = counted.hold(asked["c"], released.append, HELD_AT_LEAST)
+    early = counted.hold(asked["c"], released.clear, HELD_AT_LEAST - 1), counted.stats().refused
+    late = counted.hold(asked["c"], released.clear, HELD_AT_LEAST)
 
     assert (False, 1) == early
     assert (True, ["a"]) == (late, released)

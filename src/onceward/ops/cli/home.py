@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -35,6 +35,8 @@ MARK_EVERY: Final = 10
 """Looks between two notes of how the connections stand."""
 ROOM: Final = 64
 """Files that the process keeps for connections; an agent that would need them is not served."""
+LATER: Final = 3
+"""Files that each agent opens once it is at work, beside those of its opening: a reader's."""
 
 
 def serve(
@@ -97,8 +99,10 @@ def _where(listening: Listening, listeners: list[Any]) -> str:
     return f"{at}, asking {', '.join(listening.ask)}" if listening.ask else at
 
 
-def _refuse_unknown(peers: Iterable[str], boxes: list[Postbox]) -> None:
+def _refuse_unknown(peers: Sequence[str], boxes: list[Postbox]) -> None:
     """Raise NothingThere for a peer that no agent can ask."""
+    if not peers:
+        return
     known = {peer.name for box in boxes for peer in box.peers.list() if is_http(peer.url)}
     for peer in peers:
         if peer not in known:
@@ -124,12 +128,12 @@ def _next_signal(
     raise AssertionError  # count() has no end
 
 
-def _keep_room(path: Path) -> None:
-    """Raise StoreFault where opening one more file would leave none for connections."""
-    if not descriptors_left(ROOM):
+def _keep_room(path: Path, agents: int) -> None:
+    """Raise StoreFault where one more file leaves none for connections and for *agents* at work."""
+    if not descriptors_left(ROOM + LATER * (agents + 1)):
         msg = (
             f"{path}: this process may have {files_limit()} files open, and the rest is for"
-            " connections: raise its limit (ulimit -n)"
+            f" {agents} agents and connections: raise its limit (ulimit -n)"
         )
         raise StoreFault(msg)
 
@@ -172,7 +176,7 @@ class _HomeFiles:
     def _opened(self, path: Path) -> Postbox | None:
         """Open a file; say once why it cannot be served, as while it is being created."""
         try:
-            _keep_room(path)
+            _keep_room(path, len(self.boxes))
             asking = self._listening.asking(path, all_of_them=False)
             box = Postbox(path, listeners=[*self._listeners, *asking])
         except StoreError as error:
