@@ -43,7 +43,7 @@ def setup(
     Print agents as entries of a NATS server's list of users; make the streams with --apply.
 
     Each agent gets a secret, HOME/nats/AGENT.nk, if it has none; the server is told its public
-    part only. What several homes print belongs one after the other into one list. A user can
+    part only. The entries of several homes belong one after the other into one list. A user can
     publish under its own name only and read what is for it. With --apply the first keeper, or else
     the first user, makes the streams that the server does not have, and says how each of them is;
     those that it has keep their limits. Exit code 1 if one of them lets messages be forged.

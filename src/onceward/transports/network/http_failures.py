@@ -11,7 +11,7 @@ import httpcore2
 from onceward.transports.network.http_network import TlsFailed, TlsTimeout
 
 UNTRUSTED: Final = frozenset({18, 19, 20, 21})
-"""What OpenSSL says of a certificate that no authority has signed which is known here."""
+"""Codes of OpenSSL for a certificate that no known authority has signed."""
 OTHER_NAME: Final = frozenset({62, 64})
 CERTIFICATE_WANTED: Final = "CERTIFICATE_REQUIRED"
 OWN_CERTIFICATE: Final = "set ONCEWARD_HTTP_CERTIFICATE to the file of ours"

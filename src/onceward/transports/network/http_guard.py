@@ -13,7 +13,6 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from onceward.message.log import log
 from onceward.transports.network.http_connections import Connections
 from onceward.transports.network.http_endpoint import CONNECTION
 
@@ -23,6 +22,7 @@ LINGER: Final = 1.0
 """Seconds for which the client of a connection that was refused may read why."""
 TOLD_EVERY: Final = 60.0
 """Seconds between two lines about files that are missing."""
+WAITING: Final = "connections wait for files: raise the limit (ulimit -n)"
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
@@ -43,7 +43,7 @@ class Guarded(H11Protocol):
     header_timeout = 10.0
     counted: Connections
     handshake: Handshake | None = None
-    """What this connection is counted as until TLS is agreed on; None without TLS."""
+    """Counts in place of this connection until TLS is agreed on; None without TLS."""
     _timer: asyncio.TimerHandle | None = None
     _refused = False
 
@@ -185,4 +185,4 @@ class GuardedLoop(asyncio.SelectorEventLoop):
             super().call_exception_handler(context)
         elif monotonic() - self._told_at >= TOLD_EVERY:
             self._told_at = monotonic()
-            log.failure("error", "connections wait: raise the limit of files (ulimit -n)", error)
+            super().call_exception_handler({"message": WAITING, "exception": error})
