@@ -29,6 +29,7 @@ CASES: Final = {
     "fanout": "tests.bench.fanout:fanout",
     "recipients": "tests.bench.recipients:recipients",
     "memory": "tests.bench.memory:memory",
+    "fleet-lanes": "tests.bench.lanes:lanes",
     "price": "tests.bench.price:price",
 }
 

@@ -32,8 +32,8 @@ def run(
 
     Args:
         case: send, send-many, group, deliver, wake, backlog, peers, claim-group, runs, history,
-            topics, fanout, recipients, memory, fleet, fleet-reconcile, or report: all of them, and
-            the page that shows their figures.
+            topics, fanout, recipients, memory, fleet-lanes, fleet, fleet-reconcile, or report: all
+            of them, and the page that shows their figures.
         json: One JSON object per row instead of words.
         seconds: Length of one lap; short laps also shrink the sizes, for a quick look.
         size: Number of messages, where a case has one.

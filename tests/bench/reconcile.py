@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -155,11 +155,11 @@ def by_hand(folder: Path) -> Lap:
     return Lap(len(found), spent)
 
 
-def fill(folder: Path, pairs: int, each: int) -> Path:
+def fill(folder: Path, pairs: int, each: int, received: Sequence[str] = (TAKEN, MARKED)) -> Path:
     """
     Make pairs of files with so many messages each.
 
-    All are acknowledged, all but a few of them received.
+    All are acknowledged, all but a few of them *received* by these statements.
     """
     frame = HEADER % note().model_dump_json()
     for pair in range(pairs):
@@ -181,6 +181,6 @@ def fill(folder: Path, pairs: int, each: int) -> Path:
             box.begin() as tx,
         ):
             tx.execute(LANES, {"peer": near})
-            for sql in (TAKEN, MARKED):
+            for sql in received:
                 tx.execute(sql, named | {"peer": near, "count": each - LOST})
     return folder

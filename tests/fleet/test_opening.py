@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Timer
 
@@ -11,6 +12,8 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.fleet.coverage import READ
+from onceward.fleet.loading import load, workspace
 from onceward.fleet.opening import Unreadable, opened
 
 COUNT = "SELECT count(*) FROM onceward_outbox"
@@ -131,6 +134,15 @@ def test_a_read_only_folder_is_read_through_a_copy(closed: Path) -> None:
     """SQLite needs to write beside a file with a WAL; where it may not, a copy is read."""
     assert SOME == count(closed)
     assert "unreadable" == reason(closed, copy="never")
+
+
+def test_a_workspace_reads_such_a_folder_through_a_copy(closed: Path) -> None:
+    """What is judged is attached as it lies, or as a copy where SQLite cannot write beside it."""
+    with closing(workspace(Path(tempfile.gettempdir(), "work.db"))) as con:
+        read = load(con, str(closed))
+        [(rows,)] = con.execute("SELECT count(*) FROM temp.evidence").fetchall()
+
+    assert (READ, "alice", SOME) == (read.state, read.agent, rows)
 
 
 def test_a_locked_file_is_waited_for_and_then_left(box: Callable[..., Path]) -> None:

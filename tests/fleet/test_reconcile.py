@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -190,6 +191,23 @@ def test_the_command_needs_no_java_and_fails_for_what_it_could_not_read(
         main([*words, "--fail-on", "loss"]),
     ]
     assert "unreadable" in capsys.readouterr().out
+
+
+def test_without_a_folder_the_command_prints_the_verdicts(
+    mail: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--out is for what is kept: verdict and exit code come without it, and no file is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert 0 == main(["fleet", "reconcile", str(mail), "--grace", "0s", "--json"])
+    said = json.loads(capsys.readouterr().out)
+
+    assert ({"delivered_once": 3, "dead_lettered": 1, "in_flight": 1}, None) == (
+        said["verdicts"],
+        said["report"],
+    )
+    assert [] == list(tmp_path.iterdir())
+    assert dict(reconcile(mail, rules=Rules.at_present(grace=0)).verdicts) == said["verdicts"]
+    assert 2 == main(["fleet", "reconcile", str(mail), "--resume"])
 
 
 def test_the_command_misses_a_file_until_it_is_retired(

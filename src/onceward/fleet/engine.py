@@ -29,7 +29,8 @@ GROUPED: Final = (
     f" {', '.join(f'{sql} AS {name}' for name, sql in FACTS.items())}"
     f" FROM temp.evidence {{group}} HAVING {KNOWN}"
 )
-WHOLE: Final = "GROUP BY id, sender, recipient"
+WHOLE: Final = "GROUP BY sender, recipient, id"
+"""By pair first: evidence comes file by file, and so do messages leave, for ``figures``."""
 STATE: Final = f"""
 INSERT INTO messages
 SELECT sender, recipient, id, verdict, {SENDER_SAYS}, {RECIPIENT_SAYS}, created_at, sent_at,
@@ -44,7 +45,7 @@ OWNER: Final = "INSERT INTO temp.owner VALUES (?, ?, ?, ?)"
 SHARED: Final = f"""
  WHERE NOT {MINTED} AND (sender, recipient) IN (SELECT sender, recipient FROM temp.owner)"""
 BY_OWNER: Final = f"""{SHARED}
- GROUP BY id, sender, recipient,
+ GROUP BY sender, recipient, id,
           (SELECT o.owner FROM temp.owner AS o WHERE o.sender = evidence.sender
               AND o.recipient = evidence.recipient AND o.file = evidence.file)
 """

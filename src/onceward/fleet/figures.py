@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, groupby, islice
 from operator import itemgetter
@@ -16,6 +16,7 @@ from onceward.fleet.summary import (
     LANE_MARKS,
     LISTED,
     LOOK_AT,
+    SHARES,
     SHOWN,
     Rows,
     Sums,
@@ -27,6 +28,8 @@ from onceward.fleet.verdicts import NAMES, SETTLED
 HOUR: Final = 3_600_000
 MANY: Final = 4096
 """Rows that are counted at once: a third of the work of one by one."""
+BY_PAIR: Final = "CREATE INDEX by_pair ON messages (sender, recipient)"
+"""It leaves small sorts, within a pair, to a walk by pair and lane."""
 WALK: Final = """
 SELECT sender, recipient, lane, verdict, created_at, received_at, processed_at, out_seq, in_seq,
        mark_seq, id
@@ -36,80 +39,123 @@ SELECT sender, recipient, lane, verdict, created_at, received_at, processed_at, 
 PAIR: Final = itemgetter(0, 1)
 LANE: Final = itemgetter(2)
 TABLES: Final = {
-    "pairs": ("sender", "recipient", "messages", *NAMES, "p50", "p90", "p99", "max"),
+    "pairs": ("sender", "recipient", "messages", *NAMES, *SHARES),
     "spans": ("sender", "recipient", "kind", "bucket", "count"),
     "hours": ("hour", "what", "count"),
     "lanes": ("sender", "recipient", "lane", "messages", *LANE_MARKS, "example"),
 }
 """The tables of figures, and their columns."""
+CREATE: Final = "CREATE TABLE {name} ({columns})"
+ADD: Final = "INSERT INTO {name} VALUES ({marks})"
+SPAN: Final = ("kind", "bucket", "count")
+HISTOGRAM: Final = "SELECT kind, bucket, sum(count) FROM spans GROUP BY kind, bucket"
 FINDINGS: Final = f"CREATE VIEW findings AS SELECT * FROM messages WHERE verdict IN {LOOK_AT}"
 EXAMPLES: Final = f"SELECT {', '.join(SHOWN)} FROM findings LIMIT {LISTED}"
+Row = tuple[Any, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """The rows of the tables, as far as the walk has come."""
+
+    pairs: list[Row] = field(default_factory=list)
+    spans: list[Row] = field(default_factory=list)
+    lanes: list[Row] = field(default_factory=list)
+    sent: Counter[int] = field(default_factory=Counter)
+    processed: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def hours(self) -> list[Row]:
+        """How many messages were sent, and how many took effect, in each hour."""
+        lines = (("sent", self.sent), ("processed", self.processed))
+        return [(hour, what, n) for what, line in lines for hour, n in sorted(line.items())]
+
+
+@dataclass(frozen=True, slots=True)
 class _Pair:
     """Counts of one sender and recipient."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
-    spans: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    times: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """By kind: how many messages took so many milliseconds."""
+
+    def buckets(self) -> dict[str, list[tuple[int, int]]]:
+        """Return by kind how many times lie in each bucket, in order."""
+        found: dict[str, Counter[int]] = {}
+        for kind, line in self.times.items():
+            found[kind] = Counter()
+            for ms, n in line.items():
+                found[kind][bucket_of(ms)] += n
+        return {kind: sorted(line.items()) for kind, line in found.items()}
 
 
 def measure(con: apsw.Connection) -> Sums:
     """Write the tables of figures beside the messages, and return the sums for a report."""
-    for name, columns in TABLES.items():
-        con.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
-    con.execute(FINDINGS)
-    sent: Counter[int] = Counter()
-    processed: Counter[int] = Counter()
-    pairs, spans, lanes = [], [], []
-    for (sender, recipient), rows in groupby(con.execute(WALK), PAIR):
+    with con:  # one transaction: a row a commit was half of the work
+        con.execute(BY_PAIR)
+        con.execute(FINDINGS)
+        found = _walk(con)
+        for name, columns in TABLES.items():
+            con.execute(CREATE.format(name=name, columns=", ".join(columns)))
+            marks = ", ".join("?" * len(columns))
+            con.executemany(ADD.format(name=name, marks=marks), getattr(found, name))
+    return Sums(
+        pairs=_named(TABLES["pairs"], found.pairs),
+        spans=_named(SPAN, con.execute(HISTOGRAM)),
+        hours=_named(TABLES["hours"], found.hours),
+        lanes=_named(TABLES["lanes"], found.lanes),
+        examples=_named(SHOWN, con.execute(EXAMPLES)),
+    )
+
+
+def _named(names: Sequence[str], rows: Iterable[Row]) -> Rows:
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _walk(con: apsw.Connection) -> _Figures:
+    found = _Figures()
+    for names, rows in groupby(con.execute(WALK), PAIR):
         pair = _Pair()
-        for lane, members in groupby(_counted(rows, pair, sent, processed), LANE):
-            found = _lane(members)
-            if found and lane is not None:
-                lanes.append({"sender": sender, "recipient": recipient, "lane": lane} | found)
-        pairs.append(_pair_row(sender, recipient, pair))
-        spans += [
-            {"sender": sender, "recipient": recipient, "kind": kind, "bucket": at, "count": n}
-            for kind, line in pair.spans.items()
-            for at, n in sorted(line.items())
-        ]
-    hours = [
-        {"hour": hour, "what": what, "count": n}
-        for what, line in (("sent", sent), ("processed", processed))
-        for hour, n in sorted(line.items())
-    ]
-    found_tables = {"pairs": pairs, "spans": spans, "hours": hours, "lanes": lanes}
-    for name, found_rows in found_tables.items():
-        _insert(con, name, found_rows)
-    return Sums(pairs=pairs, spans=spans, hours=hours, lanes=lanes, examples=_examples(con))
+        for lane, members in groupby(_counted(rows, pair, found), LANE):
+            counts = _lane(members)
+            if counts and lane is not None:
+                found.lanes.append((*names, lane, *counts))
+        spans = pair.buckets()
+        found.pairs.append((*names, *_pair(pair.verdicts, spans["effect"])))
+        found.spans.extend((*names, kind, *one) for kind, line in spans.items() for one in line)
+    return found
 
 
-def _counted(
-    rows: Iterator[tuple[Any, ...]], pair: _Pair, sent: Counter[int], processed: Counter[int]
-) -> Iterator[tuple[Any, ...]]:
+def _counted(rows: Iterator[Row], pair: _Pair, found: _Figures) -> Iterator[Row]:
     """Pass rows on, counting verdicts, hours and times of many at once."""
     while some := list(islice(rows, MANY)):
         _, _, _, verdicts, created, received, done, *_ = zip(*some, strict=True)
         pair.verdicts.update(verdicts)
-        sent.update([at // HOUR for at in created if at is not None])
-        processed.update([at // HOUR for at in done if at is not None])
+        found.sent.update([at // HOUR for at in created if at is not None])
+        found.processed.update([at // HOUR for at in done if at is not None])
         settled = [verdict in SETTLED for verdict in verdicts]
         for kind, begins, ends in (
             ("store", created, received),
             ("handle", received, done),
             ("effect", created, done),
         ):
-            pair.spans[kind].update(_spans(compress(zip(begins, ends, strict=True), settled)))
+            pair.times[kind].update(_times(compress(zip(begins, ends, strict=True), settled)))
         yield from some
 
 
-def _spans(moments: Iterable[tuple[Any, Any]]) -> list[int]:
-    """Return the buckets of the times between two moments, where both are known."""
-    return [bucket_of(to - at) for at, to in moments if at is not None and to is not None]
+def _times(moments: Iterable[tuple[Any, Any]]) -> list[int]:
+    """Return the milliseconds between two moments, where both are known."""
+    return [to - at for at, to in moments if at is not None and to is not None]
 
 
-def _lane(rows: Iterator[tuple[Any, ...]]) -> dict[str, Any] | None:
+def _pair(verdicts: Counter[str], effects: Sequence[tuple[int, int]]) -> Row:
+    """Return the messages of a pair, those of each verdict, and percentiles of the whole time."""
+    times = percentiles_of(effects)
+    counts = (verdicts[name] for name in NAMES)
+    return verdicts.total(), *counts, *(times.get(name) for name in SHARES)
+
+
+def _lane(rows: Iterator[Row]) -> Row | None:
     """Return the counts of a lane that is out of order, from its rows in order of acceptance."""
     handled = sent = last = -1
     overtook = late = messages = 0
@@ -131,29 +177,4 @@ def _lane(rows: Iterator[tuple[Any, ...]]) -> dict[str, Any] | None:
     gap = sum(seq < last for seq in waiting)
     if not overtook and not late and not gap:
         return None
-    counts = dict(zip(LANE_MARKS, (overtook, late, gap), strict=True))
-    return {"messages": messages, **counts, "example": example}
-
-
-def _pair_row(sender: str, recipient: str, pair: _Pair) -> dict[str, Any]:
-    times = percentiles_of(sorted(pair.spans["effect"].items()))
-    return {
-        "sender": sender,
-        "recipient": recipient,
-        "messages": pair.verdicts.total(),
-        **{name: pair.verdicts[name] for name in NAMES},
-        **{name: times.get(name) for name in ("p50", "p90", "p99", "max")},
-    }
-
-
-def _insert(con: apsw.Connection, name: str, rows: Rows) -> None:
-    columns = TABLES[name]
-    marks = ", ".join("?" * len(columns))
-    con.executemany(
-        f"INSERT INTO {name} VALUES ({marks})",
-        [tuple(row[column] for column in columns) for row in rows],
-    )
-
-
-def _examples(con: apsw.Connection) -> Rows:
-    return [dict(zip(SHOWN, row, strict=True)) for row in con.execute(EXAMPLES)]
+    return messages, overtook, late, gap, example

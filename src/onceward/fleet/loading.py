@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import apsw
 
-from onceward.file.connection import connect
+from onceward.errors import ReadOnlyStore
+from onceward.file.connection import connect, translate_error
 from onceward.fleet.coverage import Reading
 from onceward.fleet.evidence import COLUMNS, FILE_FACTS, VIEWS, expression, where
-from onceward.fleet.opening import Source, Unreadable, lacking, opened, translated
+from onceward.fleet.files import stat
+from onceward.fleet.opening import Unreadable, copied, identified, lacking, translated
 from onceward.fleet.states import COPIED_INBOX, LOST_MARK
 
 WORK: Final = (
@@ -25,8 +27,10 @@ WORK: Final = (
     "PRAGMA temp.cache_size = -65536",
 )
 EVIDENCE: Final = f"CREATE TEMP TABLE evidence ({', '.join(COLUMNS)})"
-ATTACH: Final = "ATTACH DATABASE ? AS agent"
-DETACH: Final = "DETACH DATABASE agent"
+AGENT: Final = "agent"
+"""The name of an agent's file in a workspace."""
+ATTACH: Final = f"ATTACH DATABASE ? AS {AGENT}"
+DETACH: Final = f"DETACH DATABASE {AGENT}"
 ROWS: Final = """
 INSERT INTO temp.{table} ({names}, file)
 SELECT {columns}, :file FROM agent.{view} WHERE {condition}
@@ -67,7 +71,7 @@ def load(con: apsw.Connection, path: str, *, apart: bool = False) -> Reading:
 
 
 @contextmanager
-def attached(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> Iterator[Source]:
+def attached(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> Iterator[None]:
     """
     Attach a file to a workspace for one transaction, which is rolled back if the block fails.
 
@@ -75,20 +79,46 @@ def attached(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> I
         Unreadable: with the reason; also for what SQLite finds while the block reads.
 
     """
-    with opened(path, busy_timeout=busy_timeout) as source, translated(path):
-        if not source.columns("onceward_streams"):
-            raise lacking(source, "onceward_streams")
-        con.set_busy_timeout(round(1000 * busy_timeout))
-        con.execute(ATTACH, (f"file:{quote(source.con.filename)}?mode=ro",))
+    con.set_busy_timeout(round(1000 * busy_timeout))
+    with translated(path), _beside(con, path):
+        con.execute("BEGIN")
         try:
-            con.execute("BEGIN")
-            yield source
+            yield
             con.execute("COMMIT")
         finally:
             if con.in_transaction:
                 con.execute("ROLLBACK")
-            with suppress(apsw.Error):
-                con.execute(DETACH)
+
+
+@contextmanager
+def _beside(con: apsw.Connection, path: str) -> Iterator[None]:
+    """Attach a file for a block, or a copy of it where SQLite cannot write beside it."""
+    if stat(path) is None:
+        raise Unreadable(path, "vanished", "no such file")
+    with ExitStack() as stack:
+        try:
+            _attach(con, path, path)
+        except ReadOnlyStore:
+            _attach(con, stack.enter_context(copied(path)), path)
+        stack.callback(_detach, con)
+        yield
+
+
+def _attach(con: apsw.Connection, file: str, path: str) -> None:
+    """Attach *file*, which may be a copy of the agent's file at *path*."""
+    try:
+        con.execute(ATTACH, (f"file:{quote(file)}?mode=ro",))
+        source = identified(con, path, AGENT)
+        if not source.columns("onceward_streams"):
+            raise lacking(source, "onceward_streams")
+    except (apsw.Error, Unreadable) as error:
+        _detach(con)
+        raise translate_error(error, path) from error
+
+
+def _detach(con: apsw.Connection) -> None:
+    with suppress(apsw.Error):
+        con.execute(DETACH)
 
 
 def reading_of(con: apsw.Connection, path: str) -> Reading:

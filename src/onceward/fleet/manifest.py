@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -53,6 +54,16 @@ def alone(out: Path, job: str) -> Iterator[Path]:
             msg = f"another process works on {out}: wait until it has ended"
             raise OutputBusy(msg) from error
         yield out
+
+
+@contextmanager
+def folder(out: str | Path | None) -> Iterator[Path]:
+    """Yield the folder *out*, or a temporary one that is removed behind the block."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="onceward-fleet-") as made:
+        yield Path(made)
 
 
 def plan(

@@ -50,10 +50,10 @@ FILE_STATES: Final = ("read", *REASONS)
 """States of a reading; ranked from one, as all states are."""
 PASSING: Final = frozenset({"locked", "changing", "unreadable"})
 """Reasons that may be gone at the next try."""
-IDENTITY: Final = "SELECT agent, file_id FROM _onceward_file_info"
-VERSION: Final = "SELECT coalesce(max(version), 0) FROM _onceward_migrations"
-TABLES: Final = "SELECT count(*) FROM sqlite_schema"
-HAS: Final = "SELECT name FROM pragma_table_info(?)"
+IDENTITY: Final = "SELECT agent, file_id FROM {schema}._onceward_file_info"
+VERSION: Final = "SELECT coalesce(max(version), 0) FROM {schema}._onceward_migrations"
+TABLES: Final = "SELECT count(*) FROM {schema}.sqlite_schema"
+HAS: Final = "SELECT name FROM pragma_table_info(?, ?)"
 CHECK: Final = "PRAGMA quick_check(1)"
 COPY_TRIES: Final = 3
 
@@ -97,10 +97,12 @@ class Source:
     file_id: str
     version: int
     """Its newest schema step."""
+    schema: str = "main"
+    """The name of the file in its connection."""
 
     def columns(self, view: str) -> frozenset[str]:
         """Return the columns of a view in this file; none where it has no such view."""
-        return frozenset(str(name) for (name,) in self.con.execute(HAS, (view,)))
+        return frozenset(str(name) for (name,) in self.con.execute(HAS, (view, self.schema)))
 
     def check(self) -> None:
         """
@@ -128,7 +130,7 @@ def opened(path: str, *, copy: str = "auto", busy_timeout: float = 5.0) -> Itera
         if stat(path) is None:
             raise Unreadable(path, "vanished", "no such file")
         if copy == "always":
-            with _copied(path) as copied, _connected(copied, path, busy_timeout) as source:
+            with copied(path) as other, _connected(other, path, busy_timeout) as source:
                 yield source
             return
         try:
@@ -136,7 +138,7 @@ def opened(path: str, *, copy: str = "auto", busy_timeout: float = 5.0) -> Itera
         except ReadOnlyStore:
             if copy == "never":
                 raise
-            with _copied(path) as copied, _connected(copied, path, busy_timeout) as source:
+            with copied(path) as other, _connected(other, path, busy_timeout) as source:
                 yield source
             return
         try:
@@ -201,23 +203,30 @@ def _opened(path: str, name: str, busy_timeout: float, *, immutable: bool = Fals
     con = connect(Path(path), readonly=True, immutable=immutable, patience=patience)
     try:
         con.execute("PRAGMA query_only = ON")
-        return _identified(con, name)
+        return identified(con, name)
     except BaseException as error:
         con.close()
         raise translate_error(error, name) from error
 
 
-def _identified(con: apsw.Connection, path: str) -> Source:
+def identified(con: apsw.Connection, path: str, schema: str = "main") -> Source:
+    """
+    Return the agent's file that a connection has open under the name *schema*.
+
+    Raises:
+        Unreadable: it is no agent's file.
+
+    """
     try:
-        found = con.execute(IDENTITY).fetchall()
-        [(version,)] = con.execute(VERSION).fetchall()
+        found = con.execute(IDENTITY.format(schema=schema)).fetchall()
+        [(version,)] = con.execute(VERSION.format(schema=schema)).fetchall()
     except apsw.SQLError as error:
-        [(tables,)] = con.execute(TABLES).fetchall()
+        [(tables,)] = con.execute(TABLES.format(schema=schema)).fetchall()
         raise Unreadable(path, "foreign" if tables else "empty", str(error)) from error
     if not found:
         raise Unreadable(path, "empty", "it has our tables, but no owner yet")
     [(agent, file_id)] = found
-    return Source(con, path, str(agent), str(file_id), cast("int", version))
+    return Source(con, path, str(agent), str(file_id), cast("int", version), schema)
 
 
 def lacking(source: Source, view: str) -> Unreadable:
@@ -227,7 +236,7 @@ def lacking(source: Source, view: str) -> Unreadable:
 
 
 @contextmanager
-def _copied(path: str) -> Iterator[str]:
+def copied(path: str) -> Iterator[str]:
     """Copy the file with its WAL while no process writes: a torn copy would miss or tear rows."""
     with tempfile.TemporaryDirectory(prefix="onceward-copy-") as folder:
         copy = Path(folder, "copy.db")

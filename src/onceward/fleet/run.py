@@ -35,7 +35,7 @@ OnStep = Callable[[str], object]
 
 def reconcile(
     *paths: str | Path,
-    out: str | Path,
+    out: str | Path | None = None,
     rules: Rules | None = None,
     log: str | None = None,
     state: str | Path | None = None,
@@ -48,7 +48,8 @@ def reconcile(
 
     *paths* are files, folders (all their ``*.db``) or globs. There are ``messages.db`` (a SQLite
     file with every message and its verdict) and ``report.html``; ``manifest.json`` is written last
-    and says that all is there. The report lists what cannot be read: ask ``report.failed()``.
+    and says that all is there. Without *out* nothing is kept but the report that is returned. It
+    lists what cannot be read: ask ``report.failed()``.
 
     *log* is the URI of a shipped log (extra ``ship``), which counts beside the files, or instead
     of them; it knows what files have pruned since.
@@ -77,7 +78,7 @@ def reconcile(
         raise InvalidArgument(msg)
     named = tuple(str(path) for path in paths)
     wanted = manifest.plan(named, JOB, rules or Rules.at_present()) | {"log": log}
-    with manifest.alone(Path(out), JOB) as own:
+    with manifest.folder(out) as folder, manifest.alone(folder, JOB) as own:
         planned = manifest.prepare(own, wanted, resume=False)
         run = _Run(own, planned, retired, on_step, failfast=failfast)
         if state is None:

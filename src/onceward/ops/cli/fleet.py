@@ -12,14 +12,16 @@ from rich.console import Console
 from onceward.ops.cli.durations import Span, SpanOption
 from onceward.ops.cli.exit_codes import DONE, FAILED, Usage
 from onceward.ops.cli.spark_session import (
+    REPORTING,
     SESSION,
-    Into,
     Paths,
+    Reporting,
     Resume,
     Session,
     existing,
     fleet_of,
     print_rows,
+    results,
     told,
 )
 
@@ -36,7 +38,7 @@ Engine = Literal["auto", "sqlite", "spark"]
 
 def reconcile(
     *paths: Paths,
-    how: Into,
+    how: Reporting = REPORTING,
     grace: SpanOption = GRACE,
     late_after: SpanOption = LATE,
     fail_on: Literal["loss", "quarantine", "open"] = "quarantine",
@@ -49,8 +51,9 @@ def reconcile(
     """
     Compare what all agents sent with what all agents received and processed.
 
-    Writes every message with its verdict, a manifest and report.html into --out. Exit code 1 if
-    any message was lost, accepted twice or processed twice, or if a file could not be read.
+    Writes every message with its verdict, a manifest and report.html into --out; without it only
+    prints. Exit code 1 if any message was lost, accepted twice or processed twice, or if a file
+    could not be read.
 
     Columns: verdict, messages, meaning.
 
@@ -94,7 +97,7 @@ def _chosen(engine: Engine, size: int, *, spark: bool) -> Engine:
     return "spark" if spark or large else "sqlite"
 
 
-def _in_process(paths: tuple[str, ...], how: Into, rules: Rules, **more: Any) -> Report:
+def _in_process(paths: tuple[str, ...], how: Reporting, rules: Rules, **more: Any) -> Report:
     from onceward.fleet.run import reconcile as job  # noqa: PLC0415 - of this command only
 
     with told(how) as on_step:
@@ -102,22 +105,23 @@ def _in_process(paths: tuple[str, ...], how: Into, rules: Rules, **more: Any) ->
         return job(*paths, out=how.out, rules=rules, **asked)
 
 
-def _on_spark(paths: tuple[str, ...], how: Into, rules: Rules, **more: Any) -> Report:
-    with fleet_of(paths, how) as (fleet, on_step):
+def _on_spark(paths: tuple[str, ...], how: Reporting, rules: Rules, **more: Any) -> Report:
+    resume = more.get("resume", False)
+    with results(how, resume=resume) as out, fleet_of(paths, how) as (fleet, on_step):
         from onceward.fleet.spark import reconcile as job  # noqa: PLC0415 - an extra
 
-        return job.run(fleet, how.out, rules, on_step=on_step, **more)
+        return job.run(fleet, out, rules, on_step=on_step, **more)
 
 
-def _show(report: Report, how: Into, fail_on: FailOn) -> None:
+def _show(report: Report, how: Reporting, fail_on: FailOn) -> None:
     from onceward.fleet.report import sentence  # noqa: PLC0415 - of this command only
 
-    page = how.out / "report.html"
-    found = report.as_dict() | {"report": str(page)}
+    page = None if how.out is None else str(how.out / "report.html")
+    found = report.as_dict() | {"report": page}
     print_rows(found, report.rows(), "verdict messages meaning", how)
     if how.style == "table":
         colour = "bold red" if report.failed(fail_on) else "green"
-        said = f"\n[{colour}]{sentence(report)}[/] The report: {page}"
+        said = f"\n[{colour}]{sentence(report)}[/]{f' The report: {page}' if page else ''}"
         Console(highlight=False).print(said, soft_wrap=True)
 
 
@@ -150,20 +154,20 @@ def demo(
     if home is not None and home.exists() and any(home.iterdir()):
         msg = f"{home} is not empty: name a new folder"
         raise Usage(msg)
-    folder = home or Path(tempfile.mkdtemp(prefix="onceward-fleet-"))
+    home = home or Path(tempfile.mkdtemp(prefix="onceward-fleet-"))
     from onceward.fleet.verdicts import MEANING, Rules  # noqa: PLC0415 - of this command only
     from onceward.testing.fleet import build  # noqa: PLC0415 - the demo alone needs a fleet
 
     with told(how) as on_step:
-        made = build(folder / "agents", size=size, seed=seed, on_step=on_step)
-    into = Into(out=folder / "report", json=how.json, cores=how.cores, memory=how.memory)
+        made = build(home / "agents", size=size, seed=seed, on_step=on_step)
+    into = Reporting(out=home / "report", json=how.json, cores=how.cores, memory=how.memory)
     paths, rules = (str(made.folder),), Rules(now=made.now)
     job = _on_spark if engine == "spark" else _in_process
     report = job(paths, into, rules)
     names = sorted({*made.verdicts, *report.verdicts})
     both = ((name, made.verdicts.get(name, 0), report.verdicts.get(name, 0)) for name in names)
     rows = [{"verdict": v, "made": m, "found": f, "meaning": MEANING[v]} for v, m, f in both]
-    return _compare(rows, folder / "report" / "report.html", how)
+    return _compare(rows, home / "report" / "report.html", how)
 
 
 def _compare(rows: list[dict[str, Any]], page: Path, how: Session) -> int:

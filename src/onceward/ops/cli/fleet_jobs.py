@@ -11,14 +11,17 @@ from onceward.message.clock import SystemClock
 from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.spark_session import (
+    REPORTING,
     SESSION,
     Into,
     Paths,
+    Reporting,
     Resume,
     Session,
     existing,
     fleet_of,
     print_rows,
+    results,
     told,
 )
 
@@ -29,7 +32,7 @@ LISTED: Final = 100
 """Rows that are printed; the Parquet files have all."""
 
 
-def metrics(*paths: Paths, how: Into, resume: Resume = False) -> int:
+def metrics(*paths: Paths, how: Reporting = REPORTING, resume: Resume = False) -> int:
     """
     Count messages per agent and hour, and dead letters by reason.
 
@@ -38,7 +41,7 @@ def metrics(*paths: Paths, how: Into, resume: Resume = False) -> int:
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
     """
-    with fleet_of(paths, how) as (fleet, on_step):
+    with results(how, resume=resume) as out, fleet_of(paths, how) as (fleet, on_step):
         from onceward.fleet.spark import metrics as job  # noqa: PLC0415 - an extra
         from onceward.fleet.spark.keep import keep as write  # noqa: PLC0415 - an extra
         from onceward.fleet.spark.waits import waits  # noqa: PLC0415 - an extra
@@ -51,20 +54,20 @@ def metrics(*paths: Paths, how: Into, resume: Resume = False) -> int:
             "breakers": lambda: job.breakers(tables["peers"]),
             "waits": lambda: waits(tables["outbox"], tables["peers"], now),
         }
-        kept = write(fleet, "metrics", how.out, made, resume=resume, on_step=on_step)
+        kept = write(fleet, "metrics", out, made, resume=resume, on_step=on_step)
         found = {name: _rows(table) for name, table in kept.items()}
     columns = "agent hour sent received out_depth in_depth out_retries in_retries dead"
     print_rows(found, found["hours"], columns, how)
     return DONE
 
 
-def threads(*paths: Paths, how: Into, resume: Resume = False) -> int:
+def threads(*paths: Paths, how: Reporting = REPORTING, resume: Resume = False) -> int:
     """
     Collect conversations across agents, and how long each agent waited for an answer.
 
     Columns: thread, messages, agents, began_at, last_at, open.
     """
-    with fleet_of(paths, how) as (fleet, on_step):
+    with results(how, resume=resume) as out, fleet_of(paths, how) as (fleet, on_step):
         from onceward.fleet.spark import threads as job  # noqa: PLC0415 - an extra
         from onceward.fleet.spark.keep import keep as write  # noqa: PLC0415 - an extra
 
@@ -74,7 +77,7 @@ def threads(*paths: Paths, how: Into, resume: Resume = False) -> int:
             "threads": lambda: job.threads(found),
             "conversations": lambda: job.conversations(found),
         }
-        kept = write(fleet, "threads", how.out, made, resume=resume, on_step=on_step)
+        kept = write(fleet, "threads", out, made, resume=resume, on_step=on_step)
         rows = _rows(kept["conversations"].orderBy("began_at"))
     print_rows({"conversations": rows}, rows, "thread messages agents began_at last_at open", how)
     return DONE

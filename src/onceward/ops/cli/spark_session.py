@@ -49,6 +49,18 @@ SESSION: Final = Session()
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
+class Reporting(Session):
+    """Whether results are kept in a folder, and how Spark works."""
+
+    out: Path | None = None
+    """A new or an empty folder, or one that this command filled before. Default: only print."""
+
+
+REPORTING: Final = Reporting()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class Into(Session):
     """Where results go, and how Spark works."""
 
@@ -71,6 +83,24 @@ def existing(paths: tuple[str, ...]) -> int:
         msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
         raise Usage(msg)
     return sum(one.size for one in files.of_each(paths))
+
+
+@contextmanager
+def results(how: Reporting, *, resume: bool = False) -> Iterator[Path]:
+    """
+    Yield the folder of --out, or a temporary one that is removed behind the block.
+
+    Raises:
+        Usage: there is nothing to resume without --out.
+
+    """
+    from onceward.fleet.manifest import folder  # noqa: PLC0415 - of the fleet commands only
+
+    if resume and how.out is None:
+        msg = "--resume continues a run into --out: name its folder"
+        raise Usage(msg)
+    with folder(how.out) as out:
+        yield out
 
 
 @contextmanager
