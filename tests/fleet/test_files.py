@@ -113,11 +113,19 @@ def test_each_pattern_must_name_a_file(tmp_path: Path, wrong: str) -> None:
     assert f"{tmp_path}/{wrong}" == caught.value.path
 
 
-def test_a_shell_may_name_the_directory_among_the_files_of_a_home(tmp_path: Path) -> None:
-    """A shell names it for ``home/*.db``; it is no agent's file, and no error."""
-    paths = [str(touch(tmp_path / name)) for name in ("a.db", "b.db", DIRECTORY)]
+def test_a_shell_may_name_what_is_kept_beside_agents_files(tmp_path: Path) -> None:
+    """
+    A shell names the directory for ``home/*.db``, and side files for ``home/*``: no agents' files.
 
-    assert ["a.db", "b.db"] == named(of_each(paths))
+    Named alone they are an error; a file without one that it could be kept beside is meant itself.
+    """
+    beside = (DIRECTORY, "a.db-wal", "a.db-shm", "a.db-run")
+    paths = [str(touch(tmp_path / name)) for name in ("a.db", "dry-run", *beside)]
+
+    assert ["a.db", "dry-run"] == named(of_each(paths)) == named(find(paths))
+    for name in beside:
+        with pytest.raises(NamesNoFile):
+            of_each([f"{tmp_path}/{name}"])
 
 
 def test_a_link_and_its_file_are_one(tmp_path: Path) -> None:

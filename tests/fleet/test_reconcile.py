@@ -347,3 +347,20 @@ def test_a_path_that_names_no_file_is_refused(
     with pytest.raises(NamesNoFile, match=wrong.replace("*", r"\*")):
         job(live, tmp_path / wrong, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--state", "nights.state"]])
+def test_a_shell_expands_the_files_of_a_home(
+    more: list[str], box: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory among them is left out; any other file that is no agent's fails the run."""
+    monkeypatch.chdir(tmp_path)
+    box("alice", 1)
+    files = sorted(path.name for path in tmp_path.glob("*.db"))
+    assert DIRECTORY in files
+    words = ["fleet", "reconcile", "--out", "out", *more]
+    assert 0 == main([*words, *files])
+    (tmp_path / "notes.db").write_text("buy milk\n" * 500)
+
+    assert 1 == main([*words, *files, "notes.db"])
+    assert 3 == main([*words, DIRECTORY])

@@ -71,7 +71,8 @@ def find(patterns: Iterable[str], *, names: str = "", strict: bool = False) -> l
 
     ``**`` is any depth, ``{a,b}`` either of them, and a glob that matches folders only means their
     files. A path that exists is meant itself, whatever its name holds. *names* is a glob for the
-    names of files. The directory of a home is no agent's file.
+    names of files. The directory of a home, and what SQLite or an open postbox keep beside an
+    agent's file, are no agents' files, and are left out also if they are named.
 
     A file that vanishes meanwhile is left out. Links are followed to the file they
     mean, so that no file is read twice under two names.
@@ -93,20 +94,23 @@ def of_each(patterns: Iterable[str]) -> list[Found]:
     """
     Return the files of the glob *patterns* as ``find`` does; each pattern must name a file.
 
-    The directory of a home may be named, as a shell does for ``home/*.db``, and is left out.
+    What is kept beside agents' files may be named among them, as a shell does for ``home/*.db``.
 
     Raises:
-        NamesNoFile: a path does not exist, a folder is empty, or a glob matches nothing.
+        NamesNoFile: a path does not exist, a folder is empty, or a glob matches nothing; or only
+            what is kept beside agents' files is named.
 
     """
     files: dict[str, Found] = {}
+    beside = ""
     for pattern in patterns:
-        if os.path.basename(pattern) == DIRECTORY and os.path.isfile(pattern):
-            continue
         found = find([pattern])
-        if not found:
+        if not found and not _is_beside(_local(pattern)):
             raise NamesNoFile(pattern)
+        beside = beside if found else pattern
         files |= {one.path: one for one in found}
+    if beside and not files:
+        raise NamesNoFile(beside)
     return [files[path] for path in sorted(files)]
 
 
@@ -161,11 +165,18 @@ def _named(path: str, names: str) -> Iterator[str]:
     if os.path.isdir(path):
         yield from _inside(path, names)
     elif os.path.exists(path):
-        yield path
+        yield from () if _is_beside(path) else (path,)
     elif has_magic(path):
         found = list(_globbed(path))
         files = [one for one in found if _may_be_agents(one, names)]
         yield from files or (file for folder in found for file in _inside(folder, names))
+
+
+def _is_beside(path: str) -> bool:
+    """Return whether a file is a home's directory, or one that is kept beside an agent's file."""
+    if os.path.basename(path) == DIRECTORY:
+        return os.path.isfile(path)
+    return any(path.endswith(end) and os.path.isfile(path.removesuffix(end)) for end in SIDES)
 
 
 def _inside(folder: str, names: str) -> Iterator[str]:
