@@ -230,6 +230,32 @@ def test_a_shipped_file_that_is_not_beside_its_log_is_missed(world: World, tmp_p
     assert {"delivered_once": 2} == dict(beside.verdicts) == dict(retired.verdicts)
 
 
+@pytest.mark.broken("a file was restored, another one deleted")
+def test_a_copy_that_differs_does_not_hide_that_another_file_is_gone(
+    world: World, tmp_path: Path
+) -> None:
+    """Both are listed: which file a copy is of is known."""
+    _handled(world, 2)
+    backup = world.keep("far")
+    _handled(world, 1)
+    world.clock.advance(1)
+    world.open("gone")
+    world.rest()
+    old = world.path("far", "old")
+    old.parent.mkdir()
+    world.path("far").rename(old)
+    world.restore("far", backup)
+    world.open("far")
+    world.rest()
+    log = str(tmp_path / "log")
+    ship.files([str(world.folder)], log)
+    world.path("gone").unlink()
+    rules = Rules(now=world.clock.now() + 3_600_000)
+    found = reconcile(world.folder, out=tmp_path / "1", rules=rules, log=log)
+
+    assert {"differs", "gone"} == {str(row["reason"]) for row in found.quarantine}
+
+
 @pytest.mark.broken("the recipient's file was deleted and begun again")
 def test_an_agent_that_is_begun_again_is_judged_as_a_restored_one(
     world: World, tmp_path: Path

@@ -73,6 +73,33 @@ def test_a_log_reads_back_as_the_files_were(
     assert [] == [each.error for each in ship.files([str(path)], log) if each.error]
 
 
+@pytest.mark.broken("the file was restored")
+def test_rows_of_an_overwritten_past_are_told(
+    spark: SparkSession, tmp_path: Path, box: Callable[..., Path]
+) -> None:
+    """Row by row the column is that of the log itself: what a restored file has lost."""
+    path, log = box("alice", 3), str(tmp_path / "log")
+    shutil.copyfile(path, tmp_path / "kept")
+    with Postbox(path, start=False, hold_unknown=True) as alice:
+        alice.send("bob", "lost")
+    ship.files([str(path)], log)
+    shutil.copyfile(tmp_path / "kept", path)
+    with Postbox(path, start=False, hold_unknown=True) as alice:
+        alice.send("bob", "instead")
+        alice.send("bob", "more")
+    ship.files([str(path)], log)
+
+    def told(rows: Any) -> list[tuple[Any, ...]]:
+        return sorted((row["_epoch"], row["seq"], row["id"], row["_abandoned"]) for row in rows)
+
+    batches = ship.ShippedLog(log).batches("outbox")
+    expected = told(row for batch in batches for row in batch.to_pylist())
+    read = archive.read(spark, log, "outbox")
+    assert [True] == [row[3] for row in expected if row[3]]
+    assert expected == told(read.collect())
+    assert 5 == read.where("not _abandoned").select("seq").distinct().count()
+
+
 @pytest.mark.parametrize(("few", "error"), [(0, InvalidArgument), (1, NoLog)])
 def test_folding_to_no_objects_or_where_no_log_is_fails(
     few: int, error: type[Exception], spark: SparkSession, tmp_path: Path

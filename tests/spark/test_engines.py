@@ -115,6 +115,14 @@ def test_both_take_a_differing_copy_apart(spark: SparkSession, life: Life, tmp_p
     assert {"delivered_once": 3, "lost": 4} == dict(found.verdicts)
     assert ["differs"] == [row["reason"] for row in found.quarantine]
     assert life.reconcile()[0].quarantine == found.quarantine
+    log = str(tmp_path / "log")
+    life.world.open("eve")
+    life.world.rest()
+    ship.files([str(life.world.folder)], log)
+    life.world.path("eve").unlink()
+    missed = reconcile.run(fleet, tmp_path / "two", rules, log=log)
+    assert ["differs", "gone"] == sorted(str(row["reason"]) for row in missed.quarantine)
+    assert life.reconcile(log=log)[0].quarantine == missed.quarantine
 
 
 def test_both_miss_a_shipped_file(spark: SparkSession, life: Life, tmp_path: Path) -> None:

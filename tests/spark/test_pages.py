@@ -72,9 +72,9 @@ def test_a_session_of_ones_own_reads_and_reconciles(
         )
         for block in _blocks("how-to/run-on-a-cluster.md")
     ]
-    lake = next(at for at, block in enumerate(blocks) if "writeTo" in block)
+    lake = next(at for at, block in enumerate(blocks) if "write_to" in block)
     names: dict[str, Any] = {"spark": spark}
-    _run([*blocks[:lake], blocks[lake].splitlines()[0]], names)
+    _run([*blocks[:lake], blocks[-1].splitlines()[0]], names)
 
     assert {"delivered_once": 3} == {
         name: count for name, count in names["report"].verdicts.items() if name == "delivered_once"

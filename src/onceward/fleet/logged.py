@@ -67,8 +67,9 @@ def missing(
     Return the files of a log that are not among those *beside* it, nor *retired*.
 
     None if the log is read alone, or while a file beside it could not be read: it may be the one.
+    A copy that differs was read: it is no other file.
     """
-    if not beside or any(one.state != READ for one in beside):
+    if not beside or any(one.state not in {READ, "differs"} for one in beside):
         return []
     known = [
         Known(number_of(each.file_id), each.agent, place(uri, each), each.manifest.shipped_at)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql.functions import col, row_number, udf
+from pyspark.sql.functions import broadcast, coalesce, col, expr, lit, row_number, udf
 
 from onceward.errors import InvalidArgument
 from onceward.fleet import logged
 from onceward.fleet.coverage import READ, Reading
 from onceward.fleet.evidence import number_of
-from onceward.fleet.ship import ShippedLog
+from onceward.fleet.ship import LoggedFile, ShippedLog
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.log import NoLog
 from onceward.fleet.ship.tables import Kind, standard
@@ -32,6 +32,10 @@ SPARK_TYPES: Final[dict[Kind, str]] = {
 OWN: Final = (
     "_file_id string, _agent string, _epoch bigint, _number bigint, _gone boolean, _digest string"
 )
+PAST: Final = "_file_id string, _epoch bigint, _reach bigint"
+"""The epochs that no file goes on with, and up to where those that go on have their rows."""
+ABANDONED: Final = "_reach IS NOT NULL AND (seq > _reach OR (_there AND _same IS NULL))"
+"""As ``ShippedLog.batches`` tells it: what a file that goes on has itself is not abandoned."""
 SCHEMES: Final = {"s3": "s3a"}
 """Names of filesystems that Hadoop names otherwise than pyarrow."""
 
@@ -40,7 +44,8 @@ def read(spark: SparkSession, uri: str, table: str) -> DataFrame:
     """
     Return a table of the log: each row of each epoch in its last version, without removed rows.
 
-    Columns are those of ``ShippedLog.batches`` but ``_abandoned``, and ``day``. Executors read the
+    Columns are those of ``ShippedLog.batches``, and ``day``. ``_abandoned`` rows are of a past that
+    a restored file has overwritten: leave them out to see files as they are. Executors read the
     Parquet objects that the newest manifests name; a bucket needs the jars of its filesystem.
 
     Raises:
@@ -51,7 +56,7 @@ def read(spark: SparkSession, uri: str, table: str) -> DataFrame:
     base = _hadoop(uri)
     found = [each for file in log.files() for each in file.segments if each.table == table]
     own = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in standard()[table].items())
-    empty = spark.createDataFrame([], f"{OWN}, {own}, day date")
+    empty = spark.createDataFrame([], f"{OWN}, {own}, day date, _abandoned boolean")
     if not found:
         return empty
     paths = [f"{base}/{each.path}" for each in found]
@@ -60,7 +65,31 @@ def read(spark: SparkSession, uri: str, table: str) -> DataFrame:
     if any(each.again for each in found):
         newest = Window.partitionBy(*ROW).orderBy(col("_number").desc())
         rows = rows.withColumn("_rank", row_number().over(newest)).where("_rank = 1").drop("_rank")
-    return empty.unionByName(rows, allowMissingColumns=True).where("not _gone")
+    told = _told(rows, log.files(), table)
+    return empty.unionByName(told, allowMissingColumns=True).where("not _gone")
+
+
+def _told(rows: DataFrame, files: Iterable[LoggedFile], table: str) -> DataFrame:
+    """Return rows with a column that says which of them a restored file has lost."""
+    known = [
+        (each.file_id, epoch.number, each.reach(epoch, table))
+        for each in files
+        for epoch in each.manifest.epochs
+        if epoch not in each.living
+    ]
+    if not known:
+        return rows.withColumn("_abandoned", lit(col=False))
+    past = broadcast(rows.sparkSession.createDataFrame(known, PAST))
+    living = rows.join(past, ["_file_id", "_epoch"], "left_anti")
+    there = living.select("_file_id", "seq", lit(col=True).alias("_there")).distinct()
+    same = living.select("_file_id", "_digest", lit(col=True).alias("_same")).distinct()
+    found = (
+        rows.join(past, ["_file_id", "_epoch"], "left")
+        .join(there, ["_file_id", "seq"], "left")
+        .join(same, ["_file_id", "_digest"], "left")
+    )
+    told = found.withColumn("_abandoned", coalesce(expr(ABANDONED), lit(col=False)))
+    return told.drop("_reach", "_there", "_same")
 
 
 def evidence(
@@ -93,7 +122,7 @@ def evidence(
 
 
 def _read(beside: Fleet | None, apart: Collection[str]) -> list[Reading]:
-    """Return the files beside the log; one that cannot be read, or is *apart*, as not read."""
+    """Return the files beside the log but those *apart*; one that cannot be read as not read."""
     if beside is None or not beside.paths:
         return []
     rows = beside.table("agents", "_db", "agent", "file_id").collect()
@@ -102,7 +131,8 @@ def _read(beside: Fleet | None, apart: Collection[str]) -> list[Reading]:
         for row in rows
         if row._db not in apart
     }
-    return [found.get(one.path) or Reading(one.path, "unreadable") for one in beside.files()]
+    paths = (one.path for one in beside.files() if one.path not in apart)
+    return [found.get(path) or Reading(path, "unreadable") for path in paths]
 
 
 def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
