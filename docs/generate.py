@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin
 
+import decision
 import fleets
 import layers
 import readers
@@ -25,7 +26,7 @@ import timeline
 from pieces import code, flow, page, table
 
 import onceward
-from onceward import errors
+from onceward import RetryPolicy, errors, types
 from onceward.message import events, parcel, settings, states, vocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,22 +35,23 @@ SOURCE = ROOT / "src" / "onceward"
 FOLDERS = ("message", "core", "features", "transports", "api")
 """Folders of the classes that the page of the API shows."""
 SECTIONS = {
-    "The postbox": ("Postbox EventSource Session Transaction Message ReceivedMessage Ticket"),
-    "Peers, pages and health": (
-        "Repair Agents AgentInfo Peers Page HistoryEntry PeerInfo Violation Health"
+    "The postbox": (
+        "Postbox EventSource Session Transaction Message ReceivedMessage MessageRecord Ticket "
+        "Journey DedupRecord Transition"
+    ),
+    "The file, agents, peers and pages": (
+        "AgentFile Health Violation Repair Agents AgentInfo Peers PeerInfo Page"
     ),
     "Schedules": "Schedules Schedule Tick",
-    "Limits": "Limits Limit DropRecord",
+    "Limits": "Limits LimitInfo DropRecord",
     "Dead letters": ("DeadLetters DeadLetterFilter ReplayResult DeadLetter"),
-    "Sessions with runs": (
-        "Run RunFields Queues Runs QueueOptions Summary PreviousRun RunInfo QueueInfo QueuedMessage"
+    "Sessions and their runs": (
+        "Sessions SessionQueues Run RunFields QueueOptions Summary PreviousRun RunInfo QueueInfo"
     ),
     "Channels": ("Channels Channel ChannelConfig ChannelInfo SendResult Acknowledgment"),
-    "Mailboxes": (
-        "Mailboxes Mailbox MailboxFields MessageRecord Start MailboxInfo HandlerTransaction"
-    ),
+    "Mailboxes": ("Mailboxes Mailbox MailboxFields Start MailboxInfo HandlerTransaction"),
     "Options and filters": (
-        "SendOptions PublishOptions PostboxOptions CommonFilters "
+        "SendOptions PublishOptions PostboxOptions Controls CommonFilters "
         "SessionHistoryFilters ChannelHistoryFilters HistoryFilters "
         "MailboxFilters"
     ),
@@ -57,7 +59,7 @@ SECTIONS = {
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
         "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "
-        "AsyncSchedules AsyncLimits"
+        "AsyncSchedules AsyncLimits AsyncSessions AsyncAgentFile"
     ),
     "Settings and policies": "Settings RetryPolicy",
     "Hooks": ("LogHook AuditLog Observer Sending Handling SendFacts Attempt"),
@@ -92,6 +94,7 @@ KINDS = {
     str: "text",
     tuple: "list of texts",
     dict: "table of lists",
+    RetryPolicy: "`RetryPolicy`",
 }
 """Type of a setting by its class."""
 BOUNDED = re.compile(r"Annotated\[([^,\[\]]+), [^\]]*\]")
@@ -133,6 +136,7 @@ def pages() -> dict[str, str]:
         | stories
         | {
             "docs/explanation/architecture.svg": layers.draw(),
+            "docs/how-to/which-way-to-receive.svg": decision.draw(),
             "schema/frame.schema.json": shapes.frame_schema(),
             "schema/wire.schema.json": shapes.wire_schema(),
             "tests/checklist/README.md": checklist_page(),
@@ -159,11 +163,14 @@ def api_page() -> str:
         | {"errors"}
     )
     sections = SECTIONS | {
-        "Others": " ".join(name for name in onceward.__all__ if name not in known)
+        "Others": " ".join(
+            name for name in (*onceward.__all__, *types.__all__) if name not in known
+        )
     }
     parts = [
         flow(
             "Everything that `from onceward import …` offers, and what its calls return.",
+            "Types that only annotations name are in `onceward.types`.",
             "What authors of transports need is in `onceward.transports`, "
             "events are in `onceward.events`.",
             "Errors, and what handlers raise, have [a page of their own](errors.md).",
@@ -197,8 +204,9 @@ def _values(found: Any) -> tuple[str, ...]:
 
 def _named(name: str) -> type:
     """Return a class, or an alias, by its name, which no other class of the library has."""
-    if name in onceward.__all__:
-        return cast("type", getattr(onceward, name))
+    for module in (onceward, types):
+        if name in module.__all__:
+            return cast("type", getattr(module, name))
     found = {
         id(value): value
         for path in _sources()

@@ -18,6 +18,7 @@ from pydantic.json_schema import models_json_schema
 from onceward import Postbox
 from onceward.message import wire
 from onceward.message.clock import SystemClock
+from onceward.testing import Controls
 from onceward.transports import Frame
 
 MEANING = {
@@ -110,14 +111,13 @@ def _example() -> str:
             agent="shop",
             start=False,
             hold_unknown=True,
-            clock=_ThatMorning(),
-            ids=lambda: EXAMPLE_ID,
+            testing=Controls(clock=_ThatMorning(), ids=lambda: EXAMPLE_ID),
         ) as shop,
     ):
         shop.session("run-42").send(
             "billing", {"id": 7, "cents": 1999}, type="invoice.created", key="invoice-7"
         )
-        return shop.history().messages[0].frame
+        return shop.history().messages[0].text
 
 
 EXAMPLE_ID = "0197eba3-4a00-7c3e-8f00-1b2c3d4e5f60"

@@ -78,9 +78,9 @@ def main(folder: Path) -> None:
                 print(f"user:   hears {answer.body!r}")
             if answer.body == "done, and tested":
                 break
-        while box.runs.list(state="open"):
+        while box.sessions.runs(state="open"):
             time.sleep(0.01)
-        for run in reversed(box.runs.list()):
+        for run in reversed(box.sessions.runs()):
             print(f"file:   a run of {len(run.event_ids)} in mode {run.mode}: {run.state}")
 
 

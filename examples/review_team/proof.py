@@ -88,7 +88,7 @@ class Evidence:
                 ]
                 self.findings.update(dict(tx.execute(FINDINGS)))
                 self.rules.update(dict(tx.execute(RULES, (self.files,))))
-        self.violations += [{"agent": box.agent} | asdict(found) for found in box.check()]
+        self.violations += [{"agent": box.agent} | asdict(found) for found in box.file.check()]
         self.stats.update(box.stats())
 
 

@@ -1,6 +1,7 @@
 """An agent that greets by name, and counts the greetings."""
 
-from onceward import Agent, Context, Msg, Postbox, Tick
+from onceward import Agent, Context, Msg, Postbox
+from onceward.types import Tick
 
 
 class Hello(Msg, type="hello"):

@@ -39,7 +39,7 @@ def serve_bob(home: Path, port: int, alice: str) -> None:
     """Handle what comes for Bob, until this process is killed."""
     listener = HttpListener(f"http://127.0.0.1:{port}")
     with Postbox(home / "bob.db", agent=bob, listeners=[listener]) as box:
-        box.peers.register("alice", alice)
+        box.peers.add("alice", alice)
         print("ready", flush=True)
         signal.pause()
 
@@ -56,7 +56,7 @@ def run(folder: Path) -> None:
     port = free_port()
     listener = HttpListener("http://127.0.0.1:0")
     with Postbox(near / "alice.db", agent="alice", listeners=[listener], retry_first=0.1) as alice:
-        alice.peers.register("bob", f"http://127.0.0.1:{port}")
+        alice.peers.add("bob", f"http://127.0.0.1:{port}")
         child = start(far, port, listener.url)
         alice.send_many([("bob", n) for n in range(NUMBERS // 2)], type="number")
         print("the sum is", alice.ask("bob", None, type="total", reply=int, timeout=60))

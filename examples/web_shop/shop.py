@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 
-from onceward import AsyncPostbox, AsyncTransaction, Msg
+from onceward import AsyncPostbox, Msg
 from onceward.errors import Conflict
+from onceward.types import AsyncTransaction
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, cents INTEGER NOT NULL, message TEXT)

@@ -284,7 +284,7 @@ class NotParticipant(ChannelError):
 
 
 class Paused(SendError, RuntimeError):
-    """The agent is paused: call ``resume()`` or unset ONCEWARD_DISABLED; nothing was lost."""
+    """The agent is paused: call ``file.resume()`` or unset ONCEWARD_DISABLED; nothing was lost."""
 
     retryable = True
 

@@ -109,6 +109,22 @@ class Observer:
         """Begin to observe an attempt, on its thread; None does not observe it."""
 
 
+class HasHooks(Protocol):
+    """A postbox, sync or async, as far as an observer is concerned."""
+
+    def _event_hooks(self) -> Hooks: ...
+
+
+def observe(box: HasHooks, observer: Observer) -> Callable[[], None]:
+    """
+    Let *observer* see every send and every attempt of a postbox from its begin to its end.
+
+    It may add extension attributes to what is sent, and has no veto: what it raises
+    is logged. Returns the call that ends it.
+    """
+    return box._event_hooks().observe(observer)
+
+
 class Hooks:
     """Keep the hooks of a process by the name of the event that they are called with."""
 

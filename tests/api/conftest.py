@@ -11,9 +11,11 @@ from typing import Any, Self
 
 import pytest
 
-from onceward import AsyncMailbox, AsyncPostbox, Postbox
+from onceward import AsyncPostbox, Postbox
 from onceward.file.database import Database
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
+from onceward.types import AsyncMailbox
 
 
 class Plain:
@@ -81,7 +83,7 @@ class Home:
         given: dict[str, Any] = {
             "agent": agent if named else None,
             "start": False,
-            "clock": self.clock,
+            "testing": Controls(clock=self.clock),
             "retry_jitter": 0.0,
         } | options
         path = self.folder / "agents" / f"{agent}.db"

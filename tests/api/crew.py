@@ -56,5 +56,5 @@ if __name__ == "__main__":
             ensure(postbox, name, lease_for)
         else:
             {"share": share, "die": die, "wait": wait}[task](
-                postbox, postbox.mailboxes.open(name), lease_for
+                postbox, postbox.mailboxes.get(name), lease_for
             )

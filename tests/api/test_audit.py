@@ -34,8 +34,8 @@ def test_what_is_noted(home: Any) -> None:
     ann.send("bob", "long " * 1000)
     ann.run_until_idle()
     bob.poll(topics="ask")
-    bob.tail()
-    bob.expire()
+    bob.sessions.tail()
+    bob.file.expire()
 
     one, two, poll, expire = lines(audit)
 

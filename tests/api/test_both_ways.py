@@ -38,20 +38,51 @@ def test_limits(home: Any) -> None:
         box.limits.remove("store"),
         box.limits.remove("store"),
     ]
-    box.limits.rate(2, burst=1)
+    box.limits.set("send", rate=2, burst=1)
     box.send("b", 6)
     with pytest.raises(RateLimited) as refused:
         box.send("b", 7)
     assert 0.5 == refused.value.retry_after
-    box.limits.rate(None)
-    box.limits.file(1 << 30)
+    box.limits.remove("send")
+    box.limits.set("file", size=1 << 30)
     assert box.send("b", 8)
+    box.limits.set("accept", rate="30/m", burst=5)
+    assert [("accept", None, 0.5, 5.0), ("file", 1 << 30, None, None)] == [
+        (limit.scope, limit.size, limit.rate, limit.burst) for limit in box.limits.list()
+    ]
+    assert [True, False, True, False] == [
+        box.limits.remove(scope) for scope in ("file", "file", "accept", "accept")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "most"),
+    [
+        ("file", {"messages": 3}),
+        ("file", {}),
+        ("file", {"size": 0}),
+        ("send", {"size": 3}),
+        ("send", {"burst": 3}),
+        ("session", {"rate": 3}),
+        ("send", {"rate": 3, "overflow": "hold"}),
+        ("door", {"messages": 3}),
+    ],
+)
+def test_a_limit_that_its_scope_does_not_have_is_refused(
+    home: Any, scope: str, most: dict[str, Any]
+) -> None:
+    """The error names what the scope takes, and nothing is changed."""
+    box = home.open("a")
+    with pytest.raises(InvalidArgument, match="a limit "):
+        box.limits.set(scope, **most)
+
+    assert [] == box.limits.list()
 
 
 def test_a_rate_at_the_door(home: Any) -> None:
     """A receiver takes from each sender what its bucket holds, and the rest when it was filled."""
     door, sender = home.open("door"), home.open("sender", parcel_max_messages=1)
-    door.limits.accept_rate(1, burst=2)
+    door.limits.set("accept", rate=1, burst=2)
     for n in range(3):
         sender.send("door", n)
     sender.run_until_idle()
@@ -63,7 +94,7 @@ def test_a_rate_at_the_door(home: Any) -> None:
 
 def test_dead_letters(home: Any) -> None:
     """
-    Dead letters are found by every filter, replayed, discarded and purged.
+    Dead letters are found by every filter, replayed and discarded.
 
     A replay is of one or in bulk, dry or not.
     """
@@ -95,7 +126,7 @@ def test_dead_letters(home: Any) -> None:
     b.receive().reject("no")
     assert (1, 1) == (
         len(letters.discard_all(reason="rejected", limit=1)),
-        letters.purge(older_than=0.0),
+        len(letters.discard_all(older_than=0.0)),
     )
     assert [] == letters.list()
 
@@ -123,10 +154,31 @@ def test_looking_back(home: Any) -> None:
         past.body for past in a.thread(asked)
     ]
     assert 3 == a.session("s").history().total_count
-    a.run_maintenance()
+    a.file.run_maintenance()
     assert {"where is the invoice", "on the invoice pile"} == {
         past.body for past in a.search("invoice").messages
     }
+
+
+def test_a_message_by_its_id(home: Any) -> None:
+    """It has each row of the message, the last of them first in mind, and its changes of state."""
+    a = home.open("a", transitions=True)
+    sent = a.send("a", {"n": 1}, type="job", topic="t")
+    a.run_until_idle()
+    a.receive().reject("no")
+    found = a.message(sent)
+
+    assert [("out", "sent"), ("inbox", "dead")] == [
+        (each.box, each.state) for each in found.records
+    ]
+    assert ({"n": 1}, "rejected", "t", "a") == (
+        found.record.body, found.record.reason, found.record.topic, found.record.sender,
+    )  # fmt: skip
+    assert ["dead"] == [each.outcome for each in found.processed]
+    assert [("outbox", "pending"), ("inbox", "pending"), ("outbox", "sent"), ("inbox", "dead")] == [
+        (each.box, each.to_state) for each in found.transitions
+    ]
+    assert a.message("none") is None
 
 
 def test_the_kill_switch(home: Any) -> None:
@@ -135,11 +187,11 @@ def test_the_kill_switch(home: Any) -> None:
     a.send("b", 1, ttl=5.0)
     a.send("b", 2)
     a.run_until_idle()
-    b.pause()
+    b.file.pause()
     home.clock.advance(10.0)
     with pytest.raises(Paused):
         b.send("a", 3)
-    assert ([], None, 0) == (b.poll(), b.receive(), b.expire())
+    assert ([], None, 0) == (b.poll(), b.receive(), b.file.expire())
     assert 2 == b.stats()["inbox_pending"]
-    b.resume()
-    assert (1, [2]) == (b.expire(), [letter.body for letter in b.poll()])
+    b.file.resume()
+    assert (1, [2]) == (b.file.expire(), [letter.body for letter in b.poll()])

@@ -63,7 +63,7 @@ def left(box: Postbox) -> tuple[list[Any], int, int]:
         "SELECT count(*) FROM _onceward_inbox WHERE state = 'pending' AND mailbox IS NULL"
     )
     return (
-        [letter.body for letter in box.mailboxes.open("news").replay()],
+        [letter.body for letter in box.mailboxes.get("news").replay()],
         waiting[0][0],
         box.stats()["ephemeral_dropped"],
     )
@@ -85,7 +85,7 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
         assert REST == left(box)
         rows = box._db.read("SELECT DISTINCT state, reason FROM onceward_ephemeral_messages")
         assert [("dropped", "ephemeral: not taken before a restart")] == rows
-        assert [] == box.check()
+        assert [] == box.file.check()
     with opened(news, start=False) as again, opened(news, "peer", start=False) as peer:
         again.run_until_idle(), peer.run_until_idle(), again.run_until_idle()
         assert ([3], REST, [0, 1, 1]) == (
@@ -127,10 +127,10 @@ def test_what_a_reader_holds_is_not_dropped(news: Path) -> None:
     """A group's lease and a lane's lease keep messages; a cursor and a replay hold nothing."""
     with opened(news, "peer", start=False) as peer:
         with opened(news, start=False) as box:
-            [leased] = peer.mailboxes.open("news").lease("crew", limit=1)
+            [leased] = peer.mailboxes.get("news").lease("crew", limit=1)
             message = box.receive()
             assert message is not None
-            assert [0, 1, 2] == [letter.body for letter in box.mailboxes.open("news").cursor("c")]
+            assert [0, 1, 2] == [letter.body for letter in box.mailboxes.get("news").cursor("c")]
             assert (0, "fleeting") == (leased.body, message.body)
         with opened(news) as box:
             assert ([0, 1], 2, 1) == left(box)
@@ -142,9 +142,9 @@ def test_what_a_reader_holds_is_not_dropped(news: Path) -> None:
 def test_a_frozen_file_drops_nothing(news: Path) -> None:
     """A paused file lets nothing end; the restart after the resume does."""
     with opened(news, start=False) as box:
-        box.pause()
+        box.file.pause()
     with opened(news) as box:
-        box.resume()
+        box.file.resume()
         assert ALL == left(box)
     with opened(news) as box:
         assert REST == left(box)
@@ -159,14 +159,14 @@ def test_a_profile_may_map_priorities(tmp_path: Path) -> None:
     with opened(tmp_path, start=False) as plain:
         plain.mailboxes.ensure("m", public=True).send("lasting")
     with opened(tmp_path, start=False, ephemeral_priorities=("normal", "low", "background")) as box:
-        mailbox = box.mailboxes.open("m")
+        mailbox = box.mailboxes.get("m")
         mailbox.send("normal")
         mailbox.send("urgent", priority="high")
         mailbox.send("kept", ephemeral=False)
         box.run_until_idle()
     with opened(tmp_path) as box:
         assert ["urgent", "lasting", "kept"] == [
-            letter.body for letter in box.mailboxes.open("m").replay()
+            letter.body for letter in box.mailboxes.get("m").replay()
         ]
 
 

@@ -6,18 +6,20 @@ import pytest
 
 from onceward import Context, Message, Postbox, Run, Session, Transaction
 from onceward.api import aio
+from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.peers import Peers
+from onceward.api.sessions import Sessions
 from onceward.core.handle.context import AsyncContext, AsyncTransaction
 from onceward.core.handle.message import AsyncMessage
 from onceward.features.channels.api import Channel, Channels
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import HandlerTransaction, Mailbox, Mailboxes
-from onceward.features.runs.api import Queues, Runs
 from onceward.features.runs.run import AsyncRun
 
 FACES: dict[type, type] = {
+    AgentFile: aio.AsyncAgentFile,
     Agents: aio.AsyncAgents,
     Channel: aio.AsyncChannel,
     Channels: aio.AsyncChannels,
@@ -30,10 +32,9 @@ FACES: dict[type, type] = {
     Message: AsyncMessage,
     Peers: aio.AsyncPeers,
     Postbox: aio.AsyncPostbox,
-    Queues: aio.AsyncQueues,
     Run: AsyncRun,
-    Runs: aio.AsyncRuns,
     Session: aio.AsyncSession,
+    Sessions: aio.AsyncSessions,
     Transaction: AsyncTransaction,
 }
 

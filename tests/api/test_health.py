@@ -9,7 +9,7 @@ import pytest
 from onceward import Postbox
 from onceward.core.upkeep import health
 from onceward.ops.observe.exposition import are_ready
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 BREAKER = "UPDATE _onceward_peers SET breaker = 'open' WHERE name = 'b'"
 
@@ -23,7 +23,9 @@ def clock() -> ManualClock:
 @pytest.fixture
 def box(tmp_path: Path, clock: ManualClock) -> Any:
     """Return a postbox that may send to any name."""
-    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True, clock=clock) as made:
+    with Postbox(
+        tmp_path / "a.db", agent="a", start=False, hold_unknown=True, testing=Controls(clock=clock)
+    ) as made:
         yield made
 
 
@@ -42,7 +44,7 @@ def send(box: Postbox, clock: ManualClock) -> None:
 
 def fail(box: Postbox, clock: ManualClock) -> None:
     """Open the breaker of a peer."""
-    box.peers.register("b", "memory:nowhere")
+    box.peers.add("b", "memory:nowhere")
     with box.begin() as tx:
         tx.execute(BREAKER)
 
@@ -68,7 +70,7 @@ def nothing(box: Postbox, clock: ManualClock) -> None:
 
 def pause(box: Postbox, clock: ManualClock) -> None:
     """Pause the agent."""
-    box.pause()
+    box.file.pause()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_verdict_names_its_reasons(
 ) -> None:
     """Only a failing agent is not ready; dead letters wait for a person."""
     trouble(box, clock)
-    found = box.health()
+    found = box.file.health()
 
     assert (verdict, tuple(filter(None, [reason]))) == (found.verdict, found.reasons)
     assert (verdict != "failing") == are_ready([box])
@@ -106,9 +108,9 @@ def test_a_pinned_wal_counts_when_it_is_large(
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM onceward_outbox").fetchall()
         box.send("b", 1)
-        before = box.health().verdict
+        before = box.file.health().verdict
         monkeypatch.setattr(health, "LARGE_WAL", 0)
-        after = box.health()
+        after = box.file.health()
         reader.execute("ROLLBACK")
 
     assert ("ok", "degraded", ("a reader keeps a WAL of 256 MiB",)) == (

@@ -15,11 +15,11 @@ LONG = "long " * 1000
 PROBLEM = "the body is missing: its sender's file had lost it"
 READERS: dict[str, Callable[[Any, Any], Any]] = {
     "poll": lambda bob, _: bob.poll(session="s"),
-    "tail": lambda bob, _: bob.tail(session="s"),
+    "tail": lambda bob, _: bob.sessions.tail("s"),
     "cursor": lambda _, mailbox: mailbox.cursor("reader"),
     "replay": lambda _, mailbox: list(mailbox.replay()),
     "query": lambda _, mailbox: mailbox.query(),
-    "newest": lambda _, mailbox: mailbox.tail(5),
+    "newest": lambda _, mailbox: mailbox.query(limit=5)[::-1],
 }
 
 
@@ -30,7 +30,7 @@ def bob(home: Any) -> Any:
     mailbox = bob.mailboxes.ensure("box", public=True)
     for body in (LONG, None):
         ann.session("s").send("bob", body, headers={"extra": 1})
-        ann.mailboxes.open("box").send(body, headers={"extra": 1})
+        ann.mailboxes.get("box").send(body, headers={"extra": 1})
     home.file(ann).write(lambda tx: tx.run("DELETE FROM _onceward_bodies"))
     ann.run_until_idle()
     assert 2 == mailbox.count()
@@ -40,15 +40,15 @@ def bob(home: Any) -> Any:
 @pytest.mark.parametrize("how", READERS)
 def test_a_record_says_that_its_body_is_lost(bob: Any, how: str) -> None:
     """``problem`` tells it from a body that is null; the frame's mark is no header."""
-    found = READERS[how](bob, bob.mailboxes.open("box"))
+    found = READERS[how](bob, bob.mailboxes.get("box"))
 
-    assert {(None, PROBLEM), (None, None)} == {(each.body, each.problem) for each in found}
+    assert {(None, PROBLEM), (None, None)} == {(each.body, each.body_error) for each in found}
     assert [{"extra": 1}] * 2 == [each.headers for each in found]
 
 
 def test_a_record_of_a_type_says_so_too(bob: Any) -> None:
     """Asked for a type, the reader hears of the loss, not of a value that does not fit."""
-    assert [PROBLEM] == [each.problem for each in bob.mailboxes.open("box").query(str)]
+    assert [PROBLEM] == [each.body_error for each in bob.mailboxes.get("box").query(str)]
 
 
 def test_history_says_so(home: Any, bob: Any) -> None:
@@ -57,7 +57,7 @@ def test_history_says_so(home: Any, bob: Any) -> None:
     pages = [box.history(session="s").messages for box in (ann, bob)]
 
     assert [{(None, PROBLEM), (None, None)}] * 2 == [
-        {(each.body, each.problem) for each in page} for page in pages
+        {(each.body, each.body_error) for each in page} for page in pages
     ]
 
 
@@ -83,7 +83,7 @@ def test_check_names_messages_and_audits_them(home: Any) -> None:
     before = len(audit.read_text(encoding="utf-8").splitlines())
     home.file(ann).write(lambda tx: tx.run("UPDATE _onceward_bodies SET text = text || ' '"))
 
-    found = ann.check()
+    found = ann.file.check()
 
     assert {("S9", each) for each in ids} == {(each.invariant, each.offender) for each in found}
     lines = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()[before:]]
@@ -98,5 +98,5 @@ def test_a_sound_file_leaves_no_line(home: Any) -> None:
     ann = home.open("ann", audit=str(audit), hold_unknown=True)
     ann.send("bob", LONG)
 
-    assert [] == ann.check()
+    assert [] == ann.file.check()
     assert 1 == len(audit.read_text(encoding="utf-8").splitlines())

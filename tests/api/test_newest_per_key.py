@@ -40,7 +40,7 @@ def test_the_newest_of_each_key_is_kept(owner: Any, board: Any, fill: Fill) -> N
         fill(owner, board, f"-{n}")
 
     assert [4, "-0", "-1", "b2", "-2"] == bodies(board.replay())
-    assert (5, 6, []) == (board.count(), owner.stats()["dropped"], owner.check())
+    assert (5, 6, []) == (board.count(), owner.stats()["dropped"], owner.file.check())
 
 
 def test_what_is_superseded_ends_with_a_reason(owner: Any, board: Any, fill: Fill) -> None:
@@ -59,7 +59,7 @@ def test_other_senders_and_mailboxes(home: Any, owner: Any, board: Any, fill: Fi
     fill(owner, private, 1, 2, ordering_key="a")
     other = home.open("other")
     fill(owner, board, "ours", ordering_key="a")
-    fill(other, other.mailboxes.open("board"), "theirs", ordering_key="a")
+    fill(other, other.mailboxes.get("board"), "theirs", ordering_key="a")
 
     assert ([1, 2], [2], ["theirs"]) == tuple(
         bodies(each.replay()) for each in (plain, private, board)
@@ -93,7 +93,7 @@ def test_a_kept_message_may_be_superseded(owner: Any, board: Any, fill: Fill) ->
     assert [] == board.cursor("r", topics="y", consume_skipped=False)
     fill(owner, board, "a2", ordering_key="a", topic="y")
 
-    assert (["a2"], []) == (bodies(board.cursor("r")), owner.check())
+    assert (["a2"], []) == (bodies(board.cursor("r")), owner.file.check())
 
 
 @pytest.mark.parametrize("verb", ["ack", "reject", "retry"])
@@ -112,7 +112,7 @@ def test_a_leased_message_may_be_superseded(
     assert ("a2", None) == (again.body, board.receive("g"))
     assert ([], [], 1) == (
         owner.dead_letters.list(),
-        owner.check(),
+        owner.file.check(),
         owner.stats()["inbox_pending"],
     )
 
@@ -131,9 +131,9 @@ def test_a_replayed_dead_letter_stands_behind_newer_ones(
     [dead] = owner.dead_letters.list()
     owner.dead_letters.replay(dead.id)
 
-    assert (left, []) == (bodies(board.replay()), owner.check())
+    assert (left, []) == (bodies(board.replay()), owner.file.check())
     fill(owner, board, "a3", ordering_key="a")
-    assert (["a3"], []) == (bodies(board.replay()), owner.check())
+    assert (["a3"], []) == (bodies(board.replay()), owner.file.check())
 
 
 def test_an_older_message_ends_only_with_the_newer_one(
@@ -154,7 +154,7 @@ def test_an_older_message_ends_only_with_the_newer_one(
     owner.run_until_idle()
 
     assert (["a1"], ["a2"]) == (before, bodies(board.replay()))
-    assert (1, []) == (owner.stats()["dropped"], owner.check())
+    assert (1, []) == (owner.stats()["dropped"], owner.file.check())
 
 
 def test_the_schema_keeps_one_message_of_a_key(owner: Any, board: Any, fill: Fill) -> None:

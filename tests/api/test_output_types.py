@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 
 import onceward
+import onceward.types
 from onceward.core.home.cache import Member
-from onceward.core.send.limits import Limit
-from onceward.core.views import DeadLetter, HistoryEntry, PeerInfo, QueueInfo, RunInfo
+from onceward.core.views import DeadLetter, PeerInfo, QueueInfo, RunInfo
 from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.directory import ChannelInfo
-from onceward.features.limits.api import DropRecord
+from onceward.features.limits.api import DropRecord, LimitInfo
 from onceward.message import events
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ CLOSED: Final = frozenset({
 OPEN: Final = {
     ("Dropped", "policy"): "may be a word of the recipient's own",
     ("Start", "kind"): "an argument, which is checked",
-    ("HistoryEntry", "kind"): "comes from the frame of a peer",
+    ("MessageRecord", "kind"): "comes from the frame of a peer",
     ("Dropped", "scope"): "names a session or lane, or says what the recipient said",
 }
 """Fields of such a name that hold any text, and why."""
 MORE: Final = (
-    Acknowledgment, ChannelInfo, DeadLetter, DropRecord, HistoryEntry, Limit, Member, PeerInfo,
+    Acknowledgment, ChannelInfo, DeadLetter, DropRecord, LimitInfo, Member, PeerInfo,
     QueueInfo, RunInfo,
 )  # fmt: skip
 """Returned classes that need no import of their own."""
@@ -64,7 +64,9 @@ def test_the_search_finds_any_text(expected: list[str]) -> None:
 
 
 def _returned() -> Iterator[type]:
-    public = [getattr(onceward, name) for name in onceward.__all__]
+    public = [
+        getattr(module, name) for module in (onceward, onceward.types) for name in module.__all__
+    ]
     for kind in (*public, *vars(events).values(), *MORE):
         if inspect.isclass(kind) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
             yield kind

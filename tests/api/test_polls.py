@@ -72,7 +72,7 @@ def test_the_cursor_is_the_ack(ann: Any, bob: Any, posted: Posted) -> None:
     bob.run_until_idle()
 
     assert ("acked", None) == (ann.resolve(message_id), bob.receive())
-    assert [] == ann.check() + bob.check()
+    assert [] == ann.file.check() + bob.file.check()
 
 
 def test_a_filter_passes_what_it_skips(ann: Any, bob: Any, posted: Posted) -> None:
@@ -151,7 +151,7 @@ def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
     for refused in attempts:
         with pytest.raises(TopicError):
             refused()
-    assert {"build": 2} == {name: one["messages"] for name, one in box.status().items()}
+    assert {"build": 2} == {name: one["messages"] for name, one in box.sessions.stats().items()}
     assert ["green"] == [
         letter.body
         for letter in box.poll(topics="build.done", session="build", consume_skipped=False)
@@ -190,7 +190,7 @@ def test_sessions_are_apart(bob: Any, posted: Posted) -> None:
 
     assert [] == bob.poll()
     assert ["two"] == bodies(bob.poll(session="s2"))
-    assert ["one"] == bodies(bob.tail(session="s1")) == bodies(bob.poll(session="s1"))
+    assert ["one"] == bodies(bob.sessions.tail("s1")) == bodies(bob.poll(session="s1"))
 
 
 def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -> None:
@@ -216,9 +216,9 @@ def test_expiring_moves_no_cursor(home: Any, bob: Any, posted: Posted) -> None:
     assert ["a"] == bodies(bob.poll(limit=1))
     home.clock.advance(5)
 
-    assert (1, 0) == (bob.expire(), bob.expire())
+    assert (1, 0) == (bob.file.expire(), bob.file.expire())
     assert ["c"] == bodies(bob.poll())
-    assert [] == bob.check()
+    assert [] == bob.file.check()
 
 
 def test_expire_of_one_session(home: Any, bob: Any, posted: Posted) -> None:
@@ -227,7 +227,7 @@ def test_expire_of_one_session(home: Any, bob: Any, posted: Posted) -> None:
     posted("b", session="s2", ttl=5)
     home.clock.advance(5)
 
-    assert (1, 1) == (bob.expire("s1"), bob.expire())
+    assert (1, 1) == (bob.file.expire("s1"), bob.file.expire())
 
 
 def test_tail_looks_back(home: Any, bob: Any, posted: Posted) -> None:
@@ -243,9 +243,9 @@ def test_tail_looks_back(home: Any, bob: Any, posted: Posted) -> None:
     home.clock.advance(5)
     before = home.file(bob).version()
 
-    assert ["b", "d"] == bodies(bob.tail(2))
-    assert ["a", "b", "d"] == bodies(bob.tail())
-    assert ["a", "b", "c", "d"] == bodies(bob.tail(include_expired=True))
+    assert ["b", "d"] == bodies(bob.sessions.tail(limit=2))
+    assert ["a", "b", "d"] == bodies(bob.sessions.tail())
+    assert ["a", "b", "c", "d"] == bodies(bob.sessions.tail(include_expired=True))
     assert before == home.file(bob).version()
     assert ["b", "d"] == bodies(bob.poll())
 
@@ -262,7 +262,7 @@ def test_status_by_session(home: Any, bob: Any, posted: Posted) -> None:
     home.clock.advance(5)
     assert 2 == len(bob.poll(session="s1"))
 
-    found = bob.status()
+    found = bob.sessions.stats()
 
     assert {"s1", "s2"} == set(found)
     assert (3, 1, {"ask": 2, "": 1}) == tuple(
@@ -270,11 +270,11 @@ def test_status_by_session(home: Any, bob: Any, posted: Posted) -> None:
     )
     assert (1, 0, {"": 1}) == tuple(found["s2"][name] for name in ("messages", "expired", "topics"))
     assert found["s1"]["bytes"] == sum(
-        len(past.frame.encode()) for past in bob.history(session="s1").messages
+        len(past.text.encode()) for past in bob.history(session="s1").messages
     )
     assert (True, 0) == (found["s1"]["cursor"] >= 3, found["s2"]["cursor"])
-    assert {"s1": found["s1"]} == bob.status("s1")
-    assert {} == bob.status("s3")
+    assert {"s1": found["s1"]} == bob.sessions.stats("s1")
+    assert {} == bob.sessions.stats("s3")
 
 
 def test_a_message_in_somebodys_hands_is_left(home: Any, bob: Any, posted: Posted) -> None:
@@ -286,7 +286,7 @@ def test_a_message_in_somebodys_hands_is_left(home: Any, bob: Any, posted: Poste
     assert ["c"] == bodies(bob.poll(session="s1"))
     message.retry(after=0)
     assert ["a", "b"] == bodies(bob.poll(session="s1"))
-    assert [] == bob.check()
+    assert [] == bob.file.check()
 
 
 def test_another_agents_mail(home: Any, ann: Any, bob: Any, posted: Posted) -> None:
@@ -320,17 +320,17 @@ def test_nothing_is_polled_while_frozen(
     posted("b", ttl=5)
     home.clock.advance(5)
 
-    bob.pause()
-    assert ([], 0) == (bob.poll(), bob.expire())
-    bob.run_maintenance()
-    bob.resume()
+    bob.file.pause()
+    assert ([], 0) == (bob.poll(), bob.file.expire())
+    bob.file.run_maintenance()
+    bob.file.resume()
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
-    assert ([], 0) == (bob.poll(), bob.expire())
-    bob.run_maintenance()
+    assert ([], 0) == (bob.poll(), bob.file.expire())
+    bob.file.run_maintenance()
     monkeypatch.delenv("ONCEWARD_DISABLED")
 
     assert 0 == bob.stats()["expired"]
-    assert (1, ["a"]) == (bob.expire(), bodies(bob.poll()))
+    assert (1, ["a"]) == (bob.file.expire(), bodies(bob.poll()))
 
 
 def test_a_crash_after_the_commit_loses_and_never_doubles(

@@ -51,7 +51,7 @@ def owner(tmp_path: Path) -> Iterator[Postbox]:
 
 def fill(box: Postbox, count: int) -> list[str]:
     """Put messages into the mailbox."""
-    jobs = box.mailboxes.open("jobs")
+    jobs = box.mailboxes.get("jobs")
     ids = [jobs.send(n) for n in range(count)]
     box.run_until_idle()
     return ids
@@ -67,7 +67,7 @@ def test_five_processes_share_a_hundred_messages(owner: Postbox, start: Start) -
 
     done = Counter(str(i) for (i,) in owner._db.read("SELECT id FROM done"))
     assert Counter(ids) == done
-    assert [] == owner.check()
+    assert [] == owner.file.check()
 
 
 def test_leases_of_the_killed_move_on(owner: Postbox, start: Start) -> None:
@@ -92,7 +92,7 @@ def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Sta
     """
     waiter = start("wait")
     assert "ready owner 30.0" == waiter.hear()
-    jobs = owner.mailboxes.open("jobs")
+    jobs = owner.mailboxes.get("jobs")
     took = []
     for n in range(9):
         jobs.send(n)
@@ -143,9 +143,9 @@ def test_reading_from_another_agents_process(owner: Postbox, tmp_path: Path) -> 
     """A process that has the name reads in the owner's file, from a postbox of its own."""
     fill(owner, 3)
     with Postbox(tmp_path / "other.db", agent="other", start=False) as other:
-        jobs = other.mailboxes.open("jobs")
+        jobs = other.mailboxes.get("jobs")
         [message] = jobs.lease("g")
         message.ack()
 
         assert [1, 2] == [each.body for each in jobs.lease("g", limit=9)]
-        assert [0, 1, 2] == [letter.body for letter in owner.mailboxes.open("jobs").replay()]
+        assert [0, 1, 2] == [letter.body for letter in owner.mailboxes.get("jobs").replay()]

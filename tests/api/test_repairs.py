@@ -68,13 +68,13 @@ def test_a_lease_of_a_dead_process_ends_now(home: Any, box: Any, dead: str, what
     file = home.file(box)
     file.write(lambda tx: tx.run(plant, {"owner": dead, "until": until}))
 
-    told = box.repair(dry_run=True)
+    told = box.file.repair(dry_run=True)
     between = file.read(look)[0][0]
-    mended = box.repair()
+    mended = box.file.repair()
 
     assert [("lease", True)] == [(each.kind, "has ended" in each.found) for each in told]
     assert (told, until, home.clock.now()) == (mended, between, file.read(look)[0][0])
-    assert [] == box.repair()
+    assert [] == box.file.repair()
 
 
 @pytest.mark.broken("leases are planted")
@@ -87,17 +87,17 @@ def test_a_lease_that_ends_years_ahead_is_cut(home: Any, box: Any, what: str) ->
     owner = f"{process_id()}/token"
     file.write(lambda tx: tx.run(plant, {"owner": owner, "until": until}))
 
-    [mended] = box.repair()
+    [mended] = box.file.repair()
 
     assert (True, True) == (iso(until) in mended.found, "30 s" in mended.change)
     assert home.clock.now() + 30_000 == file.read(look)[0][0]
-    assert [] == box.repair()
+    assert [] == box.file.repair()
 
 
 def test_a_lease_in_use_is_left(home: Any, box: Any) -> None:
     """A lease of a live process, of an ordinary length, is no fault."""
     with box.receive() as message:
-        assert [] == box.repair(dry_run=True)
+        assert [] == box.file.repair(dry_run=True)
         assert "hello" == message.body
     assert home.clock.now() > 0
 
@@ -116,18 +116,18 @@ def test_a_cursor_past_the_end_is_set_back(home: Any, box: Any, name: str) -> No
         )
     file.write(lambda tx: tx.run(plant, {"far": far}))
 
-    told = box.repair(dry_run=True)
+    told = box.file.repair(dry_run=True)
     assert [] == read(box, name)
-    assert told == box.repair()
-    box.mailboxes.open("news").send("second")
+    assert told == box.file.repair()
+    box.mailboxes.get("news").send("second")
     box.run_until_idle()
 
     assert [("position", True)] == [(each.kind, name in each.subject) for each in told]
     assert [["second"], ["hello"]][name == "default"] == read(box, name)
-    assert [] == box.repair()
+    assert [] == box.file.repair()
 
 
 def read(box: Any, name: str) -> list[Any]:
     """Return the bodies that a poll, or a mailbox's cursor, reads now."""
-    records = box.poll() if name == "default" else box.mailboxes.open("news").cursor(name)
+    records = box.poll() if name == "default" else box.mailboxes.get("news").cursor(name)
     return [record.body for record in records]

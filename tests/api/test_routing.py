@@ -40,7 +40,7 @@ def test_an_agent_is_in_reach_of_memory_while_a_postbox_of_it_is_open(tmp_path: 
         Postbox(tmp_path / "a.db", agent="a", start=False) as sender,
         Postbox(tmp_path / "b.db", agent="b", start=False) as box,
     ):
-        sender.peers.register("b", "memory:b")
+        sender.peers.add("b", "memory:b")
         Postbox(tmp_path / "b.db", start=False).close()
         sent = sender.send("b", 1)
         sender.run_until_idle()

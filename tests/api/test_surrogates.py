@@ -47,18 +47,18 @@ CALLS: dict[str, Callable[[Postbox], object]] = {
     "history": lambda box: box.history(sender=HALF),
     "history content": lambda box: box.history(content=HALF),
     "history session": lambda box: box.session("s").history(correlation_id=HALF),
-    "tail": lambda box: box.tail(session=HALF),
-    "expire": lambda box: box.expire(HALF),
-    "status": lambda box: box.status(HALF),
+    "tail": lambda box: box.sessions.tail(HALF),
+    "expire": lambda box: box.file.expire(HALF),
+    "status": lambda box: box.sessions.stats(HALF),
     "poll": lambda box: box.poll(session=HALF),
     "receive": lambda box: box.receive(HALF),
     "query": lambda box: box.query("SELECT ?", (HALF,)),
     "statement": lambda box: _statement(box, HALF),
     "binding": lambda box: _statement(box, "SELECT ?", HALF),
     "dead letter": lambda box: box.dead_letters.replay(HALF),
-    "peer": lambda box: box.peers.forget(HALF),
+    "peer": lambda box: box.peers.remove(HALF),
     "limit": lambda box: box.limits.remove(HALF),
-    "queue": lambda box: box.queues.reorder("s", [HALF]),
+    "queue": lambda box: box.sessions.reorder("s", [HALF]),
     "mailbox": lambda box: box.mailboxes.create(HALF),
 }
 
@@ -78,7 +78,7 @@ def test_a_message_with_half_a_pair_is_invalid(
         send(box)
 
     assert str(caught.value) == str(caught.value).encode().decode()
-    assert (0, []) == (box.stats()["enqueued"], box.check())
+    assert (0, []) == (box.stats()["enqueued"], box.file.check())
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -90,7 +90,7 @@ def test_an_argument_with_half_a_pair_is_invalid(
         call(box)
 
     assert str(caught.value) == str(caught.value).encode().decode()
-    assert [] == box.check()
+    assert [] == box.file.check()
 
 
 def test_a_path_with_half_a_pair_is_refused(tmp_path: Path) -> None:

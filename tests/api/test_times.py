@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from onceward import Agent, Postbox, Retry, Start
+from onceward import Agent, Postbox, Retry
 from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
+from onceward.types import Start
 
 NOW = 1_767_225_600_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,7 +30,7 @@ def clock() -> ManualClock:
 def box(tmp_path: Path, clock: ManualClock) -> Iterator[Postbox]:
     """Return a postbox that sends messages to itself."""
     with Postbox(
-        tmp_path / "a.db", agent="a", start=False, hold_unknown=True, clock=clock
+        tmp_path / "a.db", agent="a", start=False, hold_unknown=True, testing=Controls(clock=clock)
     ) as opened:
         yield opened
 
@@ -160,7 +162,7 @@ def test_a_retry_takes_a_span(tmp_path: Path, clock: ManualClock, after: Any) ->
         if len(tries) == 1:
             raise Retry(after=after)
 
-    with Postbox(tmp_path / "a.db", agent=agent, start=False, clock=clock) as box:
+    with Postbox(tmp_path / "a.db", agent=agent, start=False, testing=Controls(clock=clock)) as box:
         box.send("a", 1)
         for step in (599, 1):
             box.run_until_idle()
@@ -179,7 +181,7 @@ def test_a_retry_after_no_span_follows_the_policy(tmp_path: Path, clock: ManualC
     def handle(body: int) -> None:
         raise Retry("not yet", after="soon")
 
-    with Postbox(tmp_path / "a.db", agent=agent, start=False, clock=clock) as box:
+    with Postbox(tmp_path / "a.db", agent=agent, start=False, testing=Controls(clock=clock)) as box:
         box.send("a", 1)
         box.run_until_idle()
         [(state, reason)] = box.query("SELECT state, reason FROM onceward_inbox")
@@ -197,27 +199,35 @@ RATES = "SELECT name, per_second, burst FROM _onceward_rate_limits ORDER BY name
         (2, None, [("accept", 2.0, 100.0), ("send", 2.0, 1.0)]),
         ("2/s", None, [("accept", 2.0, 2.0), ("send", 2.0, 2.0)]),
         ("30/m", 5, [("accept", 0.5, 5.0), ("send", 0.5, 5.0)]),
-        (None, None, []),
     ],
 )
 def test_limits_take_rates(
     box: Postbox, given: Any, burst: float | None, expected: list[tuple[Any, ...]]
 ) -> None:
     """A number a second, or text as for handlers, all of whose messages may come at once."""
-    box.limits.rate(7)
-    box.limits.accept_rate(7)
-    box.limits.rate(given, burst=burst)
-    box.limits.accept_rate(given, burst=burst)
+    box.limits.set("send", rate=7)
+    box.limits.set("accept", rate=7)
+    box.limits.set("send", rate=given, burst=burst)
+    box.limits.set("accept", rate=given, burst=burst)
 
     assert expected == box.query(RATES)
+
+
+def test_a_rate_is_removed_by_its_scope(box: Postbox) -> None:
+    """It is gone, and the other one stays; a second removal finds nothing."""
+    box.limits.set("send", rate=7)
+    box.limits.set("accept", rate=7)
+
+    assert [True, False] == [box.limits.remove("send"), box.limits.remove("send")]
+    assert ["accept"] == [limit.scope for limit in box.limits.list()]
 
 
 @pytest.mark.parametrize(
     "limit",
     [
-        lambda box: box.limits.rate("often"),
-        lambda box: box.limits.accept_rate(0),
-        lambda box: box.limits.rate("2/s", burst=0.5),
+        lambda box: box.limits.set("send", rate="often"),
+        lambda box: box.limits.set("accept", rate=0),
+        lambda box: box.limits.set("send", rate="2/s", burst=0.5),
         lambda box: box.dead_letters.replay_all(rate="0/s"),
     ],
 )

@@ -17,6 +17,7 @@ from onceward.api import postbox, routing
 from onceward.core.views import PeerInfo
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.file.transaction import StoreTransaction
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 from onceward.transports import (
     Accept,
@@ -92,11 +93,11 @@ def test_a_factory_is_given_the_agent_its_folder_settings_and_clock(
         tmp_path / "a.db",
         agent="a",
         start=False,
-        clock=clock,
+        testing=Controls(clock=clock),
         transports={"pigeon": make},
         ack="stored",
     ) as box:
-        box.peers.register({"bob": "pigeon:bob", "carl": "dove:bob"})
+        box.peers.add({"bob": "pigeon:bob", "carl": "dove:bob"})
         sent = box.send("bob", 1)
         box.run_until_idle()
         state = box.resolve(sent)
@@ -109,7 +110,7 @@ def test_a_factory_is_given_the_agent_its_folder_settings_and_clock(
 def test_a_class_of_transports_is_a_factory(tmp_path: Path, bob: Postbox) -> None:
     """A class that is given for a scheme is called with the context, as a function is."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Pigeon}) as box:
-        box.peers.register("bob", "pigeon:bob")
+        box.peers.add("bob", "pigeon:bob")
         box.send("bob", "coo")
         box.run_until_idle()
 
@@ -128,7 +129,7 @@ def test_a_transport_is_made_outside_every_transaction(tmp_path: Path, bob: Post
         return Pigeon(context)
 
     with Postbox(path, agent="a", start=False, transports={"pigeon": Pigeon}) as box:
-        box.peers.register("bob", "pigeon:bob")
+        box.peers.add("bob", "pigeon:bob")
         box.send("bob", 1)
     with Postbox(
         path, start=False, transports={"pigeon": make}, hold_unknown=True, busy_timeout=1.0
@@ -151,12 +152,16 @@ def test_a_transport_that_cannot_be_made_is_told_at_its_peer(tmp_path: Path) -> 
         return Pigeon(context)
 
     with Postbox(path, agent="a", start=False, transports={"pigeon": Pigeon}) as box:
-        box.peers.register("bob", "pigeon:bob")
+        box.peers.add("bob", "pigeon:bob")
         sent = box.send("bob", 1)
     (tmp_path / "far").mkdir()
     with (
         Postbox(
-            path, start=False, clock=clock, transports={"pigeon": make}, retry_jitter=0.0
+            path,
+            start=False,
+            testing=Controls(clock=clock),
+            transports={"pigeon": make},
+            retry_jitter=0.0,
         ) as box,
         Postbox(tmp_path / "far" / "bob.db", agent="bob", start=False),
     ):
@@ -178,11 +183,11 @@ def test_a_url_is_checked_when_it_is_registered(tmp_path: Path) -> None:
     """A url that its transport refuses is not registered, nor any that was given with it."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Pigeon}) as box:
         with pytest.raises(InvalidArgument, match="names no agent"):
-            box.peers.register({"bob": "pigeon:bob", "carl": "pigeon:"})
+            box.peers.add({"bob": "pigeon:bob", "carl": "pigeon:"})
         with pytest.raises(InvalidArgument, match="no transport for 'ftp:bob': there are dove, "):
-            box.peers.register("bob", "ftp:bob")
+            box.peers.add("bob", "ftp:bob")
         with pytest.raises(InvalidArgument, match="no transport for 'pigeon'"):
-            box.peers.register("bob", "pigeon")
+            box.peers.add("bob", "pigeon")
 
         assert [] == box.peers.list()
 
@@ -196,7 +201,7 @@ def test_a_url_that_reaches_no_agent_is_refused(tmp_path: Path, url: str) -> Non
         Postbox(tmp_path / "a.db", agent="a", start=False) as box,
         pytest.raises(InvalidArgument),
     ):
-        box.peers.register("bob", url)
+        box.peers.add("bob", url)
 
 
 def test_a_transport_that_cannot_be_made_registers_no_url(tmp_path: Path) -> None:
@@ -211,7 +216,7 @@ def test_a_transport_that_cannot_be_made_registers_no_url(tmp_path: Path) -> Non
         Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": make}) as box,
         pytest.raises(InvalidArgument, match="ModuleNotFoundError: install pigeons"),
     ):
-        box.peers.register("bob", "pigeon:bob")
+        box.peers.add("bob", "pigeon:bob")
 
 
 def test_many_peers_are_registered_by_one_commit(
@@ -228,10 +233,10 @@ def test_many_peers_are_registered_by_one_commit(
             commit(tx)
 
         monkeypatch.setattr(StoreTransaction, "commit", counted)
-        box.peers.register(urls)
+        box.peers.add(urls)
         made = len(commits)
         with pytest.raises(InvalidArgument):
-            box.peers.register({"more": "memory:more", "no name": "memory:x"})
+            box.peers.add({"more": "memory:more", "no name": "memory:x"})
 
         assert 1 == made
         assert urls == {peer.name: peer.url for peer in box.peers.list()}
@@ -252,8 +257,8 @@ def test_installed_transports_are_looked_for_once_per_process(
     try:
         for name in ("a", "b"):
             with Postbox(tmp_path / f"{name}.db", agent=name, start=False) as box:
-                box.peers.register("bob", "pigeon:bob")
-                box.peers.register("carl", "pigeon:carl")
+                box.peers.add("bob", "pigeon:bob")
+                box.peers.add("carl", "pigeon:carl")
     finally:
         routing._installed.cache_clear()
 
@@ -318,7 +323,7 @@ def test_a_transport_that_hangs_delays_closing_by_its_timeout(
             closed.set()
 
     box = Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Stuck})
-    box.peers.register("bob", "pigeon:bob")
+    box.peers.add("bob", "pigeon:bob")
     box.close(timeout=0)
     hung = not closed.is_set()
     with pytest.raises(StoreClosed):
@@ -338,7 +343,7 @@ def test_an_error_of_a_closing_transport_is_raised(tmp_path: Path) -> None:
             raise OSError(msg)
 
     box = Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Broken})
-    box.peers.register("bob", "pigeon:bob")
+    box.peers.add("bob", "pigeon:bob")
     with pytest.raises(OSError, match="cannot close"):
         box.close()
     with pytest.raises(StoreClosed):
@@ -353,7 +358,7 @@ def test_an_async_postbox_has_listeners(tmp_path: Path) -> None:
         async with AsyncPostbox(
             tmp_path / "a.db", agent="a", start=False, listeners=[doorway]
         ) as box:
-            await box.peers.register({"bob": "memory:bob"})
+            await box.peers.add({"bob": "memory:bob"})
             return await box.peers.list()
 
     peers = asyncio.run(use())

@@ -145,7 +145,7 @@ def _crowd(box: Postbox, jobs: Any, group: str, *, members: int, limit: int) -> 
 def member(link: Link, path: Path, group: str, limit: int) -> None:
     """Handle messages of a group until there are none."""
     with Postbox(path, agent="owner", start=False) as box:
-        jobs = box.mailboxes.open("jobs")
+        jobs = box.mailboxes.get("jobs")
         link.send("ready")
         link.recv()
         handled = 0
@@ -183,7 +183,7 @@ def _wakes(box: Postbox, wakes: int) -> Result:
 def sleeper(link: Link, path: Path) -> None:
     """Wait for one message after the other and say when it was there."""
     with Postbox(path, agent="owner", start=False) as box:
-        waits = box.mailboxes.open("wakes")
+        waits = box.mailboxes.get("wakes")
         link.send("ready")
         while not over(link):
             message = waits.receive("sleepers", timeout=1.0)

@@ -46,11 +46,11 @@ def dead_peers(plan: Plan) -> Iterator[Result]:
         ) as box,
         running(listen, ours, listener.url),
     ):
-        box.peers.register("bob", (ours / "url").read_text(encoding="utf-8"))
+        box.peers.add("bob", (ours / "url").read_text(encoding="utf-8"))
         plan.settle()
         before = sorted(alone(box, plan)().waits)
         dead = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        box.peers.register(dict.fromkeys(names, dead))
+        box.peers.add(dict.fromkeys(names, dead))
         box.send_many([(name, note(1)) for name in names])
         until(lambda: any(peer.failures for peer in box.peers.list()))
         beside = sorted(alone(box, plan)().waits)

@@ -60,7 +60,7 @@ def history(plan: Plan) -> Iterator[Result]:
     many, path = max(1, total // EACH), plan.room("history") / "box.db"
     _fill(path, total, many)
     with Postbox(path, start=False, retention=1e9) as box:
-        box.run_maintenance()
+        box.file.run_maintenance()
         middle = START + total // 2 * STEP
         asked: dict[str, tuple[dict[str, Any], str | None]] = {
             "channel": ({"channel": f"c{many // 2}"}, f"channel = 'c{many // 2}'"),

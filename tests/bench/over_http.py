@@ -55,7 +55,7 @@ def carried(plan: Plan) -> Iterator[Result]:
         running(receive, files, "safe"),
         Postbox(files / "alice.db", agent="alice", max_pending=UNBOUNDED) as by_file,
     ):
-        box.peers.register("bob", (ours / "url").read_text(encoding="utf-8"))
+        box.peers.add("bob", (ours / "url").read_text(encoding="utf-8"))
         plan.settle()
         rounds = min(ROUNDS, plan.rounds)
         spent: dict[Postbox, list[float]] = {box: [], by_file: []}
@@ -86,7 +86,7 @@ def woken(plan: Plan) -> Iterator[Result]:
         running(wake.receive, files, "safe") as other,
         Postbox(files / "alice.db", agent="alice") as by_file,
     ):
-        box.peers.register("bob", (ours / "url").read_text(encoding="utf-8"))
+        box.peers.add("bob", (ours / "url").read_text(encoding="utf-8"))
         plan.settle()
         pairs = [
             (
@@ -139,7 +139,7 @@ def listen(link: Link, folder: Path, url: str, *, tells: bool = False) -> None:
     other = folder / "other"
     listener = HttpListener("http://127.0.0.1:0")
     with Postbox(other / "bob.db", agent=bob, listeners=[listener]) as box:
-        box.peers.register("alice", url)
+        box.peers.add("alice", url)
         with box.begin() as tx:
             tx.execute(TABLE)
         if tells:

@@ -47,7 +47,7 @@ def over_nats(plan: Plan) -> Iterator[Result]:
         ) as box,
         Postbox(files / "alice.db", agent="alice", max_pending=UNBOUNDED) as by_file,
     ):
-        box.peers.register("bob", f"{url}/bob")
+        box.peers.add("bob", f"{url}/bob")
         rival = JetStream(runner, url, note().model_dump_json())
         plan.settle()
         rounds = min(ROUNDS, plan.rounds)
@@ -71,7 +71,7 @@ def listen(link: Link, folder: Path, url: str) -> None:
     other = folder / "other"
     other.mkdir()
     with Postbox(other / "bob.db", agent=bob, listeners=[NatsListener(url)]) as box:
-        box.peers.register("alice", f"{url}/alice")
+        box.peers.add("alice", f"{url}/alice")
         with box.begin() as tx:
             tx.execute(TABLE)
         link.send("ready")

@@ -56,5 +56,5 @@ def box_with(path: Path, sink: Sink, *, start: bool, **settings: Any) -> Postbox
     box = Postbox(
         path, agent="alice", start=start, transports={"sink": sink}, **(patient | settings)
     )
-    box.peers.register("bob", URL)
+    box.peers.add("bob", URL)
     return box

@@ -69,7 +69,7 @@ def test_limits_are_set_seen_and_lifted(cli: Cli, shop: Postbox) -> None:
     )
     ids = [cli("send", "a", "1", "--session", "run").out.strip() for _ in range(3)]
 
-    assert [["session", "run", "2", "", "drop_old"]] == cli("limits", "ls").lines
+    assert [["session", "run", "2", "", "", "", "drop_old"]] == cli("limits", "ls").lines
     assert [("session run", 2)] == [
         (row["scope"], row["messages"]) for row in cli("limits", "fullness", "--json").json
     ]
@@ -83,12 +83,12 @@ def test_limits_are_set_seen_and_lifted(cli: Cli, shop: Postbox) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_a_rate_and_a_size_are_set_and_lifted(cli: Cli) -> None:
-    """Both refuse with 7, and 0 lifts them."""
+    """Both refuse with 7, until they are removed."""
     codes = []
-    for verb, number in (("rate", "0.001"), ("file", "1")):
-        cli("limits", verb, number)
+    for scope, option, number in (("send", "--rate", "0.001"), ("file", "--size", "1")):
+        cli("limits", "set", scope, option, number)
         codes += [cli("send", "a", "1").code for _ in range(2)]
-        cli("limits", verb, "0")
+        cli("limits", "remove", scope)
 
     assert [0, 7, 7, 7] == codes
     assert 0 == cli("send", "a", "1").code

@@ -25,25 +25,25 @@ def test_a_conversation(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     ]
 
     sent = cli("channel", "send", "room", "hello", "--kind", "query", "--json").json
-    got = cli("channel", "recv", "room", "--agent", "billing").json
+    got = cli("channel", "receive", "room", "--agent", "billing").json
 
     assert [("billing", got["id"])] == [(copy["recipient"], copy["id"]) for copy in sent["copies"]]
     assert ("hello", "query", sent["id"]) == (got["body"], got["kind"], got["correlation_id"])
     assert (4, 3, 2) == (
-        cli("channel", "recv", "room", "--agent", "billing").code,
+        cli("channel", "receive", "room", "--agent", "billing").code,
         cli("channel", "ls", "nowhere").code,
         cli("channel", "send", "room", "x", "--kind", "shout").code,
     )
     assert [["room", "paused"]] == cli("channel", "pause", "room", "--mode", "reject").lines
     assert (7, 7) == (
         cli("channel", "send", "room", "x").code,
-        cli("channel", "delete", "room").code,
+        cli("channel", "remove", "room").code,
     )
     assert [["room", "true"]] == cli("channel", "leave", "room", "--agent", "billing").lines
     assert [["room", "active"]] == cli("channel", "resume", "room").lines
     assert [["room", "draining"]] == cli("channel", "drain", "room").lines
     assert [["room", "closed"]] == cli("channel", "close", "room").lines
-    assert [["room", "deleted"]] == cli("channel", "delete", "room").lines
+    assert [["room", "true"]] == cli("channel", "remove", "room").lines
 
 
 def test_topics(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -73,9 +73,9 @@ def test_staged_acknowledgments(cli: Cli, shop: Postbox, billing: Postbox) -> No
     cli("channel", "add", "work", "billing")
     sent = cli("channel", "send", "work", "build", "--kind", "command").out.strip()
 
-    got = cli("channel", "recv", "work", "--status", "received", "--agent", "billing").json
+    got = cli("channel", "receive", "work", "--status", "received", "--agent", "billing").json
     seen = [row["status"] for row in cli("channel", "acks", "work", sent, "--json").json]
-    again = cli("channel", "recv", "work", "--agent", "billing").code
+    again = cli("channel", "receive", "work", "--agent", "billing").code
     codes = [
         cli("channel", "ack", "work", got["handle"], word, "--agent", "billing").code
         for word in ("in_progress", "completed")
@@ -99,7 +99,15 @@ def test_staged_acknowledgments(cli: Cli, shop: Postbox, billing: Postbox) -> No
 
     cli("channel", "send", "work", "again", "--kind", "command")
     failed = cli(
-        "channel", "recv", "work", "--status", "failed", "--detail", "no disk", "--agent", "billing"
+        "channel",
+        "receive",
+        "work",
+        "--status",
+        "failed",
+        "--detail",
+        "no disk",
+        "--agent",
+        "billing",
     ).json
     assert [[failed["id"], "max_retries_exceeded", "no disk"]] == [
         [row["id"], row["reason"], row["last_error"]]
@@ -157,9 +165,9 @@ def test_members_states_and_how_a_channel_behaves(
     ).lines
     moves = [
         cli("channel", verb, "hall").lines[0][1]
-        for verb in ("pause", "resume", "drain", "close", "delete")
+        for verb in ("pause", "resume", "drain", "close", "remove")
     ]
-    assert ["paused", "active", "draining", "closed", "deleted"] == moves
+    assert ["paused", "active", "draining", "closed", "true"] == moves
 
 
 def test_a_channel_s_history_is_a_page(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -230,4 +238,4 @@ def test_the_home(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     assert 1 == len(cli("publish", "news", "3").lines)
     assert 0 == cli("peers", "unsubscribe", "billing", "news").code
     assert ([], 2) == (cli("publish", "news", "3").lines, cli("agents", "subscribe", "a.#.b").code)
-    assert [["billing", "true"]] == cli("agents", "leave", "--agent", "billing").lines
+    assert [["billing", "true"]] == cli("agents", "remove", "--agent", "billing").lines

@@ -82,13 +82,13 @@ def test_2_usage_where_nothing_says_which_agent(cli: Cli, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "tokens",
     [
-        "recv",
-        "recv --keep",
+        "receive",
+        "receive --keep",
         "show 0000",
         "dead show 0000",
         "dead replay 0000",
         "dead replay --all --yes",
-        "peers forget nobody",
+        "peers remove nobody",
         "peers reset nobody",
         "send nobody 1",
         "stats --db none.db",
@@ -108,7 +108,7 @@ def test_3_nothing_there(cli: Cli, tokens: str) -> None:
 @pytest.mark.usefixtures("shop")
 def test_4_timed_out(cli: Cli, how: str) -> None:
     """Nothing came in the time that was given."""
-    assert exit_codes.TIMED_OUT == cli("recv", "--wait", "5ms", how).code
+    assert exit_codes.TIMED_OUT == cli("receive", "--wait", "5ms", how).code
 
 
 @pytest.mark.usefixtures("shop", "billing")
@@ -131,16 +131,16 @@ def test_6_partly(cli: Cli, buried: list[str], shop: Postbox) -> None:
     assert exit_codes.PARTLY == cli("check", str(shop.path), "none.db").code
 
 
-@pytest.mark.parametrize("tokens", ["send billing 1", "recv"])
+@pytest.mark.parametrize("tokens", ["send billing 1", "receive"])
 @pytest.mark.usefixtures("billing")
 def test_7_refused_while_frozen(
     cli: Cli, shop: Postbox, tokens: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for readers: an inbox that may not be read is not empty."""
-    shop.pause()
+    shop.file.pause()
     assert exit_codes.REFUSED == cli(*tokens.split()).code
 
-    shop.resume()
+    shop.file.resume()
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
     assert exit_codes.REFUSED == cli(*tokens.split()).code
 
@@ -213,7 +213,7 @@ def test_every_error_has_its_code(error: errors.OncewardError, code: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "tokens", [["recv"], ["nonsense"], ["ls", "--limit", "many"], ["stats", "--db", "none.db"]]
+    "tokens", [["receive"], ["nonsense"], ["ls", "--limit", "many"], ["stats", "--db", "none.db"]]
 )
 @pytest.mark.usefixtures("shop")
 def test_errors_are_objects_in_json_mode(cli: Cli, tokens: list[str]) -> None:

@@ -15,7 +15,7 @@ from onceward import Agent, Context, Postbox, Run
 from onceward.message.clock import SystemClock
 from onceward.ops.cli import findings, handles
 from onceward.ops.cli.handles import Holder
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 Cli = Callable[..., Any]
 CHECKS = [
@@ -201,13 +201,13 @@ def test_what_an_operator_should_know_is_a_warning(
 ) -> None:
     """Paused, dead letters, breakers and an unknown recipient: the exit code stays 0."""
     assert buried
-    shop.peers.register("far", "memory:nowhere")
+    shop.peers.add("far", "memory:nowhere")
     shop.send("far", 1)
     shop.run_until_idle()
     with shop.begin() as tx:
         tx.execute("UPDATE _onceward_peers SET breaker = 'open', failures = 5 WHERE name = 'far'")
-    shop.peers.forget("far")
-    shop.pause()
+    shop.peers.remove("far")
+    shop.file.pause()
 
     ran = cli("doctor", "--json")
 
@@ -241,7 +241,7 @@ def test_the_doctor_leaves_no_wal_behind(cli: Cli, home: Path) -> None:
 
 def test_a_whole_home_is_examined_at_once(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """One line for each finding that is not ok, with its file; one document for each file."""
-    billing.pause()
+    billing.file.pause()
     disk = {"disk"}  # which may be one that a restart empties
 
     ran = cli("doctor", shop.path, billing.path)
@@ -388,7 +388,9 @@ def test_a_call_that_was_left_is_a_warning(cli: Cli, home: Path) -> None:
             shop.run_until_idle()
             said_so.append(said(cli("doctor", "--json"), "runs"))
 
-    with Postbox(home / "shop.db", agent=agent, start=False, clock=clock, abort_grace=5) as shop:
+    with Postbox(
+        home / "shop.db", agent=agent, start=False, testing=Controls(clock=clock), abort_grace=5
+    ) as shop:
         shop.send("shop", 1)
         shop.run_until_idle()
 
@@ -470,7 +472,7 @@ def test_a_handler_that_waits_long_for_a_reply_is_a_warning(
 
 def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Postbox) -> None:
     """Three pushes failed in a row: the peer is named, not a missing relay."""
-    shop.peers.register("far", "memory:nowhere")
+    shop.peers.add("far", "memory:nowhere")
     shop.send("far", 1)
     for _ in range(3):
         shop.run_until_idle()
@@ -604,7 +606,7 @@ def test_messages_that_wait_are_counted_where_nothing_is_amiss(
     due = found(cli, "shop", "delivery")
     shop.run_until_idle()
     fresh = found(cli, "billing", "handling")
-    billing.pause()
+    billing.file.pause()
     paused = found(cli, "billing", "handling")
 
     assert "6 messages are due, none for longer than a minute" == due

@@ -18,9 +18,9 @@ Cli = Callable[..., Any]
 @pytest.mark.parametrize(
     "command",
     [
-        "stats", "ls", "ls outbox", "history", "tail", "poll", "status", "expire", "pause",
-        "resume", "peers ls", "dead ls", "runs ls", "limits ls", "queue ls", "agents register",
-        "mailbox ls", "channel ls", "doctor", "check", "migrate", "relay --once",
+        "stats", "ls", "ls outbox", "history", "tail", "poll", "sessions stats", "expire", "pause",
+        "resume", "peers ls", "dead ls", "sessions runs", "limits ls", "sessions ls",
+        "agents register", "mailbox ls", "channel ls", "doctor", "check", "migrate", "relay --once",
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("billing")

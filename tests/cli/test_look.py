@@ -111,7 +111,7 @@ def test_show_has_dedup_record_and_transitions(cli: Cli, billing: Postbox, home:
     with Postbox(home / "shop.db", agent="shop", start=False, transitions=True) as shop:
         sent = billing.send("shop", 1)
         billing.run_until_idle()
-        assert 0 == cli("recv").code
+        assert 0 == cli("receive").code
 
         shown = cli("show", sent, "--json").json
 
@@ -230,7 +230,7 @@ def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
             "stats",
             "peers ls",
             "dead ls",
-            "recv --keep",
+            "receive --keep",
             "migrate --dry-run",
         )
     ]
@@ -240,7 +240,7 @@ def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
 
 
 @pytest.mark.broken("the damage is planted")
-@pytest.mark.parametrize("command", ["poll", "tail", "recv", "recv --keep"])
+@pytest.mark.parametrize("command", ["poll", "tail", "receive", "receive --keep"])
 def test_a_lost_body_is_told(cli: Cli, shop: Postbox, billing: Postbox, command: str) -> None:
     """The output says what is missing, and so does the exit code: 1, or 6 beside sound ones."""
     for body in ("long " * 1000, None):
@@ -253,12 +253,12 @@ def test_a_lost_body_is_told(cli: Cli, shop: Postbox, billing: Postbox, command:
     first = json.loads(ran.out.splitlines()[0]) if several else ran.json
 
     assert (6 if several else 1, None) == (ran.code, first["body"])
-    assert "the body is missing" in first["problem"]
+    assert "the body is missing" in first["body_error"]
     assert "the body is missing" in ran.err
     assert "bodyerror" not in {*first}
     assert (0, 2) == ((past := cli("history", "--json")).code, len(past.json["messages"]))
     assert ["the body is missing"] == [
-        row["problem"][:19] for row in past.json["messages"] if "problem" in row
+        row["body_error"][:19] for row in past.json["messages"] if "body_error" in row
     ]
     assert shop.agent
 
@@ -270,10 +270,10 @@ def test_a_lost_body_of_a_mailbox_is_told(
 ) -> None:
     """However it is read: alone it is a failure."""
     shop.mailboxes.ensure("box", public=True)
-    billing.mailboxes.open("box").send("long " * 1000)
+    billing.mailboxes.get("box").send("long " * 1000)
     billing._db.write(lambda tx: tx.run("DELETE FROM _onceward_bodies"))
     billing.run_until_idle()
 
     ran = cli("mailbox", "read", "box", mode)
 
-    assert (1, True) == (ran.code, "the body is missing" in json.loads(ran.out)["problem"])
+    assert (1, True) == (ran.code, "the body is missing" in json.loads(ran.out)["body_error"])

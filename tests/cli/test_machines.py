@@ -48,20 +48,20 @@ def test_keys_are_made_added_listed_rotated_and_dropped(cli: Cli, home: Path) ->
     assert secret not in listed.out
     assert rotated["secret"] not in listed.out
     assert 1 == cli("keys", "rotate", "bob", "--finish", "--json").json["count"]
-    assert 0 == cli("keys", "drop", "bob").code
+    assert 0 == cli("keys", "remove", "bob").code
     assert ["carl"] == [row["peer"] for row in cli("keys", "ls", "--json").json]
 
 
 def test_keys_that_are_not_there_are_said(cli: Cli) -> None:
     """A key that exists is not made again, one that does not is named, a wrong one is refused."""
     assert 3 == cli("keys", "rotate", "bob").code
-    assert 3 == cli("keys", "drop", "bob").code
+    assert 3 == cli("keys", "remove", "bob").code
     assert 2 == cli("keys", "add", "bob", "whsec_short").code
     cli("keys", "new", "bob")
     assert 2 == cli("keys", "new", "bob").code
 
 
-@pytest.mark.parametrize("command", ["new bob", "add bob", "ls", "rotate bob", "drop bob"])
+@pytest.mark.parametrize("command", ["new bob", "add bob", "ls", "rotate bob", "remove bob"])
 def test_keys_of_a_home_that_does_not_exist(cli: Cli, home: Path, command: str) -> None:
     """A name with a typo is told, with what comes before, and makes no home."""
     ran = cli("keys", *command.split(), "--home", "tpyo", stdin="whsec_" + "A" * 32)
@@ -125,7 +125,7 @@ def test_a_ping_says_that_the_key_is_another(cli: Cli, home: Path, bob: str) -> 
     Keys(home).retire("bob")
     mark = Keys(home).list()[0].fingerprint
     other = cli("peers", "ping", "bob")
-    Keys(home).drop("bob")
+    Keys(home).remove("bob")
     none = cli("peers", "ping", "bob")
 
     assert (1, 1) == (other.code, none.code)
@@ -234,13 +234,13 @@ except (ModuleNotFoundError, InvalidArgument) as error:
         ("starlette", "from onceward.http import HttpListener", "http"),
         (
             "httpcore2",
-            "Postbox('a.db', agent='a').peers.register('b', 'https://b.example')",
+            "Postbox('a.db', agent='a').peers.add('b', 'https://b.example')",
             "http",
         ),
         ("starlette", "from onceward.http import PollListener", "http"),
         (
             "nats",
-            "Postbox('a.db', agent='a').peers.register('b', 'nats://b.example/b')",
+            "Postbox('a.db', agent='a').peers.add('b', 'nats://b.example/b')",
             "nats",
         ),
         (
@@ -279,7 +279,7 @@ def test_a_served_home_takes_messages_until_it_is_terminated(cli: Cli, home: Pat
         said = child.read()
         url = said.partition(" at ")[2].partition(";")[0]
         with Postbox(home / "shop.db", agent="shop") as shop:
-            shop.peers.register({"bob": url, "carl": url})
+            shop.peers.add({"bob": url, "carl": url})
             for name in ("bob", "carl"):
                 shop.send(name, {"to": name})
             shop.flush(timeout=60)
@@ -334,7 +334,7 @@ def test_an_agent_that_is_created_later_is_served(cli: Cli, home: Path) -> None:
     for name in ("bob", "carl"):
         Keys(far).add("shop", Keys(home).create(name))
         Keys(far).retire("shop")
-        Keys(home).drop(name)
+        Keys(home).remove(name)
     secret = (far / "keys" / "shop").read_text()
     for name in ("bob", "carl"):
         Keys(home).add(name, secret)
@@ -344,7 +344,7 @@ def test_an_agent_that_is_created_later_is_served(cli: Cli, home: Path) -> None:
         assert 0 == cli("init", "carl", "--home", far).code
         told = [child.read()]
         with Postbox(home / "shop.db", agent="shop") as shop:
-            shop.peers.register("carl", url)
+            shop.peers.add("carl", url)
             shop.send("carl", "hello")
             left = shop.flush(timeout=60)
         (far / "bob.db").unlink()
@@ -391,7 +391,7 @@ def test_agents_beyond_the_open_files_are_named(cli: Cli, home: Path) -> None:
         url = said.partition(" at ")[2].partition(";")[0].strip()
         served = said.removeprefix("serving ").partition(" at ")[0].split(", ")
         with Postbox(home / "shop.db", agent="shop") as shop:
-            shop.peers.register(dict.fromkeys(served, url))
+            shop.peers.add(dict.fromkeys(served, url))
             for name in served:
                 shop.send(name, "hello")
             waits = shop.flush(timeout=60)
@@ -442,7 +442,7 @@ def test_an_agent_that_cannot_be_called_asks(cli: Cli, home: Path, bob: str, com
     cli("init", "shop")
     cli("peers", "add", "bob", bob)
     with Postbox(home / "far" / "bob.db") as box:
-        box.peers.register("shop", "poll:")
+        box.peers.add("shop", "poll:")
         box.send("shop", "hello")
         words = [*command.format(home=home).split(), "--ask", "bob"]
         with Child([*ONCEWARD, *words], "stderr") as child:

@@ -173,7 +173,7 @@ def test_send_hands_every_option_on(cli: Cli, shop: Postbox) -> None:
     )
 
     [row] = cli("ls", "outbox", "--json").json
-    frame = json.loads(shop.history().messages[0].frame)
+    frame = json.loads(shop.history().messages[0].text)
     assert ("t", "a.b", "urgent", "s", "k") == (
         row["type"],
         row["topic"],
@@ -203,7 +203,7 @@ def test_recv_prints_a_line_and_acknowledges(cli: Cli, shop: Postbox, billing: P
     sent = billing.send("shop", {"n": 1}, type="hello")
     billing.run_until_idle()
 
-    ran = cli("recv", "--type", "hello")
+    ran = cli("receive", "--type", "hello")
 
     assert (0, [[sent, "billing", "default", "hello", '{"n":1}']]) == (ran.code, ran.lines)
     shop.run_until_idle()
@@ -215,8 +215,8 @@ def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -
     sent = billing.send("shop", {"n": 1})
     billing.run_until_idle()
 
-    looked = [cli("recv", "--keep", "--json").json for _ in range(12)]
-    taken = cli("recv", "--json").json
+    looked = [cli("receive", "--keep", "--json").json for _ in range(12)]
+    taken = cli("receive", "--json").json
 
     keys = [
         "id",
@@ -244,9 +244,10 @@ def test_recv_takes_only_its_session(cli: Cli, billing: Postbox, shop: Postbox) 
     billing.run_until_idle()
 
     assert [sent] * 2 == [
-        cli("recv", "--session", "run-1", how, "--json").json["id"] for how in ("--keep", "--ack")
+        cli("receive", "--session", "run-1", how, "--json").json["id"]
+        for how in ("--keep", "--ack")
     ]
-    assert 3 == cli("recv", "--session", "run-1").code
+    assert 3 == cli("receive", "--session", "run-1").code
     assert 1 == shop.stats()["inbox_pending"]
 
 
@@ -258,7 +259,7 @@ def test_recv_looks_at_what_it_would_take(cli: Cli, billing: Postbox, shop: Post
     billing.run_until_idle()
 
     assert [urgent, urgent] == [
-        cli("recv", how, "--json").json["id"] for how in ("--keep", "--ack")
+        cli("receive", how, "--json").json["id"] for how in ("--keep", "--ack")
     ]
 
 
@@ -274,6 +275,6 @@ def test_recv_does_not_acknowledge_an_unprinted_message(
 
     with monkeypatch.context() as patch:
         patch.setattr("onceward.ops.cli.recv.show", broken)
-        ran = cli("recv")
+        ran = cli("receive")
 
     assert (1, 1) == (ran.code, shop.stats()["inbox_pending"])

@@ -22,7 +22,7 @@ def bodies(ran: Any) -> list[Any]:
 
 
 def test_a_task_queue(cli: Cli, shop: Postbox, billing: Postbox) -> None:
-    """Ensure, list, send, lease, tail and delete: a queue without configuration."""
+    """Ensure, list, send, lease, query and discard: a queue without configuration."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
     assert (
         "task.queue\n"
@@ -44,10 +44,10 @@ def test_a_task_queue(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     assert [2] == bodies(cli("mailbox", "read", "task.queue", "lease", "--name", "crew"))
     assert 3 == cli("mailbox", "read", "task.queue", "lease", "--name", "crew").code
     assert [0, 1, 2] == bodies(cli("mailbox", "read", "task.queue", "replay"))
-    assert [1, 2] == bodies(cli("mailbox", "tail", "task.queue", "-n", 2))
+    assert [2, 1] == bodies(cli("mailbox", "query", "task.queue", "--limit", 2))
     assert (0, 3) == (
-        cli("mailbox", "delete", "task.queue", message_id).code,
-        cli("mailbox", "delete", "task.queue", message_id).code,
+        cli("mailbox", "discard", "task.queue", message_id).code,
+        cli("mailbox", "discard", "task.queue", message_id).code,
     )
 
 
@@ -169,7 +169,7 @@ def test_polling(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     assert [{"n": 1}] == bodies(cli("poll", "--session", "s2"))
     assert ["hi"] == bodies(cli("tail", "-n", 5))
     assert (1, 1) == (
-        (status := cli("status").json)["default"]["messages"],
+        (status := cli("sessions", "stats").json)["default"]["messages"],
         status["s2"]["messages"],
     )
     assert "0\n" == cli("expire").out
@@ -209,8 +209,8 @@ def test_frozen(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Sending is refused with exit code 7; a poll finds nothing and moves nothing."""
     billing.send("shop", "x")
     billing.run_until_idle()
-    shop.pause()
+    shop.file.pause()
 
     assert (7, 0, "") == (cli("send", "billing", "y").code, (poll := cli("poll")).code, poll.out)
-    shop.resume()
+    shop.file.resume()
     assert ["x"] == bodies(cli("poll"))

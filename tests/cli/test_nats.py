@@ -46,8 +46,8 @@ def test_the_printed_users_run_a_server(home: Path, cli: Cli) -> None:
                 listeners=[NatsListener(server.url())],
             ) as billing,
         ):
-            shop.peers.register("billing.eu", server.url("billing.eu"))
-            billing.peers.register("shop", server.url("shop"))
+            shop.peers.add("billing.eu", server.url("billing.eu"))
+            billing.peers.add("shop", server.url("shop"))
             ticket = shop.request("billing.eu", {"n": 1})
             message = billing.receive(timeout=30)
             assert message is not None
@@ -175,7 +175,7 @@ def test_a_peer_is_pinged_by_way_of_a_server(
     home: Path, shop: Postbox, cli: Cli, server: NatsServer
 ) -> None:
     """A ping tells the clock of the peer, or what is missing."""
-    shop.peers.register("bob", server.url("bob"))
+    shop.peers.add("bob", server.url("bob"))
     missing = cli("peers", "ping", "bob")
     with Postbox(home / "bob.db", agent="bob", start=False, listeners=[NatsListener(server.url())]):
         while (found := cli("peers", "ping", "bob", "--json")).code:
@@ -250,7 +250,7 @@ def test_the_doctor_examines_streams(shop: Postbox, cli: Cli, server: NatsServer
         await stream.update_stream(config.evolve(**changes))
         await client.close()
 
-    shop.peers.register("billing", server.url("billing"))
+    shop.peers.add("billing", server.url("billing"))
     told = [nats_findings(cli)]
     cli("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
     told.append(nats_findings(cli))
@@ -269,7 +269,7 @@ def test_the_doctor_examines_streams(shop: Postbox, cli: Cli, server: NatsServer
 def test_the_doctor_without_a_server(shop: Postbox, cli: Cli) -> None:
     """A server that is away is a warning; without peers by way of NATS there is nothing to say."""
     before = nats_findings(cli)
-    shop.peers.register("billing", "nats://127.0.0.1:1/billing")
+    shop.peers.add("billing", "nats://127.0.0.1:1/billing")
 
     assert [] == before
     assert [("warning", True)] == [
@@ -287,15 +287,15 @@ def test_urls_are_checked(shop: Postbox) -> None:
     )  # fmt: skip
     for url in wrong:
         with pytest.raises(InvalidArgument, match=r"write|no server|no url"):
-            shop.peers.register("bob", url)
-    shop.peers.register("bob", "nats://host,other:4223/bob")
+            shop.peers.add("bob", url)
+    shop.peers.add("bob", "nats://host,other:4223/bob")
 
     assert ["nats://host,other:4223/bob"] == [peer.url for peer in shop.peers.list()]
 
 
 def test_a_peer_is_not_another_agent(shop: Postbox, server: NatsServer) -> None:
     """A url that names another agent than the peer delivers nothing to it."""
-    shop.peers.register("bob", server.url("billing"))
+    shop.peers.add("bob", server.url("billing"))
     shop.send("bob", 1)
     shop.run_until_idle()
     [peer] = shop.peers.list()
@@ -313,7 +313,7 @@ def test_a_home_is_served_by_way_of_a_server(home: Path, server: NatsServer) -> 
     with Child([*ONCEWARD, "serve", far, "--listen", server.url()], "stderr") as child:
         said = child.read()
         with Postbox(home / "shop.db", agent="shop") as shop:
-            shop.peers.register({name: server.url(name) for name in ("bob", "carl")})
+            shop.peers.add({name: server.url(name) for name in ("bob", "carl")})
             for name in ("bob", "carl"):
                 shop.send(name, {"to": name})
             left = shop.flush(timeout=60)

@@ -23,12 +23,12 @@ def test_a_peer_is_added_listed_and_forgotten(cli: Cli) -> None:
     assert PEER == list(row)
     assert [["far", "memory:far", "closed", "0", "0", "", "", ""]] == cli("peers", "ls").lines
 
-    assert cli("peers", "forget", "far", "--json").json["url"] is None
+    assert cli("peers", "remove", "far", "--json").json["url"] is None
 
 
 def test_a_breaker_is_closed(cli: Cli, shop: Postbox) -> None:
     """The peer is tried again at once."""
-    shop.peers.register("far", "memory:far")
+    shop.peers.add("far", "memory:far")
     for _ in range(5):
         shop.send("far", 1)
         shop.run_until_idle()
@@ -97,18 +97,18 @@ def test_bulk_work_is_tried_dry_then_confirmed(cli: Cli, shop: Postbox, buried: 
 @pytest.mark.usefixtures("buried")
 def test_a_person_is_asked(cli: Cli, shop: Postbox, answer: str, code: int, left: int) -> None:
     """On a terminal the count is named and the default is no."""
-    ran = cli("dead", "purge", "--all", person=answer)
+    ran = cli("dead", "discard", "--all", person=answer)
 
     assert (code, left) == (ran.code, shop.stats()["dead_letters"])
-    assert "purge 2 dead letters? [y/N]" in ran.err
+    assert "discard 2 dead letters? [y/N]" in ran.err
 
 
-def test_purge_takes_what_is_old_enough(cli: Cli, shop: Postbox, buried: list[str]) -> None:
+def test_discard_takes_what_is_old_enough(cli: Cli, shop: Postbox, buried: list[str]) -> None:
     """Younger ones stay."""
-    assert 3 == cli("dead", "purge", "--older-than", "7d", "--yes").code
-    assert 2 == cli("dead", "purge", "--yes").code
+    assert 3 == cli("dead", "discard", "--older-than", "7d", "--yes").code
+    assert 2 == cli("dead", "discard", "--yes").code
     assert sorted(buried) == sorted(
-        cli("dead", "purge", "--older-than", "0", "--peer", "billing", "--yes").out.split()
+        cli("dead", "discard", "--older-than", "0", "--peer", "billing", "--yes").out.split()
     )
     assert 0 == shop.stats()["dead_letters"]
 
@@ -129,9 +129,9 @@ def test_an_outgoing_one_is_sent_as_new(cli: Cli, shop: Postbox, billing: Postbo
 def test_freeze_and_thaw(cli: Cli, shop: Postbox) -> None:
     """The switch is in the file, so that every process sees it."""
     assert {"agent": "shop", "paused": True} == cli("pause", "--json").json
-    assert shop.health().paused
+    assert shop.file.health().paused
     assert {"agent": "shop", "paused": False} == cli("resume", "--json").json
-    assert not shop.health().paused
+    assert not shop.file.health().paused
 
 
 def test_letters_of_one_type_are_chosen(cli: Cli, shop: Postbox, billing: Postbox) -> None:

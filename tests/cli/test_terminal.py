@@ -66,7 +66,7 @@ def test_a_message_is_shown_field_by_field(
     billing.run_until_idle()
     assert shop.agent
 
-    assert "[red]not markup[/red]" in screen("recv", "--keep")
+    assert "[red]not markup[/red]" in screen("receive", "--keep")
 
 
 def test_mail_cannot_move_the_cursor(
@@ -77,7 +77,7 @@ def test_mail_cannot_move_the_cursor(
     billing.run_until_idle()
     assert shop.agent
 
-    shown = screen("recv", "--keep")
+    shown = screen("receive", "--keep")
 
     assert "\\x1b]0;owned\\x07" in shown
     assert "\x1b]0" not in shown

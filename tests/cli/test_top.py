@@ -165,7 +165,7 @@ def test_a_row_is_made_of_a_snapshot(shop: Postbox, home: Path) -> None:
     assert whole.overview is not None
     stats = {**whole.overview.stats, "dead_letters": 67}
     dead = replace(whole, overview=replace(whole.overview, stats=stats))
-    shop.pause()
+    shop.file.pause()
     paused = row_of(read_snapshot(shop.path, 1), Rates(), 0)
 
     assert ("shop", "ok", None) == (row.agent, row.state, row.sent_rate)

@@ -5,13 +5,14 @@ import inspect
 import pytest
 
 from onceward import Channel, Mailbox, Postbox
+from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.peers import Peers
+from onceward.api.sessions import Sessions
 from onceward.features.channels.api import Channels
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import Mailboxes
-from onceward.features.runs.api import Queues, Runs
 from onceward.features.schedules.api import Schedules
 from onceward.ops.cli.app import COMMANDS
 
@@ -22,6 +23,7 @@ VERBS: dict[type, dict[str, str]] = {
         "ensure": "channel create",
         "get": "channel show",
         "list": "channel ls",
+        "remove": "channel remove",
     },
     Channel: {
         "info": "channel show",
@@ -37,47 +39,46 @@ VERBS: dict[type, dict[str, str]] = {
         "resume": "channel resume",
         "drain": "channel drain",
         "close": "channel close",
-        "delete": "channel delete",
         "send": "channel send",
         "respond": "channel send",
         "acknowledge": "channel ack",
-        "detach": "channel recv",
+        "detach": "channel receive",
         "attach": "channel ack",
         "acknowledgments": "channel acks",
-        "receive": "channel recv",
-        "messages": "channel recv",
+        "receive": "channel receive",
+        "messages": "channel receive",
         "history": "channel history",
     },
     Agents: {
         "register": "agents register",
-        "leave": "agents leave",
+        "remove": "agents remove",
         "list": "agents ls",
         "subscribe": "agents subscribe",
         "unsubscribe": "agents unsubscribe",
     },
     Peers: {
-        "register": "peers add",
+        "add": "peers add",
         "allow": "peers allow",
-        "forget": "peers forget",
+        "remove": "peers remove",
         "list": "peers ls",
         "get": "peers ls",
         "reset": "peers reset",
         "ping": "peers ping",
+        "accept": f"{CODE}the listener",
         "subscribe": "peers subscribe",
         "unsubscribe": "peers unsubscribe",
     },
     Mailboxes: {
         "ensure": "mailbox ensure",
         "create": "mailbox ensure",
-        "open": "mailbox show",
+        "get": "mailbox show",
         "list": "mailbox ls",
     },
     Mailbox: {
         "send": "mailbox send",
-        "delete": "mailbox delete",
+        "discard": "mailbox discard",
         "replay": "mailbox read",
         "query": "mailbox query",
-        "tail": "mailbox tail",
         "count": "mailbox show",
         "cursor": "mailbox read",
         "reset": "mailbox reset",
@@ -87,13 +88,11 @@ VERBS: dict[type, dict[str, str]] = {
     },
     Postbox: {
         "poll": "poll",
-        "tail": "tail",
-        "expire": "expire",
-        "status": "status",
         "stats": "stats",
         "flush": "relay",
         "history": "history",
         "thread": "thread",
+        "message": "show",
         "search": "search",
         "query": "sql",
         "send": "send",
@@ -103,24 +102,25 @@ VERBS: dict[type, dict[str, str]] = {
         "request": f"{CODE}the ticket",
         "result": f"{CODE}the ticket",
         "progress": f"{CODE}the ticket",
-        "receive": "recv",
-        "messages": "recv",
+        "receive": "receive",
+        "messages": "receive",
         "begin": f"{CODE}what the transaction does",
         "on": f"{CODE}the hook",
-        "observe": f"{CODE}the observer",
         "resolve": "send",
         "cancel": f"{CODE}the id of a message just sent",
-        "check": "check",
-        "health": "doctor",
-        "repair": "doctor",
-        "accept": f"{CODE}the listener",
-        "pause": "pause",
-        "resume": "resume",
         "run_until_idle": "relay",
-        "run_maintenance": "work",
         "stop": f"{CODE}the open postbox",
         "close": f"{CODE}the open postbox",
         "session": f"{CODE}what is said in it",
+    },
+    AgentFile: {
+        "check": "check",
+        "expire": "expire",
+        "health": "doctor",
+        "pause": "pause",
+        "repair": "doctor",
+        "resume": "resume",
+        "run_maintenance": "work",
     },
     Schedules: {
         "add": "schedules add",
@@ -136,9 +136,6 @@ VERBS: dict[type, dict[str, str]] = {
         "remove": "limits remove",
         "list": "limits ls",
         "fullness": "limits fullness",
-        "rate": "limits rate",
-        "accept_rate": "limits accept-rate",
-        "file": "limits file",
         "drops": "limits drops",
     },
     DeadLetters: {
@@ -148,20 +145,23 @@ VERBS: dict[type, dict[str, str]] = {
         "replay_all": "dead replay",
         "discard": "dead discard",
         "discard_all": "dead discard",
-        "purge": "dead purge",
     },
-    Queues: {
-        "list": "queue ls",
-        "get": "queue ls",
-        "waiting": "queue ls",
-        "set": "queue mode",
-        "reorder": "queue reorder",
-        "remove": "queue remove",
-        "pause": "queue pause",
-        "resume": "queue resume",
-        "dissolve": "queue dissolve",
+    Sessions: {
+        "stats": "sessions stats",
+        "tail": "tail",
+        "list": "sessions ls",
+        "get": "sessions ls",
+        "waiting": "sessions ls",
+        "set": "sessions set",
+        "reorder": "sessions reorder",
+        "discard": "sessions discard",
+        "pause": "sessions pause",
+        "resume": "sessions resume",
+        "remove": "sessions remove",
+        "runs": "sessions runs",
+        "run": "sessions run",
+        "abort": "sessions abort",
     },
-    Runs: {"list": "runs ls", "get": "runs show", "abort": "runs abort"},
 }
 
 

@@ -29,8 +29,8 @@ NO_SHELL = {
     [
         ("ls --limit many", "--limit takes a whole number, not 'many'"),
         ("ls outbx", "WHAT is one of queues, lanes, outbox, inbox, not 'outbx'"),
-        ("runs ls --state nope", "--state is one of open, done, aborted, failed"),
-        ("recv --wait soon", "--wait: span 'soon' is no span"),
+        ("sessions runs --state nope", "--state is one of open, done, aborted, failed"),
+        ("receive --wait soon", "--wait: span 'soon' is no span"),
         ("send", "TO is missing"),
         ("tail -n", "-n needs a value"),
         ("stats --nope", "there is no option --nope"),
@@ -40,7 +40,7 @@ NO_SHELL = {
         ("mailbox ensure a.b --ttl 0", "at least a millisecond, or --forever"),
         ("mailbox ensure a.c --exclusive", "leave --exclusive out, or choose another name"),
         ("channel create room", "--ensure takes it as it is"),
-        ("channel ack room nonsense", "give the handle that onceward channel recv printed"),
+        ("channel ack room nonsense", "give the handle that onceward channel receive printed"),
         ("send nowhere 1", "or set ONCEWARD_HOLD_UNKNOWN=1"),
         ("search word", "run this once with ONCEWARD_SEARCH=1"),
         ("history --after x", "--after 'x' is not the next of a page"),
@@ -64,7 +64,7 @@ def test_an_error_speaks_the_command_s_language(
 @pytest.mark.usefixtures("billing")
 def test_a_paused_agent_is_resumed_by_a_command(cli: Cli, shop: Postbox, tokens: str) -> None:
     """The cure is the command, in the text and in the problem object."""
-    shop.pause()
+    shop.file.pause()
 
     assert "onceward resume" in (err := cli(*tokens.split()).err)
     assert [] == PYTHON.findall(err)

@@ -51,7 +51,7 @@ def test_work_once_handles_what_is_due(cli: Cli, shop: Postbox, app: str) -> Non
     assert ran.json["moved"] > 0
     assert "dead: agent=billing" in ran.err
     assert "acked" == shop.resolve(sent)
-    assert {"seen": 7} == cli("recv", "--json").json["body"]
+    assert {"seen": 7} == cli("receive", "--json").json["body"]
 
 
 def test_work_with_several_processes(cli: Cli, shop: Postbox, app: str) -> None:

@@ -84,7 +84,7 @@ def test_sending_to_nobody_fails_at_once(opened: Open) -> None:
 def test_a_frozen_file_refuses_and_thaws(box: Postbox) -> None:
     """Between pause and resume nothing is promised and nothing is lost."""
     kept = box.send("b", 1)
-    box.pause()
+    box.file.pause()
     for call in (
         lambda: box.send("b", 2),
         lambda: box.send_many([("b", 2)]),
@@ -92,7 +92,7 @@ def test_a_frozen_file_refuses_and_thaws(box: Postbox) -> None:
     ):
         with pytest.raises(Paused):
             call()
-    box.resume()
+    box.file.resume()
 
     assert (["pending"] * 2, 2) == (
         [box.resolve(kept), box.resolve(box.send("b", 3))],
@@ -126,7 +126,7 @@ def test_the_queue_limit_is_exact(opened: Open) -> None:
 
     with pytest.raises(QueueFull):
         box.send("b", 5)
-    assert (3, []) == (box.stats()["pending"], box.check())
+    assert (3, []) == (box.stats()["pending"], box.file.check())
 
 
 def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
@@ -138,7 +138,7 @@ def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
     with pytest.raises(InvalidMessage):
         box.send_many([("b", 1), ("b", float("nan"))])
 
-    assert (1, []) == (box.stats()["enqueued"], box.check())
+    assert (1, []) == (box.stats()["enqueued"], box.file.check())
 
 
 def test_the_queue_limit_is_exact_among_eight_processes(opened: Open) -> None:
@@ -147,4 +147,4 @@ def test_the_queue_limit_is_exact_among_eight_processes(opened: Open) -> None:
     sent = side_by_side([[*PYTHON, "-c", HAMMER, box.path]] * 8, "go")
 
     assert 100 == sum(map(int, sent))
-    assert (100, []) == (box.stats()["pending"], box.check())
+    assert (100, []) == (box.stats()["pending"], box.file.check())

@@ -80,7 +80,7 @@ def test_opening_makes_a_durable_commit_before_anything_is_read(opened: Open, di
 
     assert [(2,)] == again._db.read("SELECT opened FROM _onceward_file_info")
     assert "wal" in disk.synced
-    assert "fast" == again.health().durability
+    assert "fast" == again.file.health().durability
 
 
 @pytest.mark.parametrize("failures", [1, 2])
@@ -103,7 +103,7 @@ def test_a_send_whose_sync_failed_is_there_once(shaky: Postbox, disk: Flaky, fai
         again,
         shaky.resolve(message_id),
         shaky.stats()["enqueued"],
-        shaky.check(),
+        shaky.file.check(),
     )
 
 
@@ -122,7 +122,7 @@ def test_a_block_whose_sync_failed_is_unknown_and_can_be_asked(shaky: Postbox, d
     states = {shaky.resolve(each) for each in ids}
     rows = shaky._db.read("SELECT count(*) FROM t")[0][0]
     assert ({"pending"}, 1) == (states, rows) or ({"absent"}, 0) == (states, rows)
-    assert [] == shaky.check()
+    assert [] == shaky.file.check()
 
 
 def test_a_request_whose_sync_failed_names_its_ticket(shaky: Postbox, disk: Flaky) -> None:
@@ -157,7 +157,7 @@ def test_a_disk_that_keeps_failing_is_reported_each_time(shaky: Postbox, disk: F
     disk.failing = 0
 
     assert "pending" == shaky.resolve(shaky.send("b", 2))
-    assert [] == shaky.check()
+    assert [] == shaky.file.check()
 
 
 def test_a_request_whose_sync_failed_has_its_ticket(shaky: Postbox, disk: Flaky) -> None:
@@ -210,7 +210,7 @@ def test_settling_through_a_failed_sync_never_lies(
     assert ([(outcome,)] if outcome else []) == received._db.read(
         "SELECT outcome FROM _onceward_processed_messages"
     )
-    assert [] == received.check()
+    assert [] == received.file.check()
 
 
 def test_cancelling_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky) -> None:
@@ -234,7 +234,7 @@ def test_replaying_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky)
 
     assert (1, []) == (
         len(shaky.history(state="pending").messages) + len(shaky.dead_letters.list()),
-        shaky.check(),
+        shaky.file.check(),
     )
 
 
@@ -264,7 +264,7 @@ def test_settling_a_parcel_through_a_failed_sync_skips_no_number(opened: Open, d
     """A stream's numbers stay without gaps when the commit that settles a parcel is repeated."""
     peer = Stored(disk, 1)
     box = opened(vfs="onceward-flaky", transports={"stored": peer})
-    box.peers.register("b", "stored:b")
+    box.peers.add("b", "stored:b")
     ids = [box.send("b", k) for k in range(2)]
     for _ in range(3):
         try:
@@ -275,7 +275,7 @@ def test_settling_a_parcel_through_a_failed_sync_skips_no_number(opened: Open, d
     box.run_until_idle()
 
     assert sorted(set(peer.numbers)) == list(range(1, max(peer.numbers) + 1))
-    assert ({"sent"}, []) == ({box.resolve(each) for each in ids}, box.check())
+    assert ({"sent"}, []) == ({box.resolve(each) for each in ids}, box.file.check())
 
 
 def test_the_fault_names_no_certainty_that_it_does_not_have(shaky: Postbox, disk: Flaky) -> None:

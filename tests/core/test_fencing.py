@@ -14,7 +14,6 @@ from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessage
 from onceward.errors import LeaseLost, StoreError
 from onceward.file.transaction import StoreTransaction
-from onceward.message.retry import retry_policy
 from onceward.message.settings import Settings
 from onceward.message.states import Done
 
@@ -66,7 +65,7 @@ def test_a_late_worker_gives_nothing_back(taken: tuple[Postbox, LeasedMessage]) 
 
 def test_a_held_peer_is_not_leased(box: Postbox) -> None:
     """Only one dispatcher has a peer at a time; after the lease has run out the next one may."""
-    box.peers.register("b", "memory:b")
+    box.peers.add("b", "memory:b")
     first = box._db.write(lambda tx: peers.lease(tx, "b", owner="first", until=tx.now + FAR))
     second = box._db.write(lambda tx: peers.lease(tx, "b", owner="second", until=tx.now + FAR))
 
@@ -75,10 +74,10 @@ def test_a_held_peer_is_not_leased(box: Postbox) -> None:
 
 def test_a_paused_file_leases_no_peer(box: Postbox) -> None:
     """A commit that would pack a parcel asks nothing else: the pause is judged by the lease."""
-    box.peers.register("b", "memory:b")
-    box.pause()
+    box.peers.add("b", "memory:b")
+    box.file.pause()
     paused = box._db.write(lambda tx: peers.lease(tx, "b", owner="x", until=tx.now + FAR))
-    box.resume()
+    box.file.resume()
     resumed = box._db.write(lambda tx: peers.lease(tx, "b", owner="x", until=tx.now + FAR))
 
     assert (None, True) == (paused, resumed is not None)
@@ -89,7 +88,7 @@ LATE_VERBS: dict[str, Callable[[StoreTransaction, peers.PeerLease], object]] = {
     "advance": lambda tx, held: peers.advance(tx, held, 1, "x", SETTINGS),
     "renew": lambda tx, held: peers.new_epoch(tx, held, "late"),
     "rest": lambda tx, held: peers.back_off(
-        tx, held, "late", policy=retry_policy(SETTINGS), rng=random.Random(1), settings=SETTINGS
+        tx, held, "late", policy=SETTINGS.delivery_policy, rng=random.Random(1), settings=SETTINGS
     ),
 }
 
@@ -97,7 +96,7 @@ LATE_VERBS: dict[str, Callable[[StoreTransaction, peers.PeerLease], object]] = {
 @pytest.mark.parametrize("verb", LATE_VERBS)
 def test_a_late_dispatcher_changes_nothing(box: Postbox, verb: str) -> None:
     """Storing, prolonging, advancing, renewing and resting prove the lease in their statement."""
-    box.peers.register("b", "memory:b")
+    box.peers.add("b", "memory:b")
     late = box._db.write(lambda tx: peers.lease(tx, "b", owner="late", until=tx.now - 1))
     box._db.write(lambda tx: peers.lease(tx, "b", owner="now", until=tx.now + FAR))
     assert late is not None

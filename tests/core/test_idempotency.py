@@ -37,7 +37,7 @@ def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: objec
 
     with pytest.raises(Conflict):
         box.send("b", other, key="k")
-    assert (1, []) == (box.stats()["enqueued"], box.check())
+    assert (1, []) == (box.stats()["enqueued"], box.file.check())
 
 
 OTHERS: list[dict[str, Any]] = [
@@ -152,4 +152,4 @@ def test_a_dead_letter_is_replayed_not_sent_again(box: Postbox, name: str) -> No
         box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
     box.dead_letters.replay(message_id)
     assert message_id == box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
-    assert (1, []) == (box.stats()["pending"], box.check())
+    assert (1, []) == (box.stats()["pending"], box.file.check())

@@ -140,7 +140,7 @@ def used(opened: Open) -> Postbox:
 
 def test_a_used_file_breaks_no_rule(used: Postbox) -> None:
     """After ordinary work all invariants hold."""
-    assert [] == used.check()
+    assert [] == used.file.check()
 
 
 def test_every_invariant_has_its_violations() -> None:
@@ -189,7 +189,7 @@ def test_a_damaged_index_is_found(opened: Open) -> None:
     raw[(page - 1) * size + 40 : page * size] = b"\x07" * (size - 40)
     path.write_bytes(raw)
 
-    found = {violation.invariant for violation in opened().check()}
+    found = {violation.invariant for violation in opened().file.check()}
 
     assert "D1" in found
 
@@ -204,7 +204,7 @@ def test_single_bits_are_found(opened: Open, tmp_path: Path) -> None:
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"needle 7", b"needle 6"))
 
-    assert {"S8"} == {violation.invariant for violation in opened().check()}
+    assert {"S8"} == {violation.invariant for violation in opened().file.check()}
 
 
 def test_the_hosts_own_keys_are_not_ours_to_judge(opened: Open, tmp_path: Path) -> None:
@@ -219,4 +219,4 @@ def test_the_hosts_own_keys_are_not_ours_to_judge(opened: Open, tmp_path: Path) 
     )
     con.close()
 
-    assert [] == opened(at=tmp_path / "host.db").check()
+    assert [] == opened(at=tmp_path / "host.db").file.check()

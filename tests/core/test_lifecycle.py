@@ -208,7 +208,7 @@ def test_rows_cannot_be_bent_by_hand(
     It neither rewrites it nor changes half of it.
     """
     box.send("b", 1)
-    box.peers.register("b", "memory:b")
+    box.peers.add("b", "memory:b")
     in_in(box, "pending")
 
     [found] = elsewhere(box.path, sql)
@@ -311,7 +311,7 @@ def test_every_verb_on_every_state_of_the_outbox(box: Postbox, verb: str, state:
         if moves.get(expected, expected) != expected:
             break
 
-    assert [] == box.check()
+    assert [] == box.file.check()
     assert expected in (state, "dead") or (state, expected) in OUTBOX
 
 
@@ -326,7 +326,10 @@ def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
             )
         )
 
-    assert ([(state,)], []) == (box._db.read("SELECT state FROM _onceward_outbox"), box.check())
+    assert ([(state,)], []) == (
+        box._db.read("SELECT state FROM _onceward_outbox"),
+        box.file.check(),
+    )
 
 
 def leased(box: Postbox) -> LeasedMessage:
@@ -383,10 +386,10 @@ def test_every_ending_of_a_lease(
     assert ([(mark,)] if mark else []) == receiver._db.read(
         "SELECT outcome FROM _onceward_processed_messages"
     )
-    assert [] == receiver.check()
+    assert [] == receiver.file.check()
     with pytest.raises(LeaseLost):
         receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
-    assert [] == receiver.check()
+    assert [] == receiver.file.check()
 
 
 @pytest.mark.parametrize(("settlement", "state", "mark"), ENDINGS, ids=str)
@@ -409,5 +412,5 @@ def test_a_lost_lease_settles_nothing(
     assert ([("pending",)], [], []) == (
         receiver._db.read("SELECT state FROM _onceward_inbox"),
         receiver._db.read("SELECT * FROM _onceward_processed_messages"),
-        receiver.check(),
+        receiver.file.check(),
     )

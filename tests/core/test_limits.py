@@ -180,4 +180,4 @@ def test_a_hostile_frame_never_stops_a_parcel(opened: Open, changes: dict[str, A
 
     assert ["1", "2", "3"] == [receipt.id for receipt in kept.answer.receipts]
     assert {"1", "3"} <= set(kept.received)
-    assert [] == box.check()
+    assert [] == box.file.check()

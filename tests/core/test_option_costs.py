@@ -11,7 +11,8 @@ import pytest
 from tests.core.test_statements import Counted
 
 from onceward import Agent, Context, Depends, Postbox, RetryPolicy
-from onceward.hooks import Observer
+from onceward.hooks import Observer, observe
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]
@@ -101,7 +102,7 @@ FREE = [
     Program("no-retry", options={"no_retry": (KeyError, ValueError)}),
     Program("timeout", options={"timeout": "30s"}),
     Program("depends", handler=depending),
-    Program("observer", prepare=lambda box: box.observe(Observer())),
+    Program("observer", prepare=lambda box: observe(box, Observer())),
     Program(
         "elsewhere",
         other={"unique_for": "10m", "retry_on": OSError, "timeout": "30s", "attempts": 2},
@@ -170,7 +171,7 @@ def test_a_hook_costs_statements_by_the_step(opened: Open, messages: int) -> Non
 
 def test_a_date_is_three_statements(opened: Open, clock: ManualClock) -> None:
     """The next date, the message and its id are written, whatever else is planned in the file."""
-    box = opened("planning", clock=clock)
+    box = opened("planning", testing=Controls(clock=clock))
     scheduled(box)
     box.schedules.add("hourly", every=timedelta(hours=1), to="other", body={})
     written = Counted(box)

@@ -65,7 +65,7 @@ def test_files_in_use_break_no_rule(pair: tuple[Postbox, Postbox]) -> None:
     """Acked, dead, waiting and unsent messages break no rule, nor do two agents without any."""
     ann, bob = pair
 
-    assert [] == ann.check(bob)
+    assert [] == ann.file.check(bob.file)
     assert [] == check_pair(bob._db, ann._db)
 
 
@@ -86,7 +86,7 @@ def test_a_planted_violation_is_found(
     ann, bob = pair
     (ann if where == "ann" else bob)._db.write(lambda tx: tx.rows(sql))
 
-    assert rule in {found.invariant for found in ann.check(bob)}
+    assert rule in {found.invariant for found in ann.file.check(bob.file)}
 
 
 def test_a_pruned_mark_breaks_no_rule(pair: tuple[Postbox, Postbox]) -> None:
@@ -96,14 +96,14 @@ def test_a_pruned_mark_breaks_no_rule(pair: tuple[Postbox, Postbox]) -> None:
     bob._db.write(
         lambda tx: tx.rows("DELETE FROM _onceward_processed_messages WHERE outcome = 'processed'")
     )
-    assert ["X1"] == [found.invariant for found in ann.check(bob)]
+    assert ["X1"] == [found.invariant for found in ann.file.check(bob.file)]
 
     [(newest,)] = ann._db.read("SELECT max(id) FROM _onceward_outbox WHERE state = 'acked'")
     bob._db.write(
         lambda tx: tx.rows("UPDATE _onceward_sender_streams SET horizon_id = ?", (newest,))
     )
 
-    assert [] == ann.check(bob)
+    assert [] == ann.file.check(bob.file)
 
 
 def test_a_recipient_restored_from_a_backup_is_seen(
@@ -125,9 +125,9 @@ def test_a_recipient_restored_from_a_backup_is_seen(
     bob.path.write_bytes(kept)
     ann, bob = opened("ann"), opened("bob")
 
-    assert {"X1", "X2"} == {found.invariant for found in ann.check(bob)}
+    assert {"X1", "X2"} == {found.invariant for found in ann.file.check(bob.file)}
 
     ann.send("bob", "anything")
     ann.run_until_idle()
 
-    assert [] == ann.check(bob)
+    assert [] == ann.file.check(bob.file)

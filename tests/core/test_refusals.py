@@ -146,7 +146,7 @@ def test_the_wrong_agent_is_refused(opened: Open, still_open: bool) -> None:
     with pytest.raises(WrongAgent, match="'a', not 'b'"):
         Postbox(box.path, agent="b", start=False)
 
-    assert [] == opened().check()
+    assert [] == opened().file.check()
 
 
 @pytest.mark.parametrize("name", ["", "all", "a b", "../a", "a\n"])
@@ -255,7 +255,7 @@ def test_a_foreign_handle_in_this_process_is_refused(
     finally:
         release()
 
-    assert [] == opened().check()
+    assert [] == opened().file.check()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from onceward import Postbox
 from onceward.core.upkeep import dead_letters, retention
 from onceward.message.clock import SystemClock
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]
@@ -23,7 +24,11 @@ class Pair:
 
     def __init__(self, opened: Open, clock: ManualClock) -> None:
         self.clock = clock
-        options: dict[str, Any] = {"clock": clock, "retention": HOUR, "retention_slice": 7}
+        options: dict[str, Any] = {
+            "testing": Controls(clock=clock),
+            "retention": HOUR,
+            "retention_slice": 7,
+        }
         self.receiver = opened("b", **options)
         self.sender = opened("a", **options)
 
@@ -49,8 +54,8 @@ class Pair:
     def later(self) -> None:
         """Let everything become old, and maintain both files."""
         self.clock.advance(2 * HOUR)
-        self.sender.run_maintenance()
-        self.receiver.run_maintenance()
+        self.sender.file.run_maintenance()
+        self.receiver.file.run_maintenance()
 
 
 @pytest.fixture
@@ -84,7 +89,7 @@ def test_what_ended_well_is_forgotten_and_still_counted(pair: Pair) -> None:
         pair.sender.stats()["acked"],
         pair.receiver.stats()["processed"],
     )
-    assert [] == pair.sender.check() + pair.receiver.check()
+    assert [] == pair.sender.file.check() + pair.receiver.file.check()
 
 
 def test_what_is_young_stays(pair: Pair) -> None:
@@ -92,7 +97,7 @@ def test_what_is_young_stays(pair: Pair) -> None:
     pair.journey()
     pair.clock.advance(HOUR / 2)
 
-    assert (0, 0) == (pair.sender.run_maintenance(), pair.receiver.run_maintenance())
+    assert (0, 0) == (pair.sender.file.run_maintenance(), pair.receiver.file.run_maintenance())
     assert (1, 1, 1) == (
         rows(pair.sender, "outbox"),
         rows(pair.receiver, "inbox"),
@@ -129,7 +134,7 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
     )
     change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="rejected"))
     pair.clock.advance(50 * HOUR)
-    pair.sender.run_maintenance()
+    pair.sender.file.run_maintenance()
 
     assert [("pending",), ("sent",)] == pair.sender._db.read(
         "SELECT state FROM _onceward_outbox ORDER BY seq"
@@ -164,7 +169,7 @@ def test_forgetting_goes_in_slices(pair: Pair) -> None:
 
     con.exec_trace = trace
     pair.clock.advance(2 * HOUR)
-    pair.sender.run_maintenance()
+    pair.sender.file.run_maintenance()
 
     assert [6, 7, 7] == sorted(per_commit)[-3:]
 
@@ -200,7 +205,7 @@ def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> No
     """
     message_id = pair.journey()
     pair.clock.advance(2 * HOUR)
-    pair.receiver.run_maintenance()
+    pair.receiver.file.run_maintenance()
     change = pair.sender._db.write
     change(lambda tx: tx.run("UPDATE _onceward_outbox SET state = 'pending', ended_at = NULL"))
     change(
@@ -274,7 +279,7 @@ def test_a_dead_letter_outlives_its_mark_without_alarm(pair: Pair) -> None:
     assert (1, 0, []) == (
         len(pair.receiver.dead_letters.list()),
         rows(pair.receiver, "processed_messages"),
-        pair.receiver.check(),
+        pair.receiver.file.check(),
     )
 
 
@@ -285,7 +290,7 @@ def test_a_dead_letter_beside_an_old_mark_is_no_alarm(pair: Pair) -> None:
     pair.rejected()
     pair.later()
 
-    assert [] == pair.receiver.check()
+    assert [] == pair.receiver.file.check()
 
 
 def test_tickets_are_forgotten_too(pair: Pair) -> None:
@@ -321,7 +326,7 @@ def test_the_trail_is_forgotten_too(opened: Open, clock: ManualClock) -> None:
     box.send("b", 1)
     assert 1 == rows(box, "transitions")
     clock.advance(2 * HOUR)
-    box.run_maintenance()
+    box.file.run_maintenance()
 
     assert 0 == rows(box, "transitions")
 
@@ -359,7 +364,7 @@ def test_the_clock_of_a_file_never_runs_back(opened: Open, clock: ManualClock) -
     That holds through restarts under a clock that was set back.
     """
     box = opened("a", clock=clock)
-    box.run_maintenance()
+    box.file.run_maintenance()
     before = box._db.now()
     box.close()
     clock.step(-1_000_000)
@@ -375,7 +380,7 @@ def test_a_fast_file_that_saw_a_reboot_opens_a_new_epoch(opened: Open) -> None:
     """
     for durability, kept in (("fast", False), ("safe", True)):
         box = opened(durability, durability=durability)
-        box.peers.register("b", "memory:b")
+        box.peers.add("b", "memory:b")
         before = box._db.read("SELECT epoch FROM _onceward_peers")
         box._db.write(lambda tx: tx.run("UPDATE _onceward_file_info SET boot_id = 'another boot'"))
         box.close()

@@ -50,7 +50,7 @@ def test_one_insert_is_a_message(
     ]
     assert {"7"} == {f.id[14] for f in sent}
     assert sorted(f.id for f in sent) == [f.id for f in sent]
-    assert (2, []) == (box.stats()["pending"], box.check())
+    assert (2, []) == (box.stats()["pending"], box.file.check())
 
 
 def test_it_arrives_like_any_other(opened: Open, elsewhere: Elsewhere) -> None:
@@ -110,7 +110,7 @@ def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> N
         second.lane,
         second.correlationid,
     )
-    assert [] == box.check()
+    assert [] == box.file.check()
 
 
 def test_no_body_is_null(box: Postbox, elsewhere: Elsewhere) -> None:
@@ -206,7 +206,7 @@ def test_bad_values_are_refused_before_anything_is_written(
 
     assert isinstance(found, str)
     assert found.startswith("IntegrityError"), found
-    assert (0, 0, []) == (box.stats()["enqueued"], len(frames(box)), box.check())
+    assert (0, 0, []) == (box.stats()["enqueued"], len(frames(box)), box.file.check())
 
 
 def test_the_largest_body_is_taken(box: Postbox, elsewhere: Elsewhere) -> None:
@@ -237,7 +237,7 @@ GOOD = {
 def test_what_looks_bad_but_is_not_is_taken(box: Postbox, elsewhere: Elsewhere, body: str) -> None:
     """The second look refuses nothing that a receiver can read."""
     assert [[]] == elsewhere(box.path, with_value("body", body))
-    assert (1, []) == (len(frames(box)), box.check())
+    assert (1, []) == (len(frames(box)), box.file.check())
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_known_key_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere,
     assert ([1], 1, []) == (
         [frame.data for frame in frames(box)],
         box.stats()["pending"],
-        box.check(),
+        box.file.check(),
     )
 
 
@@ -266,15 +266,15 @@ def test_a_known_id_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, 
     assert ([1], 1, []) == (
         [frame.data for frame in frames(box)],
         box.stats()["pending"],
-        box.check(),
+        box.file.check(),
     )
 
 
 def test_a_frozen_file_takes_nothing(box: Postbox, elsewhere: Elsewhere) -> None:
     """A pause holds for every language."""
-    box.pause()
+    box.file.pause()
     [found] = elsewhere(box.path, PLAIN)
-    box.resume()
+    box.file.resume()
 
     assert "IntegrityError: onceward:paused" == found
     assert [[]] == elsewhere(box.path, PLAIN)
@@ -286,7 +286,7 @@ def test_the_queue_limit_holds(opened: Open, elsewhere: Elsewhere) -> None:
     box.send("b", 1)
 
     assert [[], "IntegrityError: onceward:queue_full"] == elsewhere(box.path, PLAIN, PLAIN)
-    assert (2, []) == (box.stats()["pending"], box.check())
+    assert (2, []) == (box.stats()["pending"], box.file.check())
 
 
 def test_a_transaction_of_another_program_is_one_fate(box: Postbox, elsewhere: Elsewhere) -> None:
@@ -304,7 +304,11 @@ def test_a_transaction_of_another_program_is_one_fate(box: Postbox, elsewhere: E
         "COMMIT",
     )
 
-    assert ([(2,)], 1, []) == (box._db.read("SELECT x FROM t"), box.stats()["pending"], box.check())
+    assert ([(2,)], 1, []) == (
+        box._db.read("SELECT x FROM t"),
+        box.stats()["pending"],
+        box.file.check(),
+    )
 
 
 def test_many_rows_of_one_insert_have_ids_of_their_own(box: Postbox, elsewhere: Elsewhere) -> None:

@@ -76,7 +76,7 @@ def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
     assert (0, count, []) == (
         sender.stats()["pending"],
         receiver.stats()["processed"],
-        sender.check() + receiver.check(),
+        sender.file.check() + receiver.file.check(),
     )
     return *costs, settled
 

@@ -62,7 +62,7 @@ def use(sender: Postbox, receiver: Postbox) -> None:
     message.ack()
     for box in (sender, receiver):
         box.run_until_idle()
-        box.run_maintenance()
+        box.file.run_maintenance()
         transitions.switch(box._db, on=False)
     sender.limits.remove("outbox")
 
@@ -88,5 +88,5 @@ def test_tables_of_the_application_keep_their_names(
         assert [(name,) for name in NAMES] == [
             row for name in NAMES for row in box._db.read(f"SELECT theirs FROM {name}")
         ]
-    assert ([], []) == (sender.check(), receiver.check())
+    assert ([], []) == (sender.file.check(), receiver.file.check())
     assert (1, 1) == (sender.stats()["acked"], receiver.stats()["processed"])

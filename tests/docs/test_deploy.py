@@ -185,7 +185,7 @@ def test_the_web_application_of_the_page_works(
         async with one.router.lifespan_context(one), two.router.lifespan_context(two):
             sent = [await ask(app, "POST", "/order", {"key": "7"}) for app in (one, two)]
             before = await ask(two, "GET", "/ready")
-            await one.state.box.pause()
+            await one.state.box.file.pause()
             return [*sent, (before[0], None), ((await ask(two, "GET", "/ready"))[0], None)]
 
     [first, second, ready, paused] = asyncio.run(play())

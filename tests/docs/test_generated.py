@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 import onceward
+import onceward.types
 from onceward import Postbox, Settings
 from onceward.message import vocabulary
 from onceward.message.parcel import Durability, ReceiptState
@@ -86,7 +87,7 @@ def test_every_public_name_has_a_place(generator: Generator) -> None:
         | {"errors"}
     )
 
-    assert set() == set(onceward.__all__) - placed
+    assert set() == {*onceward.__all__, *onceward.types.__all__} - placed
 
 
 def test_a_class_lists_every_public_member(generator: Generator, pages: dict[str, str]) -> None:
@@ -206,7 +207,7 @@ def test_what_is_sent_fits_the_published_schema(
         box.send("b", body, **options)
         [past] = box.history().messages
 
-    assert [] == [error.message for error in validator.iter_errors(json.loads(past.frame))]
+    assert [] == [error.message for error in validator.iter_errors(json.loads(past.text))]
 
 
 def test_what_sql_sends_fits_the_published_schema(
@@ -221,7 +222,7 @@ def test_what_sql_sends_fits_the_published_schema(
                 " VALUES ('b', 't', '{\"x\": null}', 'a.b', 'urgent', 60, 'k', 'lane', 'c')"
             )
             tx.execute("INSERT INTO onceward_send (recipient, type) VALUES ('b', 't')")
-        frames = [json.loads(past.frame) for past in box.history().messages]
+        frames = [json.loads(past.text) for past in box.history().messages]
 
     assert [] == [error.message for frame in frames for error in validator.iter_errors(frame)]
 

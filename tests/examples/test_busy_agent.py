@@ -47,4 +47,4 @@ def test_it_tells_the_same_story_every_time(tmp_path: Path) -> None:
     ]
     for name in ("coder", "tester", "user"):
         with Postbox(tmp_path / f"{name}.db", start=False) as box:
-            assert [] == box.check()
+            assert [] == box.file.check()

@@ -40,4 +40,4 @@ def test_one_run_is_seen_in_three_ways(tmp_path: Path) -> None:
         Postbox(tmp_path / "shop.db", start=False) as shop,
         Postbox(tmp_path / "billing.db", start=False) as billing,
     ):
-        assert [] == shop.check(billing)
+        assert [] == shop.file.check(billing.file)

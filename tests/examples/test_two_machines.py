@@ -29,5 +29,5 @@ def test_each_number_is_added_once(tmp_path: Path) -> None:
         Postbox(tmp_path / "alice-home" / "alice.db", start=False) as alice,
         Postbox(tmp_path / "bob-home" / "bob.db", start=False) as bob,
     ):
-        assert [] == alice.check(bob)
+        assert [] == alice.file.check(bob.file)
         assert [(19900,)] == bob.query("SELECT n FROM total")

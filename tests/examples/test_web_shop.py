@@ -94,7 +94,7 @@ def test_each_confirmed_order_is_charged_once(tmp_path: Path) -> None:
         placed = shop.query("SELECT id, cents FROM orders ORDER BY cents")
         assert [(f"o-{order}", order) for order in range(ORDERS)] == placed
         assert placed == sorted(charges(tmp_path), key=lambda row: row[1])
-        assert [] == shop.check(billing)
+        assert [] == shop.file.check(billing.file)
 
 
 def charges(folder: Path) -> list[tuple[str, int]]:

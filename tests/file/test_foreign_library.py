@@ -112,7 +112,7 @@ def test_other_files_are_none_of_our_business(box: Postbox, tmp_path: Path) -> N
     with pytest.raises((ValueError, sqlite3.Error)):
         sqlite3.connect("nul\0")
 
-    assert [] == box.check()
+    assert [] == box.file.check()
 
 
 def test_a_closed_file_may_be_opened(box: Postbox) -> None:

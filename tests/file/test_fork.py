@@ -24,12 +24,13 @@ if child == 0:
         "send": lambda: box.send("b", 1), "send_many": lambda: box.send_many([("b", 1)]),
         "begin": lambda: box.begin().__enter__(),
         "request": lambda: box.request("b", 1), "receive": box.receive, "stats": box.stats,
-        "history": box.history, "health": box.health,
-        "check": box.check, "resolve": lambda: box.resolve("x"), "cancel": lambda: box.cancel("x"),
-        "pause": box.pause, "resume": box.resume,
-        "run_until_idle": box.run_until_idle, "run_maintenance": box.run_maintenance,
+        "history": box.history, "health": box.file.health,
+        "check": box.file.check, "resolve": lambda: box.resolve("x"),
+        "cancel": lambda: box.cancel("x"),
+        "pause": box.file.pause, "resume": box.file.resume,
+        "run_until_idle": box.run_until_idle, "run_maintenance": box.file.run_maintenance,
         "thread": lambda: box.thread("x"), "peers": box.peers.list, "dead": box.dead_letters.list,
-        "register": lambda: box.peers.register("x", "memory:x"),
+        "register": lambda: box.peers.add("x", "memory:x"),
         "replay": lambda: box.dead_letters.replay("x"),
         "result": lambda: box.result("x", reply=int),
         "checkpoint": lambda: box._db.checkpoint(truncate=False),
@@ -57,7 +58,7 @@ _, status = os.waitpid(child, 0)
 told = json.loads(os.read(reading, 65536))
 kept.append(box.send("b", 2))
 states = sorted({box.resolve(each) for each in kept})
-found = [str(each) for each in box.check()]
+found = [str(each) for each in box.file.check()]
 box.close()
 with Postbox(path, agent="a", start=False) as box:
     states += sorted({box.resolve(each) for each in kept})

@@ -88,7 +88,7 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
     assert (3, 0, []) == (
         box.stats()["enqueued"],
         box._db.read("SELECT count(*) FROM _onceward_blocked_lanes")[0][0],
-        box.check(),
+        box.file.check(),
     )
 
 
@@ -113,7 +113,7 @@ def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
     assert (2, 0, []) == (
         box.stats()["enqueued"],
         box._db.read("SELECT count(*) FROM _onceward_blocked_lanes")[0][0],
-        box.check(),
+        box.file.check(),
     )
 
 
@@ -218,7 +218,7 @@ def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
         assert {row[0] for row in few._db.read("SELECT id FROM _onceward_outbox")} == {
             o for o in outcomes if isinstance(o, str)
         }
-        assert (3, []) == (few.stats()["enqueued"], few.check())
+        assert (3, []) == (few.stats()["enqueued"], few.file.check())
 
 
 @pytest.mark.parametrize("overflow", ["drop_old", "reject"])
@@ -245,7 +245,7 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
         len(kept) + sum(isinstance(each, QueueFull) for each in outcomes),
     )
     assert [] == [each for each in kept if box.resolve(each) not in {"pending", "dropped"}]
-    assert (2, []) == (box.stats()["pending"], box.check())
+    assert (2, []) == (box.stats()["pending"], box.file.check())
 
 
 def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) -> None:
@@ -369,7 +369,7 @@ def test_many_threads_without_any_order(box: Postbox) -> None:
         thread.join()
 
     assert {row[0] for row in box._db.read("SELECT id FROM _onceward_outbox")} == set(kept)
-    assert (21, []) == (len(refused), box.check())
+    assert (21, []) == (len(refused), box.file.check())
 
 
 @pytest.mark.parametrize("path", ["block", "write"])
@@ -427,7 +427,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
         thread.join()
 
     assert ["interrupted", [(7,)]] == outcome
-    assert (1, []) == (box.stats()["enqueued"], box.check())
+    assert (1, []) == (box.stats()["enqueued"], box.file.check())
 
 
 def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
@@ -451,7 +451,7 @@ def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
     assert [str, "StoreCapacity", str] == [
         type(o) if isinstance(o, str) else type(o).__name__ for o in outcomes
     ]
-    assert (3, []) == (box.stats()["enqueued"], box.check())
+    assert (3, []) == (box.stats()["enqueued"], box.file.check())
 
 
 def test_a_disk_that_stays_full_refuses_and_keeps(box: Postbox) -> None:
@@ -469,7 +469,7 @@ def test_a_disk_that_stays_full_refuses_and_keeps(box: Postbox) -> None:
             kept.append(box.send("b", "x" * 3000))  # noqa: PERF401 - those before the failure count
 
     assert "StoreCapacity" == type(caught.value).__name__
-    assert ({"pending"}, []) == ({box.resolve(each) for each in kept}, box.check())
+    assert ({"pending"}, []) == ({box.resolve(each) for each in kept}, box.file.check())
     con.pragma("max_page_count", 1 << 30)
     assert "pending" == box.resolve(box.send("b", "x" * 3000))
 
@@ -494,7 +494,7 @@ def test_a_block_on_a_full_disk_is_all_or_nothing(box: Postbox) -> None:
     assert (0, 0, []) == (
         box._db.read("SELECT count(*) FROM t")[0][0],
         box.stats()["enqueued"],
-        box.check(),
+        box.file.check(),
     )
 
 

@@ -135,7 +135,7 @@ def test_an_interrupt_anywhere_harms_no_neighbour(
         assert hit == [] or isinstance(outcomes["lead"], exception | str)
         assert "pending" == box.resolve(box.send("b", ["afterwards"]))
 
-    assert ([], []) == (harmed, box.check())
+    assert ([], []) == (harmed, box.file.check())
     assert len(places) > 80
 
 
@@ -158,7 +158,7 @@ def test_an_interrupt_anywhere_leaves_a_lone_writer_free_to_go_on(opened: Open) 
             assert "pending" == box.resolve(box.send("b", "afterwards")), hit
         assert nth > 20
 
-    assert [] == box.check()
+    assert [] == box.file.check()
 
 
 def test_an_interrupt_before_a_savepoint_undoes_nothing(

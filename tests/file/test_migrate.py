@@ -24,7 +24,7 @@ def test_the_ledger_names_every_step(box: Postbox) -> None:
         "SELECT version, name FROM _onceward_migrations ORDER BY version"
     )
     assert sorted({m.version for m in known}) == [m.version for m in known]
-    assert box.health().schema == known[-1].version
+    assert box.file.health().schema == known[-1].version
 
 
 def test_opening_again_applies_nothing(opened: Open) -> None:
@@ -57,7 +57,7 @@ def test_an_older_file_is_brought_up_with_all_its_rows(
     assert [(each, None) for each in ids] == box._db.read(
         "SELECT id, note FROM _onceward_outbox ORDER BY seq"
     )
-    assert (newer.version, []) == (box.health().schema, box.check())
+    assert (newer.version, []) == (box.file.health().schema, box.file.check())
     assert "pending" == box.resolve(box.send("b", 1))
 
 
@@ -99,7 +99,7 @@ def test_a_newer_file_is_refused_by_both_versions_numbers(opened: Open, tmp_path
     Nothing in it changes.
     """
     box = opened()
-    known = box.health().schema
+    known = box.file.health().schema
     box._db.write(
         lambda tx: tx.run("INSERT INTO _onceward_migrations VALUES (9999, 'later', x'00', 1)")
     )

@@ -15,6 +15,7 @@ from tests.waiting import until
 from onceward import Agent, Postbox
 from onceward.errors import OncewardError, OutcomeUnknown, SchemaMismatch, StoreClosed
 from onceward.file import database, migrations
+from onceward.testing import Controls
 
 Open = Callable[..., Postbox]
 ENDLESS = """
@@ -203,7 +204,7 @@ def test_engines_and_callers_do_not_wait_for_a_query(tmp_path: Path) -> None:
         box.send("a", 1, type="job")
         in_time = handled.wait(20)
         until(lambda: box.stats()["acked"])
-        found = len(box.history().messages), box.check(), endless.is_alive()
+        found = len(box.history().messages), box.file.check(), endless.is_alive()
 
     assert (True, (2, [], True)) == (in_time, found)
     assert endless.done()
@@ -216,7 +217,7 @@ def test_idle_connections_of_callers_are_closed(opened: Open) -> None:
     box.stats()
     used = len(box._db.readers.connections())
     box._db.readers._clock = lambda: float("inf")
-    box.run_maintenance()
+    box.file.run_maintenance()
 
     assert (1, []) == (used, box._db.readers.connections())
     assert 0 == box.stats()["pending"]
@@ -252,17 +253,17 @@ class FullFile(apsw.VFSFile):
 def test_a_full_disk_is_read(opened: Open) -> None:
     """Callers read what is there, and are told that no barrier stands behind it."""
     disk = FullDisk("onceward-full")
-    box = opened(vfs="onceward-full")
+    box = opened(testing=Controls(vfs="onceward-full"))
     kept = box.send("b", 1)
     disk.full = True
     with pytest.raises(OutcomeUnknown, match="disk or quota is full"):
         box.send("b", 2)
-    found = box.stats()["pending"], box.query("SELECT id FROM onceward_outbox"), box.health()
+    found = box.stats()["pending"], box.query("SELECT id FROM onceward_outbox"), box.file.health()
     disk.full = False
     again = box.send("b", 3)
 
     assert (1, [(kept,)], False) == (found[0], found[1], found[2].behind_barrier)
-    assert (True, "pending") == (box.health().behind_barrier, box.resolve(again))
+    assert (True, "pending") == (box.file.health().behind_barrier, box.resolve(again))
     box.close()
     disk.unregister()
 

@@ -119,7 +119,7 @@ def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> 
     with box.begin() as tx:
         tx.execute("INSERT INTO invoice VALUES (2)")
         tx.send("b", {"invoice": 2})
-    box.run_maintenance()
+    box.file.run_maintenance()
 
     con = box._db._con
     assert con is not None
@@ -127,7 +127,7 @@ def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> 
     assert ([(1,), (2,)], 1, []) == (
         box._db.read("SELECT id FROM invoice"),
         box.stats()["pending"],
-        box.check(),
+        box.file.check(),
     )
 
 
@@ -140,14 +140,14 @@ def test_a_host_database_in_another_encoding_works(opened: Open, tmp_path: Path,
     box = opened(at=path)
     box.send("b", "grün 😀")
 
-    assert (["grün 😀"], []) == ([past.body for past in box.history().messages], box.check())
+    assert (["grün 😀"], []) == ([past.body for past in box.history().messages], box.file.check())
 
 
 def test_an_empty_file_becomes_a_postbox(opened: Open, tmp_path: Path) -> None:
     """A file of no bytes is what a crash right after creation leaves, so it may be used."""
     (tmp_path / "a.db").touch()
 
-    assert [] == opened().check()
+    assert [] == opened().file.check()
 
 
 def test_a_name_is_only_needed_once(opened: Open) -> None:

@@ -12,7 +12,7 @@ import pytest
 from onceward import Agent, Context, Msg, Postbox, Retry
 from onceward.errors import OncewardError, StoreError
 from onceward.file.database import LONGEST_PAUSE, Database
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 Open = Callable[..., Postbox]
 PATIENCE = 60.0
@@ -38,7 +38,7 @@ def trouble(box: Postbox) -> Iterator[None]:
 
 def test_a_read_opens_the_file_again(opened: Open, clock: ManualClock) -> None:
     """A read after the trouble and the pause of an earlier read finds what was committed."""
-    box = opened(clock=clock)
+    box = opened(testing=Controls(clock=clock))
     kept = box.send("b", 1)
     with trouble(box), pytest.raises(StoreError, match="unable to open"):
         box.stats()
@@ -51,11 +51,11 @@ def test_every_kind_of_read_opens_the_file_again(opened: Open) -> None:
     """A snapshot, a user's statement and a checkpoint do as the reads of the library do."""
     box = opened()
     calls: list[Callable[[], object]] = [
-        box.check,
+        box.file.check,
         lambda: box.query("SELECT count(*) FROM onceward_outbox"),
         lambda: box._db.snapshot(lambda tx: tx.rows("SELECT 1")),
         lambda: box._db.checkpoint(truncate=False),
-        box.health,
+        box.file.health,
         box.run_until_idle,
     ]
     for call in calls:
@@ -70,7 +70,7 @@ def test_reads_of_a_file_that_stays_closed_back_off(
     opened: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads tell the error at once; only the first after each pause, which doubles, tries again."""
-    box = opened(clock=clock)
+    box = opened(testing=Controls(clock=clock))
     tries = list[float]()
     attempt = Database._connect
 
@@ -93,7 +93,7 @@ def test_reads_of_a_file_that_stays_closed_back_off(
 def test_asking_the_engines_does_not_wait_for_the_pause(opened: Open, clock: ManualClock) -> None:
     """``run_until_idle`` tries at once, however often reads have failed, and does what is due."""
     opened("b").close()
-    box = opened(clock=clock)
+    box = opened(testing=Controls(clock=clock))
     kept = box.send("b", 1)
     with trouble(box):
         for _ in range(5):
@@ -128,7 +128,11 @@ def test_engines_go_on_before_maintenance_comes(tmp_path: Path, clock: ManualClo
             raise Retry("not yet", after=60)
 
     with Postbox(
-        tmp_path / "a.db", agent=agent, clock=clock, maintenance_interval=600.0, hold_unknown=True
+        tmp_path / "a.db",
+        agent=agent,
+        testing=Controls(clock=clock),
+        maintenance_interval=600.0,
+        hold_unknown=True,
     ) as box:
         box.send("a", Job(n=1))
         assert 1 == attempts.get(timeout=PATIENCE)

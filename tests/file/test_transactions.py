@@ -257,13 +257,13 @@ def test_a_closed_postbox_takes_nothing(opened: Open) -> None:
     for call in (
         lambda: box.send("b", 1),
         box.stats,
-        box.check,
-        box.health,
+        box.file.check,
+        box.file.health,
         box.history,
         box.receive,
         box.peers.list,
         box.run_until_idle,
-        box.pause,
+        box.file.pause,
     ):
         with pytest.raises(StoreClosed):
             call()

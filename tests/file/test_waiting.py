@@ -12,6 +12,7 @@ from tests.children import PYTHON, Child
 from onceward import Postbox
 from onceward.errors import Busy, StoreClosed
 from onceward.file.connection import BusyHandler
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]
@@ -161,7 +162,7 @@ class Interrupting(ManualClock):
 def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick: int) -> None:
     """Ctrl-C before or after BEGIN writes nothing and leaves the file unlocked for all others."""
     clock = Interrupting()
-    box = opened(clock=clock)
+    box = opened(testing=Controls(clock=clock))
     clock.in_ticks = tick
 
     with pytest.raises(KeyboardInterrupt):

@@ -55,7 +55,7 @@ def test_a_log_knows_what_was_pruned_since(tmp_path: Path) -> None:
         list(ship.files([str(tmp_path / "agents")], str(tmp_path / "log")))
         far = world.open(handling("far"))
         world.clock.advance(8 * 86_400)
-        far.run_maintenance()
+        far.file.run_maintenance()
         now = world.clock.now()
         world.rest()
     rules, agents = Rules(now=now, late_after=1e9), tmp_path / "agents"
@@ -136,7 +136,7 @@ def test_what_was_pruned_in_an_overwritten_past_does_not_excuse_loss(
     post(near, "far", 3)
     world.run(near, far)
     world.clock.advance(8 * DAY)
-    far.run_maintenance()
+    far.file.run_maintenance()
     world.rest()
     assert {"forgotten": 3} == _verdicts(world, tmp_path)
     world.restore("far", backup)

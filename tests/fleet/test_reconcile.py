@@ -147,7 +147,7 @@ def test_messages_to_oneself_that_were_pruned_are_no_loss(tmp_path: Path) -> Non
         world.clock.advance(8 * 86_400)
         with near.begin() as tx:  # maintenance was killed when it had pruned the inbox's side
             tx.execute("CREATE TABLE kept AS SELECT * FROM _onceward_outbox")
-        near.run_maintenance()
+        near.file.run_maintenance()
         now = world.clock.now()
         with near.begin() as tx:
             tx.execute("INSERT INTO _onceward_outbox SELECT * FROM kept")
@@ -167,7 +167,7 @@ def test_what_a_channel_no_longer_keeps_is_no_orphan(tmp_path: Path) -> None:
             channel.send({"number": number}, type="step")
             world.run(near, far)
             world.clock.advance(1)
-        near.run_maintenance()
+        near.file.run_maintenance()
         world.clock.advance(3600)
         now = world.clock.now()
     found = reconcile(tmp_path / "agents", out=tmp_path / "out", rules=Rules(now=now))
@@ -312,7 +312,7 @@ def test_horizons_are_of_the_moment_of_the_evidence(tmp_path: Path) -> None:
 
         def prune(step: str) -> None:
             if step.startswith("reading"):
-                far.run_maintenance()
+                far.file.run_maintenance()
 
         report = reconcile(
             tmp_path / "agents", out=tmp_path / "out", rules=Rules(now=now), on_step=prune
@@ -322,7 +322,7 @@ def test_horizons_are_of_the_moment_of_the_evidence(tmp_path: Path) -> None:
             post(near, "far", 1)
             world.run(near, far)
             world.clock.advance(8 * 86_400)
-            far.run_maintenance()
+            far.file.run_maintenance()
 
             assert before == reading_of(con, str(far.path))
     assert {"forgotten": 3} == dict(report.verdicts)

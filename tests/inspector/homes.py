@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 
 from onceward import Agent, Context, Msg, Postbox, Reject, Retry, Run
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 NUMBERS = """
 WITH RECURSIVE numbers (value) AS (
@@ -95,10 +95,14 @@ def lively(folder: Path, clock: ManualClock) -> dict[str, str]:
         def opened(name: str, agent: Agent | None = None, **options: Any) -> Postbox:
             return stack.enter_context(
                 Postbox(
-                    folder / f"{name}.db", agent=agent or name, start=False, clock=clock,
-                    transitions=True, **options,
+                    folder / f"{name}.db",
+                    agent=agent or name,
+                    start=False,
+                    testing=Controls(clock=clock),
+                    transitions=True,
+                    **options,
                 )
-            )  # fmt: skip
+            )
 
         shop = opened("shop", shop_agent(), hold_unknown=True)
         billing = opened("billing", billing_agent())
@@ -230,8 +234,13 @@ def crowd(folder: Path, agents: int, clock: ManualClock) -> None:
     """Make a home of many agents, each of which has sent a few messages to the next."""
     folder.mkdir(parents=True, exist_ok=True)
     for n in range(agents):
-        with Postbox(folder / f"agent-{n:04}.db", agent=f"agent-{n:04}", start=False, clock=clock,
-                     hold_unknown=True) as box:  # fmt: skip
+        with Postbox(
+            folder / f"agent-{n:04}.db",
+            agent=f"agent-{n:04}",
+            start=False,
+            testing=Controls(clock=clock),
+            hold_unknown=True,
+        ) as box:
             for m in range(3):
                 box.send(f"agent-{(n + 1) % agents:04}", {"n": m}, type="job")
 

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from onceward import Agent, Postbox, Run
 from onceward.errors import InvalidArgument
 from onceward.ops.inspector import app
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home
@@ -55,7 +56,7 @@ def confirmed(web: TestClient, address: str) -> str:
 
 def box(home: Home, agent: str) -> Postbox:
     """Return an agent's postbox without engines."""
-    return Postbox(home.path / f"{agent}.db", start=False, clock=home.clock)
+    return Postbox(home.path / f"{agent}.db", start=False, testing=Controls(clock=home.clock))
 
 
 def entries(audit: Path) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ def test_an_action_is_asked_done_and_written_down(
 
     assert "Pause the agent: paused" in page
     with box(home, "billing") as billing:
-        assert billing.health().paused
+        assert billing.file.health().paused
     assert [("inspect.pause", "billing", "asked"), ("inspect.pause", "billing")] == [
         (each["op"], each["agent_id"], *([each["outcome"]] * (each["outcome"] == "asked")))
         for each in entries(audit)
@@ -103,36 +104,38 @@ def test_a_forged_form_changes_nothing(
 
     assert 403 == writer.post("/agents/billing/act/pause", data=sent, headers=headers).status_code
     with box(home, "billing") as billing:
-        assert not billing.health().paused
+        assert not billing.file.health().paused
     assert not audit.exists()
 
 
 def test_a_question_changes_nothing(writer: TestClient, home: Home) -> None:
     """To open the address of an action is to ask."""
-    for verb in ("pause", "purge"):
+    for verb in ("pause", "discard-all"):
         writer.get(f"/agents/billing/act/{verb}")
 
     with box(home, "billing") as billing:
-        assert (False, 3) == (billing.health().paused, len(billing.dead_letters.list()))
+        assert (False, 3) == (billing.file.health().paused, len(billing.dead_letters.list()))
 
 
-def test_dead_letters_are_replayed_and_purged(writer: TestClient, home: Home) -> None:
+def test_dead_letters_are_replayed_and_discarded(writer: TestClient, home: Home) -> None:
     """One by its id; the others by what they have in common, which the question counts."""
     one = confirmed(writer, f"/agents/billing/act/replay?id={home.ids['rejected']}")
-    asked = writer.get("/agents/billing/act/purge?reason=rejected&type=invoice.created").text
-    rest = confirmed(writer, "/agents/billing/act/purge?reason=rejected&type=invoice.created")
+    asked = writer.get("/agents/billing/act/discard-all?reason=rejected&type=invoice.created").text
+    rest = confirmed(writer, "/agents/billing/act/discard-all?reason=rejected&type=invoice.created")
 
     assert "waits to be sent or handled again" in one
     assert "<dd>2</dd>" in asked
-    assert "2 dead letters purged" in rest
+    assert "2 dead letters discarded" in rest
     with box(home, "billing") as billing:
         assert [] == billing.dead_letters.list()
 
 
 def test_a_filter_keeps_the_others(writer: TestClient, home: Home) -> None:
     """What does not match stays."""
-    assert "0 dead letters purged" in confirmed(writer, "/agents/billing/act/purge?type=other")
-    assert 404 == writer.get("/agents/billing/act/purge?topic=%23").status_code
+    assert "0 dead letters discarded" in confirmed(
+        writer, "/agents/billing/act/discard-all?type=other"
+    )
+    assert 404 == writer.get("/agents/billing/act/discard-all?topic=%23").status_code
     with box(home, "billing") as billing:
         assert 3 == len(billing.dead_letters.list())
 
@@ -160,12 +163,12 @@ def test_a_breaker_is_reset(writer: TestClient, home: Home) -> None:
 def test_a_session_is_paused_and_its_run_aborted(writer: TestClient, home: Home) -> None:
     """Runs that have ended are not aborted, and the page says so."""
     with box(home, "coder") as coder:
-        run = coder.runs.list()[0].id
+        run = coder.sessions.runs()[0].id
     assert "session chat is paused" in confirmed(writer, "/agents/coder/act/pause-queue?id=chat")
     assert "not aborted: it was not open" in confirmed(writer, f"/agents/coder/act/abort?id={run}")
     confirmed(writer, "/agents/coder/act/resume-queue?id=chat")
     with box(home, "coder") as coder:
-        [queue] = coder.queues.list()
+        [queue] = coder.sessions.list()
         assert queue.paused_at is None
 
 
@@ -180,13 +183,15 @@ def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
         return "too late"
 
     with (
-        Postbox(home.path / "coder.db", agent=coder, start=False, clock=home.clock) as worker,
+        Postbox(
+            home.path / "coder.db", agent=coder, start=False, testing=Controls(clock=home.clock)
+        ) as worker,
         ThreadPoolExecutor() as pool,
     ):
         message_id = worker.session("chat").send("coder", "build it again")
         call = pool.submit(worker.run_until_idle)
         assert began.wait(PATIENCE)
-        [run] = [each.id for each in worker.runs.list() if each.state == "open"]
+        [run] = [each.id for each in worker.sessions.runs() if each.state == "open"]
         page = writer.get("/agents/coder").text
         confirmed(writer, "/agents/coder/act/pause-queue?id=chat")
         told = confirmed(writer, f"/agents/coder/act/abort?id={run}")
@@ -196,9 +201,9 @@ def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
         assert f"/agents/coder/act/abort?id={run}" in page
         assert "Abort a run: aborted" in told
         assert [("aborted", "aborted in the inspector")] == [
-            (each.state, each.cause) for each in worker.runs.list() if each.id == run
+            (each.state, each.cause) for each in worker.sessions.runs() if each.id == run
         ]
-        assert [message_id] == [each.id for each in worker.queues.waiting("chat")]
+        assert [message_id] == [each.id for each in worker.sessions.waiting("chat")]
         assert [] == worker.query("SELECT id FROM onceward_outbox WHERE body = 'too late'")
 
 

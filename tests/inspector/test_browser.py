@@ -20,6 +20,7 @@ import pytest
 from onceward import Postbox
 from onceward.fleet import Rules, reconcile
 from onceward.ops.inspector import app, server
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -48,7 +49,7 @@ PAGES = {
     "search-agents": "/search?q=bil",
     "report": "/report",
     "missing": "/agents/none",
-    "question": "/agents/billing/act/purge?reason=rejected",
+    "question": "/agents/billing/act/discard-all?reason=rejected",
 }
 SHOTS = {
     "agents": (1120, "light"), "agent": (1120, "light"), "message": (1120, "light"),
@@ -239,7 +240,7 @@ def test_a_paused_page_stands_still(moving: str, open_page: Open, home: Home) ->
 
 
 def _send(home: Home, count: int) -> None:
-    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as shop:
         for n in range(count):
             shop.session("fresh").send("mailer", {"n": n}, type="mail.wanted")
         shop.run_until_idle()
@@ -294,7 +295,9 @@ def test_a_dead_letter_is_replayed_by_hand(moving: str, open_page: Open, home: H
     page.get_by_role("button", name="Replay a dead letter").click()
 
     playwright.expect(page.get_by_role("status")).to_contain_text("waits to be sent or handled")
-    with Postbox(home.path / "billing.db", start=False, clock=home.clock) as billing:
+    with Postbox(
+        home.path / "billing.db", start=False, testing=Controls(clock=home.clock)
+    ) as billing:
         assert 2 == len(billing.dead_letters.list())
 
 

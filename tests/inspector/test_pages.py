@@ -21,6 +21,7 @@ from onceward.ops.inspector.pages import conversation, search
 from onceward.ops.inspector.site import Site
 from onceward.ops.views.listing import Conditions, listing
 from onceward.ops.views.reader import NEVER, opened
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home
@@ -91,7 +92,9 @@ def test_the_home_says_what_is_wrong(web: TestClient) -> None:
 
 def test_tiles_count_all_that_fails(home: Home) -> None:
     """More lanes and more breakers than any list of a page shows."""
-    with Postbox(home.path / "billing.db", start=False, clock=home.clock) as billing:
+    with Postbox(
+        home.path / "billing.db", start=False, testing=Controls(clock=home.clock)
+    ) as billing:
         for n in range(60):
             billing.session(f"many-{n}").send("billing", {}, type="refund.wanted")
         billing.run_until_idle()
@@ -107,9 +110,11 @@ def test_tiles_count_all_that_fails(home: Home) -> None:
 
 def test_a_paused_agent_shows_the_lanes_that_wait(home: Home) -> None:
     """They are ready, but no worker takes them."""
-    with Postbox(home.path / "mailer.db", start=False, clock=home.clock) as mailer:
+    with Postbox(
+        home.path / "mailer.db", start=False, testing=Controls(clock=home.clock)
+    ) as mailer:
         waiting = mailer.stats()["inbox_pending"]
-        mailer.pause()
+        mailer.file.pause()
     with inspecting(home) as client:
         found = text(client, "/agents/mailer")
 
@@ -174,7 +179,9 @@ def test_a_lane_says_why_it_waits_and_by_which_process_it_is_held(
     web: TestClient, home: Home
 ) -> None:
     """The error of its first message; a process by its id."""
-    with Postbox(home.path / "mailer.db", start=False, clock=home.clock) as mailer:
+    with Postbox(
+        home.path / "mailer.db", start=False, testing=Controls(clock=home.clock)
+    ) as mailer:
         taken = mailer.receive(timeout=0)
         mailer_page, billing_page = text(web, "/agents/mailer"), text(web, "/agents/billing")
 
@@ -269,7 +276,7 @@ def inspecting(home: Home, *, redact: Iterable[str] = ()) -> Iterator[TestClient
 
 def test_hidden_characters_are_shown(home: Home) -> None:
     """In a body, in the whole frame and in an error, as escapes."""
-    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as shop:
         sent = shop.send("billing", "x\u202ey", type="marked")
         [(seq,)] = shop.query("SELECT seq FROM onceward_outbox WHERE id = ?", (sent,))
         with shop.begin() as tx:
@@ -289,7 +296,7 @@ def test_hidden_characters_are_shown(home: Home) -> None:
 @pytest.mark.broken("a frame was cut off")
 def test_a_damaged_frame_is_not_shown(web: TestClient, home: Home) -> None:
     """Which fields it has cannot be told, nor what is secret; the page names what prints it."""
-    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as shop:
         sent = shop.send("billing", {"token": "tok_dead", "rest": "x" * 50}, type="cut")
         with shop.begin() as tx:
             tx.execute("DROP TRIGGER _onceward_outbox_frame_guard")
@@ -309,7 +316,7 @@ def test_a_damaged_frame_is_not_shown(web: TestClient, home: Home) -> None:
 
 def test_what_is_hidden_is_looked_through_within_the_time_of_a_list(home: Home) -> None:
     """Bodies with a text in a hidden field cost their redaction: a page ends there, and goes on."""
-    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as shop:
         for n in range(3):
             shop.send("mailer", {"token": "tok_many", "n": n}, type="many")
     asked: list[str] = []
@@ -446,7 +453,9 @@ def test_an_older_schema_says_what_to_do(web: TestClient, home: Home, site: Site
 
 def test_a_large_body_is_a_page_of_its_own(web: TestClient, home: Home, site: Site) -> None:
     """The page of the message says how large it is; the frame is text, whole."""
-    with Postbox(home.path / "shop.db", start=False, clock=home.clock, max_body=6_000_000) as box:
+    with Postbox(
+        home.path / "shop.db", start=False, testing=Controls(clock=home.clock), max_body=6_000_000
+    ) as box:
         sent = box.send("mailer", {"blob": "x" * 5_000_000}, type="large")
     site.refresher.refresh()
     page = web.get(f"/agents/shop/messages/{sent}").text
@@ -490,8 +499,8 @@ def test_a_list_begins_at_a_moment(web: TestClient, home: Home) -> None:
 
 def test_a_list_of_peers_goes_on(web: TestClient, home: Home) -> None:
     """Fifty are shown; the address of the next ones begins after the last name."""
-    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
-        shop.peers.register({f"peer-{n:03}": "file:/tmp/none.db" for n in range(120)})
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as shop:
+        shop.peers.add({f"peer-{n:03}": "file:/tmp/none.db" for n in range(120)})
     first = web.get("/agents/shop").text
     [onward] = re.findall(r'href="(/agents/shop\?peer=[^"]*)"', first)
     second = web.get(onward).text

@@ -28,7 +28,7 @@ from onceward.ops.views.conversation import Part, Spoken
 from onceward.ops.views.messages import message
 from onceward.ops.views.rates import Rates
 from onceward.ops.views.reader import opened
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -147,7 +147,7 @@ def test_agents_of_other_places_cost_a_page_no_look_at_the_folder(
 
 def test_a_message_to_oneself_has_one_file(home: Home) -> None:
     """Each step once."""
-    with Postbox(home.path / "shop.db", start=False, clock=home.clock) as shop:
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as shop:
         sent = shop.send("shop", 1, type="note")
         shop.run_until_idle()
     with opened(home.path / "shop.db") as reader:
@@ -174,7 +174,9 @@ def journeys(tmp_path: Path) -> Iterator[Journey]:
         return ctx.ask("shop", "what", reply=str, type="question", timeout="1d")
 
     with ExitStack() as stack:
-        opened_box = partial(Postbox, start=False, clock=clock, transitions=True, retry_cap=1)
+        opened_box = partial(
+            Postbox, start=False, testing=Controls(clock=clock), transitions=True, retry_cap=1
+        )
         shop = stack.enter_context(opened_box(tmp_path / "shop.db", agent="shop"))
         box = stack.enter_context(
             opened_box(tmp_path / "worker.db", agent=worker, handler_retries=2)
@@ -350,8 +352,10 @@ def test_a_stream_tells_the_names_of_what_has_changed(site: Site, home: Home) ->
         streams = Streams()
         events = streams.events(site, ["mailer"])
         found = [await anext(events)]
-        with Postbox(home.path / "mailer.db", start=False, clock=home.clock) as mailer:
-            mailer.pause()
+        with Postbox(
+            home.path / "mailer.db", start=False, testing=Controls(clock=home.clock)
+        ) as mailer:
+            mailer.file.pause()
             await asyncio.to_thread(site.refresher.refresh)
         found.append(await anext(events))
         streams.stopped = True

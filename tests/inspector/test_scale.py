@@ -26,7 +26,7 @@ from onceward.ops.views.listing import Conditions, listing
 from onceward.ops.views.overview import DEAD, RUN_COUNTS, STATS, dead_groups
 from onceward.ops.views.rates import rates
 from onceward.ops.views.reader import NEVER, Reader, opened
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 if TYPE_CHECKING:
     from tests.inspector.conftest import Home
@@ -267,7 +267,7 @@ def test_a_home_is_read_once_and_then_what_has_changed(
     statements.clear()
     refresher.refresh()
     quiet = dict(statements)
-    with Postbox(tmp_path / "agent-0003.db", start=False, clock=clock) as box:
+    with Postbox(tmp_path / "agent-0003.db", start=False, testing=Controls(clock=clock)) as box:
         box.send("agent-0001", 1, type="job")
         refresher.refresh()
         changed = refresher.changed_since(version)
@@ -301,7 +301,9 @@ def test_a_page_that_was_away_too_long_is_told_that_all_may_have_changed(tmp_pat
 def test_rates_are_counted_without_reading_the_messages(tmp_path: Path) -> None:
     """By minute, also where old rows were pruned, and nothing before the first message."""
     clock = ManualClock()
-    with Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock, hold_unknown=True) as box:
+    with Postbox(
+        tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock), hold_unknown=True
+    ) as box:
         for minute in range(10):
             for _ in range(minute):
                 box.send("b", minute, type="job")

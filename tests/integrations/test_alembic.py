@@ -98,7 +98,7 @@ def test_the_engine_of_a_postbox_needs_no_filter(path: Path) -> None:
                 )
             after = differences(connection)
 
-        assert (["add_table invoice"], [], []) == (before, after, box.check())
+        assert (["add_table invoice"], [], []) == (before, after, box.file.check())
 
 
 @pytest.mark.parametrize(

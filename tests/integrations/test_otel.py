@@ -29,6 +29,7 @@ from onceward import (
 )
 from onceward.api.aio import AsyncHandlerTransaction
 from onceward.errors import QueueFull, SendError
+from onceward.testing import Controls
 
 PING = {"number": 1}
 BAD_PARENTS = [
@@ -141,7 +142,7 @@ def test_a_message_that_is_claimed_after_a_restart_continues_its_trace(
         Postbox(tmp_path / "a.db", start=False) as a,
     ):
         settle(a, b)
-        assert [] == a.check(b)
+        assert [] == a.file.check(b.file)
 
     sent, handled = telemetry.one("send b"), later.one("process b")
     assert (trace_id(sent), span_id(sent)) == (trace_id(handled), parent_id(handled))
@@ -176,7 +177,7 @@ def test_each_attempt_is_a_span_and_the_dead_letter_another(
     telemetry.observe(agent)
     with (
         Postbox(tmp_path / "a.db", agent="a", start=False) as a,
-        Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b,
+        Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as b,
     ):
         telemetry.observe(a)
         a.send("b", PING)
@@ -275,7 +276,7 @@ def test_a_run_links_to_each_of_its_messages(tmp_path: Path, telemetry: Telemetr
         a.session("s").send("b", PING)
         a.session("s").send("b", PING)
         settle(a, b)
-        [run] = b.runs.list()
+        [run] = b.sessions.runs()
 
     sends, span = telemetry.named("send b"), telemetry.one("process b")
     assert (None, [span_id(each) for each in sends]) == (parent_id(span), linked(span))
@@ -383,7 +384,7 @@ def test_a_schedule_sends_when_it_is_due_and_not_when_it_is_added(
     agent, clock = Agent("b"), Clock()
     agent.on("json")(lambda _: None)
     telemetry.observe(agent)
-    with Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b:
+    with Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as b:
         b.schedules.add("every", to="b", body=PING, every=60)
         assert () == telemetry.spans.get_finished_spans()
         for _ in range(2):

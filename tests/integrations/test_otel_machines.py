@@ -57,8 +57,8 @@ def assert_one_trace(
         Postbox(far / "bob.db", agent=answering, listeners=[bob]) as b,
     ):
         telemetry.observe(a)
-        a.peers.register("bob", url_of("bob", bob))
-        b.peers.register("alice", url_of("alice", alice))
+        a.peers.add("bob", url_of("bob", bob))
+        b.peers.add("alice", url_of("alice", alice))
         token = attach(set_span_in_context(NonRecordingSpan(CALLER)))
         assert "so indeed" == a.ask("bob", "so", reply=str, timeout=60)
         detach(token)

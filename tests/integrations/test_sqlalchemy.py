@@ -598,7 +598,7 @@ def test_what_is_reflected_or_dropped_as_a_whole_leaves_ours_alone(
 
     assert {"invoice", "line"} == set(every.tables)
     assert "body" in outbox.columns
-    assert [] == box.check()
+    assert [] == box.file.check()
 
 
 # -- sessions that send -------------------------------------------------------------------------

@@ -481,7 +481,7 @@ def test_a_handler_that_is_cancelled_anywhere_leaves_all_or_nothing(in_shop: InS
             while not left or left[-1] == 0:
                 await deliver(shop, other, len(kept) + 1)
                 kept.append(await other.stored())
-            return kept, await other.box.check()
+            return kept, await other.box.file.check()
 
     kept, broken = in_shop(story)
 
@@ -747,7 +747,7 @@ def test_a_task_that_is_cancelled_anywhere_leaves_all_or_nothing(in_shop: InShop
             async with AsyncSession(shop.db) as session, session.begin():
                 await session.execute(COUNT)
             if work.left > 0:
-                return told, kept, await shop.box.check()
+                return told, kept, await shop.box.file.check()
         return pytest.fail("it never ran to its end")
 
     told, kept, broken = in_shop(story)

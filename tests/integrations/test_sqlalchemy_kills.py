@@ -48,4 +48,4 @@ def test_a_kill_leaves_the_row_and_the_message_or_neither(
 
             assert rows == sent == sorted(set(rows))
             assert told <= len(rows)
-            assert [] == box.check()
+            assert [] == box.file.check()

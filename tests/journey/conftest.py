@@ -23,6 +23,7 @@ from onceward.core.handle.worker import Worker
 from onceward.errors import PushFailed, Refused, Unreachable
 from onceward.message.names import DIRECTORY
 from onceward.message.parcel import Answer, Parcel
+from onceward.testing import Controls
 from onceward.transports.memory import MemoryTransport
 
 START = 1_767_225_600_000
@@ -132,7 +133,11 @@ class World:
         self._given[name] = (who, dict(overrides))
         named: dict[str, Any] = {"retry_jitter": 0.0, "transports": {"wire": self.wire}} | overrides
         box = Postbox(
-            self.path(name), agent=who, start=False, clock=self.clock, rng=random.Random(7), **named
+            self.path(name),
+            agent=who,
+            start=False,
+            testing=Controls(clock=self.clock, ids=named.pop("ids", None), rng=random.Random(7)),
+            **named,
         )
         self.boxes[name] = box
         return box
@@ -142,8 +147,8 @@ class World:
     ) -> tuple[Postbox, Postbox]:
         """Open two agents that reach each other by the wire only."""
         one, other = self.open(sender, **overrides), self.open(receiver)
-        one.peers.register(other.agent, f"wire:{other.agent}")
-        other.peers.register(one.agent, f"wire:{one.agent}")
+        one.peers.add(other.agent, f"wire:{other.agent}")
+        other.peers.add(one.agent, f"wire:{one.agent}")
         return one, other
 
     def path(self, name: str) -> Path:
@@ -228,7 +233,7 @@ def audit(home: Path) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for path in sorted(path for path in home.glob("*.db") if path.name != DIRECTORY):
         with Postbox(path, start=False) as box:
-            wrong = [*box.check(), *differences(box)]
+            wrong = [*box.file.check(), *differences(box)]
             if wrong:
                 found[path.name] = wrong
     return found

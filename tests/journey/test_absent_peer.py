@@ -31,7 +31,7 @@ def test_the_gauges_show_what_an_absent_peer_has_not_stored(world: World) -> Non
 
     assert (MANY, MANY, f"{MANY}.0") == (
         shop.stats()["pending"],
-        shop.health().pending,
+        shop.file.health().pending,
         found["onceward_outbox_pending"],
     )
     assert 40 == shop.stats()["sending"]

@@ -48,7 +48,7 @@ def test_a_message_that_the_peer_holds_is_no_dead_letter(world: World, script: l
     """Without re-attempts the sender still asks for the outcome of a message that was stored."""
     shop = world.open("shop", max_retries=0)
     held = world.open("billing")
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     world.wire.of, world.wire.script = "shop", script
     message = shop.send("billing", 1)
     for _ in range(12):
@@ -56,7 +56,7 @@ def test_a_message_that_the_peer_holds_is_no_dead_letter(world: World, script: l
         world.clock.forward(61)
     held.close()
     held = world.open(taker())
-    held.peers.register("shop", "wire:shop")
+    held.peers.add("shop", "wire:shop")
     for _ in range(12):
         world.wait(61)
 
@@ -137,7 +137,7 @@ def test_a_reason_of_the_peers_own_is_kept_as_details(
         return [Receipt(frame.id, "rejected", said) for frame in frames]
 
     shop = world.open("shop", transports={"function": FunctionTransport(refuse)})
-    shop.peers.register("webhook", "function:x")
+    shop.peers.add("webhook", "function:x")
     shop.send("webhook", 1)
     world.settle()
 
@@ -161,7 +161,7 @@ def test_each_call_of_a_function_counts(
         return [said]
 
     shop = world.open("shop", transports={"function": FunctionTransport(send)}, max_retries=2)
-    shop.peers.register("webhook", "function:x")
+    shop.peers.add("webhook", "function:x")
     message = shop.send("webhook", 1)
     for _ in range(5):
         world.wait(61)
@@ -218,7 +218,7 @@ def test_five_minutes_are_five_minutes(world: World, failure: str) -> None:
     """The preset gives up after 303 s, whether the transport raises or finds no peer."""
     shop = world.open("shop", settings=Settings.five_minutes())
     world.open("billing")
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     world.wire.always = failure
     message = shop.send("billing", 1)
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, AsyncBatchContext, BatchContext, Drop, Msg, Postbox, Reject, Retry
+from onceward import Agent, BatchContext, Drop, Msg, Postbox, Reject, Retry
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.errors import InvalidArgument
-from onceward.testing import Harness
+from onceward.testing import Controls, Harness
+from onceward.types import AsyncBatchContext
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -338,7 +339,9 @@ def test_two_processes_share_batches(world: World) -> None:
     """Each message is in one batch, whichever process takes it."""
     agent, calls = noting(within=0)
     one = world.open(agent)
-    with Postbox(world.path("bob"), agent=agent, start=False, clock=world.clock) as two:
+    with Postbox(
+        world.path("bob"), agent=agent, start=False, testing=Controls(clock=world.clock)
+    ) as two:
         for n in range(12):
             send(one, n, session=f"s{n}")
         one._dispatcher.run_due()

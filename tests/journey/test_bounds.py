@@ -305,7 +305,7 @@ def test_hold_accepts_and_keeps_back(world: World) -> None:
             shop.send("billing", Job(n=6))
 
     assert (list(range(7)), 7) == (got, shop.stats()["acked"])
-    assert [] == shop.check()
+    assert [] == shop.file.check()
 
 
 def test_hold_keeps_a_delay(world: World) -> None:
@@ -389,7 +389,7 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
     Waiting exactly as long as the error says is enough.
     """
     shop = world.open("shop", hold_unknown=True)
-    shop.limits.rate(2, burst=3)
+    shop.limits.set("send", rate=2, burst=3)
     ids = [shop.send("b", Job(n=n)) for n in range(3)]
     with pytest.raises(RateLimited, match=r"agent shop .* limit of 2 .*try again") as refused:
         shop.send("b", Job(n=3), message_id="x")
@@ -402,13 +402,13 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
     ids += [shop.send("b", Job(n=n)) for n in range(3)]
     with pytest.raises(RateLimited):
         shop.send("b", Job(n=4))
-    shop.limits.rate(None)
+    shop.limits.remove("send")
 
     assert ("shop", 2.0) == (refused.value.sender, refused.value.limit)
     assert (0.5, 7) == (refused.value.retry_after, len(set(ids)))
     assert shop.send("b", Job(n=5))
     with pytest.raises(InvalidArgument):
-        shop.limits.rate(0)
+        shop.limits.set("send", rate=0)
 
 
 def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
@@ -422,7 +422,7 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
         world.open("shop", parcel_max_messages=3),
         world.open("other"),
     )
-    billing.limits.accept_rate(10, burst=4)
+    billing.limits.set("accept", rate=10, burst=4)
     ids = [shop.send("billing", Job(n=n)) for n in range(10)]
     assert billing.send("shop", Job(n=0)), "its own sending is not bounded by it"
 
@@ -444,7 +444,7 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
     assert (11, [1] * 10) == (billing.stats()["received"], [tried[i] for i in ids])
     assert (3, 10) == (max(taken), sum(taken))
     assert 4 <= sum(count > 0 for count in taken), taken
-    billing.limits.accept_rate(None)
+    billing.limits.remove("accept")
     assert [] == billing._db.read("SELECT name FROM _onceward_rate_limits")
 
 
@@ -456,7 +456,7 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
     [(now,)] = shop._db.read(
         "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
     )
-    shop.limits.file(now + 400_000)
+    shop.limits.set("file", size=now + 400_000)
     sent = 0
     with pytest.raises(StoreCapacity):
         for _ in range(1000):
@@ -467,8 +467,8 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
         message.ack()
     world.settle()
 
-    assert (1, sent, []) == (len(heard), shop.stats()["acked"], shop.check())
-    shop.limits.file(None)
+    assert (1, sent, []) == (len(heard), shop.stats()["acked"], shop.file.check())
+    shop.limits.remove("file")
     assert shop.send("billing", "x")
 
 
@@ -580,7 +580,7 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
         " FROM _onceward_bodies"
     )[0]
     assert (25, ["dropped"] * 23 + ["pending"] * 2) == (len(set(ids)), states)
-    assert (bodies, []) == (kept, shop.check())
+    assert (bodies, []) == (kept, shop.file.check())
 
 
 def test_an_unbounded_file_has_no_trace_of_limits(world: World) -> None:
@@ -646,7 +646,7 @@ def _holds(path: Path, overflow: Overflow, sent: int) -> None:
         stats, full = box.stats(), box.limits.fullness()
         rows_there, broken = (
             box._db.read("SELECT count(*) FROM _onceward_outbox")[0][0],
-            box.check(),
+            box.file.check(),
         )
         drops = len(box.limits.drops(limit=1000))
 
@@ -669,16 +669,17 @@ def test_asyncio_sets_and_looks_alike(world: World) -> None:
             world.path("shop"), agent=Agent("shop"), start=False, hold_unknown=True
         ) as box:
             await box.limits.set("session", "*", messages=1, overflow="drop_old")
-            await box.limits.rate(100, burst=10)
-            await box.limits.accept_rate(100, burst=10)
-            await box.limits.file(1 << 30)
+            await box.limits.set("send", rate=100, burst=10)
+            await box.limits.set("accept", rate=100, burst=10)
+            await box.limits.set("file", size=1 << 30)
             ids = [await box.send("b", {"n": n}) for n in range(2)]
             drops = await box.limits.drops()
             found = (
-                (await box.limits.list())[0].messages,
+                [each.scope for each in await box.limits.list()],
                 (await box.limits.fullness())["session default"][0],
             )
-            await box.limits.remove("session", "*")
+            for scope in ("session", "send", "accept", "file"):
+                await box.limits.remove(scope)
             return [drop.id for drop in drops] == ids[:1], *found, await box.limits.list()
 
-    assert (True, 1, 1, []) == asyncio.run(work())
+    assert (True, ["accept", "file", "send", "session"], 1, []) == asyncio.run(work())

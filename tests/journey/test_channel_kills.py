@@ -54,4 +54,4 @@ def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:
         assert {name: [] for name in boxes} == {
             name: box.dead_letters.list() for name, box in boxes.items()
         }
-        assert [] == [broken for box in boxes.values() for broken in box.check()]
+        assert [] == [broken for box in boxes.values() for broken in box.file.check()]

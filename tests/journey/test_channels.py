@@ -258,11 +258,13 @@ def test_every_state_with_every_verb(world: World, state: str, verb: str) -> Non
 
 
 def test_only_the_owner_moves_a_channel(world: World) -> None:
-    """A member may not pause, drain, close or delete it."""
+    """A member may not pause, drain, close or remove it."""
     boxes = team(world, "a", "b")
-    for verb in (*VERBS.values(), Channel.delete):
+    for verb in VERBS.values():
         with pytest.raises(NotParticipant):
             verb(room(boxes["b"]))
+    with pytest.raises(NotParticipant):
+        boxes["b"].channels.remove("room")
 
     assert "active" == room(boxes["a"]).info().state
 
@@ -377,14 +379,14 @@ def test_a_member_acknowledges_its_own_copies_only(world: World) -> None:
     assert ["b"] == [each.participant for each in room(boxes["a"]).acknowledgments(sent.id)]
 
 
-def test_a_deleted_channel_may_be_made_again(world: World) -> None:
-    """Only a closed channel is deleted; the next one of the name starts without participants."""
+def test_a_removed_channel_may_be_made_again(world: World) -> None:
+    """Only a closed channel is removed; the next one of the name starts without participants."""
     boxes = team(world, "a", "b")
     with pytest.raises(ChannelRefused):
-        room(boxes["a"]).delete()
+        boxes["a"].channels.remove("room")
     room(boxes["a"]).drain()
     room(boxes["a"]).close()
-    room(boxes["a"]).delete()
+    boxes["a"].channels.remove("room")
     fresh = boxes["b"].channels.create("room")
 
     assert ["b"] == [member.agent for member in fresh.members()]
@@ -560,7 +562,7 @@ def test_a_copy_that_died_is_listed_beside_the_others(world: World) -> None:
     """A thread shows the dead letter of one recipient, and the message once for all others."""
     boxes = team(world, "a", "b", "c", "d")
     posted = room(boxes["a"]).send("x", ttl=5.0)
-    boxes["a"].peers.register("b", "memory:nobody")
+    boxes["a"].peers.add("b", "memory:nobody")
     world.settle()
     world.clock.forward(6)
     world.settle()
@@ -785,10 +787,10 @@ def test_history_is_bounded_when_asked(world: World) -> None:
     world.settle()
     waits = [past.body for past in boxes["b"].history(state="pending").messages]
     for box in boxes.values():
-        box.run_maintenance()
+        box.file.run_maintenance()
 
     assert ([5], [4, 5], [4, 5]) == (waits, kept(boxes["a"]), kept(boxes["b"]))
-    assert [] == boxes["a"].check(boxes["b"])
+    assert [] == boxes["a"].file.check(boxes["b"].file)
 
 
 def test_what_has_not_ended_is_never_pruned(world: World) -> None:
@@ -798,7 +800,7 @@ def test_what_has_not_ended_is_never_pruned(world: World) -> None:
         room(boxes["a"]).send(number)
     world.settle()
     for box in boxes.values():
-        box.run_maintenance()
+        box.file.run_maintenance()
 
     assert [0, 1, 2] == kept(boxes["a"]) == kept(boxes["b"]) == read(boxes["b"])
 
@@ -812,7 +814,7 @@ def test_history_is_not_bounded_unless_asked(world: World) -> None:
     read(boxes["b"])
     world.settle()
     for box in boxes.values():
-        box.run_maintenance()
+        box.file.run_maintenance()
 
     assert [0, 1, 2] == kept(boxes["a"]) == kept(boxes["b"])
 
@@ -820,7 +822,7 @@ def test_history_is_not_bounded_unless_asked(world: World) -> None:
 def test_a_bounded_history_forgets_no_duplicate_and_no_key(world: World) -> None:
     """A parcel that comes again has no second effect, and a key stays that of its message."""
     boxes = team(world, "a", "b", retain_count=1, bound_history=True)
-    boxes["a"].peers.register("b", "wire:b")
+    boxes["a"].peers.add("b", "wire:b")
     first = room(boxes["a"]).send("x", key="k")
     world.settle()
     pushed = world.wire.pushed[-1]
@@ -829,7 +831,7 @@ def test_a_bounded_history_forgets_no_duplicate_and_no_key(world: World) -> None
     assert ["x", "y"] == read(boxes["b"])
     world.settle()
     for box in boxes.values():
-        box.run_maintenance()
+        box.file.run_maintenance()
     world.wire.push_again(pushed)
 
     assert ([], ["y"]) == (read(boxes["b"]), kept(boxes["b"]))
@@ -851,7 +853,7 @@ def test_a_message_that_history_forgot_is_still_acknowledged(world: World) -> No
     again.ack()
     room(boxes["a"]).send("next")
     world.settle()
-    boxes["a"].run_maintenance()
+    boxes["a"].file.run_maintenance()
     room(boxes["b"]).acknowledge(again, "completed")
     world.settle()
 
@@ -875,7 +877,7 @@ def test_acknowledgments_are_forgotten_with_their_message(world: World) -> None:
     found = []
     for days in (6, 2):
         world.clock.forward(days * 86_400)
-        boxes["a"].run_maintenance()
+        boxes["a"].file.run_maintenance()
         found.append(len(room(boxes["a"]).acknowledgments(posted.copies[0][1])))
 
     assert [1, 0] == found
@@ -1024,7 +1026,7 @@ def test_what_happens_is_told_under_reserved_topics(world: World) -> None:
     room(boxes["b"]).leave()
     room(boxes["a"]).drain()
     room(boxes["a"]).close()
-    room(boxes["a"]).delete()
+    boxes["a"].channels.remove("room")
     world.settle()
     world.settle()
     heard = []
@@ -1118,6 +1120,6 @@ def test_a_broken_directory_stops_no_checkpoint(world: World) -> None:
     for _ in range(3):
         box.send("a", "x" * 500_000)
     with pytest.raises(OncewardError):
-        box.run_maintenance()
+        box.file.run_maintenance()
 
     assert 0 == box._db.wal_bytes()

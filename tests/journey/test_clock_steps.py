@@ -15,7 +15,7 @@ from onceward.core.deliver.transport import Features
 from onceward.errors import Unreachable
 from onceward.message.clock import MonotonicFileClock
 from onceward.message.parcel import Answer, Parcel
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 from onceward.testing.clock import START_AT
 
 if TYPE_CHECKING:
@@ -47,21 +47,23 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
     """A backoff that was written by a clock a day ahead ends after twice its span at most."""
     clock, late = ManualClock(), LateTransport()
     with (
-        Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as bob,
+        Postbox(
+            tmp_path / "bob.db", agent="bob", start=False, testing=Controls(clock=clock)
+        ) as bob,
         Postbox(
             tmp_path / "ada.db",
             agent="ada",
             start=False,
-            clock=clock,
+            testing=Controls(clock=clock),
             transports={"late": late},
             retry_jitter=0.0,
         ) as ada,
     ):
-        ada.peers.register("bob", "late:bob")
+        ada.peers.add("bob", "late:bob")
         clock.step(DAY)
         mail = ada.send("bob", "hello")
         ada.run_until_idle()
-        late.accept = bob.accept
+        late.accept = bob.peers.accept
         clock.step(-DAY)
         ada.run_until_idle()
         clock.advance(2.0)
@@ -77,14 +79,16 @@ def test_whoever_dies_ahead_of_time_leaves_no_lease_a_day_away(tmp_path: Path) -
     So the next process waits for a lease, not for the clock.
     """
     clock, path = ManualClock(), tmp_path / "ada.db"
-    with Postbox(path, agent="ada", start=False, clock=clock, lease=5.0, hold_unknown=True) as ada:
+    with Postbox(
+        path, agent="ada", start=False, testing=Controls(clock=clock), lease=5.0, hold_unknown=True
+    ) as ada:
         ada.send("ada", "hello")
         ada.run_until_idle()
         clock.step(DAY)
         taken = ada.receive()
         assert taken is not None
     clock.step(-DAY)
-    with Postbox(path, agent="ada", start=False, clock=clock, lease=5.0) as ada:
+    with Postbox(path, agent="ada", start=False, testing=Controls(clock=clock), lease=5.0) as ada:
         early = ada.receive()
         clock.advance(2 * (5.0 + 90.0))
         again = ada.receive()
@@ -158,7 +162,9 @@ def test_an_hourly_job_goes_on_hourly_after_a_minute_a_day_ahead(
 ) -> None:
     """Each hour has its date, none is sent twice, also when the clock reaches those of the jump."""
     clock = ManualClock()
-    with Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as box:
+    with Postbox(
+        tmp_path / "bob.db", agent="bob", start=False, testing=Controls(clock=clock)
+    ) as box:
         first = box.schedules.add("tick", every="1h", missed=missed).next_at
         wait_hours(box, clock, 1)
         clock.step(DAY + 600)
@@ -177,14 +183,14 @@ def test_an_hourly_job_goes_on_hourly_after_a_minute_a_day_ahead(
 def test_each_date_is_sent_once_where_all_are_sent(tmp_path: Path) -> None:
     """A jump sends the dates up to it; the clock that was set back repeats none of them."""
     clock, path = ManualClock(), tmp_path / "bob.db"
-    with Postbox(path, agent="bob", start=False, clock=clock) as box:
+    with Postbox(path, agent="bob", start=False, testing=Controls(clock=clock)) as box:
         first = box.schedules.add("tick", every="1h", missed="all", start_at=clock.now()).next_at
         clock.step(DAY)
         box.run_until_idle()
         clock.step(-DAY)
         box.schedules.add("tick", every="1h", missed="all", start_at=clock.now())
         box.run_until_idle()
-    with Postbox(path, agent="bob", start=False, clock=clock) as box:
+    with Postbox(path, agent="bob", start=False, testing=Controls(clock=clock)) as box:
         wait_hours(box, clock, 26)
         sent = hourly(box)
 
@@ -195,7 +201,7 @@ def test_a_clock_that_jumps_again_and_again_repeats_no_date(tmp_path: Path) -> N
     """Whatever was sent ahead, and by whichever process, is not sent again."""
     clock, path, dice = ManualClock(), tmp_path / "bob.db", random.Random(5)
     for _ in range(40):
-        with Postbox(path, agent="bob", start=False, clock=clock) as box:
+        with Postbox(path, agent="bob", start=False, testing=Controls(clock=clock)) as box:
             for name in ("one", "all", "skip"):
                 box.schedules.add(name, every="1m", missed=name, start_at=START_AT)
             clock.step(dice.choice((0, 600, -600, 4000, -4000, 90)))
@@ -214,7 +220,11 @@ def test_a_message_that_waits_to_be_sent_does_not_wait_for_the_clock(tmp_path: P
     """A schedule that could not send while the clock was ahead tries again as it did before."""
     clock = ManualClock()
     with Postbox(
-        tmp_path / "bob.db", agent="bob", start=False, clock=clock, hold_unknown=True
+        tmp_path / "bob.db",
+        agent="bob",
+        start=False,
+        testing=Controls(clock=clock),
+        hold_unknown=True,
     ) as box:
         box.limits.set("session", "full", messages=1)
         box.session("full").send("carol", 1)
@@ -231,7 +241,9 @@ def test_a_message_that_waits_to_be_sent_does_not_wait_for_the_clock(tmp_path: P
 def test_a_pause_that_ends_after_the_clock_was_set_back_ends_at_once(tmp_path: Path) -> None:
     """The next date is the first one of the wall clock that was not sent."""
     clock = ManualClock()
-    with Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as box:
+    with Postbox(
+        tmp_path / "bob.db", agent="bob", start=False, testing=Controls(clock=clock)
+    ) as box:
         first = box.schedules.add("tick", every="1h").next_at
         clock.step(DAY)
         box.run_until_idle()
@@ -246,12 +258,12 @@ def test_a_pause_that_ends_after_the_clock_was_set_back_ends_at_once(tmp_path: P
 def test_health_tells_how_far_the_file_is_ahead_of_the_clock(tmp_path: Path) -> None:
     """Also to a process that never saw the clock ahead."""
     clock, path = ManualClock(), tmp_path / "bob.db"
-    with Postbox(path, agent="bob", start=False, clock=clock) as box:
-        level = box.health().clock_ahead
+    with Postbox(path, agent="bob", start=False, testing=Controls(clock=clock)) as box:
+        level = box.file.health().clock_ahead
         clock.step(DAY)
         box.send("bob", "hello")
         clock.step(-DAY)
-    with Postbox(path, agent="bob", start=False, clock=clock) as box:
-        ahead = box.health().clock_ahead
+    with Postbox(path, agent="bob", start=False, testing=Controls(clock=clock)) as box:
+        ahead = box.file.health().clock_ahead
 
     assert (0, 1000 * DAY) == (level, ahead)

@@ -78,7 +78,7 @@ def test_a_rejection_ends_the_message(world: World) -> None:
     It is not pushed again.
     """
     shop, billing = world.open("shop"), world.open(writer(), max_body=20)
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     shop.send("billing", Job(text="x" * 100))
     shop.send("billing", Job(text="short"))
     world.settle()

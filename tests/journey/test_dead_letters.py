@@ -141,13 +141,13 @@ def test_a_replay_while_frozen_changes_nothing(world: World) -> None:
     shop = world.open("shop", hold_unknown=True)
     message = shop.send("billing", Job(n=1), ttl=5)
     world.wait(6)
-    shop.pause()
+    shop.file.pause()
     for as_new in (False, True):
         with pytest.raises(Paused):
             shop.dead_letters.replay(message, as_new=as_new)
 
     assert [message] == [letter.id for letter in shop.dead_letters.list()]
-    shop.resume()
+    shop.file.resume()
 
 
 def test_a_dead_key_is_not_sent_again(world: World) -> None:
@@ -173,7 +173,7 @@ def test_listing_discarding_and_purging(world: World) -> None:
 
     assert [first, second] == [letter.id for letter in shop.dead_letters.list(reason="expired")]
     assert [second] == [letter.id for letter in shop.dead_letters.list(peer="store")]
-    assert 1 == shop.dead_letters.purge(older_than=50)
+    assert [first] == shop.dead_letters.discard_all(older_than=50)
     assert [second] == [letter.id for letter in shop.dead_letters.list()]
     assert [True, False] == [shop.dead_letters.discard(second), shop.dead_letters.discard(second)]
     with pytest.raises(InvalidArgument):
@@ -185,7 +185,7 @@ def test_letters_of_two_senders_with_one_id_are_two(world: World) -> None:
     _, billing = opened(world, {1, 2})
     for n, name in enumerate(("one", "two"), start=1):
         box = world.open(name)
-        box.peers.register("billing", "wire:billing")
+        box.peers.add("billing", "wire:billing")
         box.send("billing", Job(n=n), message_id="same")
     world.settle()
     billing.dead_letters.discard("same")
@@ -263,7 +263,7 @@ def test_a_replayed_message_remembers_it(world: World) -> None:
     world.settle()
     billing.dead_letters.replay(message)
     world.settle()
-    billing.run_maintenance()
+    billing.file.run_maintenance()
 
     assert [1] == [letter.replays for letter in billing.dead_letters.list()]
 
@@ -304,7 +304,7 @@ def test_letters_are_found_by_everything_that_is_known_of_them(world: World) -> 
 def test_letters_are_replayed_in_bulk(world: World) -> None:
     """All that match go back in one call; those that cannot are named with the reason, and stay."""
     shop = world.open("shop", hold_unknown=True, max_retries=0, count_unreachable_attempts=True)
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     world.wire.always = "down"
     lost = [shop.send("billing", Job(n=n)) for n in range(5)]
     world.settle()
@@ -329,7 +329,7 @@ def test_a_rate_is_a_date_in_each_row(world: World, rate: Any) -> None:
     They do so also if the process that asked for it is gone.
     """
     shop = world.open("shop", hold_unknown=True, max_retries=0, count_unreachable_attempts=True)
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     world.wire.always = "down"
     for n in range(6):
         shop.send("billing", Job(n=n))

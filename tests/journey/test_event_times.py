@@ -7,7 +7,7 @@ import pytest
 from onceward import Agent, Postbox, Reject, Retry, Run
 from onceward.events import DeadLettered, Event, Processed, Retried, Sent
 from onceward.file.transaction import StoreTransaction
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 
 def test_events_carry_the_moments_of_a_message(tmp_path: Path) -> None:
@@ -15,8 +15,8 @@ def test_events_carry_the_moments_of_a_message(tmp_path: Path) -> None:
     clock, agent, told = ManualClock(), Agent("b"), list[Event]()
     agent.on("json")(lambda _: None)
     with (
-        Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a,
-        Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b,
+        Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as a,
+        Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as b,
     ):
         a.on("sent", told.append)
         b.on("processed", told.append)
@@ -81,7 +81,7 @@ def test_a_message_that_expired_ran_no_handler(tmp_path: Path) -> None:
     """Neither its own time nor that of the handler before it is told."""
     clock, agent = ManualClock(), Agent("b")
     agent.on("json")(lambda _: None)
-    with Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as box:
+    with Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as box:
         told = heard(box)
         box.send("b", 1)
         box.send("b", 2, ttl=1)

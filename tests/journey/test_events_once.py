@@ -130,7 +130,7 @@ def test_a_refused_frame_names_its_session_and_type(world: World, ttl: int | Non
     """The inbox stores nothing of it, too large or too late, so the event says what it was."""
     shop = world.open("shop")
     billing = world.open("billing", max_body=100)
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     world.wire.on_push = lambda _: world.clock.forward(31)
     told = heard(billing, "rejected")
     body = "x" if ttl else "x" * 101

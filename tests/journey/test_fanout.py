@@ -90,7 +90,7 @@ def test_the_body_is_stored_once(world: World) -> None:
     bodies_of(world, "b", "c", "d")
     world.settle()
     world.clock.forward(10)
-    alice.run_maintenance()
+    alice.file.run_maintenance()
 
     assert ([(1, 1)], [(0,)], [(0,)]) == (
         during,
@@ -283,7 +283,7 @@ def test_who_left_the_home_is_passed_by(world: World) -> None:
     bob.agents.subscribe("news.#")
     assert 1 == len(alice.publish("news.x", 1))
 
-    assert (True, False) == (bob.agents.leave(), bob.agents.leave())
+    assert (True, False) == (bob.agents.remove(), bob.agents.remove())
     assert ([], []) == (alice.agents.list(), alice.publish("news.x", 2))
     assert ["alice", "bob"] == sorted(
         member.agent for member in alice.channels.get("team").members()

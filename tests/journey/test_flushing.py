@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import AsyncPostbox, Postbox
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def test_what_ended_while_its_peer_rests_is_not_waited_for(tmp_path: Path) -> No
         agent="shop",
         hold_unknown=True,
         start=False,
-        clock=clock,
+        testing=Controls(clock=clock),
         retry_first=3600,
         retry_cap=3600,
     ) as shop:

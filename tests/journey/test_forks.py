@@ -228,7 +228,7 @@ def test_a_recreated_receiver_gets_everything_retained(world: World) -> None:
     for path in world.home.glob("billing.db*"):
         path.unlink()
     shop, billing = world.reopen("shop", "billing")
-    billing.peers.register("shop", "wire:shop")
+    billing.peers.add("shop", "wire:shop")
     shop.send("billing", Job(n=3))
     world.settle()
 
@@ -292,7 +292,7 @@ def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
     world.settle()
     old = world.wire.pushed[0]
     world.wait(8 * DAY)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
     before = billing._db.read("SELECT count(*) FROM _onceward_processed_messages")
     # the stream moved on to another epoch in between
     billing._db.write(
@@ -340,7 +340,7 @@ def test_a_stale_question_becomes_a_dead_letter_that_can_be_sent_as_new(world: W
     world.wire.of, world.wire.script = "billing", ["down"]
     billing.run_until_idle()
     world.clock.forward(8 * DAY)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
     shop.run_until_idle()
     stale = [letter.reason for letter in shop.dead_letters.list()]
     shop.dead_letters.replay(message)
@@ -359,13 +359,13 @@ def test_the_horizon_of_one_sender_is_not_anothers(world: World) -> None:
     """An agent's first mail after a long outage is new, whatever other agents sent meanwhile."""
     shop, billing = world.wired("shop", counting())
     late = world.open("late")
-    late.peers.register("billing", "wire:billing")
+    late.peers.add("billing", "wire:billing")
     waiting = late.send("billing", Job(n=1))
     shop.send("billing", Job(n=2))
     shop.run_until_idle()
     billing.run_until_idle()
     world.clock.forward(8 * DAY)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
     world.settle()
 
     assert [] == late.dead_letters.list()
@@ -383,9 +383,9 @@ def test_an_id_of_the_users_does_not_move_the_horizon(world: World) -> None:
     shop.send("billing", Job(n=1), message_id="order-1")
     world.settle()
     world.clock.forward(8 * DAY)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
     other = world.open("other")
-    other.peers.register("billing", "wire:billing")
+    other.peers.add("billing", "wire:billing")
     message = other.send("billing", Job(n=2))
     world.settle()
 
@@ -400,7 +400,7 @@ def test_a_new_message_with_an_id_of_the_users_is_new(world: World) -> None:
     shop.send("billing", Job(n=1), message_id="order-9")
     world.settle()
     world.clock.forward(8 * DAY)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
     message = shop.send("billing", Job(n=2), message_id="order-8")
     world.settle()
 

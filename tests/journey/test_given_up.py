@@ -97,7 +97,7 @@ def forgetful(world: World, **options: Any) -> tuple[Postbox, Postbox]:
 
 def forget(world: World) -> None:
     """Let the recipient forget what is older than its retention."""
-    world.boxes["billing"].run_maintenance()
+    world.boxes["billing"].file.run_maintenance()
 
 
 def give_up(world: World) -> None:

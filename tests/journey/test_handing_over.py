@@ -71,7 +71,7 @@ def shop(tmp_path: Path, taken: Taken) -> Iterator[Postbox]:
         ack="stored",
         stop_timeout=LIMIT,
     ) as box:
-        box.peers.register("peer", "function:x")
+        box.peers.add("peer", "function:x")
         yield box
 
 

@@ -15,6 +15,7 @@ from onceward import Agent, Msg, Postbox, Retry
 from onceward.core.handle.worker import Worker
 from onceward.errors import InvalidArgument
 from onceward.features.handler_limits.limits import HandlerLimits, WorkerGate
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -173,7 +174,9 @@ def test_two_processes_share_a_rate(world: World) -> None:
     """The calls of one are counted for the other."""
     agent, called = noting(rate="3/h")
     one = world.open(agent)
-    with Postbox(world.path("bob"), agent=agent, start=False, clock=world.clock) as two:
+    with Postbox(
+        world.path("bob"), agent=agent, start=False, testing=Controls(clock=world.clock)
+    ) as two:
         for n in range(1, 9):
             one.session(f"s{n}").send("bob", Job(n=n))
         for box in (one, two, one, two):

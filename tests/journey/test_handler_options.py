@@ -9,6 +9,7 @@ import pytest
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry, RetryPolicy
 from onceward.errors import InvalidArgument
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +115,7 @@ def test_a_like_message_is_dropped_for_a_while(world: World) -> None:
     world.settle()
     noted = "SELECT count(*) FROM _onceward_unique_bodies"
     world.wait(601)
-    box.run_maintenance()
+    box.file.run_maintenance()
 
     assert [1, 2] == sorted(at_first)
     assert [1, 1, 2] == sorted(called)
@@ -253,11 +254,13 @@ def test_the_note_outlives_a_crash_and_holds_for_its_own_message_only(world: Wor
     with pytest.raises(world.crash):
         world.settle()
     world.shut()
-    with Postbox(world.path("bob"), agent=agent, start=False, clock=world.clock) as box:
+    with Postbox(
+        world.path("bob"), agent=agent, start=False, testing=Controls(clock=world.clock)
+    ) as box:
         box.session("two").send("bob", Job(n=1))
         world.clock.forward(1)
         box.run_until_idle()
-        box.run_maintenance()
+        box.file.run_maintenance()
         world.clock.forward(600)
         box.run_until_idle()
         ends = box.query(TOLD)

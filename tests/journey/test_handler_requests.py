@@ -73,7 +73,7 @@ def test_a_handler_is_called_again_with_the_replies(world: World) -> None:
     assert ([1, 10], [(1, 1)] * 3) == (asked, calls)
     assert [("begun",), ("10 100",)] == box.query("SELECT text FROM notes")
     assert 110 == alice.result(ticket, reply=int)
-    assert [] == box.check()
+    assert [] == box.file.check()
 
 
 def test_requests_may_be_made_before_their_replies_are_needed(world: World) -> None:
@@ -369,7 +369,7 @@ def test_progress_is_told_while_the_handler_runs(world: World) -> None:
     assert ([None, {"share": 0.5}], 3) == (seen, told)
     assert {"share": 1.0} == late
     assert None is alice.receive()
-    assert [] == [*alice.check(box), *box.check(alice)]
+    assert [] == [*alice.file.check(box.file), *box.file.check(alice.file)]
     with pytest.raises(InvalidArgument, match="no request"):
         alice.progress("nothing")
 
@@ -485,14 +485,14 @@ def test_replies_are_kept_while_their_handler_waits(world: World) -> None:
     box.send("bob", Job(n=1))
     world.settle()
     world.wait(40 * 86400)
-    box.run_maintenance()
+    box.file.run_maintenance()
     world.settle()
     world.open(oracle([], "late"))
     for _ in range(3):
         world.wait(86400)
     found = [*done]
     world.wait(40 * 86400)
-    box.run_maintenance()
+    box.file.run_maintenance()
 
     assert ([1], [(10, 20)]) == (asked, found)
     assert [(0, 0)] == box.query(
@@ -732,7 +732,7 @@ def test_a_replayed_message_asks_again_what_was_pruned(world: World) -> None:
     [letter] = box.dead_letters.list()
     asked += [0]
     world.wait(40 * 86400)
-    box.run_maintenance()
+    box.file.run_maintenance()
     box.dead_letters.replay(letter.id)
     world.settle()
 

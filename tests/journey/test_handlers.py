@@ -19,6 +19,7 @@ from pydantic import field_validator
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
 from onceward.errors import InvalidArgument, StoreError
 from onceward.message.events import Event
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -510,7 +511,7 @@ def test_a_next_head_starts_with_a_budget_of_its_own(world: World) -> None:
     world.wait(1)
     world.wait(2)
     world.clock.forward(3)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
     for _ in range(6):
         world.wait(61)
 
@@ -675,7 +676,12 @@ def test_a_late_worker_changes_nothing(world: World) -> None:
         if not second:
             world.clock.forward(31)
             second.append(
-                Postbox(world.path("billing"), agent=rival, start=False, clock=world.clock)
+                Postbox(
+                    world.path("billing"),
+                    agent=rival,
+                    start=False,
+                    testing=Controls(clock=world.clock),
+                )
             )
             world.elsewhere(second[0].run_until_idle)
         write(ctx, 100 + job.n)
@@ -703,7 +709,12 @@ def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -
         if job.n == 2 and not rivals:
             world.clock.forward(31)
             rivals.append(
-                Postbox(world.path("billing"), agent=worker(never), start=False, clock=world.clock)
+                Postbox(
+                    world.path("billing"),
+                    agent=worker(never),
+                    start=False,
+                    testing=Controls(clock=world.clock),
+                )
             )
             world.elsewhere(lambda: taken(rivals[0]))
         write(ctx, job.n)
@@ -829,7 +840,10 @@ def test_extending_a_lease_keeps_it(world: World) -> None:
         ctx.extend(600)
         world.clock.forward(300)
         rival = Postbox(
-            world.path("billing"), agent=worker(lambda *_: None), start=False, clock=world.clock
+            world.path("billing"),
+            agent=worker(lambda *_: None),
+            start=False,
+            testing=Controls(clock=world.clock),
         )
         world.elsewhere(lambda: claimed.append(rival.run_until_idle()))
         rival.close()

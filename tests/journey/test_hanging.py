@@ -104,7 +104,7 @@ def test_a_push_that_hangs_is_given_up(tmp_path: Path, hanging: Hanging) -> None
         ack="stored",
     ) as shop:
         shop.on("delivery_failed", lambda _: failed.set())
-        shop.peers.register("slow", "function:x")
+        shop.peers.add("slow", "function:x")
         message = shop.send("slow", 1)
         told = failed.wait(LIMIT)
         peer = shop.peers.get("slow")
@@ -126,7 +126,7 @@ def test_closing_gives_a_hanging_peer_back(tmp_path: Path, hanging: Hanging) -> 
     box = Postbox(
         tmp_path / "shop.db", agent="shop", transports={"function": FunctionTransport(hanging)}
     )
-    box.peers.register("slow", "function:x")
+    box.peers.add("slow", "function:x")
     box.send("slow", 1)
     assert hanging.called.wait(LIMIT)
     box.close(timeout=0.05)
@@ -162,7 +162,7 @@ def hang(frames):
     Event().wait()
 
 box = Postbox(sys.argv[1], agent="shop", transports={"function": FunctionTransport(hang)})
-box.peers.register("slow", "function:x")
+box.peers.add("slow", "function:x")
 box.send("slow", 1)
 assert called.wait(60)
 box.close(timeout=0.05)
@@ -205,7 +205,7 @@ def test_a_second_close_waits_for_nothing(tmp_path: Path, hanging: Hanging) -> N
     box = Postbox(
         tmp_path / "shop.db", agent="shop", transports={"function": FunctionTransport(hanging)}
     )
-    box.peers.register("slow", "function:x")
+    box.peers.add("slow", "function:x")
     box.send("slow", 1)
     assert hanging.called.wait(LIMIT)
     first = Thread(target=lambda: box.close(timeout=LIMIT))
@@ -250,7 +250,7 @@ def test_a_factory_that_hangs_keeps_no_carrier_from_other_peers(
                     (f"slow{n}",),
                 )
         shop.send_many([(f"slow{n}", n) for n in range(8)])
-        shop.peers.register("live", "function:x")
+        shop.peers.add("live", "function:x")
         shop.send("live", 1)
         found = arrived.wait(LIMIT / 6)
         hanging.go.set()

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
-from onceward.core.views import HistoryEntry
+from onceward import Agent, AsyncPostbox, Context, MessageRecord, Msg, Postbox
 from onceward.errors import InvalidArgument
 from onceward.features.history.history import NEVER
 from onceward.features.history.time_index import LENGTH
 from onceward.file.transaction import bump
 from onceward.message.topics import matches
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,8 @@ def busy(world: World, *, seed: int, messages: int = 60) -> Postbox:
     shop = world.open("shop", hold_unknown=True)
     others = [world.open(name, hold_unknown=True) for name in ("one", "two")]
     for box in others:
-        box.peers.register("shop", "wire:shop")
-        shop.peers.register(box.agent, f"wire:{box.agent}")
+        box.peers.add("shop", "wire:shop")
+        shop.peers.add(box.agent, f"wire:{box.agent}")
     for _ in range(messages):
         box = rng.choice([shop, shop, *others])
         to = rng.choice(["one", "two", "nobody"] if box is shop else ["shop"])
@@ -81,20 +81,20 @@ def busy(world: World, *, seed: int, messages: int = 60) -> Postbox:
     return shop
 
 
-def everything(box: Postbox) -> list[HistoryEntry]:
+def everything(box: Postbox) -> list[MessageRecord]:
     """Return all past messages, by the one call that has no filter."""
     return box.history(limit=NEVER).messages
 
 
-def fits(past: HistoryEntry, filters: dict[str, Any]) -> bool:
+def fits(past: MessageRecord, filters: dict[str, Any]) -> bool:
     """Judge one message by the plain rule."""
-    body = past.body if not (past.frame.find('"data_base64"') > 0) else None
+    body = past.body if not (past.text.find('"data_base64"') > 0) else None
     text = (
         None
         if body is None
         else body
         if isinstance(body, str)
-        else past.frame[past.frame.find('"data":') + 7 : -1]
+        else past.text[past.text.find('"data":') + 7 : -1]
     )
     rules: dict[str, Callable[[Any], bool]] = {
         "topic": lambda v: past.topic is not None and matches(v, past.topic),
@@ -225,7 +225,7 @@ def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
             )  # type: ignore[misc]
         )
         if at == 2 * LENGTH:
-            shop.run_maintenance()
+            shop.file.run_maintenance()
     for since, until in (
         (0, 500),
         (1000, 2000),
@@ -245,7 +245,7 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     world.audited = False
     shop = world.open("shop", hold_unknown=True)
     shop.send_many([("nobody", None)] * (2 * LENGTH + 5))
-    shop.run_maintenance()
+    shop.file.run_maintenance()
     before = shop._db.read("SELECT count(*) FROM _onceward_time_index")[0][0]
     shop._db.write(
         lambda tx: tx.run(
@@ -258,9 +258,9 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     )
     shop._db.write(lambda tx: bump(tx, ended_pending=LENGTH + 1, acked=LENGTH + 1))
     world.clock.forward(8 * 86_400)
-    shop.run_maintenance()
+    shop.file.run_maintenance()
     shop.send_many([("nobody", None)] * LENGTH)
-    shop.run_maintenance()
+    shop.file.run_maintenance()
 
     assert (2, [(2 * LENGTH,), (3 * LENGTH,)]) == (
         before,
@@ -435,7 +435,7 @@ def test_asyncio_looks_back_alike(world: World) -> None:
     thread = shop.thread(message)
 
     async def look() -> tuple[Any, Any]:
-        async with AsyncPostbox(shop.path, start=False, clock=world.clock) as box:
+        async with AsyncPostbox(shop.path, start=False, testing=Controls(clock=world.clock)) as box:
             return await box.history(sender="one", limit=3), await box.thread(message)
 
     assert (wanted, thread) == asyncio.run(look())
@@ -473,7 +473,7 @@ def test_what_is_forgotten_is_not_found(world: World) -> None:
     """A pruned message leaves the index; one that comes later is found."""
     world.audited = False
     shop, one = world.open("shop", search=True), world.open("one")
-    shop.peers.register("one", "wire:one")
+    shop.peers.add("one", "wire:one")
     shop.send("one", "old words")
     world.settle()
     for message in one.messages(timeout=0):
@@ -481,11 +481,11 @@ def test_what_is_forgotten_is_not_found(world: World) -> None:
     world.settle()
     assert 1 == shop.search("words").total_count
     world.clock.forward(8 * 86_400)
-    shop.run_maintenance()
+    shop.file.run_maintenance()
     new = shop.send("one", "new words")
 
     assert [new] == [past.id for past in shop.search("words").messages]
-    shop.run_maintenance()
+    shop.file.run_maintenance()
     assert 2 >= shop._db.read("SELECT count(*) FROM _onceward_search_docs")[0][0]
 
 

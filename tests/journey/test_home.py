@@ -60,7 +60,7 @@ def test_an_agent_that_is_away_is_reached(opened: Open) -> None:
 def test_reading_registers_no_agent(opened: Open) -> None:
     """An opening without a name looks at the file; neither it nor what it reads registers."""
     ann = opened("ann")
-    ann.agents.leave()
+    ann.agents.remove()
     ann.close()
     look = opened("ann", named=False)
     opened("bob")
@@ -77,7 +77,7 @@ def test_reading_registers_no_agent(opened: Open) -> None:
 def test_an_agent_that_left_is_gone_until_it_opens_again(opened: Open) -> None:
     """Nothing that it reads or sends brings it back; an opening under its name does."""
     ann, bob = opened("ann"), opened("bob")
-    assert (True, False) == (bob.agents.leave(), bob.agents.leave())
+    assert (True, False) == (bob.agents.remove(), bob.agents.remove())
     bob.agents.list()
     bob.send("all", 1)
     with pytest.raises(UnknownRecipient):

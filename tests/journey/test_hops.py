@@ -8,7 +8,6 @@ import pytest
 
 from onceward import Agent, Context, Reject, Run, Settings
 from onceward.errors import InvalidArgument
-from onceward.message.frame import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +104,7 @@ def test_a_message_from_outside_has_no_hops(world: World) -> None:
     goes_on = shop.send("billing", 2, hops=3)
     too_far = shop.send("billing", 3, hops=4)
     world.settle()
-    hops = [Frame.parse(past.frame).hops for past in reversed(billing.history().messages)]
+    hops = [past.frame.hops for past in reversed(billing.history().messages)]
 
     assert ([0, 3], "dead") == (hops, shop.resolve(too_far))
     assert {"sent"} == {shop.resolve(begins), shop.resolve(goes_on)}

@@ -82,8 +82,8 @@ def test_a_stranger_from_a_network_may_name_only_plain_types(
 def test_listeners_of_ones_own_are_judged_like_networks(
     far: Postbox, named: dict[str, str], what: str
 ) -> None:
-    """``Postbox.accept`` does not know where a parcel is from."""
-    answer = far.accept(parcel(1, [frame(**named)]))
+    """``Peers.accept`` does not know where a parcel is from."""
+    answer = far.peers.accept(parcel(1, [frame(**named)]))
 
     assert [("rejected", REFUSED + what)] == told(answer)
 
@@ -137,7 +137,7 @@ def test_a_message_that_was_stored_before_a_rule_is_answered_as_known(
 def test_receipts_need_no_rule(far: Postbox, door: Doorway) -> None:
     """A peer that may send nothing still tells what became of our messages."""
     far.peers.allow("near", types=[])
-    far.peers.register("near", "memory:nobody")
+    far.peers.add("near", "memory:nobody")
     sent = far.send("near", 1)
     door.accept(parcel(1, receipts=[Receipt(sent, "processed")]))
 
@@ -147,7 +147,7 @@ def test_receipts_need_no_rule(far: Postbox, door: Doorway) -> None:
 def test_a_rule_is_kept_and_seen(tmp_path: Path, far: Postbox) -> None:
     """It stays through openings and registrations; a wrong pattern changes nothing."""
     far.peers.allow("near", types=["order.*"], mailboxes=["inbox"])
-    far.peers.register("near", "memory:near")
+    far.peers.add("near", "memory:near")
     with pytest.raises(InvalidArgument):
         far.peers.allow("near", types=["#.order"])
 

@@ -66,7 +66,7 @@ def test_the_event_of_a_dead_letter_has_its_error(tmp_path: Path) -> None:
         tmp_path / "a.db", agent="a", start=False, max_retries=0, count_unreachable_attempts=True
     ) as box:
         box.on("dead", told.append)
-        box.peers.register("b", "memory:b")
+        box.peers.add("b", "memory:b")
         box.session("s").send("b", 1, type="job")
         box.run_until_idle()
         [dead] = box.dead_letters.list()

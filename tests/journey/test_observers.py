@@ -18,6 +18,7 @@ from onceward.hooks import (
     SendFacts,
     Sending,
     SendOutcome,
+    observe,
 )
 from onceward.message.states import Done, Settlement
 
@@ -89,7 +90,7 @@ def test_an_observer_sees_a_send_and_its_attempt_from_begin_to_end(tmp_path: Pat
     """It is told of both in order, and its stamp is in the frame."""
     notes = Notes()
     with Postbox(tmp_path / "b.db", agent=handler(), start=False) as box:
-        off = box.observe(notes)
+        off = observe(box, notes)
         box.send("b", {})
         box.run_until_idle()
         off()
@@ -109,7 +110,7 @@ def test_a_caller_s_header_goes_before_that_of_an_observer(tmp_path: Path) -> No
     """What the caller gives stays as it is."""
     notes = Notes()
     with Postbox(tmp_path / "b.db", agent=handler(), start=False) as box:
-        box.observe(notes)
+        observe(box, notes)
         box.send("b", {}, headers={"stamp": "mine"})
         box.run_until_idle()
 
@@ -123,7 +124,7 @@ def test_a_bad_header_of_an_observer_is_left_out(
     """It is logged, and the message is sent without it."""
     notes = Notes(stamp=stamp)
     with Postbox(tmp_path / "b.db", agent=handler(), start=False) as box:
-        box.observe(notes)
+        observe(box, notes)
         box.send("b", {})
         box.run_until_idle()
 
@@ -137,8 +138,8 @@ def test_an_observer_that_raises_harms_nothing(
     """Messages are sent and handled; each error is a line, and the next observer is told."""
     notes = Notes()
     with Postbox(tmp_path / "b.db", agent=handler(), start=False) as box:
-        box.observe(Broken())
-        box.observe(notes)
+        observe(box, Broken())
+        observe(box, notes)
         box.send_many([("b", {}), ("b", {})])
         box.run_until_idle()
         processed = box.stats()["processed"]
@@ -155,7 +156,7 @@ def test_work_at_the_opening_comes_before_the_first_message(tmp_path: Path) -> N
     notes, agent = Notes(), handler()
     with Postbox(tmp_path / "b.db", agent="b", start=False) as box:
         box.send("b", {})
-    agent.at_open(lambda opened: opened.observe(notes))
+    agent.at_open(lambda opened: observe(opened, notes))
     with Postbox(tmp_path / "b.db", agent=agent, start=False) as box:
         box.run_until_idle()
 

@@ -13,6 +13,7 @@ import pytest
 
 from onceward import Agent, Context, Msg, Postbox
 from onceward.message.names import PriorityName
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -89,7 +90,7 @@ def test_two_dispatchers_take_turns(world: World) -> None:
         world.path("shop"),
         agent="shop",
         start=False,
-        clock=world.clock,
+        testing=Controls(clock=world.clock),
         transports={"wire": world.wire},
     )
     for n in range(6):
@@ -121,7 +122,7 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
         world.path("shop"),
         agent="shop",
         start=False,
-        clock=world.clock,
+        testing=Controls(clock=world.clock),
         transports={"wire": world.wire},
     )
     message = shop.send("billing", Job(lane="x", n=1))

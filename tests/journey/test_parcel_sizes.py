@@ -16,6 +16,7 @@ from onceward.errors import ParcelTooLarge
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.settings import Settings
 from onceward.message.wire import encode_parcel
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 from onceward.transports import Features
 from onceward.transports.memory import MemoryTransport
@@ -69,8 +70,14 @@ def far(tmp_path: Path) -> Iterator[Postbox]:
 
 def opened(near: Path, way: Narrow) -> Postbox:
     """Return the sender's postbox with its way to the recipient."""
-    box = Postbox(near, agent="near", start=False, transports={"narrow": way}, clock=ManualClock())
-    box.peers.register("far", "narrow:far")
+    box = Postbox(
+        near,
+        agent="near",
+        start=False,
+        transports={"narrow": way},
+        testing=Controls(clock=ManualClock()),
+    )
+    box.peers.add("far", "narrow:far")
     return box
 
 
@@ -89,7 +96,7 @@ def test_receipts_count_as_bytes_of_a_parcel(near: Path, far: Postbox) -> None:
     """However many receipts wait, no parcel exceeds the limit of its way; all of them arrive."""
     way = Narrow(max_bytes=20 * KIB, passes=20 * KIB, says=0)
     with opened(near, way) as box:
-        far.peers.register("near", "memory:near")
+        far.peers.add("near", "memory:near")
         sent = far.send_many([("near", {"n": n}) for n in range(1000)])
         far.run_until_idle()
         while (message := box.receive()) is not None:
@@ -209,7 +216,7 @@ def test_a_limit_is_forgotten_with_the_url(near: Path, far: Postbox) -> None:
             box.run_until_idle()
             found += [peer.max_bytes for peer in box.peers.list()]
             if anew:
-                box.peers.register("far", "narrow:far")
+                box.peers.add("far", "narrow:far")
             else:
                 box.peers.reset("far")
             found += [peer.max_bytes for peer in box.peers.list()]
@@ -250,12 +257,12 @@ def counts(folder: Path, seconds: float, messages: int, **settings: int) -> list
             agent="near",
             start=False,
             transports={"distant": way},
-            clock=clock,
+            testing=Controls(clock=clock),
             settings=Settings.merge(None, {"parcel_max_messages": 50, **settings}),
         ) as near,
-        Postbox(folder / "far.db", agent="distant-far", start=False, clock=clock),
+        Postbox(folder / "far.db", agent="distant-far", start=False, testing=Controls(clock=clock)),
     ):
-        near.peers.register("distant-far", "distant:distant-far")
+        near.peers.add("distant-far", "distant:distant-far")
         near.send_many([("distant-far", n) for n in range(messages)])
         near.run_until_idle()
     return way.counts

@@ -62,7 +62,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for name in ("shop", "billing"):
         with Postbox(tmp_path / f"{name}.db", start=False) as box:
-            assert [] == box.check()
+            assert [] == box.file.check()
 
 
 def effects(home: Path) -> list[tuple[Any, ...]]:

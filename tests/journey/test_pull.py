@@ -8,6 +8,7 @@ import pytest
 
 from onceward import Drop, Msg, Postbox, Reject, Retry
 from onceward.errors import InvalidArgument, LeaseLost
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -128,7 +129,9 @@ def test_signals_end_the_block_quietly(world: World, signal: Exception, stays: b
 def test_two_readers_never_have_the_same_message(world: World) -> None:
     """While one reader holds a message another gets the next one, or none."""
     _, reader = delivered(world, 1, 2)
-    rival = Postbox(world.path("reader"), agent="reader", start=False, clock=world.clock)
+    rival = Postbox(
+        world.path("reader"), agent="reader", start=False, testing=Controls(clock=world.clock)
+    )
     messages = [reader.receive(Job), rival.receive(Job), reader.receive(Job), rival.receive(Job)]
     held = [message for message in messages if message is not None]
 

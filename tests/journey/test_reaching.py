@@ -455,7 +455,7 @@ def test_a_hanging_peer_delays_no_other(world: World) -> None:
         Postbox(world.path("shop"), agent="shop", transports=transports) as shop,
     ):
         shop.on("acked", lambda _: acked.set())
-        shop.peers.register("slow", "function:x")
+        shop.peers.add("slow", "function:x")
         shop.send("slow", Job(n=1))
         assert hung.wait(60)
         shop.send("ok", Job(n=2))
@@ -488,7 +488,7 @@ def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
 
     transports = {"function": FunctionTransport(wait)}
     box = Postbox(world.path("shop"), agent="shop", transports=transports)
-    box.peers.register("slow", "function:x")
+    box.peers.add("slow", "function:x")
     message = box.send("slow", Job(n=1))
     assert hung.wait(60)
     box.stop(timeout=0.05)
@@ -518,7 +518,7 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
     box = Postbox(
         world.path("shop"), agent="shop", transports=transports, parcel_max_messages=1, ack="stored"
     )
-    box.peers.register("slow", "function:x")
+    box.peers.add("slow", "function:x")
     first, second = box.send_many([("slow", Job(n=1)), ("slow", Job(n=2))])
     assert pushing.wait(60)
     box._dispatcher._loop.stopping.set()
@@ -547,7 +547,7 @@ def test_a_silent_function_holds_only_the_lanes_it_failed(world: World) -> None:
         return [n not in refuse for n in numbers]
 
     shop = world.open("shop", transports={"function": FunctionTransport(send)}, ack="stored")
-    shop.peers.register("bridge", "function:x")
+    shop.peers.add("bridge", "function:x")
     shop.session("a").send("bridge", Job(n=1))
     shop.session("b").send("bridge", Job(n=2))
     shop.run_until_idle()
@@ -576,7 +576,7 @@ def test_a_lane_waits_for_its_oldest_failure(world: World) -> None:
         return said
 
     shop = world.open("shop", transports={"function": FunctionTransport(send)}, ack="stored")
-    shop.peers.register("bridge", "function:x")
+    shop.peers.add("bridge", "function:x")
     shop.send("bridge", Job(n=1))
     for wait in (0, 1, 2):
         world.wait(wait)
@@ -597,7 +597,7 @@ def test_a_function_that_never_confirms_is_given_up(world: World) -> None:
 
     transports = {"function": FunctionTransport(send)}
     shop = world.open("shop", transports=transports, max_retries=2)
-    shop.peers.register("bridge", "function:x")
+    shop.peers.add("bridge", "function:x")
     shop.send("bridge", Job(n=1))
     for _ in range(20):
         world.wait(31)
@@ -618,7 +618,7 @@ def test_a_function_that_raises_unreachable_costs_nothing(world: World) -> None:
     shop = world.open(
         "shop", transports={"function": FunctionTransport(send)}, max_retries=1, ack="stored"
     )
-    shop.peers.register("bridge", "function:x")
+    shop.peers.add("bridge", "function:x")
     message = shop.send("bridge", Job(n=1))
     for _ in range(6):
         world.wait(61)
@@ -667,7 +667,7 @@ def test_a_file_that_moved_is_reached_at_its_new_address(tmp_path: Path) -> None
             (tmp_path / "here" / f"billing.db{suffix}").rename(f"{there}{suffix}")
         message = shop.send("billing", Job(n=2))
         shop.run_until_idle()
-        shop.peers.register("billing", f"file:{there}")
+        shop.peers.add("billing", f"file:{there}")
         shop.run_until_idle()
 
         assert "sent" == shop.resolve(message)

@@ -10,7 +10,7 @@ import pytest
 from onceward import Agent, AsyncPostbox, Postbox
 from onceward.core.home.agents import AgentInfo
 from onceward.errors import InvalidArgument, InvalidMessage
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 Open = Callable[..., Postbox]
 MINUTE = 60.0
@@ -29,7 +29,9 @@ def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Open]:
 
         def open_box(agent: str | Agent, *, start: bool = False) -> Postbox:
             name = agent.name if isinstance(agent, Agent) else agent
-            box = Postbox(tmp_path / f"{name}.db", agent=agent, start=start, clock=clock)
+            box = Postbox(
+                tmp_path / f"{name}.db", agent=agent, start=start, testing=Controls(clock=clock)
+            )
             return stack.enter_context(box)
 
         yield open_box
@@ -135,9 +137,9 @@ def test_a_running_agent_is_seen_by_maintenance(
     directory = desk._directory.database
     before = directory.read("SELECT revision FROM meta")
     clock.advance(MINUTE)
-    ada.run_maintenance()
+    ada.file.run_maintenance()
     seen = directory.version()
-    ada.run_maintenance()
+    ada.file.run_maintenance()
     [found, other] = desk.agents.list()
 
     assert (clock.now(), 60_000) == (found.last_seen_at, found.last_seen_at - other.last_seen_at)
@@ -157,9 +159,9 @@ def test_an_agent_that_starts_is_seen(opened: Open, desk: Postbox, clock: Manual
 def test_a_heartbeat_brings_no_agent_back(opened: Open, desk: Postbox, clock: ManualClock) -> None:
     """An agent that left stays away, also while its process goes on maintaining its file."""
     ada = opened("ada")
-    ada.agents.leave()
+    ada.agents.remove()
     clock.advance(MINUTE)
-    ada.run_maintenance()
+    ada.file.run_maintenance()
 
     assert ["bob"] == names(desk)
 

@@ -55,6 +55,19 @@ def test_a_reply_survives_a_restart_of_who_asked(world: World) -> None:
     assert 0 == shop.stats()["tickets_open"]
 
 
+def test_a_request_is_committed_with_its_transaction(world: World) -> None:
+    """Its ticket is there at once; a rollback takes the request along."""
+    shop, _ = world.open("shop"), world.open(answering())
+    with pytest.raises(ZeroDivisionError), shop.begin() as tx:
+        lost = tx.request("oracle", Ask(n=1))
+        raise ZeroDivisionError
+    with shop.begin() as tx:
+        ticket = tx.request("oracle", Ask(n=2))
+    world.settle()
+
+    assert ("absent", Answer(n=3)) == (shop.resolve(lost.id), shop.result(ticket, reply=Answer))
+
+
 def test_no_reply_yet_is_a_timeout(world: World) -> None:
     """Waiting ends with AnswerTimeout, and the same ticket gets the reply later."""
     shop, _ = world.open("shop"), world.open(answering())
@@ -278,7 +291,7 @@ def test_a_reply_may_travel_behind_its_receipt(world: World) -> None:
     """A request whose reply waits behind other messages stays open until the reply arrives."""
     shop = world.open("shop")
     oracle = world.open(answering(), parcel_max_messages=1)
-    oracle.peers.register("shop", "wire:shop")
+    oracle.peers.add("shop", "wire:shop")
     oracle.send_many([("shop", n) for n in range(2)])
     ticket = shop.request("oracle", Ask(n=1))
     shop.run_until_idle()
@@ -337,7 +350,7 @@ def test_a_ticket_waits_as_long_as_its_request(world: World) -> None:
     shop = world.open("shop", hold_unknown=True, retention=600.0)
     ticket = shop.request("oracle", Ask(n=1))
     world.wait(3600)
-    shop.run_maintenance()
+    shop.file.run_maintenance()
     world.open(answering())
     world.wait(120)
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.waiting import until
 
-from onceward import Agent, Context, Postbox, Tick
+from onceward import Agent, Context, Postbox
 from onceward.errors import InvalidArgument, Retry
+from onceward.types import Tick
 
 if TYPE_CHECKING:
     from pathlib import Path

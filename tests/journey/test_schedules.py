@@ -10,11 +10,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from onceward import Agent, AsyncPostbox, Context, Postbox, Tick
+from onceward import Agent, AsyncPostbox, Context, Postbox
 from onceward.core.send.sender import Sender
 from onceward.errors import InvalidArgument, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.message.clock import Millis
 from onceward.message.dates import AT_ONCE, LATE, iso, make_rule
+from onceward.testing import Controls
+from onceward.types import Tick
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +119,9 @@ def test_of_two_processes_one_sends(world: World) -> None:
     box = world.open("bob")
     begun = box.schedules.add("tick", every="1h")
     world.clock.forward(3600)
-    with Postbox(world.path("bob"), agent="bob", start=False, clock=world.clock) as other:
+    with Postbox(
+        world.path("bob"), agent="bob", start=False, testing=Controls(clock=world.clock)
+    ) as other:
         compose = Sender.compose
 
         def overtaken(*given: Any) -> Any:
@@ -136,7 +140,9 @@ def test_a_definition_that_was_replaced_sends_nothing(world: World) -> None:
     box = world.open("bob")
     box.schedules.add("tick", every="1h", body="old")
     world.clock.forward(3600)
-    with Postbox(world.path("bob"), agent="bob", start=False, clock=world.clock) as other:
+    with Postbox(
+        world.path("bob"), agent="bob", start=False, testing=Controls(clock=world.clock)
+    ) as other:
         compose = Sender.compose
 
         def overtaken(*given: Any) -> Any:

@@ -169,7 +169,7 @@ def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
     assert letter is not None
     assert ("max_retries_exceeded", "processed") == (letter.reason, letter.late_outcome)
     assert [1] == effects(world)
-    assert [] == billing.check()
+    assert [] == billing.file.check()
 
 
 def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) -> None:
@@ -239,7 +239,7 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
     The peer still has it and says so.
     """
     shop, billing = world.open("shop"), world.open("billing")
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
     for _ in range(8):
         world.wait(700)
@@ -257,7 +257,7 @@ def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> No
     Hours of silence cost dozens of questions, not hundreds.
     """
     shop, billing = world.open("shop"), world.open("billing")
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
     asked: list[float] = []
     for elapsed in range(0, 2 * 3600, 10):
@@ -283,7 +283,7 @@ def test_a_peer_is_asked_about_all_its_old_messages_in_one_push(world: World) ->
     shop, peers = world.open("shop"), [f"peer{number}" for number in range(10)]
     for peer in peers:
         world.open(peer)
-        shop.peers.register(peer, f"wire:{peer}")
+        shop.peers.add(peer, f"wire:{peer}")
     for second in range(6):
         for peer in peers:
             shop.send(peer, Job(n=second))
@@ -302,7 +302,7 @@ def test_a_peer_is_asked_about_all_its_old_messages_in_one_push(world: World) ->
 def test_asking_does_not_spend_the_budget(world: World) -> None:
     """A message whose peer kept answering 'I still have it' survives the next failing push."""
     shop, _ = world.open("shop", max_retries=3), world.open("billing")
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
     for _ in range(6):
         world.wait(700)

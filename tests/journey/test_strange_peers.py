@@ -53,7 +53,7 @@ def test_a_parcel_from_a_name_that_is_none_is_refused_whole(world: World, name: 
     frame = build_frame("x", sender=name or "near", recipient="far")
 
     with pytest.raises(errors.Refused, match="sender"):
-        box.accept(parcel(1, [frame], sender=name))
+        box.peers.accept(parcel(1, [frame], sender=name))
 
     assert [(0, 0, 0, 0)] == box.query(KEPT)
 
@@ -64,7 +64,7 @@ def test_a_parcel_for_another_agent_is_refused_whole(world: World) -> None:
     sent = box.send("near", "hello")
 
     with pytest.raises(errors.Refused, match="far, not 'other'"):
-        box.accept(parcel(1, receipts=[Receipt(sent, "processed")], recipient="other"))
+        box.peers.accept(parcel(1, receipts=[Receipt(sent, "processed")], recipient="other"))
 
     assert "pending" == box.resolve(sent)
 
@@ -91,7 +91,7 @@ def test_a_parcel_of_impossible_values_is_refused_whole(
     made = replace(parcel(1, [build_frame("x", sender="near", recipient="far")]), **change)
 
     with pytest.raises(errors.Refused, match=said):
-        box.accept(made)
+        box.peers.accept(made)
 
     assert [(0, 0, 0, 0)] == box.query(KEPT)
 
@@ -113,7 +113,7 @@ def test_a_file_that_owes_receipts_to_a_bad_name_serves_its_peers(world: World) 
 def test_an_answer_that_is_none_is_told_at_the_peer(world: World) -> None:
     """A transport that returns junk fails like one that raises; other peers have their turn."""
     shop, _ = world.open("shop", transports={"junk": Junk()}), world.open("billing")
-    shop.peers.register("bad", "junk:x")
+    shop.peers.add("bad", "junk:x")
     shop.send("bad", 1)
     message = shop.send("billing", 2)
     shop.run_until_idle()

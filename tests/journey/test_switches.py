@@ -45,13 +45,13 @@ def test_a_frozen_sender_sends_and_pushes_nothing(world: World) -> None:
     ran: list[int] = []
     shop, _ = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1))
-    shop.pause()
+    shop.file.pause()
     with pytest.raises(Paused):
         shop.send("billing", Job(n=2))
     shop, _ = world.reopen("shop", "billing")
     world.wait(100)
-    paused = shop.resolve(message), list(world.wire.pushed), shop.health().paused
-    shop.resume()
+    paused = shop.resolve(message), list(world.wire.pushed), shop.file.health().paused
+    shop.file.resume()
     world.settle()
 
     assert ("pending", [], True) == paused
@@ -66,12 +66,12 @@ def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
     """
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran, attempts=1))
-    billing.pause()
+    billing.file.pause()
     shop.send("billing", Job(n=1))
     for _ in range(5):
         world.wait(80)
     held = list(ran), billing.receive(), billing.stats()["inbox_pending"]
-    billing.resume()
+    billing.file.resume()
     world.settle()
 
     assert ([], None, 1) == held
@@ -82,9 +82,9 @@ def test_freezing_stops_a_push_after_the_parcel_under_way(world: World) -> None:
     """A queue of many parcels is not emptied after the switch was thrown."""
     shop, _ = world.wired("shop", noting([]), parcel_max_messages=1)
     shop.send_many([("billing", Job(n=n)) for n in range(5)])
-    world.wire.on_push = lambda _: shop.pause()
+    world.wire.on_push = lambda _: shop.file.pause()
     shop.run_until_idle()
-    shop.resume()
+    shop.file.resume()
 
     assert 1 == len(world.wire.pushed)
 
@@ -97,14 +97,14 @@ def test_freezing_stops_a_worker_after_the_message_in_hand(world: World) -> None
     @agent.on(Job)
     def work(job: Job) -> None:
         ran.append(job.n)
-        world.elsewhere(billing.pause)
+        world.elsewhere(billing.file.pause)
 
     shop, billing = world.wired("shop", agent)
     shop.send_many([("billing", Job(n=n)) for n in range(5)])
     shop.run_until_idle()
     world.claim_many(billing, 10)
     billing.run_until_idle()
-    billing.resume()
+    billing.file.resume()
 
     assert [0] == ran
 
@@ -122,13 +122,13 @@ def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None
     def work(job: Job) -> Done:
         ran.append(job.n)
         if len(ran) == 1:
-            world.elsewhere(billing.pause)
+            world.elsewhere(billing.file.pause)
         return Done(n=job.n)
 
     shop, billing = world.wired("shop", agent)
     message = shop.send("billing", Job(n=1))
     world.settle()
-    billing.resume()
+    billing.file.resume()
     world.wait(61)
 
     assert [] == billing.dead_letters.list()
@@ -236,7 +236,7 @@ def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
     ran: list[int] = []
     billing = world.open(noting(ran), max_inbox=3)
     shop = world.open("shop", parcel_max_messages=2, max_retries=2)
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
     shop.run_until_idle()
     held = billing.stats()["inbox_pending"]
@@ -256,7 +256,7 @@ def test_a_parcel_larger_than_the_inbox_gets_through(world: World) -> None:
     ran: list[int] = []
     world.open(noting(ran), max_inbox=3)
     shop = world.open("shop")
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
     for _ in range(30):
         world.wait(61)
@@ -280,7 +280,7 @@ def test_questions_are_answered_by_a_full_inbox(world: World) -> None:
     """A receiver without room still says what it has."""
     billing = world.open("billing", max_inbox=2)
     shop = world.open("shop")
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(2)])
     for _ in range(3):
         world.wait(80)
@@ -301,7 +301,7 @@ def test_tables_are_pruned(world: World) -> None:
     world.settle()
     world.clock.forward(8 * DAY)
     for box in (shop, billing):
-        box.run_maintenance()
+        box.file.run_maintenance()
 
     assert {} == left(shop) | left(billing)
     assert 5 == shop.stats()["acked"]
@@ -332,7 +332,7 @@ def test_mail_that_failed_at_the_peer_is_pruned(world: World) -> None:
     shop.send("billing", {"n": "x"}, type="job")
     world.settle()
     world.clock.forward(8 * DAY)
-    shop.run_maintenance()
+    shop.file.run_maintenance()
 
     assert {} == left(shop)
     assert 1 == shop.stats()["failed"]
@@ -345,10 +345,10 @@ def test_a_dead_letter_may_outlive_its_mark(world: World) -> None:
     shop.send("billing", {"n": "x"}, type="job")
     world.settle()
     world.clock.forward(8 * DAY)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
 
     assert 1 == len(billing.dead_letters.list())
-    assert [] == billing.check()
+    assert [] == billing.file.check()
 
 
 def test_totals_and_rows_agree_in_the_middle(world: World) -> None:

@@ -84,7 +84,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
         if path.name == DIRECTORY:
             continue
         with Postbox(path, start=False) as box:
-            assert [] == box.check()
+            assert [] == box.file.check()
 
 
 def table(box: Postbox) -> None:
@@ -145,11 +145,11 @@ def test_a_slow_handler_delays_only_its_own_lane(
         for n in range(21):
             shop.session(f"s{n}").send("billing", Job(n=n))
         shop.run_until_idle()
-        billing.pause()
+        billing.file.pause()
     with Postbox(home / "billing.db", agent=agent, workers=8) as billing:
         for worker in billing._workers:
             worker._size = 200
-        billing.resume()
+        billing.file.resume()
         until(lambda: 21 == billing.stats()["processed"])
 
     assert [True] == released
@@ -355,8 +355,8 @@ def test_freezing_and_thawing_under_load(home: Path) -> None:
 
         def switch() -> None:
             for _ in range(15):
-                billing.pause()
-                billing.resume()
+                billing.file.pause()
+                billing.file.resume()
 
         def send() -> None:
             for n in range(100):

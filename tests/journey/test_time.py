@@ -99,7 +99,7 @@ def test_the_janitor_expires_what_no_reader_took(world: World) -> None:
     shop.send("billing", Job(n=2))
     shop.run_until_idle()
     world.clock.forward(11)
-    billing.run_maintenance()
+    billing.file.run_maintenance()
     message = billing.receive(Job)
 
     assert message is not None
@@ -175,7 +175,7 @@ def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
         max_retries=50,
         breaker_failures=100,
     )
-    shop.peers.register("billing", "wire:billing")
+    shop.peers.add("billing", "wire:billing")
     world.wire.always = "down"
     start = world.clock.now()
     message = shop.send("billing", {"n": 1})

@@ -13,7 +13,7 @@ from mcp import Client
 from onceward import AsyncPostbox, Postbox
 from onceward.message.clock import SystemClock
 from onceward.ops.mcp import McpOptions, server
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 Serve = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -51,7 +51,7 @@ def serve(home: Path, clock: ManualClock) -> Serve:
         mode: Any = "auto", *, hear: Any = None, **options: Any
     ) -> AsyncIterator[Client]:
         async with (
-            AsyncPostbox(home / "alice.db", clock=clock, start=False) as box,
+            AsyncPostbox(home / "alice.db", testing=Controls(clock=clock), start=False) as box,
             server(box, McpOptions(**options)) as made,
             Client(made, mode=mode, message_handler=hear) as client,
         ):

@@ -143,7 +143,7 @@ def test_an_unknown_recipient_names_the_cure(serve: Serve, home: Path) -> None:
 def test_a_paused_agent_sends_nothing(serve: Serve, home: Path, bob: Postbox) -> None:
     """The model is told that only the user resumes it."""
     with Postbox(home / "alice.db", start=False) as box:
-        box.pause()
+        box.file.pause()
 
     async def main() -> None:
         async with serve() as client:
@@ -326,7 +326,7 @@ def test_a_commit_that_raised_is_sent_again(
 def test_agents_of_other_machines_are_named(serve: Serve, home: Path, bob: Postbox) -> None:
     """They are in no registry; the file knows their urls."""
     with Postbox(home / "alice.db", start=False) as box:
-        box.peers.register("carol", "http://127.0.0.1:1")
+        box.peers.add("carol", "http://127.0.0.1:1")
 
     async def main() -> Any:
         async with serve() as client:

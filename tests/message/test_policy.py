@@ -6,7 +6,6 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed, wait_incrementing
 
 from onceward import RetryPolicy, Settings
-from onceward.message.retry import retry_policy
 
 
 def plan(policy: RetryPolicy) -> list[int]:
@@ -43,7 +42,7 @@ def test_ten_retries_take_five_minutes() -> None:
 
 def test_the_cap_is_the_longest_pause_jitter_included() -> None:
     """No pause is longer than ``retry_cap``, and jitter still varies it."""
-    policy = retry_policy(Settings(retry_first=1, retry_cap=10, retry_jitter=0.5))
+    policy = Settings(retry_first=1, retry_cap=10, retry_jitter=0.5).delivery_policy
     rng = random.Random(1)
     pauses = {policy.delay(attempt, rng) for attempt in range(1, 12) for _ in range(50)}
 

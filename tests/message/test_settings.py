@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from onceward import Settings
 from onceward.errors import InvalidArgument
-from onceward.message.retry import retry_policy
 
 DAY = 86_400.0
 
@@ -139,7 +138,7 @@ def test_the_preset_says_what_it_promises() -> None:
 
 def test_the_wait_doubles_up_to_the_cap() -> None:
     """Without jitter the waits are 1, 2, 4, 8, 16, 32 and then 60 seconds for ever."""
-    policy = retry_policy(Settings(retry_jitter=0))
+    policy = Settings(retry_jitter=0).delivery_policy
     rng = random.Random(0)
 
     assert [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000] == [
@@ -151,15 +150,15 @@ def test_the_wait_doubles_up_to_the_cap() -> None:
 @given(st.integers(1, 64), st.floats(0, 1), st.integers())
 def test_jitter_stays_within_its_share(attempt: int, jitter: float, seed: int) -> None:
     """A wait differs from the plain one by at most the share that was set, up or down."""
-    plain = retry_policy(Settings(retry_jitter=0)).delay(attempt, random.Random(seed))
-    varied = retry_policy(Settings(retry_jitter=jitter)).delay(attempt, random.Random(seed))
+    plain = Settings(retry_jitter=0).delivery_policy.delay(attempt, random.Random(seed))
+    varied = Settings(retry_jitter=jitter).delivery_policy.delay(attempt, random.Random(seed))
 
     assert abs(varied - plain) <= plain * jitter + 1
 
 
 def test_jitter_varies_both_ways() -> None:
     """Some waits are longer and some shorter than the plain one."""
-    policy, rng = retry_policy(Settings(retry_jitter=0.1)), random.Random(1)
+    policy, rng = Settings(retry_jitter=0.1).delivery_policy, random.Random(1)
     waits = [policy.delay(1, rng) for _ in range(200)]
 
     assert min(waits) < 1000 < max(waits)
@@ -168,14 +167,14 @@ def test_jitter_varies_both_ways() -> None:
 @pytest.mark.parametrize("retries", [0, 1, 10])
 def test_retries_are_attempts_after_the_first(retries: int) -> None:
     """With n re-attempts the (n+1)-th failure is the last, and no earlier one."""
-    policy = retry_policy(Settings(max_retries=retries))
+    policy = Settings(max_retries=retries).delivery_policy
 
     assert [False] * retries + [True, True] == [policy.exhausted(k) for k in range(1, retries + 3)]
 
 
 def test_a_policy_may_have_a_budget_of_its_own() -> None:
     """Handlers and deliveries may allow different numbers of re-attempts under the same waits."""
-    policy = retry_policy(Settings(max_retries=10), retries=0)
+    policy = Settings(handler_retries=0).handling_policy
 
     assert policy.exhausted(1)
 
@@ -183,7 +182,7 @@ def test_a_policy_may_have_a_budget_of_its_own() -> None:
 def test_no_wait_at_all_is_possible() -> None:
     """A first wait of zero seconds stays zero."""
     assert [0, 0] == [
-        retry_policy(Settings(retry_first=0)).delay(k, random.Random(0)) for k in (1, 5)
+        Settings(retry_first=0).delivery_policy.delay(k, random.Random(0)) for k in (1, 5)
     ]
 
 

@@ -131,7 +131,7 @@ def test_probes_tell_the_state_and_nothing_else(shop: Postbox) -> None:
         new_registry(), "127.0.0.1:0", token=GIVEN, ready=lambda: are_ready([shop])
     )
     found = []
-    steps: list[Callable[[], object]] = [shop.stats, shop.pause, shop.resume, shop.close]
+    steps: list[Callable[[], object]] = [shop.stats, shop.file.pause, shop.file.resume, shop.close]
     try:
         for step in steps:
             step()

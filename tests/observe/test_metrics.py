@@ -14,7 +14,7 @@ from onceward.ops.observe import names
 from onceward.ops.observe.exposition import text_of
 from onceward.ops.observe.file_metrics import OTHER, FileMetrics
 from onceward.ops.observe.message_metrics import MessageMetrics
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 Series = dict[tuple[str, ...], float]
 
@@ -59,7 +59,7 @@ def test_files_tell_gauges_and_totals(shop: Postbox, billing: Postbox) -> None:
 def test_ages_grow_while_a_file_does_not_change(tmp_path: Path) -> None:
     """An age is of the moment of the scrape, not of the last change."""
     clock, found = ManualClock(), list[Series]()
-    with Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as box:
         box.send("a", 1)
         box.run_until_idle()
         registry = of_files(box.path, clock=clock)
@@ -74,7 +74,7 @@ def test_peers_beyond_the_limit_are_one_label(shop: Postbox) -> None:
     """The first keep their series also while nothing waits for them; the worst age is kept."""
     folder = shop.path.parent
     for name in ("a", "b", "c", "d"):
-        shop.peers.register(name, f"file:{folder}/{name}/{name}.db")
+        shop.peers.add(name, f"file:{folder}/{name}/{name}.db")
     shop.send_many([("b", 1), ("c", 1)])
     registry = of_files(shop.path, peers=2)
     scraped(registry)
@@ -121,14 +121,14 @@ def test_two_files_of_one_agent_are_told_apart(shop: Postbox, tmp_path: Path) ->
 def test_totals_survive_pruning(tmp_path: Path) -> None:
     """Retention removes rows and changes no counter."""
     clock = ManualClock()
-    with Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as box:
         box.send("a", 1)
         box.run_until_idle()
         acknowledge(box)
         box.run_until_idle()
         before = scraped(of_files(box.path))
         clock.advance(400 * 86_400)
-        box.run_maintenance()
+        box.file.run_maintenance()
         rows = box.query("SELECT count(*) FROM onceward_inbox")
         after = scraped(of_files(box.path))
 
@@ -158,8 +158,8 @@ def test_processes_measure_what_they_do(tmp_path: Path) -> None:
 
     metrics = MessageMetrics(registry)
     with (
-        Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a,
-        Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b,
+        Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as a,
+        Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as b,
     ):
         offs = [metrics.watch(a), metrics.watch(b)]
         for body in (0, 1, 2):

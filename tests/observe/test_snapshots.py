@@ -13,7 +13,7 @@ from onceward.ops.observe.snapshots import FileSnapshot, Snapshots, agent_files,
 from onceward.ops.views import overview as questions
 from onceward.ops.views.overview import Overview
 from onceward.ops.views.reader import opened
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 Settle = Callable[[Path], None]
 SMALL = {"CONSTANT", "m", "onceward_backlog", "q", "w"}
@@ -57,8 +57,8 @@ def test_a_snapshot_knows_leases_breakers_and_the_pause(tmp_path: Path) -> None:
         raise Retry(after=60)
 
     with (
-        Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a,
-        Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b,
+        Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as a,
+        Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as b,
     ):
         for session in ("x", "y"):
             a.session(session).send("b", 1)
@@ -69,10 +69,10 @@ def test_a_snapshot_knows_leases_breakers_and_the_pause(tmp_path: Path) -> None:
         a.session("z").send("b", 1)
         a.run_until_idle()
         assert b.receive() is not None
-        b.peers.register("gone", f"file:{tmp_path}/gone.db")
+        b.peers.add("gone", f"file:{tmp_path}/gone.db")
         sql = "UPDATE _onceward_peers SET breaker = 'open' WHERE name = 'gone'"
         b._db.write(lambda tx: tx.run(sql))
-        b.pause()
+        b.file.pause()
         found = numbers(read_snapshot(b.path, 0))
         [(ends,)] = b.query("SELECT due_at FROM onceward_lanes WHERE state = 'leased'")
 

@@ -35,8 +35,8 @@ HELP_MODULES = 420
 LOADED = "import json, sys; from onceward import Postbox; print(json.dumps(sorted(sys.modules)))"
 NAMES = "import sys, onceward; print(*sorted(n for n in sys.modules if n.startswith('onceward')))"
 UNBUILT = """
-import onceward, onceward.message.frame
-models = onceward.Settings, onceward.Msg, onceward.ChannelConfig, onceward.message.frame.Frame
+import onceward, onceward.message.frame, onceward.types
+models = onceward.Settings, onceward.Msg, onceward.types.ChannelConfig, onceward.message.frame.Frame
 print(*(kind.__name__ for kind in models if kind.__pydantic_complete__))
 """
 

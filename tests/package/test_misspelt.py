@@ -37,7 +37,7 @@ def tick(body: Any) -> None:
         (lambda box, given: box.publish("t", 1, **given), "tll", "ttl"),
         (lambda box, given: box.history(**given), "sendr", "sender"),
         (lambda box, given: box.channels.create("c", **given), "stickey", "sticky"),
-        (lambda box, given: box.queues.set("s", **given), "overflw", "overflow"),
+        (lambda box, given: box.sessions.set("s", **given), "overflw", "overflow"),
         (lambda box, given: box.schedules.add("s", every=9, **given), "toppic", "topic"),
     ],
 )

@@ -7,6 +7,11 @@ from types import ModuleType
 import onceward
 
 
+def test_a_newcomer_has_few_names_to_learn() -> None:
+    """The package itself offers at most thirty names; rare ones are in modules of their own."""
+    assert len(onceward.__all__) <= 30
+
+
 def test_all_is_sorted() -> None:
     """A reader finds a name at its place in the alphabet."""
     assert sorted(onceward.__all__) == list(onceward.__all__)

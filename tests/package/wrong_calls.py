@@ -6,7 +6,6 @@ from typing import Any
 
 from onceward import (
     Agent,
-    AsyncChannel,
     AsyncContext,
     AsyncMessage,
     AsyncPostbox,
@@ -21,6 +20,7 @@ from onceward import (
 )
 from onceward.events import Acked, DeadLettered, Event
 from onceward.testing import Harness
+from onceward.types import AsyncChannel
 
 
 class Order(Msg, type="order"):
@@ -60,7 +60,7 @@ def sync_calls(box: Postbox, session: Session, channel: Channel, mailbox: Mailbo
     channel.send("x", kind="shout")  # type: ignore[arg-type]
     channel.join("boss")  # type: ignore[arg-type]
     box.channels.create("c", stickey=True)  # type: ignore[call-arg]
-    box.queues.set("talk", overflow="odl")  # type: ignore[arg-type]
+    box.sessions.set("talk", overflow="odl")  # type: ignore[arg-type]
     box.limits.set("outbx", messages=1)  # type: ignore[arg-type]
     box.dead_letters.list(peeer="b")  # type: ignore[call-arg]
     mailbox.query(topcs="x")  # type: ignore[call-arg]

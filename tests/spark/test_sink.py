@@ -157,7 +157,7 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
     alice, carol = box("alice"), box("carol")
     strict = Batch("query", 1, (str(tmp_path),))
     with Postbox(alice, start=False) as known:
-        known.peers.register("bob", f"file:{tmp_path / 'bob.db'}")
+        known.peers.add("bob", f"file:{tmp_path / 'bob.db'}")
     given = [*rows([1, 2]), *rows([3, 4], "carol")]
 
     with pytest.raises(UnknownRecipient):
@@ -167,7 +167,7 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
         column(carol, "frame ->> '$.data'"),
     )
     with Postbox(carol, start=False) as mended:
-        mended.peers.register("bob", f"file:{tmp_path / 'bob.db'}")
+        mended.peers.add("bob", f"file:{tmp_path / 'bob.db'}")
 
     assert {str(carol): 2} == deliver(given, strict)
     assert ([1, 2], [3, 4]) == (
@@ -203,7 +203,7 @@ def test_bad_rows_go_to_a_folder_and_the_others_are_sent(box: Made, tmp_path: Pa
     alice = box("alice")
     of = Batch("a/b", 3, (str(tmp_path),), bad_records_path=f"file://{tmp_path}/bad")
     with Postbox(alice, start=False) as known:
-        known.peers.register("bob", f"file:{tmp_path / 'bob.db'}")
+        known.peers.add("bob", f"file:{tmp_path / 'bob.db'}")
         known.send("bob", "taken", type="note", key="k")
     given = [
         *rows([1, 2]),
@@ -246,11 +246,11 @@ def test_trouble_of_the_file_is_no_bad_row(box: Made, tmp_path: Path) -> None:
     alice = box("alice")
     of = Batch("q", 0, (str(tmp_path),), hold_unknown=True, bad_records_path=str(tmp_path / "bad"))
     with Postbox(alice, start=False) as agent:
-        agent.pause()
+        agent.file.pause()
     with pytest.raises(Paused):
         deliver(rows([1]), of)
     with Postbox(alice, start=False) as agent:
-        agent.resume()
+        agent.file.resume()
 
     assert {str(alice): 1} == deliver(rows([1]), of)
     assert {} == refused(of)

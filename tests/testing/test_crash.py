@@ -92,7 +92,7 @@ def test_a_message_takes_effect_once(box: Harness, point: Point) -> None:
     answer = box.peer("me").receive()
     assert answer is not None
     assert ("did 1", None) == (answer.body, box.peer("me").receive())
-    assert ([], []) == (box.postbox.check(), box.peer("me").check())
+    assert ([], []) == (box.postbox.file.check(), box.peer("me").file.check())
 
 
 @pytest.mark.parametrize("point", POINTS)

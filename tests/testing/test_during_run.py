@@ -10,7 +10,7 @@ from onceward.testing import Harness
 
 def states(harness: Harness) -> list[str]:
     """Return the states of all runs, oldest first."""
-    return [run.state for run in reversed(harness.postbox.runs.list())]
+    return [run.state for run in reversed(harness.postbox.sessions.runs())]
 
 
 @pytest.mark.parametrize("asks", ["checkpoint", "cancelled", "raise_if_cancelled"])
@@ -96,7 +96,7 @@ def test_a_run_that_is_aborted_by_hand_knows_it() -> None:
     def turn(run: Run) -> None:
         seen.append(run.cancelled)
         if len(seen) == 1:
-            harness.postbox.runs.abort(run.id)
+            harness.postbox.sessions.abort(run.id)
             seen.append(run.cancelled)
 
     with Harness(agent) as harness:

@@ -30,7 +30,7 @@ def _messages(folder: Path) -> tuple[set[tuple[str, ...]], list[str]]:
     for path in sorted(path for path in folder.rglob("*.db") if path.name != DIRECTORY):
         try:
             with Postbox(path, start=False) as box:
-                assert [] == box.check(), path
+                assert [] == box.file.check(), path
                 tenant = path.parent.name if path.stem.startswith("same-") else ""
                 found |= {(tenant, str(s), str(r), str(i)) for s, r, i in box._db.read(IDS)}
         except OncewardError:

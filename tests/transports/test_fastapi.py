@@ -74,7 +74,7 @@ def test_a_mounted_endpoint_takes_parcels(tmp_path: Path) -> None:
         home.mkdir()
     Keys(far).add("alice", Keys(near).create("bob"))
     with running(made(far)) as url, Postbox(near / "alice.db", agent="alice") as alice:
-        alice.peers.register("bob", f"{url}/onceward")
+        alice.peers.add("bob", f"{url}/onceward")
         sent = alice.send("bob", "so")
         left = alice.flush(timeout=60)
         pinged = alice.peers.ping("bob")

@@ -12,7 +12,7 @@ from onceward.errors import Unreachable
 from onceward.message.events import Retried
 from onceward.message.frame import Frame
 from onceward.message.parcel import Receipt
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 from onceward.transports.function import FunctionTransport, Receipts
 
 
@@ -55,13 +55,13 @@ def opened(tmp_path: Path) -> Iterator[Open]:
             tmp_path / "near.db",
             agent="near",
             start=False,
-            clock=clock,
+            testing=Controls(clock=clock),
             transports={"function": FunctionTransport(send, all_or_none=whole)},
             retry_jitter=0.0,
             max_retries=settings.get("max_retries", 10),
         )
         boxes.append(box)
-        box.peers.register("webhook", "function:webhook")
+        box.peers.add("webhook", "function:webhook")
         return Near(box, clock, calls)
 
     yield opener

@@ -12,6 +12,7 @@ from tests.transports.over_http import LOOPBACK, Served, a_parcel, context, serv
 
 from onceward import Agent, Postbox
 from onceward.errors import InvalidArgument, Unreachable
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 from onceward.transports.network.http import HttpTransport
 from onceward.transports.network.http_listener import HttpListener
@@ -41,8 +42,8 @@ def test_a_request_and_its_reply_travel(homes: tuple[Path, Path]) -> None:
         Postbox(near / "alice.db", agent="alice", listeners=[a := HttpListener(LOOPBACK)]) as alice,
         Postbox(far / "bob.db", agent=bob, listeners=[b := HttpListener(LOOPBACK)]) as box,
     ):
-        alice.peers.register("bob", b.url)
-        box.peers.register("alice", a.url)
+        alice.peers.add("bob", b.url)
+        box.peers.add("alice", a.url)
 
         assert "so indeed" == alice.ask("bob", "so", reply=str, timeout=60)
 
@@ -51,10 +52,18 @@ def test_an_outcome_is_asked_for(homes: tuple[Path, Path]) -> None:
     """An agent that its peer cannot call learns of the end of its messages by pushing again."""
     (near, far), clock, server = homes, ManualClock(), HttpListener(LOOPBACK)
     with (
-        Postbox(far / "bob.db", agent="bob", start=False, clock=clock, listeners=[server]) as bob,
-        Postbox(near / "alice.db", agent="alice", start=False, clock=clock) as alice,
+        Postbox(
+            far / "bob.db",
+            agent="bob",
+            start=False,
+            testing=Controls(clock=clock),
+            listeners=[server],
+        ) as bob,
+        Postbox(
+            near / "alice.db", agent="alice", start=False, testing=Controls(clock=clock)
+        ) as alice,
     ):
-        alice.peers.register("bob", server.url)
+        alice.peers.add("bob", server.url)
         sent = alice.send("bob", "hello")
         alice.run_until_idle()
         message = bob.receive()
@@ -72,7 +81,7 @@ def test_a_wrong_url_is_refused_when_it_is_registered(tmp_path: Path) -> None:
         Postbox(tmp_path / "alice.db", agent="alice", start=False) as alice,
         pytest.raises(InvalidArgument, match="over https"),
     ):
-        alice.peers.register("bob", "http://bob.example")
+        alice.peers.add("bob", "http://bob.example")
 
 
 # -- TLS -----------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_the_same_secret_added_again_changes_nothing(keys: Keys) -> None:
 
 def test_only_a_key_can_be_rotated_retired_or_dropped(keys: Keys) -> None:
     """A missing key is an error of each, and no file is made."""
-    for change in (keys.rotate, keys.retire, keys.drop):
+    for change in (keys.rotate, keys.retire, keys.remove):
         with pytest.raises(NoKey):
             change("bob")
 
@@ -129,7 +129,7 @@ def test_a_dropped_key_is_gone_at_once(keys: Keys, tmp_path: Path) -> None:
     keys.create("bob")
     keys.secrets("bob")
 
-    Keys(tmp_path).drop("bob")
+    Keys(tmp_path).remove("bob")
 
     assert not keys.has("bob")
 
@@ -198,7 +198,7 @@ def test_another_content_is_not_used(keys: Keys, tmp_path: Path, text: str) -> N
 @pytest.mark.parametrize("peer", ["", "..", "../x", "a/b", ".hidden", "all", "a\0b", "a\n", "ä"])
 def test_a_name_that_is_none_reaches_no_file(keys: Keys, tmp_path: Path, peer: str) -> None:
     """A name that no agent can have is refused before a file is looked for."""
-    for use in (keys.secrets, keys.create, keys.rotate, keys.drop):
+    for use in (keys.secrets, keys.create, keys.rotate, keys.remove):
         with pytest.raises(OncewardError):
             use(peer)
 

@@ -472,7 +472,7 @@ def test_old_parcels_have_no_second_effect(ends: Ends) -> None:
 
         answers = list[str]()
         ends.listener(accept)
-        near.peers.register("far", ends.server.url("far"))
+        near.peers.add("far", ends.server.url("far"))
         for body in range(3):
             near.send("far", body)
             near.run_until_idle()
@@ -496,7 +496,7 @@ def test_messages_over_the_servers_limit_leave_in_smaller_parcels(tmp_path: Path
         ends = Ends(tmp_path, server)
         with ends.stack:
             ends.listener(acceptor(far, Settings()))
-            near.peers.register("far", server.url("far"))
+            near.peers.add("far", server.url("far"))
             near.send_many([("far", "x" * 1000 + str(n)) for n in range(200)])
             large = near.send("far", "y" * 100_000)
             last = near.send("far", "last")

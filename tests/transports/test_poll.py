@@ -33,7 +33,7 @@ from onceward.message import wire
 from onceward.message.clock import SystemClock
 from onceward.message.notices import Notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
-from onceward.testing import TransportConformance
+from onceward.testing import Controls, TransportConformance
 from onceward.testing.clock import ManualClock
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
 from onceward.transports import Transport
@@ -152,8 +152,8 @@ def test_requests_travel_both_ways(tmp_path: Path) -> None:
     with Postbox(far / "bob.db", agent=bob, listeners=[server := HttpListener(LOOPBACK)]) as box:
         asking = PollListener(server.url, "bob")
         with Postbox(near / "laptop.db", agent=laptop, listeners=[asking]) as mine:
-            box.peers.register("laptop", "poll:")
-            mine.peers.register("bob", server.url)
+            box.peers.add("laptop", "poll:")
+            mine.peers.add("bob", server.url)
 
             assert "hello from Bob" == mine.ask("bob", "hello", reply=str, timeout=60)
             assert "hello from the laptop" == box.ask("laptop", "hello", reply=str, timeout=60)
@@ -286,7 +286,7 @@ def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -
     """A message of a process that does not listen is delivered by the one that does, at once."""
     command = [*PYTHON, "-c", ELSEWHERE, homes.far / "bob.db"]
     with homes.bob(poll_interval=3600) as (box, url), homes.laptop(url) as laptop:
-        box.peers.register("laptop", "poll:")
+        box.peers.add("laptop", "poll:")
         with Child(command, "stdin", "stdout") as other:
             message = laptop.receive(timeout=60)
             told, _ = other.ended()
@@ -323,7 +323,7 @@ def test_a_transport_is_found_once_it_is_known_where_it_serves(homes: Homes) -> 
 def test_messages_wait_where_no_process_listens(homes: Homes) -> None:
     """Without a listener nothing is pushed, nothing fails, and the process does not spin."""
     with Postbox(homes.far / "bob.db", agent="bob", start=False) as box:
-        box.peers.register("laptop", "poll:")
+        box.peers.add("laptop", "poll:")
         box.send("laptop", "hello")
         moved = box.run_until_idle()
         [peer] = box.peers.list()
@@ -339,7 +339,7 @@ def test_a_peer_that_comes_back_gets_its_messages_at_once(
     """The first question of a peer that was away ends its backoff, however long that is."""
     monkeypatch.setattr(poll, "GONE", SOON)
     with homes.bob(retry_first=3000, retry_cap=3000) as (box, url):
-        box.peers.register("laptop", "poll:")
+        box.peers.add("laptop", "poll:")
         box.send("laptop", "hello")
         until(lambda: box.peers.list()[0].failures == 1)
         with homes.laptop(url) as laptop:
@@ -355,11 +355,16 @@ def test_a_ping_tells_when_a_peer_asked(homes: Homes) -> None:
     clock.advance(90_000)
     ahead = ManualClock()
     ahead.advance(90_007)
-    with Postbox(homes.far / "bob.db", agent="bob", start=False, clock=clock) as other:
-        other.peers.register("laptop", "poll:")
+    with Postbox(
+        homes.far / "bob.db", agent="bob", start=False, testing=Controls(clock=clock)
+    ) as other:
+        other.peers.add("laptop", "poll:")
         with pytest.raises(Unreachable, match="laptop has not asked for its parcels yet: bob has"):
             other.peers.ping("laptop")
-        with homes.bob(clock=clock) as (_, url), homes.laptop(url, clock=ahead):
+        with (
+            homes.bob(testing=Controls(clock=clock)) as (_, url),
+            homes.laptop(url, testing=Controls(clock=ahead)),
+        ):
             until((homes.far / "asked" / "bob" / "laptop").exists)
         found = other.peers.ping("laptop")
         clock.advance(31)

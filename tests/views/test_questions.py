@@ -13,7 +13,7 @@ from onceward.errors import InvalidArgument, ReadOnlyStore, StoreUnusable
 from onceward.ops.views import conversation, listing, lists, messages, overview, rates, waiting
 from onceward.ops.views.listing import Conditions
 from onceward.ops.views.reader import Reader, opened, opened_any
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 Open = Callable[[str], Reader]
 MINUTE = 60_000
@@ -301,8 +301,8 @@ def test_queues_drops_and_questions_are_told(tmp_path: Path) -> None:
         return ctx.ask("a", "what", reply=str, type="question", timeout="1d")
 
     with (
-        Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a,
-        Postbox(tmp_path / "b.db", agent=agent, start=False, clock=clock) as b,
+        Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as a,
+        Postbox(tmp_path / "b.db", agent=agent, start=False, testing=Controls(clock=clock)) as b,
     ):
         a.limits.set("session", "log", messages=1, overflow="drop_old")
         for session, kind in (("chat", "x"), ("work", "ask"), ("log", "x"), ("log", "x")):

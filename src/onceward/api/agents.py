@@ -35,9 +35,9 @@ class Agents:
         """
         return self._directory.register(agent_profile(description, capabilities))
 
-    def leave(self) -> bool:
+    def remove(self) -> bool:
         """
-        Unregister this agent before it is retired; say whether it was registered.
+        Remove this agent from the registry before it is retired; say whether it was there.
 
         Nothing that is sent to all or published reaches it. Channels are left by
         their own ``leave``. The next opening under its name registers it again.

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from onceward.api.agent import Agent
+from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.async_bridge import AsyncBridge, AsyncWaiter
 from onceward.api.dead_letters import DeadLetters
@@ -26,6 +27,7 @@ from onceward.api.event_source import EventSource
 from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions
 from onceward.api.session import Session
+from onceward.api.sessions import Sessions
 from onceward.core import views as queries
 from onceward.core.engine.async_face import (
     AsyncFace,
@@ -45,7 +47,7 @@ from onceward.core.requests.replies import read_reply
 from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.features.channels.api import Channel, Channels, Topics
-from onceward.features.checks import invariants
+from onceward.features.checks.invariants import Violation
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import (
     HandlerTransaction,
@@ -55,7 +57,7 @@ from onceward.features.mailboxes.api import (
     Where,
 )
 from onceward.features.mailboxes.mailbox_readers import EARLIEST
-from onceward.features.runs.api import Queues, Runs
+from onceward.features.runs.api import SessionQueues
 from onceward.features.schedules.api import Schedules
 from onceward.file.database import Database
 from onceward.hooks import Hooks
@@ -235,7 +237,6 @@ class AsyncChannel(AsyncFace[Channel]):
     resume = awaitable(Channel.resume)
     drain = awaitable(Channel.drain)
     close = awaitable(Channel.close)
-    delete = awaitable(Channel.delete)
     send = awaitable(Channel.send)
     respond = awaitable(Channel.respond)
     acknowledge = awaitable(Channel.acknowledge)
@@ -295,6 +296,7 @@ class AsyncChannels(AsyncFace[Channels]):
     create = awaitable_as(AsyncChannel, Channels.create)
     ensure = awaitable_as(AsyncChannel, Channels.ensure)
     get = awaitable_as(AsyncChannel, Channels.get)
+    remove = awaitable(Channels.remove)
     list = awaitable(Channels.list)
 
 
@@ -336,10 +338,9 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         self._bridge = bridge
 
     send = awaitable_write(Mailbox.send)
-    delete = awaitable(Mailbox.delete)
+    discard = awaitable(Mailbox.discard)
     reset = awaitable(Mailbox.reset)
     query = awaitable(Mailbox.query)
-    tail = awaitable(Mailbox.tail)
     count = awaitable(Mailbox.count)
 
     async def _until(self, look: Callable[[], list[T]], timeout: Span | None) -> list[T]:
@@ -515,16 +516,17 @@ class AsyncMailboxes(AsyncFace[Mailboxes]):
 
     ensure = awaitable_as(AsyncMailbox, Mailboxes.ensure)
     create = awaitable_as(AsyncMailbox, Mailboxes.create)
-    open = awaitable_as(AsyncMailbox, Mailboxes.open)
+    get = awaitable_as(AsyncMailbox, Mailboxes.get)
     list = awaitable(Mailboxes.list)
 
 
 class AsyncPeers(AsyncFace[Peers]):
     """The peers of an agent; see ``Peers``."""
 
-    register = awaitable(Peers.register)
+    add = awaitable(Peers.add)
     allow = awaitable(Peers.allow)
-    forget = awaitable(Peers.forget)
+    accept = awaitable(Peers.accept)
+    remove = awaitable(Peers.remove)
     list = awaitable(Peers.list)
     get = awaitable(Peers.get)
     reset = awaitable(Peers.reset)
@@ -537,7 +539,7 @@ class AsyncAgents(AsyncFace[Agents]):
     """The agents of the home; see ``Agents``."""
 
     register = awaitable(Agents.register)
-    leave = awaitable(Agents.leave)
+    remove = awaitable(Agents.remove)
     list = awaitable(Agents.list)
     subscribe = awaitable(Agents.subscribe)
     unsubscribe = awaitable(Agents.unsubscribe)
@@ -552,7 +554,6 @@ class AsyncDeadLetters(AsyncFace[DeadLetters]):
     replay_all = awaitable(DeadLetters.replay_all)
     discard = awaitable(DeadLetters.discard)
     discard_all = awaitable(DeadLetters.discard_all)
-    purge = awaitable(DeadLetters.purge)
 
 
 class AsyncSchedules(AsyncFace[Schedules]):
@@ -574,32 +575,42 @@ class AsyncLimits(AsyncFace[Limits]):
     remove = awaitable(Limits.remove)
     list = awaitable(Limits.list)
     fullness = awaitable(Limits.fullness)
-    rate = awaitable(Limits.rate)
-    accept_rate = awaitable(Limits.accept_rate)
-    file = awaitable(Limits.file)
     drops = awaitable(Limits.drops)
 
 
-class AsyncQueues(AsyncFace[Queues]):
-    """The queues of sessions with runs; see ``Queues``."""
+class AsyncSessions(AsyncFace[Sessions]):
+    """The sessions of a file, their queues and runs; see ``Sessions``."""
 
-    list = awaitable(Queues.list)
-    get = awaitable(Queues.get)
-    waiting = awaitable(Queues.waiting)
-    set = awaitable(Queues.set)
-    reorder = awaitable(Queues.reorder)
-    remove = awaitable(Queues.remove)
-    pause = awaitable(Queues.pause)
-    resume = awaitable(Queues.resume)
-    dissolve = awaitable(Queues.dissolve)
+    stats = awaitable(Sessions.stats)
+    tail = awaitable(Sessions.tail)
+    list = awaitable(SessionQueues.list)
+    get = awaitable(SessionQueues.get)
+    waiting = awaitable(SessionQueues.waiting)
+    set = awaitable(SessionQueues.set)
+    reorder = awaitable(SessionQueues.reorder)
+    discard = awaitable(SessionQueues.discard)
+    pause = awaitable(SessionQueues.pause)
+    resume = awaitable(SessionQueues.resume)
+    remove = awaitable(SessionQueues.remove)
+    runs = awaitable(SessionQueues.runs)
+    run = awaitable(SessionQueues.run)
+    abort = awaitable(SessionQueues.abort)
 
 
-class AsyncRuns(AsyncFace[Runs]):
-    """The runs of an agent's sessions, open and past; see ``Runs``."""
+class AsyncAgentFile(AsyncFace[AgentFile]):
+    """The file itself: health, checks, repairs, maintenance, pause; see ``AgentFile``."""
 
-    list = awaitable(Runs.list)
-    get = awaitable(Runs.get)
-    abort = awaitable(Runs.abort)
+    repair = awaitable(AgentFile.repair)
+    health = awaitable(AgentFile.health)
+    expire = awaitable(AgentFile.expire)
+    pause = awaitable(AgentFile.pause)
+    resume = awaitable(AgentFile.resume)
+    run_maintenance = awaitable_on_thread(AgentFile.run_maintenance)
+
+    async def check(self, *others: AsyncAgentFile) -> list[Violation]:
+        """Return the invariants that do not hold; see ``AgentFile.check``."""
+        plain = [other._plain for other in others]
+        return await self._off_loop.call(lambda: self._plain.check(*plain))
 
 
 class AsyncPostbox(SessionFace[Postbox], EventSource):
@@ -646,12 +657,12 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         """Messages that are sent again and again, at dates."""
         self.limits = AsyncLimits(box.limits, bridge)
         """Limits of the file: messages, bytes, rates."""
-        self.queues = AsyncQueues(box.queues, bridge)
-        """Queues of sessions with runs."""
-        self.runs = AsyncRuns(box.runs, bridge)
-        """Open and past runs."""
+        self.sessions = AsyncSessions(box.sessions, bridge)
+        """The sessions of the file: their messages, queues and runs."""
         self.mailboxes = AsyncMailboxes(box.mailboxes, bridge)
         """Mailboxes of the home."""
+        self.file = AsyncAgentFile(box.file, bridge)
+        """The file itself: health, checks, repairs, maintenance, pause."""
         return self
 
     async def __aenter__(self) -> Self:
@@ -710,26 +721,13 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     stats = awaitable(Postbox.stats)
     history = awaitable(Postbox.history)
     search = awaitable(Postbox.search)
+    message = awaitable(Postbox.message)
     resolve = awaitable(Postbox.resolve)
     cancel = awaitable(Postbox.cancel)
-    repair = awaitable(Postbox.repair)
-    health = awaitable(Postbox.health)
-    accept = awaitable(Postbox.accept)
     poll = awaitable(Postbox.poll)
-    tail = awaitable(Postbox.tail)
-    expire = awaitable(Postbox.expire)
-    status = awaitable(Postbox.status)
-    pause = awaitable(Postbox.pause)
-    resume = awaitable(Postbox.resume)
     flush = awaitable_on_thread(Postbox.flush)
     run_until_idle = awaitable_on_thread(Postbox.run_until_idle)
-    run_maintenance = awaitable_on_thread(Postbox.run_maintenance)
     stop = awaitable_on_thread(Postbox.stop)
-
-    async def check(self, *others: AsyncPostbox) -> list[invariants.Violation]:
-        """Return the invariants that do not hold; see ``Postbox.check``."""
-        plain = [other._plain for other in others]
-        return await self._bridge.call(lambda: self._plain.check(*plain))
 
     async def close(self, timeout: Span | None = None) -> None:
         """Stop the engines and close the file; safe to call twice."""

@@ -169,7 +169,7 @@ class DeadLetters:
         if dead.origin != "outbox":
             msg = f"dead letter {dead.id} was received: only what we sent can be sent as new"
             raise InvalidArgument(msg)
-        frame = Frame.parse(dead.frame)
+        frame = dead.frame
         if frame.body_error is not None:
             msg = f"dead letter {dead.id} cannot be sent as new, {frame.body_error}"
             raise InvalidArgument(msg)
@@ -201,23 +201,18 @@ class DeadLetters:
         return move
 
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
-        """Delete a dead letter, the oldest unless *peer* says which; say whether there was one."""
+        """Discard a dead letter, the oldest unless *peer* says which; say whether there was one."""
         dead = self.get(message_id, peer=peer)
         return dead is not None and self._db.write(lambda tx: dead_letters.discard(tx, dead.seq))
 
     def discard_all(
         self, *, limit: int = ALL, **which: Unpack[DeadLetterFilter]
     ) -> builtins.list[str]:
-        """Delete all dead letters that match, in one commit; return their ids, oldest first."""
+        """Discard all dead letters that match, in one commit; return their ids, oldest first."""
         chosen = self.list(limit=limit, **which)
         return self._db.write(
             lambda tx: [dead.id for dead in chosen if dead_letters.discard(tx, dead.seq)]
         )
-
-    def purge(self, *, older_than: Span) -> int:
-        """Delete the dead letters that died more than *older_than* seconds ago; return how many."""
-        before = self._before(older_than)
-        return self._db.write(lambda tx: dead_letters.purge(tx, before=before))
 
     def _which(self, which: DeadLetterFilter) -> DeadLetterSelection:
         named = dict(which)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
-from onceward.hooks import Hooks, Observer
+from onceward.hooks import Hooks
 from onceward.message import events as e
 
 E = TypeVar("E", bound=e.Event)
@@ -118,12 +118,3 @@ class EventSource:
 
         """
         return self._event_hooks().on(event, hook)
-
-    def observe(self, observer: Observer) -> Off:
-        """
-        Let *observer* see every send and every attempt from its begin to its end.
-
-        It may add extension attributes to what is sent, and has no veto: what it raises
-        is logged. Returns the call that ends it.
-        """
-        return self._event_hooks().observe(observer)

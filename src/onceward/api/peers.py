@@ -9,13 +9,14 @@ from typing import Protocol
 
 from onceward.core import views as queries
 from onceward.core.deliver import peers
-from onceward.core.deliver.transport import Features, Pings, Transport
+from onceward.core.deliver.transport import Accept, Features, Pings, Transport
 from onceward.core.home.cache import DirectoryCache
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.inbound_rule import InboundRule
 from onceward.message.names import agent_name
+from onceward.message.parcel import Answer, Parcel
 from onceward.message.topics import check_pattern
 
 
@@ -46,10 +47,12 @@ class Ping:
 class Peers:
     """The peers of an agent: registered here, found in the home, never made by messages."""
 
-    def __init__(self, db: Database, routes: Ways, directory: DirectoryCache) -> None:
-        self._db, self._routes, self._directory = db, routes, directory
+    def __init__(
+        self, db: Database, routes: Ways, directory: DirectoryCache, accept: Accept
+    ) -> None:
+        self._db, self._routes, self._directory, self._accept = db, routes, directory, accept
 
-    def register(self, name: str | Mapping[str, str], url: str = "") -> None:
+    def add(self, name: str | Mapping[str, str], url: str = "") -> None:
         """
         Reach *name* at *url* from now on; its circuit breaker closes.
 
@@ -68,8 +71,8 @@ class Peers:
         self._db.write(lambda tx: peers.register(tx, given))
         self._db.notifier.notify("out")
 
-    def forget(self, name: str) -> None:
-        """Drop a registered url; messages for the peer wait, and its stream is kept."""
+    def remove(self, name: str) -> None:
+        """Remove the url of a peer; messages for the peer wait, and its stream is kept."""
         self._db.write(lambda tx: peers.forget(tx, name))
 
     def allow(
@@ -94,6 +97,22 @@ class Peers:
         agent_name(name)
         rule = InboundRule.of(types, channels, mailboxes).text()
         self._db.write(lambda tx: peers.allow(tx, name, rule))
+
+    def accept(self, parcel: Parcel) -> Answer:
+        """
+        Keep a parcel once and answer for each frame; your own listeners call it.
+
+        A sender without a rule of its own (``allow``) may name no channel, no
+        mailbox, and no type under ``_system``.
+
+        Raises:
+            Refused: the sender's name is none, or the parcel is for another agent; the
+                sender makes dead letters of its messages.
+            Unreachable: a frame was damaged on the way; the sender pushes the parcel again.
+            StoreError: the file failed; nothing was stored, and the parcel may come again.
+
+        """
+        return self._accept(parcel)
 
     def list(self) -> list[queries.PeerInfo]:
         """Return all peers by name."""

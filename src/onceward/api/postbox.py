@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from onceward.api.agent import Agent
+from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
@@ -21,12 +22,12 @@ from onceward.api.features import FEATURES, STORING, Engine, engines, judging, s
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
+from onceward.api.sessions import Sessions
 from onceward.core import views as queries
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
-from onceward.core.handle import inbox
 from onceward.core.handle.consumer import Consumer, InboxLeases
 from onceward.core.home import agents
 from onceward.core.home.cache import DirectoryCache
@@ -36,23 +37,17 @@ from onceward.core.send import outbox
 from onceward.core.send.auditor import auditor
 from onceward.core.send.block import Bindings
 from onceward.core.send.sender import Sender
-from onceward.core.upkeep import health
 from onceward.core.upkeep.maintenance import Maintenance
 from onceward.core.upkeep.owner_session import OwnerSession
 from onceward.errors import InvalidArgument, UnknownRecipient
 from onceward.features.channels.api import Channels
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.channel_tasks import ChannelTasks
-from onceward.features.checks import invariants, repairs
-from onceward.features.checks.audit import audit_damage
 from onceward.features.history import full_text, history
 from onceward.features.limits.api import Limits
-from onceward.features.mailboxes import mailboxes
 from onceward.features.mailboxes.api import Mailboxes
 from onceward.features.polling import polling
 from onceward.features.polling.polling import Poll, ScanPosition
-from onceward.features.runs import runs
-from onceward.features.runs.api import Queues, Runs
 from onceward.file import descriptors
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment, load_settings
@@ -60,14 +55,13 @@ from onceward.file.transaction import StoreTransaction
 from onceward.hooks import AuditLog, Hooks
 from onceward.message.agent_profile import AgentProfile
 from onceward.message.clock import Clock, Millis
-from onceward.message.events import Event, Expired, Polled, Processed
+from onceward.message.controls import Controls
+from onceward.message.events import Event, Polled, Processed
 from onceward.message.filters import HistoryFilters
 from onceward.message.frame import session_and_type
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, agent_name, no_option, plain_text
-from onceward.message.parcel import Answer, Parcel
 from onceward.message.record import MessageRecord
-from onceward.message.retry import RetryPolicy, retry_policy
 from onceward.message.settings import Settings
 from onceward.message.settings_options import SettingsOptions
 from onceward.message.times import Span, seconds
@@ -80,12 +74,11 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from onceward.core.handle.worker import Worker
+    from onceward.features.checks.invariants import Violation
+    from onceward.features.history.journey import Journey
     from onceward.features.schedules.api import Schedules
 
 MAX_ROUNDS: Final = 10_000
-MOST: Final = 1 << 62
-SLICE: Final = 500
-"""Messages that one commit expires."""
 CLOSE_WITHIN: Final = 1.0
 CANCEL_WITHIN: Final = 5.0
 """Seconds after ``stop_timeout`` in which cancelled coroutines may clean up."""
@@ -99,14 +92,9 @@ class PostboxOptions(SettingsOptions, total=False):
 
     settings: Settings | None
     start: bool
-    clock: Clock | None
-    ids: IdSource
-    rng: random.Random | None
     transports: Mapping[str, Transport | MakeTransport] | None
     listeners: Iterable[Listener | MakeListener]
-    vfs: str | None
-    retry: RetryPolicy | None
-    handler_retry: RetryPolicy | None
+    testing: Controls | None
 
 
 def _check_options(overrides: SettingsOptions) -> None:
@@ -125,8 +113,7 @@ class Postbox(Session, EventSource):
     unless ``start=False``, starts the engines: a dispatcher, maintenance, and
     workers if the agent has handlers. Settings may be given as a ``Settings``
     object, as keywords, or by environment. Async handlers run on *loop*, or on
-    a loop of the postbox. *retry* and *handler_retry* are policies that go
-    before those settings.
+    a loop of the postbox. *testing* is what a test controls of it: clock, ids ….
 
     Raises:
         StoreUnusable: see its subclasses; nothing was changed.
@@ -141,19 +128,15 @@ class Postbox(Session, EventSource):
         agent: str | Agent | None = None,
         settings: Settings | None = None,
         start: bool = True,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
-        rng: random.Random | None = None,
         transports: Mapping[str, Transport | MakeTransport] | None = None,
         listeners: Iterable[Listener | MakeListener] = (),
-        vfs: str | None = None,
         loop: AbstractEventLoop | None = None,
-        retry: RetryPolicy | None = None,
-        handler_retry: RetryPolicy | None = None,
+        testing: Controls | None = None,
         **overrides: Unpack[SettingsOptions],
     ) -> None:
         _check_options(overrides)
-        self._retry, self._handler_retry = retry, handler_retry
+        controls = testing or Controls()
+        clock, vfs = controls.clock, controls.vfs
         self._settings = load_settings(settings, overrides)
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
@@ -162,7 +145,7 @@ class Postbox(Session, EventSource):
             path, agent=name, settings=self._settings, clock=clock, vfs=vfs,
             mode="existing" if name is None else "create",
         )  # fmt: skip
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._rng = controls.rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
         self._routes = TransportRouter(
             self._db, settings=self._settings, transports=transports, vfs=vfs
@@ -178,7 +161,7 @@ class Postbox(Session, EventSource):
         self._lock, self._closed, self._loop, self._loop_is_ours = Lock(), False, loop, False
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
-            self._build_runtime(ids or _ids_of(clock))
+            self._build_runtime(controls.ids or _ids_of(clock))
             self._prepare_agent()
             if start or name is not None:
                 self._register(engines=start)
@@ -230,7 +213,7 @@ class Postbox(Session, EventSource):
             hooks=hooks,
             sender=self._sender,
             rng=rng,
-            policy=self._handler_retry or retry_policy(settings, retries=settings.handler_retries),
+            policy=settings.handling_policy,
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         super().__init__(
@@ -240,10 +223,9 @@ class Postbox(Session, EventSource):
         self._dispatcher = Dispatcher(
             self._deps,
             routes=self._routes,
-            policy=self._retry,
             background_tasks=(tasks.run, self._send_scheduled),
         )
-        self._audit_damage: Callable[[list[invariants.Violation]], None] | None = None
+        self._audit_damage: Callable[[list[Violation]], None] | None = None
         if settings.audit:
             self._audit(settings.audit)
         self._workers, self._runners = self._build_workers()
@@ -251,6 +233,8 @@ class Postbox(Session, EventSource):
         self._build_api(db, settings, tasks)
 
     def _audit(self, path: str) -> None:
+        from onceward.features.checks.audit import audit_damage  # noqa: PLC0415 - rarely needed
+
         audit = AuditLog(path)
         self._audit_damage = partial(audit_damage, audit.write, self._db)
         self._sender.audited = auditor(audit.write)
@@ -265,16 +249,14 @@ class Postbox(Session, EventSource):
             db, ChannelSender(db, self._sender, tasks), self._consumer, history.find
         )
         """The channels of the home."""
-        self.peers = Peers(self._db, self._routes, self._directory)
+        self.peers = Peers(self._db, self._routes, self._directory, self._door.accept)
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
         self.limits = Limits(db, self._sender.admission)
         """Limits of the file: messages, bytes, rates."""
-        self.queues = Queues(db, sender=self._sender, hooks=hooks)
-        """Queues of sessions with runs."""
-        self.runs = Runs(db, sender=self._sender, hooks=hooks, grace=settings.abort_grace)
-        """Open and past runs."""
+        self.sessions = Sessions(db, sender=self._sender, hooks=hooks, grace=settings.abort_grace)
+        """The sessions of the file: their messages, queues and runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""
         extra_tasks = (
@@ -289,6 +271,14 @@ class Postbox(Session, EventSource):
             upkeep=[each.upkeep for each in FEATURES if each.upkeep],
             extra_tasks=extra_tasks,
         )
+        self.file = AgentFile(
+            db,
+            settings=settings,
+            hooks=hooks,
+            maintenance=self._maintenance,
+            audit_damage=self._audit_damage,
+        )
+        """The file itself: health, checks, repairs, maintenance, pause."""
         for name, switch in switches():
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
@@ -392,7 +382,7 @@ class Postbox(Session, EventSource):
         Four callers of a process read from one file at once; a further one waits for one of
         them. A statement delays no message, but while it runs the WAL is not emptied and grows.
         On a full disk it also reads while the file cannot be opened for writing; then
-        ``health().behind_barrier`` is False, and a power cut may take what was read.
+        ``file.health().behind_barrier`` is False, and a power cut may take what was read.
 
         A row is a tuple, and ``row["cents"]`` is its column of that name; ``dict(row)``
         has all of them. Sees what was committed, not what this thread has in an open
@@ -434,6 +424,16 @@ class Postbox(Session, EventSource):
         """
         return full_text.words(self._db, text, limit=limit, offset=offset)
 
+    def message(self, message_id: str) -> Journey | None:
+        """
+        Return everything that the file stores about a message; None where it has none of this id.
+
+        ``record`` is the message itself, with its state, ``records`` has each of its rows.
+        """
+        from onceward.features.history import journey  # noqa: PLC0415 - rarely needed
+
+        return journey.find(self._db, message_id)
+
     def flush(self, timeout: Span | None = 30.0) -> int:
         """
         Wait until every message is stored in its recipient's file, or has ended.
@@ -465,60 +465,6 @@ class Postbox(Session, EventSource):
         """Withdraw a message that has not left yet; say whether that was still possible."""
         return self._db.write(lambda tx: outbox.cancel(tx, message_id))
 
-    def check(self, *others: Postbox) -> list[invariants.Violation]:
-        """
-        Return the invariants that do not hold; an empty list is good.
-
-        Looks at this file, and at the messages between it and *others*. The audit
-        gets a line for each message of this file whose stored body is damaged.
-        """
-        found = invariants.check(self._db)
-        if self._audit_damage is not None:
-            self._audit_damage(found)
-        pairs = [
-            pair for other in others for pair in ((self._db, other._db), (other._db, self._db))
-        ]
-        return [
-            *found,
-            *(found for pair in pairs for found in invariants.check_pair(*pair)),
-        ]
-
-    def repair(self, *, dry_run: bool = False) -> list[repairs.Repair]:
-        """
-        Mend leases and positions that no process would mend, and return each change.
-
-        Leases of processes that have ended end now, leases that end a month or more
-        ahead after one lease, and positions past the last message go back. With
-        *dry_run* nothing is changed.
-        """
-        lease_for = round(1000 * self._settings.lease)
-        if dry_run:
-            return repairs.find(self._db.read, self._db.now(), lease_for)
-        mended = self._db.write(lambda tx: repairs.mend(tx, lease_for))
-        self._db.notifier.notify("in")
-        self._db.notifier.notify("out")
-        return mended
-
-    def health(self) -> health.Health:
-        """Return the state of the file: sizes, lags, peers and what is paused."""
-        return health.read_health(self._db, calls_left=runs.calls_left(self._db))
-
-    def accept(self, parcel: Parcel) -> Answer:
-        """
-        Keep a parcel once and answer for each frame; your own listeners call it.
-
-        A sender without a rule of its own (``peers.allow``) may name no channel, no
-        mailbox, and no type under ``_system``.
-
-        Raises:
-            Refused: the sender's name is none, or the parcel is for another agent; the
-                sender makes dead letters of its messages.
-            Unreachable: a frame was damaged on the way; the sender pushes the parcel again.
-            StoreError: the file failed; nothing was stored, and the parcel may come again.
-
-        """
-        return self._door.accept(parcel)
-
     # -- polling ------------------------------------------------------------------------------
 
     def poll(
@@ -547,7 +493,7 @@ class Postbox(Session, EventSource):
         """
         db = self._file(agent)
         wanted = None if topics is None else self._sender.topics.of(session).check_filter(topics)
-        left = _limit(limit)
+        left = polling.limit_of(limit)
         plain_text("session", session)
         found: list[MessageRecord] = []
         reach, more = ScanPosition(), not disabled_by_environment()
@@ -575,54 +521,6 @@ class Postbox(Session, EventSource):
             tx.after_commit(lambda: self._hooks.emit(told))
         return step
 
-    def tail(
-        self, limit: int = 10, *, session: str = DEFAULT_SESSION, include_expired: bool = False
-    ) -> list[MessageRecord]:
-        """
-        Return the newest messages of a session, polled or not, the oldest of them first.
-
-        The cursor does not move.
-        """
-        return polling.tail(
-            self._db.read,
-            session,
-            _limit(limit),
-            include_expired=include_expired,
-            now=self._db.now(),
-        )
-
-    def expire(self, session: str | None = None) -> int:
-        """
-        End the messages whose time to live has run out, in one session or in all.
-
-        Returns how many; none while the file is paused.
-        """
-        total = 0
-        while not disabled_by_environment() and not health.paused(self._db.read):
-            ended = self._db.write(lambda tx: self._expire(tx, session))
-            total += ended
-            if not ended:
-                break
-        if self._hooks.wanted(Expired):
-            self._hooks.emit(
-                [Expired(agent=self._db.agent, at=self._db.now(), session=session, count=total)]
-            )
-        return total
-
-    def _expire(self, tx: StoreTransaction, session: str | None) -> int:
-        ended = inbox.expire(tx, SLICE, session)
-        if ended:
-            tx.after_commit(lambda: self._db.notifier.notify("out"))
-        return ended + (mailboxes.expire(tx, SLICE) if session is None else 0)
-
-    def status(self, session: str | None = None) -> dict[str, dict[str, Any]]:
-        """
-        Return by session: messages, expired ones, counts by topic, bytes, and the cursor.
-
-        The cursor does not move.
-        """
-        return polling.status(self._db.read, session, now=self._db.now())
-
     def _file(self, agent: str | None) -> Database:
         found = self._db if agent is None else self._files.file(agent_name(agent))
         if found is None:
@@ -630,22 +528,7 @@ class Postbox(Session, EventSource):
             raise UnknownRecipient(msg)
         return found
 
-    # -- switching ----------------------------------------------------------------------------
-
-    def pause(self) -> None:
-        """
-        Stop sending, pushing and handling in all processes, durably.
-
-        Nothing is lost, and no retry is counted.
-        """
-        self._db.write(health.pause)
-        self._db.notifier.notify("in")
-
-    def resume(self) -> None:
-        """Go on where ``pause`` stopped."""
-        self._db.write(health.resume)
-        self._db.notifier.notify("out")
-        self._db.notifier.notify("in")
+    # -- running ----------------------------------------------------------------------------
 
     def run_until_idle(self) -> int:
         """
@@ -664,11 +547,6 @@ class Postbox(Session, EventSource):
                 if not step:
                     break
         return moved
-
-    def run_maintenance(self) -> int:
-        """Run maintenance once; return how many rows were pruned."""
-        with self._db.outside_handler():
-            return self._maintenance.run_once()
 
     def _prune_archived(self, box: str, rows: Sequence[tuple[int, str, str, int]]) -> int:
         """Prune rows (seq, id, state, end) that an archive was found to hold; return how many."""
@@ -767,15 +645,6 @@ class Postbox(Session, EventSource):
     ) -> None:
         """Close it."""
         self.close()
-
-
-def _limit(limit: int | None) -> int:
-    if limit is None:
-        return MOST
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        msg = f"limit {limit!r} must be a positive number of messages"
-        raise InvalidArgument(msg)
-    return limit
 
 
 def _events(agent: str, at: Millis, asked: Poll, step: polling.PollResult) -> Iterator[Event]:

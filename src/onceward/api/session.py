@@ -29,6 +29,7 @@ from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.filters import SessionHistoryFilters
 from onceward.message.names import plain_text
+from onceward.message.record import MessageRecord
 from onceward.message.send_options import PLAIN, PublishOptions, SendOptions, parse_options
 from onceward.message.settings import Settings
 from onceward.message.ticket import Ticket
@@ -311,7 +312,7 @@ class Session:
 
     # -- looking back -----------------------------------------------------------------------
 
-    def thread(self, message_id: str) -> list[queries.HistoryEntry]:
+    def thread(self, message_id: str) -> list[MessageRecord]:
         """
         Return the conversation that a message belongs to, oldest first; consumes nothing.
 

@@ -9,16 +9,13 @@ from typing import Any, Final, cast
 from onceward.core.handle import lanes
 from onceward.file.database import Database
 from onceward.message.clock import Millis
-from onceward.message.frame import Frame
 from onceward.message.inbound_rule import InboundRule
+from onceward.message.record import MessageRecord
 from onceward.message.topics import check_pattern, matches
 from onceward.message.vocabulary import (
     Aborted,
     BreakerState,
     DeadLetterOrigin,
-    HistoryBox,
-    MessageState,
-    Priority,
     QueueMode,
     QueueOverflow,
     QueueState,
@@ -54,57 +51,25 @@ SELECT seq, topic FROM onceward_dead_letters
    AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
  ORDER BY seq
 """
+DEAD_COLUMNS: Final = (
+    "id", "sender", "recipient", "session", "type", "topic", "priority", "state", "attempts", "at",
+    "reason", "text", "box", "channel", "kind", "correlation_id", "dead_at", "last_error",
+    "late_outcome", "replays", "seq",
+)  # fmt: skip
 BY_SEQ: Final = """
-SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason,
-       d.last_error, d.attempts, d.created_at, d.dead_at, d.late_outcome, d.frame, d.replays, d.seq
+SELECT d.id, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, 'dead', d.attempts,
+       d.created_at, d.reason, d.frame, d.origin, d.channel, d.kind, d.correlation_id, d.dead_at,
+       d.last_error, d.late_outcome, d.replays, d.seq
   FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
  ORDER BY d.seq
 """
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """A message of a row: sent (``box`` out), received (in) or dead (where it ended)."""
-
-    id: str
-    sender: str
-    recipient: str
-    session: str
-    type: str
-    topic: str | None
-    priority: Priority
-    state: MessageState
-    attempts: int
-    at: Millis
-    reason: str | None
-    frame: str
-    box: HistoryBox
-    channel: str | None = None
-    kind: str | None = None
-    correlation_id: str | None = None
-
-    @property
-    def body(self) -> Any:
-        """The body as plain values; bytes stay base64 text."""
-        frame = Frame.parse(self.frame)
-        return frame.data if frame.data_base64 is None else frame.data_base64
-
-    @property
-    def problem(self) -> str | None:
-        """Why there is no body, None where there is one: a file had lost it."""
-        return Frame.parse(self.frame).body_error
-
-    @property
-    def late(self) -> bool:
-        """Whether it was received as an answer after the time to live of the query it answers."""
-        return self.box == "in" and Frame.parse(self.frame).is_late(self.at)
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
     """One page of a longer answer."""
 
-    messages: list[HistoryEntry]
+    messages: list[MessageRecord]
     total_count: int | None
     """How many there are on all pages; None where they were not to be counted."""
     has_more: bool
@@ -133,29 +98,25 @@ class PeerInfo:
     """Names that its messages may bear; None for all, or the rule of networks if it uses one."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A dead letter, whole."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeadLetter(MessageRecord):
+    """A message that ended badly, and what is known of its end."""
 
-    id: str
-    origin: DeadLetterOrigin
-    sender: str
-    recipient: str
-    session: str
-    type: str
-    topic: str | None
-    priority: Priority
     reason: Reason
-    last_error: str | None
-    attempts: int
-    created_at: Millis
+    """Why it died."""
     dead_at: Millis
+    last_error: str | None
     late_outcome: str | None
-    frame: str
+    """What became of it at its recipient, told after its death here."""
     replays: int
     """How often it was replayed already, and died again."""
     seq: int
     """Order of dying; two senders may have chosen one id."""
+
+    @property
+    def origin(self) -> DeadLetterOrigin:
+        """The queue in which it died: ``outbox``, ``inbox`` or ``queue``."""
+        return cast("DeadLetterOrigin", self.box)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +181,9 @@ def dead_letters(db: Database, which: DeadLetterSelection, *, limit: int = 100) 
         for seq, topic in found
         if which.topic is None or (topic is not None and matches(which.topic, topic))
     ]
+    chosen = json.dumps(seqs[:limit] if limit >= 0 else seqs)
     return [
-        DeadLetter(*row)
-        for row in db.ask(BY_SEQ, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
+        DeadLetter(**dict(zip(DEAD_COLUMNS, row, strict=True))) for row in db.ask(BY_SEQ, (chosen,))
     ]
 
 
@@ -253,10 +214,12 @@ SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiti
   FROM onceward_session_queues ORDER BY session
 """
 WAITING: Final = """
-SELECT id, sender, type, attempts, received_at
-  FROM onceward_session_queue_messages
- WHERE session = ?
- ORDER BY position
+SELECT b.id, b.sender, b.recipient, b.session, b.type, b.topic, b.priority, b.state, b.attempts,
+       b.received_at, b.reason, b.frame, 'in', b.channel, b.kind, b.correlation_id
+  FROM onceward_session_queue_messages AS q
+  JOIN onceward_inbox AS b ON b.sender = q.sender AND b.id = q.id
+ WHERE q.session = ?
+ ORDER BY q.position
 """
 
 
@@ -309,17 +272,6 @@ class QueueInfo:
     paused_at: Millis | None
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedMessage:
-    """A message that waits in a session's queue."""
-
-    id: str
-    sender: str
-    type: str
-    attempts: int
-    received_at: Millis
-
-
 def runs(db: Database, *, session: str | None, state: str | None, limit: int) -> list[RunInfo]:
     """Return runs, newest first."""
     return [_run(row) for row in db.ask(RUNS, {"session": session, "state": state, "limit": limit})]
@@ -370,6 +322,6 @@ def _queue(row: tuple[Any, ...]) -> QueueInfo:
     )
 
 
-def waiting(db: Database, session: str) -> list[QueuedMessage]:
+def waiting(db: Database, session: str) -> list[MessageRecord]:
     """Return the messages that wait in a session's queue, in order."""
-    return [QueuedMessage(*row) for row in db.ask(WAITING, (session,))]
+    return [MessageRecord(*row) for row in db.ask(WAITING, (session,))]

@@ -304,7 +304,7 @@ def schema_damage(error: apsw.ConstraintError) -> BaseException:
 
 def _raised(code: str) -> OncewardError:
     if code == "paused":
-        return Paused("the file is paused: resume() first; nothing was written")
+        return Paused("the file is paused: file.resume() first; nothing was written")
     if code == "queue_full":
         return QueueFull(
             "max_pending messages wait already; nothing was written, wait for the dispatcher"

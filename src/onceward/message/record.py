@@ -2,66 +2,108 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from onceward.errors import InvalidMessage
 from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.vocabulary import Priority
+from onceward.message.vocabulary import HistoryBox, MessageState, Priority
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MessageRecord:
-    """A message as a reader sees it; ``body`` is None where ``problem`` says why."""
+    """
+    A message as a file has it; its fields bear the names that they have in ``Message``.
 
-    frame: Frame
-    """The message as it travelled, with every attribute."""
-    body: Any
-    received_at: Millis
-    """When it was committed into the inbox."""
-    problem: str | None = None
-    """Why the body cannot be read: lost, damaged, or of another type than was asked for."""
+    ``body`` is None where ``body_error`` says why. What the file does not store in columns is
+    read from the frame when it is asked for.
+    """
+
+    id: str
+    """Names the message everywhere."""
+    sender: str
+    """Agent that sent it."""
+    recipient: str
+    """Agent that it was sent to."""
+    session: str
+    """Conversation that it belongs to."""
+    type: str
+    """Wire name of its type."""
+    topic: str | None
+    """Topic that it was published under."""
+    priority: Priority
+    state: MessageState
+    """State when it was read."""
+    attempts: int
+    """Attempts that were made to deliver it, or to handle it."""
+    at: Millis
+    """When this file committed it: as sent, or as received."""
+    reason: str | None
+    """Why it ended as it did, if that was no success."""
+    text: str = field(repr=False)
+    """The frame as it is stored."""
+    box: HistoryBox
+    """``out`` or ``in``; of a dead letter where it ended: ``outbox``, ``inbox`` or ``queue``."""
+    channel: str | None = None
+    """Channel that it was sent to."""
+    kind: str | None = None
+    """Kind of a channel's message: text, command, query …."""
+    correlation_id: str | None = None
+    """Id of the conversation's first message."""
+    wanted: Any = field(default=None, repr=False)
+    """Type that the body is read as; None for plain values."""
+    sound: bool = True
+    """Whether the stored message matches its digest, as far as that was compared."""
 
     def __repr__(self) -> str:
         """Name the record without its body, which may be secret or large."""
-        return f"<MessageRecord {self.id} {self.type} from {self.sender}>"
+        return f"<{type(self).__name__} {self.id} {self.type} from {self.sender}, {self.state}>"
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The message as it travelled, with every attribute; raises InvalidMessage for none."""
+        return Frame.parse(self.text)
+
+    @cached_property
+    def body(self) -> Any:
+        """The body, as an instance of the type that was asked for, else as plain values."""
+        return self._read.value
 
     @property
-    def id(self) -> str:
-        """The message's id."""
-        return self.frame.id
+    def body_error(self) -> str | None:
+        """Why the body cannot be read: lost, damaged, or of another type than was asked for."""
+        return self._read.error
+
+    @cached_property
+    def _read(self) -> _Body:
+        if not self.sound:
+            return _Body(error="the stored message does not match its digest")
+        frame = self.frame
+        if frame.body_error is not None:
+            return _Body(error=frame.body_error)
+        try:
+            return _Body(value=decode(frame.data, frame.data_base64, self.wanted))
+        except InvalidMessage as error:
+            return _Body(error=str(error))
 
     @property
-    def sender(self) -> str:
-        """The agent that sent it."""
-        return self.frame.sender
+    def created_at(self) -> Millis:
+        """When it was sent, by the sender's clock, or else when this file committed it."""
+        sent = self.frame.time
+        return self.at if sent is None else round(sent.timestamp() * 1000)
 
     @property
-    def session(self) -> str:
-        """The conversation that it belongs to."""
-        return self.frame.session
+    def received_at(self) -> Millis | None:
+        """When it was committed into this inbox; None for a message that was sent from here."""
+        return None if self.box in {"out", "outbox"} else self.at
 
     @property
-    def type(self) -> str:
-        """Its message type."""
-        return self.frame.type
-
-    @property
-    def topic(self) -> str | None:
-        """The topic it was published under, if any."""
-        return self.frame.topic
-
-    @property
-    def priority(self) -> Priority:
-        """Its priority by name."""
-        return self.frame.priority_name
-
-    @property
-    def correlation_id(self) -> str | None:
-        """Id of the conversation's first message, if it follows one."""
-        return self.frame.correlationid
+    def causation_id(self) -> str | None:
+        """Id of the message that it follows from."""
+        return self.frame.causationid
 
     @property
     def in_reply_to(self) -> str | None:
@@ -81,7 +123,7 @@ class MessageRecord:
     @property
     def late(self) -> bool:
         """Whether it answers a channel's query and came after the query's time to live."""
-        return self.frame.is_late(self.received_at)
+        return self.box == "in" and self.frame.is_late(self.at)
 
     @property
     def headers(self) -> dict[str, str | int | bool]:
@@ -89,27 +131,52 @@ class MessageRecord:
         return self.frame.headers
 
 
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A body, or why there is none."""
+
+    value: Any = None
+    error: str | None = None
+
+
 def read_record(
-    text: str, received_at: Millis, wanted: Any = None, *, sound: bool = True
+    text: str,
+    received_at: Millis,
+    wanted: Any = None,
+    *,
+    state: MessageState = "pending",
+    attempts: int = 0,
+    sound: bool = True,
 ) -> MessageRecord:
     """
-    Return a stored frame as a record, its body read as *wanted*.
+    Return a received message of the inbox, by its frame alone, its body read as *wanted*.
 
-    A body that cannot be read is reported as ``problem`` and blocks no other message.
+    A body that cannot be read is reported as ``body_error`` and blocks no other message.
 
     Raises:
         InvalidMessage: the text is no frame at all.
 
     """
     frame = Frame.parse(text)
-    if not sound:
-        return MessageRecord(
-            frame, None, received_at, "the stored message does not match its digest"
-        )
-    if frame.body_error is not None:
-        return MessageRecord(frame, None, received_at, frame.body_error)
-    try:
-        body = decode(frame.data, frame.data_base64, wanted)
-    except InvalidMessage as error:
-        return MessageRecord(frame, None, received_at, str(error))
-    return MessageRecord(frame, body, received_at)
+    record = MessageRecord(
+        id=frame.id,
+        sender=frame.sender,
+        recipient=frame.recipient,
+        session=frame.session,
+        type=frame.type,
+        topic=frame.topic,
+        priority=frame.priority_name,
+        state=state,
+        attempts=attempts,
+        at=received_at,
+        reason=None,
+        text=text,
+        box="in",
+        channel=frame.channel,
+        kind=frame.kind,
+        correlation_id=frame.correlationid,
+        wanted=wanted,
+        sound=sound,
+    )
+    vars(record)["frame"] = frame  # parsed once
+    return record

@@ -15,7 +15,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from onceward.message.clock import Millis
-from onceward.message.settings import Settings
 from onceward.message.times import Span, seconds
 
 if TYPE_CHECKING:
@@ -107,11 +106,3 @@ def exponential(
         else wait_exponential(multiplier=first, max=cap)
     )
     return RetryPolicy(wait, stop_after_attempt(1 + retries), jitter, cap)
-
-
-def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
-    """Return ``max_retries`` re-attempts whose waits double from ``retry_first`` to the cap."""
-    allowed = settings.max_retries if retries is None else retries
-    return exponential(
-        settings.retry_first, allowed, cap=settings.retry_cap, jitter=settings.retry_jitter
-    )

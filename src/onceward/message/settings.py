@@ -9,12 +9,21 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, Unpack
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    ValidationError,
+)
+from pydantic_core import core_schema
 
 from onceward.errors import InvalidArgument
 from onceward.message.body import describe_errors
 from onceward.message.names import PREFIX, no_option
 from onceward.message.parcel import Durability
+from onceward.message.retry import RetryPolicy, exponential
 from onceward.message.settings_options import SettingsOptions
 from onceward.message.times import WHOLE, seconds
 from onceward.message.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
@@ -44,6 +53,16 @@ def _listed(value: Any) -> Any:
 def _mapped(value: Any) -> Any:
     """Read a mapping from an environment variable, where it is JSON."""
     return json.loads(value) if isinstance(value, str) else value
+
+
+Policy = Annotated[
+    RetryPolicy | None,
+    GetPydanticSchema(
+        lambda _source, _handler: core_schema.nullable_schema(
+            core_schema.is_instance_schema(RetryPolicy)
+        )
+    ),
+]
 
 
 class Settings(BaseModel):
@@ -93,6 +112,8 @@ class Settings(BaseModel):
     """Longest pause between two attempts, jitter included; an open breaker has its own."""
     retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the delay by which it is varied at random, up or down."""
+    retry: Policy = None
+    """Policy of delivery that goes before ``retry_*`` and ``max_retries``; not text."""
     max_retries: Annotated[int, Field(ge=0)] = 10
     """
     Re-attempts before a dead letter: attempts are one more.
@@ -129,6 +150,8 @@ class Settings(BaseModel):
     """Longest run of one handler; its lease is not prolonged beyond."""
     handler_retries: Annotated[int, Field(ge=0)] = 10
     """Re-attempts of a failing handler before the message becomes a dead letter."""
+    handler_retry: Policy = None
+    """Policy of handlers that goes before ``retry_*`` and ``handler_retries``; not text."""
     workers: Annotated[int, Field(ge=1, le=256)] | None = None
     """
     Handlers that run at the same time, each on its worker thread.
@@ -227,7 +250,7 @@ class Settings(BaseModel):
             if PREFIX + field.upper() in env
         }
         if given is not None:
-            values |= given.model_dump(exclude_unset=True)
+            values |= {name: getattr(given, name) for name in given.model_fields_set}
         values |= overrides
         if unknown := values.keys() - cls.model_fields:
             raise InvalidArgument(no_option("settings", unknown, cls.model_fields))
@@ -238,6 +261,19 @@ class Settings(BaseModel):
             raise InvalidArgument(msg) from error
         found._check_retention()
         return found
+
+    @property
+    def delivery_policy(self) -> RetryPolicy:
+        """The policy by which deliveries are tried again."""
+        return self.retry or self._doubling(self.max_retries)
+
+    @property
+    def handling_policy(self) -> RetryPolicy:
+        """The policy by which handlers without one of their own are tried again."""
+        return self.handler_retry or self._doubling(self.handler_retries)
+
+    def _doubling(self, retries: int) -> RetryPolicy:
+        return exponential(self.retry_first, retries, cap=self.retry_cap, jitter=self.retry_jitter)
 
     @property
     def retry_horizon(self) -> float:

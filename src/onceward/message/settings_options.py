@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from onceward.message.parcel import Durability
+from onceward.message.retry import RetryPolicy
 from onceward.message.times import Span
 from onceward.message.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
 
@@ -28,6 +29,7 @@ class SettingsOptions(TypedDict, total=False):
     retry_first: Span
     retry_cap: Span
     retry_jitter: float
+    retry: RetryPolicy | None
     max_retries: int
     count_unreachable_attempts: bool
     ack_timeout: Span
@@ -41,6 +43,7 @@ class SettingsOptions(TypedDict, total=False):
     lease: Span
     handler_timeout: Span
     handler_retries: int
+    handler_retry: RetryPolicy | None
     workers: int | None
     claim_messages: int
     share_commit_for: Span

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onceward.message.controls import Controls
     from onceward.testing.clock import ManualClock
     from onceward.testing.conformance import TransportConformance
     from onceward.testing.crash import POINTS, Crash, Point
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "POINTS",
+    "Controls",
     "Crash",
     "Crew",
     "Effect",
@@ -41,6 +43,7 @@ __all__ = [
 
 _MODULES = {
     "POINTS": "crash",
+    "Controls": "onceward.message.controls",
     "Crash": "crash",
     "Crew": "kills",
     "Effect": "history",
@@ -64,4 +67,6 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    found = _MODULES[name]
+    module = found if found.startswith("onceward.") else f"{__name__}.{found}"
+    return getattr(import_module(module), name)

@@ -114,7 +114,7 @@ class TransportConformance(WireConformance):
 
         stream.transport.deliver(stream.url, parcel(1, [frame]))
 
-        assert [spell(frame)] == [past.frame for past in stream.far.postbox.history().messages]
+        assert [spell(frame)] == [past.text for past in stream.far.postbox.history().messages]
 
     def test_the_same_parcel_again_is_a_duplicate(self, stream: Line) -> None:
         """A parcel that is pushed twice is answered twice, and kept once."""

@@ -130,7 +130,7 @@ def _crew(world: World, number: int) -> Outcome:
     boxes = [world.open(agent, faults=weather) for agent in agents]
     for box in boxes:
         for name in names.values():
-            box.peers.register(name, world.url(name))
+            box.peers.add(name, world.url(name))
     for task in range(TASKS):
         boxes[0].session(f"case-{task}").send(
             names["clerk"], {"case": task, "secret": f"pin-{task}"}, type="case"

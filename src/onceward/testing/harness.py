@@ -16,6 +16,7 @@ from onceward.core.deliver.transport import Accept
 from onceward.features.checks.invariants import Violation
 from onceward.file.environment import load_settings
 from onceward.message.body import Msg, decode
+from onceward.message.controls import Controls
 from onceward.message.frame import Frame
 from onceward.message.names import DEFAULT_SESSION
 from onceward.message.times import Span
@@ -80,8 +81,7 @@ class Harness:
             self._path(agent.name),
             agent=agent,
             start=False,
-            clock=self.clock,
-            rng=random.Random(0),  # noqa: S311 - the same jitter in every run
+            testing=Controls(clock=self.clock, rng=random.Random(0)),  # noqa: S311 - same jitter
             transports={SCHEME: wire},
             **self._given,
         )
@@ -134,8 +134,8 @@ class Harness:
         """Return the postbox of a peer, made on first use, with the handlers of *agent*."""
         if name not in self._peers:
             box = self._peers[name] = self._open(agent or Agent(name), Wire(self._acceptors))
-            box.peers.register(self._agent.name, f"{SCHEME}:{self._agent.name}")
-            self._box.peers.register(name, f"{SCHEME}:{name}")
+            box.peers.add(self._agent.name, f"{SCHEME}:{self._agent.name}")
+            self._box.peers.add(name, f"{SCHEME}:{name}")
         return self._peers[name]
 
     # -- mail and time ------------------------------------------------------------------------
@@ -228,7 +228,9 @@ class Harness:
         self._undo_trials()
         boxes = [self._box, *self._peers.values()] if self._acceptors else []
         return [
-            broken for index, box in enumerate(boxes) for broken in box.check(*boxes[index + 1 :])
+            broken
+            for index, box in enumerate(boxes)
+            for broken in box.file.check(*(other.file for other in boxes[index + 1 :]))
         ]
 
     def sql(
@@ -250,11 +252,7 @@ class Harness:
         there is one, else as plain values.
         """
         page = self._box.history(recipient=to, limit=EVERYTHING)
-        mine = [
-            Frame.parse(past.frame)
-            for past in reversed(page.messages)
-            if past.box in {"out", "outbox"}
-        ]
+        mine = [past.frame for past in reversed(page.messages) if past.box in {"out", "outbox"}]
         declared: list[Any] = [*self._agent.handlers, *self._agent.sessions]
         home = {handler.call.__module__ for handler in declared}
         return [_body(frame, model or _model(frame.type, home)) for frame in mine]

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from onceward.message.controls import Controls
+
 if TYPE_CHECKING:
     from onceward.api.agent import Agent
     from onceward.api.postbox import Postbox
@@ -41,7 +43,9 @@ def postbox(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Postbox]:
     """An open postbox of agent ``tester`` on the manual clock; ``run_until_idle()`` runs it."""
     from onceward.api.postbox import Postbox  # noqa: PLC0415 - paid by who asks for it
 
-    with Postbox(tmp_path / "tester.db", agent="tester", start=False, clock=manual_clock) as box:
+    with Postbox(
+        tmp_path / "tester.db", agent="tester", start=False, testing=Controls(clock=manual_clock)
+    ) as box:
         yield box
 
 

@@ -14,6 +14,7 @@ from onceward.core.deliver.transport import Accept, Transport, TransportContext
 from onceward.errors import Unreachable
 from onceward.message.body import decode
 from onceward.message.clock import SystemClock
+from onceward.message.controls import Controls
 from onceward.message.frame import Frame
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.settings import Settings
@@ -56,11 +57,11 @@ class FarEnd:
             path,
             agent=Agent(FAR),
             start=False,
-            clock=clock,
+            testing=Controls(clock=clock),
             settings=LIMITS,
             transports={SCHEME: wire},
         )
-        self.postbox.peers.register(NEAR, f"{SCHEME}:{NEAR}")
+        self.postbox.peers.add(NEAR, f"{SCHEME}:{NEAR}")
         self.at_the_end = ExitStack()
         """Takes what the transport needs closed: ``far.at_the_end.callback(listener.close)``."""
         self.silent: list[Any] = []
@@ -145,7 +146,7 @@ class Line:
         found = [
             f"{box.agent}: {v.invariant} {v.rule}: {v.offender}"
             for box in (self.near, self.far.postbox)
-            for v in box.check()
+            for v in box.file.check()
         ]
         return found + [
             f"{body!r} was acknowledged, and the far end does not have it" for body in self._lost()
@@ -182,12 +183,12 @@ def open_line(
                 folder / f"{NEAR}.db",
                 agent=NEAR,
                 start=False,
-                clock=clock,
+                testing=Controls(clock=clock),
                 transports={url.partition(":")[0]: faulty},
                 retry_jitter=0.0,
             )
         )
-        near.peers.register(FAR, url)
+        near.peers.add(FAR, url)
         acceptors.append(acceptor(near, Settings()))
         yield Line(near, far, transport, url, clock, script)
 

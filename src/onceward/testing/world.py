@@ -13,6 +13,7 @@ from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept
 from onceward.file.environment import load_settings
+from onceward.message.controls import Controls
 from onceward.message.ids import clock_ids
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
@@ -62,9 +63,7 @@ class World:
             path,
             agent=agent,
             start=False,
-            clock=self.clock,
-            ids=self._ids,
-            rng=self.dice,
+            testing=Controls(clock=self.clock, ids=self._ids, rng=self.dice),
             transports=transports,
             settings=chosen,
         )

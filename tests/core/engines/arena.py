@@ -202,7 +202,7 @@ def drain(home: Path, mode: QueueMode, rng: random.Random) -> dict[str, Any]:
         Postbox(home / "coder.db", start=False) as coder,
         Postbox(home / "user.db", start=False) as user,
     ):
-        found += [str(violation) for box in (coder, user) for violation in box.check()]
+        found += [str(violation) for box in (coder, user) for violation in box.file.check()]
         runs = coder._db.read(
             "SELECT seq, id, session, state, consumed, event_ids, checkpoint_at "
             "FROM _onceward_runs ORDER BY seq"

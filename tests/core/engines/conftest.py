@@ -69,7 +69,7 @@ class ScriptedAgent:
 
     def states(self) -> list[tuple[str, bool]]:
         """Return state and consumption of all runs, oldest first."""
-        return [(run.state, run.consumed) for run in reversed(self.box.runs.list(limit=1000))]
+        return [(run.state, run.consumed) for run in reversed(self.box.sessions.runs(limit=1000))]
 
     def ends(self) -> dict[Any, str]:
         """Return by message id how it stands."""
@@ -100,6 +100,6 @@ def scripted_agent() -> Iterator[Make]:
             str(violation)
             for one in made
             for box in (one.box, one.user)
-            for violation in box.check()
+            for violation in box.file.check()
         ]
         assert [] == wrong

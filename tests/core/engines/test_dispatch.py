@@ -54,7 +54,7 @@ def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
     """A spawned session's body and headers bear the dispatch id and the session's label."""
     [result] = office.ask("x")
     message = office.agent.runs[-1].message
-    label = office.box.runs.list()[0].session
+    label = office.box.sessions.runs()[0].session
 
     assert ("done", {"built": {"task": "x"}}, None) == (
         result["outcome"],
@@ -114,7 +114,7 @@ def test_an_aborted_task_goes_on_in_the_next_run(office: Office) -> None:
         office.agent.user.session(run.session).send("worker", "and something else")
         office.agent.harness.deliver()
 
-    office.agent.harness.peer("user").peers.register("worker", "test:worker")
+    office.agent.harness.peer("user").peers.add("worker", "test:worker")
     office.does = [steered, lambda run: run.previous.partial]
     [result] = office.ask("x")
 
@@ -130,7 +130,7 @@ def test_an_aborted_task_that_counts_as_delivered_is_told(scripted_agent: Any) -
         office.agent.user.session(run.session).send("worker", "do something else")
         office.agent.harness.deliver()
 
-    office.agent.harness.peer("user").peers.register("worker", "test:worker")
+    office.agent.harness.peer("user").peers.add("worker", "test:worker")
     office.does = [steered]
     [result] = office.ask("x")
 
@@ -147,7 +147,7 @@ def test_a_full_queue_tells_the_caller(scripted_agent: Any) -> None:
     office.agent.script = [
         lambda run: office.ids.extend(run.dispatch("worker", n, session="shared") for n in (1, 2))
     ]
-    office.box.queues.pause("shared")
+    office.box.sessions.pause("shared")
     office.agent.say("go")
     office.agent.go()
     office.agent.go(61)
@@ -166,7 +166,7 @@ def test_a_result_is_protected_in_the_callers_queue(scripted_agent: Any) -> None
     office = Office(scripted_agent)
     office.agent.say("x")
     office.agent.harness.peer("user")
-    office.agent.box.queues.set("s", cap=1, overflow="drop_old")
+    office.agent.box.sessions.set("s", cap=1, overflow="drop_old")
 
     def dispatches(run: Run) -> None:
         office.ids.append(run.dispatch("worker", 1))
@@ -198,7 +198,7 @@ def test_a_handler_may_dispatch_too(scripted_agent: Any) -> None:
     one = scripted_agent()
     one.script = [lambda _: "made"]
     one.harness.peer("manager", manager)
-    one.harness.peer("user").peers.register("manager", "test:manager")
+    one.harness.peer("user").peers.add("manager", "test:manager")
     one.harness.peer("user").session("talk").send("manager", 1, type="go")
     one.go()
 
@@ -262,7 +262,7 @@ def test_a_task_that_never_arrived_is_told(scripted_agent: Any) -> None:
     """
     one = scripted_agent()
     one.script = [lambda run: run.dispatch("nobody", "x", ttl=5)]
-    one.harness.postbox.peers.register("nobody", "test:nobody")
+    one.harness.postbox.peers.add("nobody", "test:nobody")
     one.say("go")
     for _ in range(4):
         one.go(61)

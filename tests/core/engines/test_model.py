@@ -26,7 +26,7 @@ from onceward.message.vocabulary import (
     QueueMode,
     QueueOverflow,
 )
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 LEASE, REST, DEBOUNCE, GRACE = 30_000, 1_000, 2_000, 10_000
 Ids = tuple[str, ...]
@@ -176,7 +176,12 @@ class Play(RuleBasedStateMachine):
     def _open(self) -> None:
         home, shared = (
             Path(self.folder.name),
-            {"start": False, "clock": self.clock, "durability": "fast", "retry_jitter": 0.0},
+            {
+                "start": False,
+                "testing": Controls(clock=self.clock),
+                "durability": "fast",
+                "retry_jitter": 0.0,
+            },
         )
         self.box = Postbox(
             home / "coder.db",
@@ -229,7 +234,7 @@ class Play(RuleBasedStateMachine):
         for session in self.model.values():
             session.begin(self._now())
         self.seats += [self._stage(seat) for seat in looked.started]
-        still = {run.id for run in self.box.runs.list(state="open")}
+        still = {run.id for run in self.box.sessions.runs(state="open")}
         self.late += [stage for stage in self.seats if stage.row.id not in still]
         self.seats = [stage for stage in self.seats if stage.row.id in still]
 
@@ -277,7 +282,7 @@ class Play(RuleBasedStateMachine):
             self.look()
             return
         stage = self.seats.pop(data.draw(st.integers(0, len(self.seats) - 1)))
-        assert self.box.runs.abort(stage.row.id)
+        assert self.box.sessions.abort(stage.row.id)
         self.model[stage.row.session].abort(self._now(), preempted=True)
         self.late.append(stage)
 
@@ -288,14 +293,14 @@ class Play(RuleBasedStateMachine):
             data.draw(st.sampled_from(QUEUE_MODES)),
             data.draw(st.sampled_from(QUEUE_OVERFLOWS)),
         )
-        self.box.queues.set(session, mode=mode, cap=cap, overflow=overflow)
+        self.box.sessions.set(session, mode=mode, cap=cap, overflow=overflow)
         model = self.model[session]
         model.mode, model.cap, model.overflow = mode, cap, overflow
 
     def pause(self, data: Any) -> None:
         """A caller pauses or resumes the queue."""
         session, paused = data.draw(sessions), data.draw(st.integers(0, 2)) == 0
-        (self.box.queues.pause if paused else self.box.queues.resume)(session)
+        (self.box.sessions.pause if paused else self.box.sessions.resume)(session)
         self.model[session].paused = paused
 
     def wait(self, data: Any) -> None:
@@ -318,10 +323,10 @@ class Play(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         """File and model tell the same story of every session."""
-        runs = list(reversed(self.box.runs.list(limit=10_000)))
+        runs = list(reversed(self.box.sessions.runs(limit=10_000)))
         for name, model in self.model.items():
-            queue, mine = self.box.queues.get(name), [run for run in runs if run.session == name]
-            assert model.waiting == [_name(each.id) for each in self.box.queues.waiting(name)]
+            queue, mine = self.box.sessions.get(name), [run for run in runs if run.session == name]
+            assert model.waiting == [_name(each.id) for each in self.box.sessions.waiting(name)]
             assert [model.open] * bool(model.open) == [
                 _names(run.event_ids) for run in mine if run.state == "open"
             ]
@@ -344,7 +349,7 @@ class Play(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Find the files sound to the end."""
         if hasattr(self, "box"):
-            assert [] == self.box.check() + self.user.check()
+            assert [] == self.box.file.check() + self.user.file.check()
             self.box.close()
             self.user.close()
             self.folder.cleanup()

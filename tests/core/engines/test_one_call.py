@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import PATIENCE, until
 
 from onceward import Agent, AsyncRun, Postbox, Run
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 GRACE = 5.0
 
@@ -59,7 +59,7 @@ def test_a_call_that_has_lost_its_lease_is_awaited(scripted_agent: Any) -> None:
 def test_another_process_waits_as_well(tmp_path: Path) -> None:
     """The file says that a call has not returned, so that no process begins the next run."""
     clock, begun = ManualClock(), list[str]()
-    shared: dict[str, Any] = {"start": False, "clock": clock}
+    shared: dict[str, Any] = {"start": False, "testing": Controls(clock=clock)}
 
     def coder(name: str, does: Callable[[], None]) -> Postbox:
         agent = Agent("coder")
@@ -76,7 +76,7 @@ def test_another_process_waits_as_well(tmp_path: Path) -> None:
         user.send("coder", "second")
         user.run_until_idle()
         other.run_until_idle()
-        assert ["aborted"] == [run.state for run in other.runs.list()]
+        assert ["aborted"] == [run.state for run in other.sessions.runs()]
 
     with (
         coder("one", meanwhile) as one,
@@ -183,8 +183,10 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(tmp_path:
                 told.append("cancelled")
 
     with (
-        Postbox(tmp_path / "coder.db", agent=agent, clock=clock, abort_grace=GRACE) as box,
-        Postbox(tmp_path / "user.db", agent="user", clock=clock) as user,
+        Postbox(
+            tmp_path / "coder.db", agent=agent, testing=Controls(clock=clock), abort_grace=GRACE
+        ) as box,
+        Postbox(tmp_path / "user.db", agent="user", testing=Controls(clock=clock)) as user,
     ):
         user.send("coder", 1)
         assert entered.wait(PATIENCE)
@@ -219,11 +221,11 @@ def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
     def other_turn(run: Run) -> None:
         told.append("next run")
 
-    shared: dict[str, Any] = {"clock": clock, "abort_grace": GRACE}
+    shared: dict[str, Any] = {"testing": Controls(clock=clock), "abort_grace": GRACE}
     with (
         Postbox(tmp_path / "coder.db", agent=agent, **shared) as one,
         Postbox(tmp_path / "coder.db", agent=rest, start=False, **shared) as other,
-        Postbox(tmp_path / "user.db", agent="user", clock=clock) as user,
+        Postbox(tmp_path / "user.db", agent="user", testing=Controls(clock=clock)) as user,
     ):
         user.send("coder", 1)
         assert entered.wait(PATIENCE)
@@ -273,22 +275,22 @@ def test_a_call_that_does_not_return_is_left_and_told(scripted_agent: Any, caplo
     def deaf(run: Run) -> None:
         one.say("second")
         one.harness.deliver()
-        left.append(one.box.health().calls_left)
+        left.append(one.box.file.health().calls_left)
         one.harness.advance(GRACE - 1)
         one.harness.deliver()
         begun.append(len(one.seen))
         one.harness.advance(1)
         one.harness.deliver()
-        left.append(one.box.health().calls_left)
+        left.append(one.box.file.health().calls_left)
 
     one.script = [deaf]
     one.say("first")
     one.go()
 
-    first = one.box.runs.list()[-1]
+    first = one.box.sessions.runs()[-1]
     assert [["first"], ["first", "second"]] == one.seen
     assert [(first.id, "s")] == [(event.run_id, event.session) for event in heard]
-    assert ([0, 1], [1], 0) == (left, begun, one.box.health().calls_left)
+    assert ([0, 1], [1], 0) == (left, begun, one.box.file.health().calls_left)
     assert (first.ended_at + 1000 * GRACE, first.left_at) == (first.left_at, first.returned_at)
     assert ["aborted call has not returned"] == [
         line.getMessage().partition(" agent=")[0] for line in caplog.records
@@ -341,7 +343,7 @@ def test_a_thread_takes_the_session_that_has_waited_longest(tmp_path: Path) -> N
         user.session("a").send_many([("coder", f"a{n}") for n in range(3)])
         assert entered.wait(PATIENCE)
         user.session("b").send("coder", "b0")
-        until(lambda: (queue := box.queues.get("b")) is not None and queue.waiting == 1)
+        until(lambda: (queue := box.sessions.get("b")) is not None and queue.waiting == 1)
         release.set()
         until(lambda: box.stats()["processed"] == 4)
 
@@ -378,7 +380,7 @@ def test_a_slow_session_does_not_delay_the_others(tmp_path: Path, face: str) -> 
         for n in range(20):
             user.session(f"quick-{n}").send_many([("coder", n), ("coder", n)])
         until(lambda: box.stats()["processed"] == 40)
-        done = {run.session for run in box.runs.list(state="done")}
+        done = {run.session for run in box.sessions.runs(state="done")}
         release.set()
 
         assert {f"quick-{n}" for n in range(20)} == done

@@ -12,7 +12,7 @@ from onceward.message.queue_modes import QueuedItem, QueuePolicy, checked, make_
 def paused(scripted_agent: Any, settings: Any = None, **options: Any) -> Any:
     """Return an agent whose session takes mail in and begins nothing."""
     one = scripted_agent(settings, **options) if settings else scripted_agent(**options)
-    one.box.queues.pause("s")
+    one.box.sessions.pause("s")
     return one
 
 
@@ -25,7 +25,7 @@ def test_a_session_with_default_settings_drops_nothing(scripted_agent: Any) -> N
 
     assert [[n] for n in range(30)] == one.seen
     assert {"acked"} == {one.user.resolve(each) for each in ids}
-    assert (None, "reject") == (one.box.queues.get("s").cap, one.box.queues.get("s").overflow)
+    assert (None, "reject") == (one.box.sessions.get("s").cap, one.box.sessions.get("s").overflow)
 
 
 def test_twenty_and_a_summary_are_one_preset_away(scripted_agent: Any) -> None:
@@ -34,7 +34,7 @@ def test_twenty_and_a_summary_are_one_preset_away(scripted_agent: Any) -> None:
     one = paused(scripted_agent, {name: getattr(preset, name) for name in preset.model_fields_set})
     one.say(*range(30))
     one.go()
-    queue = one.box.queues.get("s")
+    queue = one.box.sessions.get("s")
 
     assert (20, "summarize", 1.0) == (queue.cap, queue.overflow, queue.debounce)
     assert (20, 10) == (queue.waiting, queue.dropped)
@@ -103,7 +103,7 @@ def test_a_message_removed_from_its_queue_is_told_so(scripted_agent: Any) -> Non
     one = paused(scripted_agent)
     [message_id] = one.say(1)
     one.go()
-    one.box.queues.remove("s", message_id)
+    one.box.sessions.discard("s", message_id)
     one.go(61)
 
     assert "dropped" == one.user.resolve(message_id)
@@ -128,7 +128,7 @@ def test_a_policy_says_who_goes(
     one = paused(scripted_agent, cap=2, overflow=overflow)
     ids = one.say(1, 2, 3)
     one.go()
-    one.box.queues.resume("s")
+    one.box.sessions.resume("s")
     one.go()
 
     assert left == [body for bodies in one.seen for body in bodies]
@@ -172,7 +172,7 @@ def test_the_summary_is_given_to_the_next_run_once(scripted_agent: Any) -> None:
     one = paused(scripted_agent, mode="collect", cap=2, overflow="summarize")
     one.say("a", "b", "c", {"n": 4})
     one.go()
-    one.box.queues.resume("s")
+    one.box.sessions.resume("s")
     one.go()
     one.say("e")
     one.go()
@@ -192,13 +192,13 @@ def test_the_summary_survives_a_failed_run_and_a_change_of_policy(scripted_agent
     def fails(_: Run) -> None:
         one.say("c", "d")
         one.harness.deliver()
-        one.box.queues.set("s", overflow="drop_old", cap=5)
+        one.box.sessions.set("s", overflow="drop_old", cap=5)
         raise RuntimeError("no")
 
     one.script = [fails]
     one.say("a", "b")
     one.go()
-    one.box.queues.resume("s")
+    one.box.sessions.resume("s")
     one.go()
     one.go(1.5)
 
@@ -213,7 +213,7 @@ def test_lines_are_bounded_and_the_count_is_not(scripted_agent: Any) -> None:
     one = paused(scripted_agent, cap=1, overflow="summarize")
     one.say(*range(251))
     one.go()
-    one.box.queues.resume("s")
+    one.box.sessions.resume("s")
     one.go()
 
     assert (250, 200, "user: 50") == (
@@ -291,8 +291,8 @@ def test_settings_that_mean_nothing_are_refused(
     one = scripted_agent(cap=7)
 
     with pytest.raises(InvalidArgument):
-        one.box.queues.set("s", **options)
-    assert one.box.queues.get("s") is None
+        one.box.sessions.set("s", **options)
+    assert one.box.sessions.get("s") is None
 
 
 def test_cap_zero_names_the_way_out() -> None:
@@ -310,16 +310,16 @@ def test_the_nearest_level_wins(
     None falls back to the next wider one.
     """
     one = scripted_agent({"queue_cap": 9.8, "queue_overflow": "reject"}, mode="collect", cap=5)
-    one.box.queues.set("s", cap=3)
-    one.box.queues.set("other")
-    both = [(q.session, q.mode, q.cap, q.overflow, q.aborted) for q in one.box.queues.list()]
-    one.box.queues.set("s")
+    one.box.sessions.set("s", cap=3)
+    one.box.sessions.set("other")
+    both = [(q.session, q.mode, q.cap, q.overflow, q.aborted) for q in one.box.sessions.list()]
+    one.box.sessions.set("s")
 
     assert [
         ("other", "collect", 5, "reject", "return"),
         ("s", "collect", 3, "reject", "return"),
     ] == both
-    assert 5 == one.box.queues.get("s").cap
+    assert 5 == one.box.sessions.get("s").cap
 
     monkeypatch.setenv("ONCEWARD_QUEUE_MODE", "steer")
     with Postbox(tmp_path / "x.db", agent="x", start=False) as box:

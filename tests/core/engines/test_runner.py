@@ -36,7 +36,7 @@ def two(home: Path, agent: Agent, **settings: Any) -> Iterator[tuple[Postbox, Po
 
 def states(box: Postbox) -> list[str]:
     """Return the states of all runs, oldest first."""
-    return [run.state for run in reversed(box.runs.list())]
+    return [run.state for run in reversed(box.sessions.runs())]
 
 
 def test_sessions_run_side_by_side_and_each_alone(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_steering_cancels_a_coroutine(tmp_path: Path) -> None:
             answer = await user.receive(timeout=PATIENCE)
             assert answer is not None
             await answer.ack()
-            return answer.body, [run.state for run in await box.runs.list()]
+            return answer.body, [run.state for run in await box.sessions.runs()]
 
     assert ("['first', 'second']", ["done", "aborted"]) == asyncio.run(play())
     assert [True, {"lines": 3}] == left
@@ -160,10 +160,10 @@ def test_stopping_gives_messages_back(tmp_path: Path) -> None:
         assert begun.wait(PATIENCE)
     with Postbox(tmp_path / "coder.db", start=False) as box:
         assert (["its process was stopped"], []) == (
-            [run.cause for run in box.runs.list()],
-            box.check(),
+            [run.cause for run in box.sessions.runs()],
+            box.file.check(),
         )
-        waiting = box.queues.waiting("default")
+        waiting = box.sessions.waiting("default")
         assert [0, 0, 0] == [each.attempts for each in waiting]
 
 
@@ -179,7 +179,7 @@ def test_a_run_may_not_take_for_ever(tmp_path: Path) -> None:
         user.send("coder", 1)
         until(lambda: box.stats()["dead_letters"])
 
-        assert ["it ran for longer than it may"] == [run.cause for run in box.runs.list()]
+        assert ["it ran for longer than it may"] == [run.cause for run in box.sessions.runs()]
 
 
 def test_a_lease_is_kept_while_a_run_is_long(tmp_path: Path) -> None:
@@ -228,11 +228,11 @@ def test_another_process_ends_a_run(tmp_path: Path) -> None:
         user.send("coder", "first")
         assert ["first"] == hear(stubborn)
         with Postbox(tmp_path / "coder.db", start=False) as box:
-            box.queues.pause("default")
-            assert box.runs.abort(box.runs.list()[0].id)
+            box.sessions.pause("default")
+            assert box.sessions.abort(box.sessions.runs()[0].id)
             assert "aborted" == hear(stubborn)
             stubborn.stop(signal.SIGKILL)
-            box.queues.resume("default")
+            box.sessions.resume("default")
         with child(tmp_path, "brisk") as brisk:
             assert "ready" == hear(brisk)
             answer = user.receive(timeout=PATIENCE)

@@ -13,6 +13,7 @@ from tests.fleet.ship.comparing import id_of, level, rows_of_file, rows_of_log
 from onceward import Postbox
 from onceward.fleet import ship
 from onceward.fleet.ship import ShippedLog
+from onceward.testing import Controls
 from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
@@ -133,7 +134,7 @@ def test_two_copies_that_both_go_on_are_told(world: World, pair: Pair, log: str)
     told = []
     for _ in range(3):
         for each in (path, other):
-            with Postbox(each, start=False, clock=world.clock) as box:
+            with Postbox(each, start=False, testing=Controls(clock=world.clock)) as box:
                 box.send("alice", {"wish": "fine"}, type="do")
             world.clock.advance(1)
             told.append(_ship(each, log))
@@ -173,8 +174,8 @@ def test_a_file_that_was_pruned_whole_goes_on(world: World, pair: Pair, log: str
     path = _mail(world, pair, 10)
     _ship(path, log)
     world.clock.advance(30 * 86_400)
-    with Postbox(path, start=False, clock=world.clock) as box:
-        assert 10 <= box.run_maintenance()
+    with Postbox(path, start=False, testing=Controls(clock=world.clock)) as box:
+        assert 10 <= box.file.run_maintenance()
     _mail(world, pair, 2)
 
     done = _ship(path, log)

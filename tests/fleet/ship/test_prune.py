@@ -17,6 +17,7 @@ from onceward.errors import ReadOnlyStore
 from onceward.fleet import ship
 from onceward.fleet.ship import prune
 from onceward.fleet.ship.objects import LocalObjects
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 from onceward.testing.world import World
 
@@ -47,7 +48,7 @@ def test_what_was_shipped_is_pruned_and_stays_in_the_log(
 ) -> None:
     """Ended rows go, with their dedup records; the log keeps them; open rows stay."""
     alice, bob = _mail(world, pair)
-    with Postbox(alice, start=False, clock=world.clock) as box:
+    with Postbox(alice, start=False, testing=Controls(clock=world.clock)) as box:
         box.send("bob", {"wish": "fine"}, type="do", delay=60)
     world.clock.advance(1)
     ship.files([str(world.folder)], log)

@@ -23,6 +23,7 @@ from onceward import Postbox
 from onceward.fleet import ship
 from onceward.fleet.ship import ShippedLog
 from onceward.fleet.ship.objects import LogUnreadable, LogUnwritable, objects_at
+from onceward.testing import Controls
 from onceward.testing.world import World
 
 Pair = Callable[[], tuple[Postbox, Postbox]]
@@ -164,7 +165,7 @@ def test_two_hosts_with_copies_of_one_file_keep_both_histories(
     other.parent.mkdir()
     shutil.copyfile(world.path("alice"), other)
     for path in (world.path("alice"), other):
-        with Postbox(path, start=False, clock=world.clock) as box:
+        with Postbox(path, start=False, testing=Controls(clock=world.clock)) as box:
             for _ in range(2):
                 box.send(box.agent, {"wish": path.parent.name}, type="do")
         world.clock.advance(1)

@@ -117,7 +117,7 @@ def _forget_late_changes(box: Postbox) -> None:
     with pytest.MonkeyPatch.context() as patch:
         few = retention.LATE_CHANGES.replace(f"{retention.LATE_KEPT}", "1")
         patch.setattr(retention, "LATE_CHANGES", few)
-        box.run_maintenance()
+        box.file.run_maintenance()
 
 
 def _discard_unseen(world: World, alice: Postbox, bob: Postbox, log: str) -> None:
@@ -151,7 +151,7 @@ def test_pruned_rows_stay_in_the_log(world: World, pair: Pair, log: str) -> None
     ship.files([str(world.folder)], log)
     before = rows_of_log(log, id_of(bob.path))
     world.clock.advance(30 * 86_400)
-    assert bob.run_maintenance()
+    assert bob.file.run_maintenance()
 
     ship.files([str(world.folder)], log)
 

@@ -197,7 +197,7 @@ class _Life:
                 self._try("deliver", lambda box=box: self._deliver(box))  # type: ignore[misc]
             pair.clock.advance(61)
         for box in list(pair.boxes.values()):
-            self._try("maintain", box.run_maintenance)
+            self._try("maintain", box.file.run_maintenance)
             self._try("check", lambda box=box: self._check(box))  # type: ignore[misc]
         self._try("close", pair.close)
         for con in apsw.connections():
@@ -209,7 +209,7 @@ class _Life:
             self._strange.append(f"RUNAWAY: the engines of {box.agent} find no end")
 
     def _check(self, box: object) -> None:
-        self.noticed |= bool(box.check())  # type: ignore[attr-defined]
+        self.noticed |= bool(box.file.check())  # type: ignore[attr-defined]
 
     def _try(self, step: str, call: Callable[[], object]) -> None:
         try:

@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_an_offender(box: Postbox, name: str) -> None:
     spoilt = "SELECT nothing FROM _onceward_outbox"
     ruled = {"S8": ("the frame is what was written", spoilt)}
     with patch(f"onceward.features.checks.invariants.{name}", spoilt if name == "HEADS" else ruled):
-        assert ["unreadable"] == [found.offender.partition(":")[0] for found in box.check()]
+        assert ["unreadable"] == [found.offender.partition(":")[0] for found in box.file.check()]
 
 
 def test_a_users_own_mistake_stays_the_users(box: Postbox) -> None:

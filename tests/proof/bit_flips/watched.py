@@ -101,7 +101,7 @@ class Noisy:
         if self.runaway or name not in self.boxes:
             msg = "nobody needs so many parcels" if self.runaway else f"nobody lives at {url}"
             raise Unreachable(msg)
-        return self.boxes[name].accept(
+        return self.boxes[name].peers.accept(
             self._spoilt(parcel) if self.count == self._number else parcel
         )
 
@@ -161,7 +161,7 @@ def _spoilt_frame(carried: ParcelFrame, field: str, rng: random.Random) -> Parce
 
 def hear(box: Postbox) -> None:
     """Read what a user may read, and drop it."""
-    box.check()
+    box.file.check()
     box.history()
     box.stats()
     box.dead_letters.list()

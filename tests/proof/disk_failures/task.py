@@ -113,7 +113,7 @@ class Task:
         """Return what does not work at once on a disk that works again, without any write."""
         wrong = list[str]()
         for box in pair.boxes.values():
-            for step in (box.run_until_idle, box.stats, box.health, box.check):
+            for step in (box.run_until_idle, box.stats, box.file.health, box.file.check):
                 try:
                     step()
                 except Exception as error:  # noqa: BLE001 - that is what is looked for
@@ -168,7 +168,7 @@ _STEPS: Final[dict[str, Callable[[Pair, str], object]]] = {
     "handle": lambda pair, _: pair.far.run_until_idle(),
     "turn": lambda pair, _: pair.turn(),
     "wait": lambda pair, _: pair.clock.advance(31),
-    "tidy": lambda pair, side: pair.boxes[_side(side)].run_maintenance(),
+    "tidy": lambda pair, side: pair.boxes[_side(side)].file.run_maintenance(),
     "checkpoint": lambda pair, side: pair.boxes[_side(side)]._db.checkpoint(truncate=True),
     "reopen": lambda pair, side: pair.reopen(_side(side)),
 }

@@ -11,7 +11,7 @@ from tests.proof.power_cut.disk import Disk
 
 from onceward import Agent, Postbox
 from onceward.errors import OncewardError, StoreFault
-from onceward.testing import ManualClock
+from onceward.testing import Controls, ManualClock
 
 
 @pytest.fixture
@@ -39,21 +39,21 @@ def test_a_checkpoint_that_fails_is_ours_to_tell(
     tmp_path: Path, fault: Fault, disk: str, kind: str
 ) -> None:
     """The janitor waits for errors of ours; a stranger's would end its thread for good."""
-    with Postbox(tmp_path / "a.db", agent="a", start=False, vfs=disk) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(vfs=disk)) as box:
         box.send("a", 1)
         next_one(fault, kind, sticky=True)
 
         with pytest.raises(OncewardError):
-            box.run_maintenance()
+            box.file.run_maintenance()
         fault.kind = ""
         box.send("a", 2)  # the write that opens the file again
-        box.run_maintenance()
+        box.file.run_maintenance()
 
 
 @pytest.mark.parametrize("kind", ["read", "write", "sync", "truncate"])
 def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, kind: str) -> None:
     """Closing raises nothing and closes everything; what was committed is there afterwards."""
-    box = Postbox(tmp_path / "a.db", agent="a", start=False, vfs=disk)
+    box = Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(vfs=disk))
     mail = box.send("a", 1)
     next_one(fault, kind, sticky=True)
     box.close()
@@ -63,7 +63,7 @@ def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, k
         con for con in apsw.connections() if (con.filename or "").startswith(str(tmp_path))
     ]
     with Postbox(tmp_path / "a.db", agent="a", start=False) as again:
-        assert ("pending", []) == (again.resolve(mail), again.check())
+        assert ("pending", []) == (again.resolve(mail), again.file.check())
 
 
 def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str) -> None:
@@ -75,7 +75,7 @@ def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str)
     path = tmp_path / "a.db"
     with Postbox(path, agent="a", start=False) as box:
         mail = box.send("a", 1)
-    Postbox(path, agent="a", start=False, vfs=disk).close()
+    Postbox(path, agent="a", start=False, testing=Controls(vfs=disk)).close()
     sound, reads, fired = path.read_bytes(), fault.seen["read"], 0
 
     for number in range(1, reads + 1):
@@ -84,7 +84,7 @@ def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str)
         fault.kind, fault.number, fault.fired = "read", number, False
         fault.seen.clear()
         with suppress(OncewardError):
-            Postbox(path, agent="a", start=False, vfs=disk).close()
+            Postbox(path, agent="a", start=False, testing=Controls(vfs=disk)).close()
         assert [] == [con for con in apsw.connections() if con.filename == str(path)]
         fired += fault.fired
     fault.kind = ""
@@ -98,7 +98,7 @@ def test_reading_inside_a_block_on_a_disk_that_fails(
     tmp_path: Path, fault: Fault, disk: str
 ) -> None:
     """A read that we make for a send in a block fails in our own words, and the block is undone."""
-    with Postbox(tmp_path / "a.db", agent="a", start=False, vfs=disk) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(vfs=disk)) as box:
         box._db.write(lambda tx: tx.run("CREATE TABLE filler (x)"))
         box._db.write(
             lambda tx: tx.run(
@@ -115,11 +115,11 @@ def test_reading_inside_a_block_on_a_disk_that_fails(
 def test_mail_by_file_arrives_in_the_senders_time(tmp_path: Path) -> None:
     """A file opened to deliver into it uses the sender's clock unless its owner has one here."""
     clock = ManualClock()
-    Postbox(tmp_path / "b.db", agent="b", start=False, clock=clock).close()
-    with Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a:
+    Postbox(tmp_path / "b.db", agent="b", start=False, testing=Controls(clock=clock)).close()
+    with Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as a:
         a.send("b", "hello")
         a.run_until_idle()
-    with Postbox(tmp_path / "b.db", agent="b", start=False, clock=clock) as b:
+    with Postbox(tmp_path / "b.db", agent="b", start=False, testing=Controls(clock=clock)) as b:
         assert [clock.now()] == [past.at for past in b.history().messages]
 
 
@@ -139,10 +139,16 @@ def test_mail_moves_again_once_the_disk_works(
         agent.on("job")(handled.append)
         with (
             Postbox(
-                tmp_path / f"b{number}.db", agent=agent, start=False, vfs=disk, clock=clock
+                tmp_path / f"b{number}.db",
+                agent=agent,
+                start=False,
+                testing=Controls(vfs=disk, clock=clock),
             ) as b,
             Postbox(
-                tmp_path / f"a{number}.db", agent=f"a{number}", start=False, vfs=disk, clock=clock
+                tmp_path / f"a{number}.db",
+                agent=f"a{number}",
+                start=False,
+                testing=Controls(vfs=disk, clock=clock),
             ) as a,
         ):
             a.send(agent.name, number, type="job")
@@ -167,15 +173,17 @@ def test_a_second_postbox_opens_a_closed_file_for_both(
 ) -> None:
     """A further opening in the process meets the trouble while it lasts, and ends it after."""
     path = tmp_path / "a.db"
-    with Postbox(path, agent="a", start=False, vfs=disk, hold_unknown=True) as one:
+    with Postbox(
+        path, agent="a", start=False, testing=Controls(vfs=disk), hold_unknown=True
+    ) as one:
         kept = one.send("b", 1)
         next_one(fault, "write", sticky=True)
         with pytest.raises(OncewardError):
             one.send("b", 2)
         with pytest.raises(OncewardError):
-            Postbox(path, agent="a", start=False, vfs=disk)
+            Postbox(path, agent="a", start=False, testing=Controls(vfs=disk))
         fault.kind = ""
-        with Postbox(path, agent="a", start=False, vfs=disk) as two:
+        with Postbox(path, agent="a", start=False, testing=Controls(vfs=disk)) as two:
             assert one._db is two._db
             assert kept in {past.id for past in two.history().messages}
         assert kept in {past.id for past in one.history().messages}

@@ -53,7 +53,7 @@ def open_box(
     path = folder / name / f"{name}.db"
     box = Postbox(path, agent=agent, start=start, listeners=ears, **SMALL)
     if (way := folder / f"{other}.url").exists():
-        box.peers.register(other, way.read_text(encoding="ascii"))
+        box.peers.add(other, way.read_text(encoding="ascii"))
     return box
 
 

@@ -296,7 +296,7 @@ def judged(folder: Path) -> tuple[list[str], int]:
         broken = [
             f"{box.agent}: {v.invariant} {v.offender} ({v.rule})"
             for box, other in ((ann, bob), (bob, ann))
-            for v in box.check(other)
+            for v in box.file.check(other.file)
         ]
         dead = [
             f"{letter.id} is dead: {letter.reason} {letter.last_error}"

@@ -72,7 +72,7 @@ def open_box(folder: Path, agent: Agent | str, *, start: bool = True) -> Postbox
     home.mkdir(exist_ok=True)
     ears = [NatsListener(url(folder))] if start else []
     box = Postbox(home / f"{name}.db", agent=agent, start=start, listeners=ears, **SETTINGS)
-    box.peers.register(other, f"{url(folder)}/{other}")
+    box.peers.add(other, f"{url(folder)}/{other}")
     return box
 
 
@@ -238,7 +238,7 @@ def judged_by(opened: Callable[..., Postbox], folder: Path, orders: int) -> list
     wrong: list[str] = []
     for name in (ANN, BOB):
         with opened(folder, name, start=False) as box:
-            wrong += [f"{name}: {each}" for each in box.check()]
+            wrong += [f"{name}: {each}" for each in box.file.check()]
             wrong += [f"{name}: {each}" for each in box.dead_letters.list()]
             if name == BOB:
                 lanes: dict[str, list[int]] = {f"lane{n}": [] for n in range(LANES)}

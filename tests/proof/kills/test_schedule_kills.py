@@ -25,6 +25,7 @@ SENT = 10
 PROCESS = """
 import sys, time
 from onceward import Postbox
+from onceward.testing import Controls
 from onceward.features.schedules.scheduler import Scheduler
 from onceward.features.schedules import schedules
 
@@ -44,7 +45,7 @@ def slowly(*given):
 Scheduler.compose = slowly
 schedules.ADVANCE = sys.argv[3]
 box = Postbox(
-    sys.argv[1], agent="bob", clock=Fast(float(sys.argv[2])), durability="fast",
+    sys.argv[1], agent="bob", testing=Controls(clock=Fast(float(sys.argv[2]))), durability="fast",
     hold_unknown=True, poll_interval=0.01,
 )
 for missed in ("all", "one", "skip"):
@@ -98,7 +99,7 @@ def dates(path: Path) -> dict[str, list[str]]:
     """Return the dates of each schedule's messages, as they were sent."""
     found: dict[str, list[str]] = {}
     with Postbox(path, start=False) as box:
-        assert [] == box.check()
+        assert [] == box.file.check()
         for name, date in box.query(DATES):
             found.setdefault(name, []).append(date)
     return found

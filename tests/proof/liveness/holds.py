@@ -206,7 +206,7 @@ def carriers(folder: Path, _: Postbox) -> Iterator[None]:
 
     with _x(folder, transports={"function": FunctionTransport(hang)}) as x:
         for number in range(12):
-            x.peers.register(f"far{number}", "function:far")
+            x.peers.add(f"far{number}", "function:far")
             x.send(f"far{number}", 1)
         called.wait()
         yield

@@ -25,9 +25,9 @@ from onceward.core.upkeep import retention
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.parcel import Parcel, Receipt
-from onceward.message.retry import retry_policy
 from onceward.message.settings import Settings
 from onceward.message.wire_sizes import encoded_size
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 
 LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
@@ -48,7 +48,7 @@ class Real:
         self.effects: list[int] = []
         self._saved: list[int] = []
         self._late: Parcel | None = None
-        policy, emitter = retry_policy(LIMITS), EventEmitter(Hooks(), "near")
+        policy, emitter = LIMITS.delivery_policy, EventEmitter(Hooks(), "near")
         self._setbacks = DeliveryFailures(
             settings=LIMITS, policy=policy, rng=random.Random(0), emitter=emitter
         )
@@ -86,7 +86,7 @@ class Real:
 
     def _push(self) -> None:
         packed, parcel = self._parcel()
-        answer = self.far.accept(parcel)
+        answer = self.far.peers.accept(parcel)
         terms = SettleOptions(LIMITS, "safe", self._clock.now() + 5000, streams=True)
 
         def work(tx: StoreTransaction) -> Any:
@@ -110,18 +110,22 @@ class Real:
 
     def _open(self, name: str) -> Postbox:
         return Postbox(
-            self._folder / f"{name}.db", agent=name, start=False, clock=self._clock, settings=LIMITS
+            self._folder / f"{name}.db",
+            agent=name,
+            start=False,
+            testing=Controls(clock=self._clock),
+            settings=LIMITS,
         )
 
     def _push_lost(self) -> None:
-        self.far.accept(self._parcel()[1])
+        self.far.peers.accept(self._parcel()[1])
 
     def _leave(self) -> None:
         self._late = self._parcel()[1]
 
     def _arrive(self) -> None:
         assert self._late is not None
-        self.far.accept(self._late)
+        self.far.peers.accept(self._late)
 
     def _refused(self) -> None:
         packed, _ = self._parcel()
@@ -161,7 +165,7 @@ class Real:
             receipts=told,
             stream_position=stands,
         )
-        self.near.accept(parcel)
+        self.near.peers.accept(parcel)
         self._held = self.near._db.write(self._leased_anew)
         if self._packed is not None:
             self._pack(len(self._held.parcel or ()))

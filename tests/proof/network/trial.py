@@ -57,7 +57,7 @@ def serve(home: Path, port: int, alice: str) -> None:
     with Postbox(
         home / "bob.db", agent=bob, listeners=[HttpListener(f"http://127.0.0.1:{port}")]
     ) as box:
-        box.peers.register("alice", alice)
+        box.peers.add("alice", alice)
         print("ready", flush=True)
         signal.pause()
 
@@ -89,7 +89,7 @@ def trial(
             retry_cap=0.1, breaker_open_for=0.05, ack_timeout=1, deliver_timeout=5,
         ) as alice,
     ):  # fmt: skip
-        alice.peers.register("bob", url)
+        alice.peers.add("bob", url)
         child, killed, sent = start(far, port, listener.url), 0, 0
         until = time.monotonic() + patience
         while time.monotonic() < until and alice.stats()["acked"] < messages:
@@ -106,7 +106,7 @@ def trial(
         child.wait()
         with Postbox(far / "bob.db", start=False) as box:
             wrong = judge(box.query(EFFECTS), messages)
-            wrong += [f"{found.invariant} {found.rule}" for found in alice.check(box)]
+            wrong += [f"{found.invariant} {found.rule}" for found in alice.file.check(box.file)]
     wrong += [f"{acked} of {messages} acked"] * (acked != messages)
     spoiled = {name: count for name, count in spoiler.told.items() if name != "pass"}
     return Verdict(messages, killed, spoiled, tuple(wrong), time.monotonic() - began)

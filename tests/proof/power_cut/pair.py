@@ -19,9 +19,10 @@ from onceward.core.handle.context import Context
 from onceward.errors import Reject, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.message.body import Msg
-from onceward.message.clock import Millis, SystemClock
+from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.events import Event, MessageEvent
 from onceward.message.parcel import Durability
+from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 
 Side = Literal["near", "far"]
@@ -155,8 +156,7 @@ class Pair:
             self.path(side),
             agent=self._agent(side),
             start=False,
-            clock=self.clock,
-            vfs=self.scene.vfs,
+            testing=self._controls(self.clock),
             **self.options(side),
         )
         box.on("*", self._heard)
@@ -171,12 +171,14 @@ class Pair:
             raise
         self.boxes[side] = box
 
+    def _controls(self, clock: Clock) -> Controls:
+        rng = random.Random(self.terms.seed)
+        return Controls(clock=clock, ids=self._mint, rng=rng, vfs=self.scene.vfs)
+
     def options(self, side: Side) -> dict[str, Any]:
         """Return what the postbox of one side is opened with."""
         terms = self.terms
         return {
-            "ids": self._mint,
-            "rng": random.Random(terms.seed),
             "durability": getattr(terms, side),
             "accept_weaker": terms.accept_weaker,
             "busy_timeout": terms.busy_timeout,
@@ -196,7 +198,7 @@ class Pair:
         if self.terms.transport == "memory":
             other = "far" if side == "near" else "near"
             if all(peer.name != other or peer.url is None for peer in box.peers.list()):
-                box.peers.register(other, f"memory:{other}")
+                box.peers.add(other, f"memory:{other}")
 
     def reopen(self, side: Side) -> None:
         """Close one of them in good order, let the other knock in vain, and start it again."""
@@ -380,8 +382,7 @@ class LivePair(Pair):
         box = Postbox(
             self.path(side),
             agent=self._agent(side),
-            clock=self._wall,
-            vfs=self.scene.vfs,
+            testing=self._controls(self._wall),
             **self.options(side) | {"retry_first": 0.05, "retry_cap": 0.05},
         )
         box.on("*", self._heard)

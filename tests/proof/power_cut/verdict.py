@@ -87,7 +87,7 @@ def _violations(pair: Pair) -> list[str]:
     return [
         f"INVARIANT {side} {v.invariant} {v.rule}: {v.offender}"
         for side, box in pair.boxes.items()
-        for v in box.check()
+        for v in box.file.check()
     ]
 
 

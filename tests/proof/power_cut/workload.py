@@ -170,7 +170,7 @@ class _Day:
         self._box()._db.checkpoint(truncate=self._rng.random() < 0.5)
 
     def _maintain(self) -> None:
-        self._box().run_maintenance()
+        self._box().file.run_maintenance()
 
     def _reopen(self) -> None:
         self._pair.reopen(self._side())

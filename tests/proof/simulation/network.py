@@ -116,7 +116,7 @@ class Network:
         if process is None:
             raise _silence(NOBODY)
         try:
-            answer = world.enter(process, lambda: process.box.accept(parcel))
+            answer = world.enter(process, lambda: process.box.peers.accept(parcel))
         except Died:
             raise _silence(DIED) from None
         except OncewardError as error:

@@ -30,7 +30,7 @@ from onceward.features.handler_limits.limits import gates
 from onceward.file import open_files
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
-from onceward.message.retry import retry_policy
+from onceward.message.controls import Controls
 from onceward.message.settings import Settings
 from onceward.testing.clock import ManualClock
 
@@ -106,12 +106,9 @@ class Process:
             self.path,
             agent=self.agent,
             start=False,
-            clock=self.clock,
-            ids=self._ids,
-            rng=self._rng,
+            testing=Controls(clock=self.clock, ids=self._ids, rng=self._rng, vfs=self._slot),
             settings=self._settings,
             transports={SCHEME: transport},
-            vfs=self._slot,
         )
         if self._declared.handlers:
             self.workers = self._workers(wrap)
@@ -149,7 +146,7 @@ class Process:
             hooks=hooks,
             sender=sender,
             rng=self._rng,
-            policy=retry_policy(self._settings, retries=self._settings.handler_retries),
+            policy=self._settings.handling_policy,
         )
         gate = gates(agent, self._settings.workers, lambda: None)
         guard = call_guard(agent)
@@ -163,7 +160,7 @@ class Process:
         """Run all engines until nothing is due."""
         if self.engines is not None:
             self.engines.carry(hurry=True)  # one of its carriers may have the turn to write
-        self.box.resume()
+        self.box.file.resume()
         if self.engines is not None:
             self.engines.run_until_idle()
             return

@@ -135,7 +135,7 @@ def _read(world: Simulation) -> None:
 
 
 def _maintain(world: Simulation) -> None:
-    attempt(world, someone(world), lambda p: p.box.run_maintenance())
+    attempt(world, someone(world), lambda p: p.box.file.run_maintenance())
 
 
 def _time(world: Simulation) -> None:
@@ -274,7 +274,7 @@ def _busy_with(world: Simulation, process: Process) -> None:
         case 0:
             send_from(world, process)
         case 1:
-            attempt(world, process, lambda p: p.box.run_maintenance())
+            attempt(world, process, lambda p: p.box.file.run_maintenance())
         case 2:
             attempt(world, process, lambda p: _carried(world, p))
         case _:
@@ -351,9 +351,15 @@ def _clone(world: Simulation) -> None:
 
 
 def _pause(world: Simulation) -> None:
-    attempt(
-        world, someone(world), lambda p: p.box.resume() if p.box.health().paused else p.box.pause()
-    )
+    attempt(world, someone(world), _toggle)
+
+
+def _toggle(process: Process) -> None:
+    file = process.box.file
+    if file.health().paused:
+        file.resume()
+    else:
+        file.pause()
 
 
 STEPS: Final[dict[str, Callable[[Simulation], None]]] = {

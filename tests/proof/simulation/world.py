@@ -111,7 +111,7 @@ class Simulation:
                 tx.execute(statement)
         for other in self.agents:
             if other != name:
-                process.box.peers.register(other, f"{SCHEME}:{other}")
+                process.box.peers.add(other, f"{SCHEME}:{other}")
         process.close()
         _founded[kind] = self.paths[name].read_bytes()
 

@@ -23,7 +23,6 @@ from onceward.file.environment import SWITCH, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.log import log
-from onceward.message.retry import RetryPolicy, retry_policy
 from onceward.message.vocabulary import Reason
 
 WAKE_ROWS: Final = 1000
@@ -103,12 +102,11 @@ class Dispatcher:
         deps: RuntimeDeps,
         *,
         routes: Routes,
-        policy: RetryPolicy | None = None,
         background_tasks: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._db, self._settings = deps.db, deps.settings
         self._routes, self._background_tasks = routes, background_tasks
-        self._policy = policy or retry_policy(deps.settings)
+        self._policy = deps.settings.delivery_policy
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         reaper = DeadOwnerReaper(deps.db, owners=peers.owners, free=peers.end_dead_owner)
         self._loop = EngineLoop(

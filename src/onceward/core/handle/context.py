@@ -226,6 +226,7 @@ class AsyncTransaction(AsyncFace[Transaction]):
     execute = awaitable(Transaction.execute)
     executemany = awaitable(Transaction.executemany)
     send = awaitable(Transaction.send)
+    request = awaitable(Transaction.request)
     dispatch = awaitable(Transaction.dispatch)
     publish = awaitable(Transaction.publish)
 

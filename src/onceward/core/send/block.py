@@ -14,6 +14,8 @@ from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
 from onceward.file.transaction import StoreTransaction
 from onceward.message.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.message.ticket import Ticket
+from onceward.message.times import Span
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
 
@@ -115,6 +117,24 @@ class Transaction:
         message = task(self._sender, self._session, to, body, session=session, options=options)
         try:
             return self._sender.add(tx, message)
+        except Exception as error:
+            raise self._sender.translate_error(error) from error
+
+    def request(
+        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+    ) -> Ticket:
+        """
+        Send a request with this transaction; return the ticket of its reply.
+
+        Ask for the reply once this is committed: ``session.result(ticket, reply=…)``. A
+        reply that comes later than *timeout* seconds is kept as a late one.
+        """
+        tx = self._alive()
+        self._count_hops(options)
+        options.setdefault("reply_to", self._sender.db.agent)
+        message = self._sender.compose(self._session, to, body, parse_options(options))
+        try:
+            return self._sender.add_request(tx, message, timeout=timeout)
         except Exception as error:
             raise self._sender.translate_error(error) from error
 

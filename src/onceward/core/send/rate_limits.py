@@ -40,6 +40,9 @@ ON CONFLICT (name) DO UPDATE
 NO_RATE: Final = "DELETE FROM _onceward_rate_limits WHERE name = ?1 OR name GLOB ?1 || '/*'"
 FILE: Final = "SELECT max_file_bytes FROM _onceward_file_info"
 SET_FILE: Final = "UPDATE _onceward_file_info SET max_file_bytes = ?"
+NO_FILE: Final = """
+UPDATE _onceward_file_info SET max_file_bytes = NULL WHERE max_file_bytes IS NOT NULL
+"""
 PAGES: Final = """
 SELECT ((SELECT page_count FROM pragma_page_count)
         - (SELECT freelist_count FROM pragma_freelist_count)) * page_size
@@ -91,9 +94,9 @@ def admit(tx: StoreTransaction, sender: str, messages: int) -> Millis:
     return 0
 
 
-def remove_rate(tx: StoreTransaction, of: str) -> None:
-    """Remove the rate of sending, or of accepting from each sender."""
-    tx.run(NO_RATE, (of,))
+def remove_rate(tx: StoreTransaction, of: str) -> bool:
+    """Remove the rate of sending, or of accepting from each sender; return whether it was set."""
+    return tx.run(NO_RATE, (of,)) > 0
 
 
 def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> None:
@@ -104,9 +107,14 @@ def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> 
     tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 
 
-def set_file(tx: StoreTransaction, max_bytes: int | None) -> None:
-    """Set how many bytes of the file may be in use; None lifts it."""
+def set_file(tx: StoreTransaction, max_bytes: int) -> None:
+    """Set how many bytes of the file may be in use."""
     tx.run(SET_FILE, (max_bytes,))
+
+
+def remove_file(tx: StoreTransaction) -> bool:
+    """Let the file grow without limit; return whether it had one."""
+    return tx.run(NO_FILE) > 0
 
 
 def check_file_size(tx: StoreTransaction) -> FileUsage | None:

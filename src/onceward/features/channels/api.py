@@ -208,14 +208,6 @@ class Channel:
         """
         self._move("closed")
 
-    def delete(self) -> None:
-        """Forget a closed channel; its name may be used again."""
-        self._change(
-            lambda: channels.delete(
-                self._channel_sender.directory.database, self.name, self._db.agent
-            )
-        )
-
     def _move(self, state: str, mode: PauseMode | None = None) -> None:
         self._change(
             lambda: channels.change_state(
@@ -463,6 +455,17 @@ class Channels:
     def get(self, name: str, *, session: str = DEFAULT_SESSION) -> Channel:
         """Return a channel, sending in *session*; raises UnknownChannel."""
         return self._channel(name, session=session)
+
+    def remove(self, name: str) -> None:
+        """
+        Remove a closed channel; its name may be used again.
+
+        Raises:
+            ChannelRefused: it is not closed; UnknownChannel, NotParticipant.
+
+        """
+        directory = self._channel_sender.directory.database
+        changed(self._channel_sender, lambda: channels.delete(directory, name, self._db.agent))
 
     def _channel(
         self, name: str, *, session: str = DEFAULT_SESSION, created: bool = False

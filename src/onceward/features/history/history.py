@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.core.send.bodies import FULL_FRAME
-from onceward.core.views import HistoryEntry, Page
+from onceward.core.views import Page
 from onceward.errors import InvalidArgument
 from onceward.features.history import time_index
 from onceward.features.history.regexp import Pattern
@@ -23,6 +23,7 @@ from onceward.message.clock import Millis
 from onceward.message.frame import json_string
 from onceward.message.names import no_option, rank
 from onceward.message.quoting import quoted
+from onceward.message.record import MessageRecord
 from onceward.message.times import moment
 from onceward.message.topics import WILD, check_pattern, matches
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES
@@ -84,7 +85,7 @@ class Source:
         return " AND ".join(parts) or "1"
 
     def columns(self) -> str:
-        """Return the columns of a past message, in the field order of ``HistoryEntry``."""
+        """Return the columns of a past message, in the field order of ``MessageRecord``."""
         return (
             f"m.id, {self.sender}, {self.recipient}, m.session, m.type, m.topic, {PRIORITY},"
             f" {self.state}, m.attempts, {self.at},"
@@ -415,9 +416,9 @@ def _listed(value: str | Iterable[str]) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def rows(db: Database, chosen: list[Hit]) -> list[HistoryEntry]:
+def rows(db: Database, chosen: list[Hit]) -> list[MessageRecord]:
     """Return the chosen messages whole, read source by source, in their order."""
-    read: dict[tuple[str, int], HistoryEntry] = {}
+    read: dict[tuple[str, int], MessageRecord] = {}
     for place in SOURCES:
         seqs = [each.seq for each in chosen if each.source is place]
         if seqs:
@@ -427,7 +428,7 @@ def rows(db: Database, chosen: list[Hit]) -> list[HistoryEntry]:
               JOIN _onceward_{place.table} AS m ON m.seq = j.value
             """
             for seq, *row in db.ask(sql, {"seqs": json.dumps(seqs), "agent": db.agent}):
-                read[place.table, seq] = HistoryEntry(*row)
+                read[place.table, seq] = MessageRecord(*row)
     return [read[key] for each in chosen if (key := (each.source.table, each.seq)) in read]
 
 
@@ -450,7 +451,13 @@ def _token(cuts: dict[str, tuple[int, int]], seen: list[Hit]) -> str:
     return f"{cuts['outbox'][1]}.{cuts['inbox'][1]}.{at}.{dead}"
 
 
-def thread(db: Database, message_id: str) -> list[HistoryEntry]:
+def of_id(db: Database, message_id: str) -> list[MessageRecord]:
+    """Return a message as it was sent, as it was received, and as a dead letter, in this order."""
+    found = db.ask(OF_ID, {"id": message_id})
+    return rows(db, [Hit(at, seq, _source_of(table)) for table, seq, at, _ in found])
+
+
+def thread(db: Database, message_id: str) -> list[MessageRecord]:
     """
     Return every message of a conversation, oldest first, each after the one that it answers.
 
@@ -475,24 +482,24 @@ def thread(db: Database, message_id: str) -> list[HistoryEntry]:
     return list(_without_copies(ordered_rows))
 
 
-def _causes_of(entry: HistoryEntry) -> list[str]:
+def _causes_of(entry: MessageRecord) -> list[str]:
     """Return the ids of the messages that one answers or follows from, as its frame says."""
     try:
-        frame = json.loads(entry.frame)
+        frame = json.loads(entry.text)
     except ValueError:  # a damaged one says nothing
         return []
     named = (frame.get("inreplyto"), frame.get("causationid")) if isinstance(frame, dict) else ()
     return [each for each in named if isinstance(each, str)]
 
 
-def _without_copies(entries: Iterable[HistoryEntry]) -> Iterator[HistoryEntry]:
+def _without_copies(entries: Iterable[MessageRecord]) -> Iterator[MessageRecord]:
     """Yield each message to a channel once; a second copy for one recipient is a second send."""
     sent: dict[str, dict[str, str]] = {}
     for entry in entries:
         if entry.channel is None or entry.state == "dead":
             yield entry
             continue
-        shared = entry.frame.replace(json_string(entry.id), "", 1)
+        shared = entry.text.replace(json_string(entry.id), "", 1)
         shared = shared.replace(f'"recipient":{json_string(entry.recipient)}', "", 1)
         copies = sent.setdefault(shared, {})
         if copies.get(entry.recipient, entry.id) != entry.id:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from onceward.core.send import limits, rate_limits
 from onceward.core.send.admission import AdmissionControl
@@ -18,12 +19,46 @@ from onceward.message.vocabulary import (
     OVERFLOWS,
     DropPolicy,
     DropScope,
+    FileScope,
     LimitScope,
     Overflow,
 )
 
 WHOLE: Final = ("outbox", "store")
+RATES: Final = {"send": 1, "accept": 100}
+"""Burst of a rate that is a number, by scope."""
+KEYWORDS: Final = {"send": ("rate", "burst"), "accept": ("rate", "burst"), "file": ("size",)}
+"""Keywords of a limit by scope; of other scopes they are ``messages`` and ``size``."""
 FULLNESS: Final = limits.FULLNESS
+LIST: Final = """
+SELECT scope, name, max_messages, max_bytes, NULL, NULL, overflow
+  FROM _onceward_limits
+ UNION ALL
+SELECT name, '', NULL, NULL, per_second, burst, 'reject'
+  FROM _onceward_rate_limits
+ WHERE name IN ('send', 'accept')
+ UNION ALL
+SELECT 'file', '', NULL, max_file_bytes, NULL, NULL, 'reject'
+  FROM _onceward_file_info
+ WHERE max_file_bytes IS NOT NULL
+ ORDER BY 1, 2
+"""
+Scope = LimitScope | FileScope
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """One limit of a file; the name ``*`` limits each session, lane or channel by itself."""
+
+    scope: Scope
+    name: str
+    messages: int | None
+    size: int | None
+    """Bytes."""
+    rate: float | None
+    """Messages a second."""
+    burst: float | None
+    overflow: Overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,56 +84,69 @@ class Limits:
 
     def set(
         self,
-        scope: LimitScope,
+        scope: Scope,
         name: str = "",
         *,
         messages: int | None = None,
         size: int | None = None,
+        rate: GivenRate | None = None,
+        burst: float | None = None,
         overflow: Overflow = "reject",
     ) -> None:
         """
-        Limit the unacknowledged messages of one scope, durably, for every writer of the file.
+        Set the limit of one scope, durably, for every writer of the file.
 
-        *size* is bytes of frames. *name* is a session, ``recipient/lane`` or channel;
-        ``*`` limits each one by itself, and a limit of its own goes before it. At the
-        limit a new message is refused (``reject``), accepted and held back (``hold``),
-        recorded as dropped (``drop_new``), or the oldest that has not left is dropped
-        (``drop_old``, ``summarize``: its recipient is told). Critical messages, worker
-        results, awaited replies and those with the header ``protected`` are never
-        dropped and may exceed the limit.
+        ``outbox``, ``store``, ``session``, ``lane`` and ``channel`` limit unacknowledged
+        messages, by *messages* or by *size* (bytes of frames). *name* is a session,
+        ``recipient/lane`` or channel; ``*`` limits each one by itself, and a limit of its
+        own goes before it. At the limit a new message is refused (``reject``), accepted and
+        held back (``hold``), recorded as dropped (``drop_new``), or the oldest that has not
+        left is dropped (``drop_old``, ``summarize``: its recipient is told). Critical
+        messages, worker results, awaited replies and those with the header ``protected``
+        are never dropped and may exceed the limit.
+
+        ``send`` limits by *rate* how fast this file sends, ``accept`` how fast it accepts
+        from each sender: ``10/m``, or a number a second. *burst* messages may come at
+        once; by default those of the text, or for a number 1 (``send``) and 100
+        (``accept``). Our own faster sender gets RateLimited, a peer is told when to
+        push again, and its retries are not counted.
+
+        ``file`` accepts new messages only while less than *size* bytes of the file are in
+        use; stored ones are still delivered. At nine tenths ``nearly_full`` is told.
 
         Raises:
             InvalidArgument: no such scope, policy or number.
 
         """
-        name = "" if scope in WHOLE else name or "*"
-        wrong = (
-            scope not in LIMIT_SCOPES
-            or overflow not in OVERFLOWS
-            or (scope == "store" and overflow != "reject")
-        )
-        numbers = [number for number in (messages, size) if number is not None]
-        if (
-            wrong
-            or not numbers
-            or any(not isinstance(number, int) or number < 1 for number in numbers)
-        ):
-            kinds, policies = ", ".join(LIMIT_SCOPES), ", ".join(OVERFLOWS)
-            msg = (
-                f"a limit is messages= or size= (bytes), from 1, of {kinds}; "
-                f"overflow= is one of {policies} (a store rejects)"
-            )
-            raise InvalidArgument(msg)
-        self._change(lambda tx: limits.save(tx, Limit(scope, name, messages, size, overflow)))
+        given = {"messages": messages, "size": size, "rate": rate, "burst": burst}
+        _check(scope, overflow, given)
+        if rate is not None:
+            self._set_rate(scope, rate, burst)
+        elif scope == "file":
+            self._change(lambda tx: rate_limits.set_file(tx, cast("int", size)))
+        else:
+            counted = cast("LimitScope", scope)
+            limit = Limit(counted, _name(scope, name), messages, size, overflow)
+            self._change(lambda tx: limits.save(tx, limit))
 
-    def remove(self, scope: LimitScope, name: str = "") -> bool:
+    def _set_rate(self, scope: str, rate: GivenRate, burst: float | None) -> None:
+        from onceward.message.rate import read_rate  # noqa: PLC0415 - rarely needed
+
+        read = read_rate("rate", rate, burst=RATES[scope])
+        at_once = read.burst if burst is None else burst
+        self._change(lambda tx: rate_limits.set_rate(tx, scope, read.per_second, at_once))
+
+    def remove(self, scope: Scope, name: str = "") -> bool:
         """Remove a limit, and send what only it held back; say whether there was one."""
-        found = "" if scope in WHOLE else name or "*"
-        return self._change(lambda tx: limits.remove(tx, scope, found))
+        if scope in RATES:
+            return self._change(lambda tx: rate_limits.remove_rate(tx, scope))
+        if scope == "file":
+            return self._change(rate_limits.remove_file)
+        return self._change(lambda tx: limits.remove(tx, scope, _name(scope, name)))
 
-    def list(self) -> list[Limit]:
-        """Return all limits."""
-        return [Limit(*row) for row in self._db.read(limits.LIST)]
+    def list(self) -> list[LimitInfo]:
+        """Return all limits, by scope and name."""
+        return [LimitInfo(*row) for row in self._db.read(LIST)]
 
     def fullness(self) -> dict[str, tuple[int, int]]:
         """Return by scope and name (``session run-42``) the messages and bytes that count now."""
@@ -106,49 +154,6 @@ class Limits:
             f"{scope} {name}".rstrip(): (count, size)
             for scope, name, count, size in self._db.read(FULLNESS)
         }
-
-    def rate(self, rate: GivenRate | None, *, burst: float | None = None) -> None:
-        """
-        Send at most so many messages: ``10/m``, or a number a second; None removes the limit.
-
-        *burst* messages may come at once; by default those of the text, or one for a
-        number. A faster sender gets RateLimited, which says when to try again.
-        """
-        self._set_rate(rate, burst, 1, of="send")
-
-    def accept_rate(self, rate: GivenRate | None, *, burst: float | None = None) -> None:
-        """
-        Accept at most so many messages from each sender: ``10/m``, or a number a second.
-
-        *burst* messages may come at once; by default those of the text, or 100 for a
-        number. None removes the limit. A faster sender is told when to push again, and
-        its retries are not counted.
-        """
-        self._set_rate(rate, burst, 100, of="accept")
-
-    def _set_rate(
-        self, rate: GivenRate | None, burst: float | None, default: int, *, of: str
-    ) -> None:
-        from onceward.message.rate import read_rate  # noqa: PLC0415 - rarely needed
-
-        if rate is None:
-            self._change(lambda tx: rate_limits.remove_rate(tx, of))
-            return
-        most = read_rate("rate", rate, burst=default)
-        at_once = most.burst if burst is None else burst
-        self._change(lambda tx: rate_limits.set_rate(tx, of, most.per_second, at_once))
-
-    def file(self, max_bytes: int | None) -> None:
-        """
-        Accept new messages only while less than *max_bytes* of the file are in use.
-
-        None removes the limit. Stored messages are still delivered and settled. At
-        nine tenths the event ``nearly_full`` is told.
-        """
-        if max_bytes is not None and max_bytes < 1:
-            msg = f"max_bytes {max_bytes!r} must be a number of bytes"
-            raise InvalidArgument(msg)
-        self._change(lambda tx: rate_limits.set_file(tx, max_bytes))
 
     def drops(self, *, limit: int = 100) -> builtins.list[DropRecord]:
         """Return what policies dropped, newest first."""
@@ -159,3 +164,30 @@ class Limits:
         self._admission.reload()
         self._db.notifier.notify("out")
         return bool(changed)
+
+
+def _name(scope: str, name: str) -> str:
+    return "" if scope in WHOLE else name or "*"
+
+
+def _check(scope: str, overflow: str, given: Mapping[str, object]) -> None:
+    """Raise InvalidArgument for a scope, a policy or a keyword that is none."""
+    takes = KEYWORDS.get(scope, ("messages", "size"))
+    alien = [name for name, value in given.items() if value is not None and name not in takes]
+    if alien:
+        msg = f"a limit of {scope} takes {' and '.join(takes)}, not {' and '.join(alien)}"
+        raise InvalidArgument(msg)
+    numbers = [given[name] for name in ("messages", "size") if given[name] is not None]
+    wrong = (
+        scope not in (*LIMIT_SCOPES, *KEYWORDS)
+        or overflow not in OVERFLOWS
+        or (overflow != "reject" and scope in ("store", *KEYWORDS))
+        or any(not isinstance(number, int) or number < 1 for number in numbers)
+    )
+    if wrong or not (numbers or given["rate"] is not None):
+        kinds, policies = ", ".join(LIMIT_SCOPES), ", ".join(OVERFLOWS)
+        msg = (
+            f"a limit is messages= or size= (bytes), from 1, of {kinds}; size= of file; "
+            f"rate= of send or accept; overflow= is one of {policies} (a store rejects)"
+        )
+        raise InvalidArgument(msg)

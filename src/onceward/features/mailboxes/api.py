@@ -16,7 +16,6 @@ from onceward.core.home.open_agents import OpenAgentFiles
 from onceward.core.send.block import BlockOpener, Transaction
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
 from onceward.features.mailboxes import directory as mailboxes
-from onceward.features.mailboxes import mailboxes as rows
 from onceward.features.mailboxes.directory import MailboxInfo
 from onceward.features.mailboxes.mailbox_leases import (
     ExactlyOnceLeases,
@@ -117,7 +116,7 @@ class Mailbox(MailboxFields):
     ``cursor`` moves a named position before it returns, ``lease`` shares the
     messages out among the members of a group, ``exactly_once`` commits a
     handler's writes together with its mark. Reading never takes a message
-    away from another reader; ``delete`` does.
+    away from another reader; ``discard`` does.
 
     Raises:
         NoMailbox: from every call, once the mailbox has expired.
@@ -170,9 +169,9 @@ class Mailbox(MailboxFields):
             named["mailbox_key"] = options.get("ordering_key")
         return self._deps.sender.commit(self._session.name, self.owner, body, named)
 
-    def delete(self, message_id: str) -> bool:
+    def discard(self, message_id: str) -> bool:
         """
-        Delete a message for all readers; say whether it was there.
+        Discard a message for all readers; say whether it was there.
 
         Joins this thread's open transaction.
         """
@@ -215,10 +214,6 @@ class Mailbox(MailboxFields):
     ) -> list[MessageRecord]:
         """Return the messages that pass all filters, newest first; changes nothing."""
         return self._reader.newest(self._filter(type, filters), limit_of(limit))
-
-    def tail(self, limit: int = 10) -> list[MessageRecord]:
-        """Return the newest messages, the oldest of them first; changes nothing."""
-        return self._reader.newest(rows.ALL, limit_of(limit))[::-1]
 
     def count(self) -> int:
         """Return how many messages are there; changes nothing."""
@@ -490,7 +485,7 @@ class Mailboxes:
     def _ours(self, name: str) -> Mailbox:
         """Return the mailbox of that id or name; say what makes one where there is none."""
         try:
-            return self.open(name)
+            return self.get(name)
         except NoMailbox as error:
             msg = (
                 "no mailbox has this name or id, or it has expired: to make a public one"
@@ -531,7 +526,7 @@ class Mailboxes:
             self._tasks.run()
         return made
 
-    def open(self, name: str) -> Mailbox:
+    def get(self, name: str) -> Mailbox:
         """
         Return a mailbox by its public name or its private id.
 

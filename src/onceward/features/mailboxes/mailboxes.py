@@ -137,8 +137,9 @@ class MailboxRow(NamedTuple):
 
     def record(self, wanted: Any = None) -> MessageRecord:
         """Return the row as a record; raise InvalidArgument where its frame cannot be read."""
+        sound = digest(self.frame) == self.digest
         return read_record(
-            self.frame, self.received_at, wanted, sound=digest(self.frame) == self.digest
+            self.frame, self.received_at, wanted, attempts=self.attempts, sound=sound
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from onceward.core.handle import inbox, lanes
 from onceward.core.upkeep import health
+from onceward.errors import InvalidArgument
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
@@ -39,7 +40,7 @@ SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expir
  ORDER BY b.seq LIMIT ?
 """
 TAIL: Final = """
-SELECT frame, digest, received_at FROM _onceward_inbox
+SELECT frame, digest, received_at, state, attempts FROM _onceward_inbox
  WHERE session = :session AND mailbox IS NULL AND (:all OR expires_at IS NULL OR expires_at > :now)
  ORDER BY seq DESC LIMIT :limit
 """
@@ -51,6 +52,9 @@ SELECT session, topic, count(*), total(expires_at <= :now), sum(length(CAST(fram
 CURSORS: Final = (
     "SELECT session, seq FROM _onceward_poll_cursors WHERE :session IS NULL OR session = :session"
 )
+
+
+MOST: Final = 1 << 62
 
 
 class PolledRow(NamedTuple):
@@ -69,7 +73,8 @@ class PolledRow(NamedTuple):
 
     def record(self) -> MessageRecord:
         """Return the message as a record."""
-        return read_record(self.frame, self.received_at, sound=digest(self.frame) == self.digest)
+        sound = digest(self.frame) == self.digest
+        return read_record(self.frame, self.received_at, state="processed", sound=sound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +164,16 @@ def _sort(looked: list[PolledRow], wanted: Poll, now: Millis) -> _SortedRows:
     return found
 
 
+def limit_of(limit: int | None) -> int:
+    """Return *limit*, None as a large number; raise InvalidArgument if it is below 1."""
+    if limit is None:
+        return MOST
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        msg = f"limit {limit!r} must be a positive number of messages"
+        raise InvalidArgument(msg)
+    return limit
+
+
 def _cursor(tx: StoreTransaction, session: str) -> int:
     found = tx.rows(CURSOR, (session,))
     return int(found[0][0]) if found else 0
@@ -170,11 +185,12 @@ def tail(
     """Return the newest messages of a session, oldest first; move no cursor."""
     found = rows(TAIL, {"session": session, "limit": limit, "all": include_expired, "now": now})
     return [
-        read_record(frame, at, sound=digest(frame) == seen) for frame, seen, at in reversed(found)
+        read_record(frame, at, state=state, attempts=attempts, sound=digest(frame) == seen)
+        for frame, seen, at, state, attempts in reversed(found)
     ]
 
 
-def status(rows: Rows, session: str | None, *, now: Millis) -> dict[str, dict[str, Any]]:
+def stats(rows: Rows, session: str | None, *, now: Millis) -> dict[str, dict[str, Any]]:
     """Return by session: messages, expired ones, counts by topic, bytes, and the cursor."""
     found: dict[str, dict[str, Any]] = {}
     for name, topic, messages, expired, size in rows(TOPICS, {"session": session, "now": now}):

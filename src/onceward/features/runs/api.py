@@ -1,4 +1,4 @@
-"""Queues and runs of an agent's sessions: list, set, reorder, pause and abort them."""
+"""Queues and runs of an agent's sessions: list, set, reorder and pause queues, abort runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle.inbox import SettledMessage
 from onceward.core.handle.lanes import Lease
 from onceward.core.send.sender import Sender
-from onceward.core.views import QueuedMessage, QueueInfo, RunInfo
+from onceward.core.views import QueueInfo, RunInfo
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.runs import RunCompletion
@@ -22,17 +22,22 @@ from onceward.hooks import Hooks
 from onceward.message.names import plain_text
 from onceward.message.queue_modes import QueueOptions, checked, glob
 from onceward.message.reasons import reason_text
+from onceward.message.record import MessageRecord
 from onceward.message.states import Done
 from onceward.message.vocabulary import RunState
 
 
-class Queues:
-    """The queues of sessions with runs; a change of settings loses no waiting message."""
+class SessionQueues:
+    """The queues and runs of sessions; a change of settings loses no waiting message."""
 
-    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
+    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks, grace: float) -> None:
         self._db = db
         self._closing = RunCompletion(
-            db.agent, sender=sender, emitter=EventEmitter(hooks, db.agent), owner=owner_name()
+            db.agent,
+            sender=sender,
+            emitter=EventEmitter(hooks, db.agent),
+            owner=owner_name(),
+            grace=grace,
         )
 
     def list(self) -> list[QueueInfo]:
@@ -43,7 +48,7 @@ class Queues:
         """Return one session's queue, None where it never had one."""
         return next((queue for queue in self.list() if queue.session == session), None)
 
-    def waiting(self, session: str) -> builtins.list[QueuedMessage]:
+    def waiting(self, session: str) -> builtins.list[MessageRecord]:
         """Return the messages that wait, in the order in which they will be taken."""
         return queries.waiting(self._db, session)
 
@@ -70,11 +75,11 @@ class Queues:
         plain_text("session", session)
         return self._db.write(lambda tx: session_queues.reorder(tx, session, ids))
 
-    def remove(self, session: str, message_id: str) -> bool:
+    def discard(self, session: str, message_id: str) -> bool:
         """Drop one waiting message, with a reason that SQL can read; say whether it waited here."""
-        return self._db.write(lambda tx: self._remove(tx, session, message_id))
+        return self._db.write(lambda tx: self._discard(tx, session, message_id))
 
-    def _remove(self, tx: StoreTransaction, session: str, message_id: str) -> bool:
+    def _discard(self, tx: StoreTransaction, session: str, message_id: str) -> bool:
         lane_id = session_queues.lane_of(tx, session)
         if lane_id is None:
             return False
@@ -98,7 +103,7 @@ class Queues:
         """Go on where ``pause`` stopped."""
         self._change(session, lambda tx: session_queues.resume(tx, session))
 
-    def dissolve(self, pattern: str) -> None:
+    def remove(self, pattern: str) -> None:
         """
         Stop serving sessions of a pattern by runs; workers and readers get what waits.
 
@@ -113,10 +118,7 @@ class Queues:
         def work(tx: StoreTransaction) -> None:
             open_now = session_queues.open_under(tx, glob(pattern))
             if open_now is not None:
-                msg = (
-                    f"session {open_now!r} has a run open: "
-                    "pause its queue, abort the run, then dissolve"
-                )
+                msg = f"session {open_now!r} has a run open: pause it, abort the run, then remove"
                 raise InvalidArgument(msg)
             session_queues.unregister(tx, glob(pattern))
 
@@ -136,27 +138,15 @@ class Queues:
         self._db.write(work)
         self._db.notifier.notify("in")
 
+    # -- runs -------------------------------------------------------------------------------
 
-class Runs:
-    """The runs of an agent's sessions, open and past."""
-
-    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks, grace: float) -> None:
-        self._db = db
-        self._closing = RunCompletion(
-            db.agent,
-            sender=sender,
-            emitter=EventEmitter(hooks, db.agent),
-            owner=owner_name(),
-            grace=grace,
-        )
-
-    def list(
+    def runs(
         self, *, session: str | None = None, state: RunState | None = None, limit: int = 100
-    ) -> list[RunInfo]:
+    ) -> builtins.list[RunInfo]:
         """Return runs, newest first."""
         return queries.runs(self._db, session=session, state=state, limit=limit)
 
-    def get(self, run_id: str) -> RunInfo | None:
+    def run(self, run_id: str) -> RunInfo | None:
         """Return one run, None where there is none of that id."""
         return queries.run(self._db, run_id)
 

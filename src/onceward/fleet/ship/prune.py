@@ -27,6 +27,7 @@ from onceward.fleet.ship.lineage import Found, recognised
 from onceward.fleet.ship.log import LAST, LoggedFile, ShippedLog, latest
 from onceward.fleet.ship.manifest import Segment
 from onceward.fleet.ship.tables import Row, Shape, digest_of
+from onceward.message.controls import Controls
 from onceward.message.settings import DAY
 
 if TYPE_CHECKING:
@@ -126,7 +127,9 @@ def _one(path: str, log: ShippedLog, keep: float, clock: Clock | None) -> FilePr
             for piece in pieces:
                 rows = 0
                 if piece.proved:
-                    box = box or ending.enter_context(Postbox(path, start=False, clock=clock))
+                    box = box or ending.enter_context(
+                        Postbox(path, start=False, testing=Controls(clock=clock))
+                    )
                     rows = _deleted(box, piece)
                 done = replace(
                     done,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvid
 
 from onceward import Agent, OncewardError, Postbox
 from onceward.events import DeadLettered
-from onceward.hooks import Attempt, Observer, SendFacts
+from onceward.hooks import Attempt, Observer, SendFacts, observe
 from onceward.integrations.otel import names, trace_context
 from onceward.integrations.otel.handling import TracedAttempt
 from onceward.integrations.otel.logs import trace_ids
@@ -76,7 +77,7 @@ class Telemetry(Observer):
             return self.detach
         plain = box if isinstance(box, Postbox) else box._plain
         self._offs += (
-            plain.observe(self),
+            observe(plain, self),
             plain.on("dead", lambda event: self._dead(plain, event)),
         )
         return self.detach
@@ -130,8 +131,7 @@ class Telemetry(Observer):
 
 def _frame(box: Postbox, event: DeadLettered) -> Frame | None:
     """Return the frame of a dead letter; None where it is gone or damaged."""
-    try:
+    with suppress(OncewardError):
         dead = box.dead_letters.get(event.message_id, peer=event.peer)
-        return None if dead is None else Frame.parse(dead.frame)
-    except OncewardError:
-        return None
+        return None if dead is None else dead.frame
+    return None

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session as OrmSession
 
 from onceward import Postbox
 from onceward.file.database import Database
-from onceward.hooks import ComposedMessage, Observer, SendFacts, Sending
+from onceward.hooks import ComposedMessage, Observer, SendFacts, Sending, observe
 from onceward.message.log import log
 
 APART: Final = "message is committed apart from the pending rows of a SQLAlchemy session"
@@ -71,7 +71,7 @@ def watch(box: Postbox, engine: Engine) -> None:
     known = _watches.get(box)
     if known is None:
         known = _watches[box] = _Watch(box._db)
-        box.observe(known)
+        observe(box, known)
     known.pools.add(engine.pool)
 
 

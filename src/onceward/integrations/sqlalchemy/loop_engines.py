@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session
 from sqlalchemy.util.concurrency import await_only
 
-from onceward import AsyncContext, AsyncPostbox, AsyncTransaction, Transaction
+from onceward import AsyncContext, AsyncPostbox, Transaction
 from onceward.errors import InvalidArgument
 from onceward.integrations.sqlalchemy.connections import Connection
 from onceward.integrations.sqlalchemy.dbapi_errors import InterfaceError
@@ -31,6 +31,7 @@ from onceward.integrations.sqlalchemy.engines import (
 )
 from onceward.integrations.sqlalchemy.loop_connections import BlockConnection, LoopConnection
 from onceward.message.names import DEFAULT_SESSION
+from onceward.types import AsyncTransaction
 
 T = TypeVar("T")
 

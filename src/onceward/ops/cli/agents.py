@@ -49,15 +49,15 @@ def register(
     return [{"agent": box.agent}]
 
 
-@command("agent", "left")
-def leave(box: Postbox, /) -> Found:
+@command("agent", "removed")
+def remove(box: Postbox, /) -> Found:
     """
-    Take our agent out of the home before it is retired: messages to all no longer reach it.
+    Remove our agent from the home before it is retired: messages to all no longer reach it.
 
     Its subscriptions outside of channels end, too; onceward channel leave ends membership of a
     channel. The next program that opens its file under its name registers it again.
     """
-    return [{"agent": box.agent, "left": box.agents.leave()}]
+    return [{"agent": box.agent, "removed": box.agents.remove()}]
 
 
 @command("pattern", "new")

@@ -138,10 +138,17 @@ def add(box: Postbox, name: Name, /, *agents: Agents, role: Role = "member") -> 
     return _changed(box, {"channel": name, "new": box.channels.get(name).add_many(agents, role)})
 
 
-@command("channel", "left")
-def remove(box: Postbox, name: Name, agent_name: Agents, /) -> Found:
-    """Remove an agent from a channel that our agent owns."""
-    return _changed(box, {"channel": name, "left": box.channels.get(name).remove(agent_name)})
+@command("channel", "removed")
+def remove(box: Postbox, name: Name, agent_name: Agents | None = None, /) -> Found:
+    """
+    Remove an agent from a channel that our agent owns, or without an agent the channel itself.
+
+    Only a closed channel is removed; its name may be used again.
+    """
+    if agent_name is None:
+        box.channels.remove(name)
+        return _changed(box, {"channel": name, "removed": True})
+    return _changed(box, {"channel": name, "removed": box.channels.get(name).remove(agent_name)})
 
 
 @command("channel", "new")
@@ -186,13 +193,6 @@ def close(box: Postbox, name: Name, /) -> Found:
     """Close a channel that our agent owns; messages that wait at senders become dead letters."""
     (channel := box.channels.get(name)).close()
     return _state(box, channel)
-
-
-@command("channel", "state")
-def delete(box: Postbox, name: Name, /) -> Found:
-    """Delete a closed channel; its name may be used again."""
-    box.channels.get(name).delete()
-    return _changed(box, {"channel": name, "state": "deleted"})
 
 
 def _changed(box: Postbox, row: dict[str, Any]) -> Found:

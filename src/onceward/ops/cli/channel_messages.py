@@ -25,7 +25,7 @@ HEADERS: Final = ("id", "sender", "channel", "kind", "type", "topic", "priority"
 PRINTED: Final = (*HEADERS, "correlation_id", "attempt", "late", "body")
 KINDS: Final = "text, command, query, response, notification, broadcast or error."
 KindName = Annotated[str, said(KINDS)]
-Handle = Annotated[str, said("The handle that recv printed with the message.")]
+Handle = Annotated[str, said("The handle that receive printed with the message.")]
 Status = Annotated[AckStatus, said("The status that the sender is told.")]
 Detail = Annotated[str | None, said("A text that the sender is told with the status.")]
 MessageId = Annotated[str, said("The id that all copies carry, or that of one copy.")]
@@ -56,7 +56,7 @@ def send(
 
 
 @command()
-def recv(
+def receive(
     box: Postbox,
     name: Name,
     /,
@@ -82,7 +82,7 @@ def recv(
         raise TimedOut(msg)
     told = picked(message, PRINTED)
     if message.body_error is not None:
-        told["problem"] = message.body_error
+        told["body_error"] = message.body_error
     if status in ("received", "in_progress") and not message.settled:
         told["handle"] = channel.detach(message)
         message = channel.attach(told["handle"])
@@ -94,7 +94,7 @@ def recv(
     elif not message.settled:
         message.ack()
     box.run_until_idle()
-    return FAILED if "problem" in told else DONE
+    return FAILED if "body_error" in told else DONE
 
 
 @command("id")
@@ -108,7 +108,7 @@ def ack(
     detail: Detail = None,
 ) -> Found:
     """
-    Acknowledge a message that recv left leased, and print the acknowledgment's id.
+    Acknowledge a message that receive left leased, and print the acknowledgment's id.
 
     received and in_progress extend its ack timeout, completed ends it, failed retries it or makes
     it a dead letter. After the timeout nothing is changed: exit code 5.

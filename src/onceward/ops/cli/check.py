@@ -61,5 +61,5 @@ def check(*files: Path, where: Where = WHERE) -> int:
 def _offenders(boxes: list[tuple[Path, Postbox]]) -> list[dict[str, Any]]:
     """Check the first file, and the messages between it and the others."""
     (path, box), *others = boxes
-    found = box.check(*(other for _, other in others))
+    found = box.file.check(*(other.file for _, other in others))
     return [{"path": str(path)} | picked(each, COLUMNS[1:]) for each in found]

@@ -89,37 +89,36 @@ def replay(
         replays = box.dead_letters.replay_all(as_new=as_new, rate=rate, **which)
         return Outcome(replays.done, replays.failed)
 
-    return _settle("replay", ids, choice, where, (one, bulk))
+    return _settle("replay", ids, choice, where, work=(one, bulk))
 
 
-def discard(*ids: Ids, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
-    """Delete dead letters and print their ids; a deleted one cannot be replayed."""
-    return _settle("discard", ids, choice, where, (_discard, _discard_all))
-
-
-def purge(
-    *,
+def discard(
+    *ids: Ids,
     older_than: OlderThan = None,
     choice: Choice = CHOICE,
     where: Conversation = CONVERSATION,
 ) -> int:
-    """Delete dead letters by age, and print their ids."""
-    if older_than is None and not choice.in_bulk:
-        options = "--older-than SPAN, --reason, --peer, --topic, --origin or --all"
-        msg = f"which dead letters? Give {options}"
-        raise Usage(msg)
-    return _in_bulk("purge", choice, where, _discard_all, older_than)
+    """Discard dead letters and print their ids; a discarded one cannot be replayed."""
+    work = (_discard, _discard_all)
+    return _settle("discard", ids, choice, where, work=work, older_than=older_than)
 
 
 def _settle(
-    verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: tuple[One, Bulk]
+    verb: str,
+    ids: tuple[str, ...],
+    choice: Choice,
+    where: Conversation,
+    *,
+    work: tuple[One, Bulk],
+    older_than: float | None = None,
 ) -> int:
-    if bool(ids) == choice.in_bulk:
-        options = "--all, --reason, --peer, --topic or --origin"
+    if bool(ids) == (choice.in_bulk or older_than is not None):
+        aged = "--older-than, " if verb == "discard" else ""
+        options = f"--all, {aged}--reason, --peer, --topic or --origin"
         msg = f"which dead letters? Give ids to {verb}, or {options}, not both"
         raise Usage(msg)
     if not ids:
-        return _in_bulk(verb, choice, where, work[1])
+        return _in_bulk(verb, choice, where, work[1], older_than)
     with views(where.path()) as found:
         chosen, outcome = by_id(found, ids)
     if choice.dry_run:

@@ -109,7 +109,7 @@ def _inside(path: Path) -> Iterator[Finding]:
     # The box closes last: the last close of a read-only connection would leave the WAL behind.
     with open_box(path) as box, look(path) as found:
         yield findings.writing(box, found)
-        health = box.health()
+        health = box.file.health()
         yield findings.wal(health, path)
         yield findings.clock(health)
         yield findings.pause(health, path)

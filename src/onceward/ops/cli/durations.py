@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -40,19 +40,14 @@ class Rate(str):
 
 
 def converted_rate(_: Any, tokens: Sequence[Any]) -> Rate:
-    """Convert an argument to a rate, for the parser of the command line; 0 is none."""
+    """Convert an argument to a rate, for the parser of the command line."""
     text = tokens[0].value
-    if text != NONE:
-        read_rate("rate", text)
+    read_rate("rate", text)
     return Rate(text)
 
 
-RateOption = Annotated[Rate, Parameter(converter=converted_rate)]
-"""An argument that is a rate."""
 MaybeRate = Annotated[Rate | None, Parameter(converter=converted_rate)]
 """An option that takes a rate and is absent by default."""
-NONE: Final = "0"
-"""Text of an argument that removes a rate."""
 
 
 class Moment(int):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from onceward import Health, Postbox
+from onceward import Postbox
 from onceward.errors import Busy, OncewardError, SqliteTooOld
 from onceward.file.connection import check_version
 from onceward.file.environment import disabled_by_environment, load_settings
@@ -26,6 +26,7 @@ from onceward.ops.views import lists
 from onceward.ops.views.overview import lane_counts, stats
 from onceward.ops.views.reader import Reader
 from onceward.ops.views.waiting import awaiting, due, unhandled
+from onceward.types import Health
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
@@ -403,13 +404,13 @@ def calls(health: Health, path: Path) -> Finding:
     if not health.calls_left:
         return ok("runs", "no aborted call runs on")
     said = f"{health.calls_left} calls of aborted runs have not returned"
-    cure = f"onceward runs ls --state aborted --db {path} shows left_at; call raise_if_cancelled()"
-    return warning("runs", said, f"{cure} in the handler, in time")
+    shown = f"onceward sessions runs --state aborted --db {path} shows left_at"
+    return warning("runs", said, f"{shown}; call raise_if_cancelled() in the handler, in time")
 
 
 def leases(box: Postbox, path: Path) -> Iterator[Finding]:
     """Examine leases that no process will end, and positions past the last message."""
-    found = box.repair(dry_run=True)
+    found = box.file.repair(dry_run=True)
     cure = f"onceward doctor --repair {path}"
     for each in found:
         skips = each.kind == "position"  # what comes next is not read
@@ -428,7 +429,7 @@ def limits(box: Postbox, path: Path) -> Finding:
         for scope, used in found.items()
         if scope.partition(" ")[0] == limit.scope and limit.name in {"*", scope.partition(" ")[2]}
         if used[0] >= NEARLY * (limit.messages or math.inf)
-        or used[1] >= NEARLY * (limit.bytes or math.inf)
+        or used[1] >= NEARLY * (limit.size or math.inf)
     ]
     if full:
         cure = f"onceward ls queues --db {path} lists what waits, onceward limits set raises it"

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from onceward import Page, Postbox
-from onceward.ops.cli.command import Found, command, emit
+from onceward import Postbox
+from onceward.ops.cli.command import Found, command, emit, picked
 from onceward.ops.cli.durations import MaybeMoment
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.ls import Id
 from onceward.ops.cli.options import Limit, Quiet, Several, said
 from onceward.ops.cli.output import dated, document
+from onceward.ops.cli.poll import plain_body
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Conversation, Where
 from onceward.ops.views.messages import message_ids
+from onceward.types import Page
 
 CONVERSATION = Conversation()
 COLUMNS: Final = (
     "id", "box", "sender", "recipient", "type", "topic", "state", "at", "body",
+)  # fmt: skip
+FIELDS: Final = (
+    "id", "sender", "recipient", "session", "type", "topic", "priority", "state", "attempts", "at",
+    "reason", "box", "channel", "kind", "correlation_id",
 )  # fmt: skip
 Channel = Annotated[str | None, said("Only messages of this channel.")]
 Words = Annotated[str, said("Words; one that ends in a star stands for all that begin like it.")]
@@ -113,11 +119,10 @@ def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
 
 
 def _content(past: Any) -> dict[str, Any]:
-    problem = past.problem
-    found = {"body": past.body} if problem is None else {"body": None, "problem": problem}
+    problem = past.body_error
+    found = {"body": plain_body(past)} if problem is None else {"body": None, "body_error": problem}
     return found | ({"late": True} if past.late else {})
 
 
 def _rows(messages: list[Any]) -> list[dict[str, Any]]:
-    rows = [dated(asdict(past)) | _content(past) for past in messages]
-    return [{name: row[name] for name in row if name != "frame"} for row in rows]
+    return [dated(picked(past, FIELDS)) | _content(past) for past in messages]

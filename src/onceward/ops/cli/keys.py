@@ -83,10 +83,10 @@ def rotate(
     return emit({"peer": peer, "secret": secret}, ("secret",), answer)
 
 
-def drop(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
-    """Delete the key of a peer, which then neither reaches this home nor is reached from it."""
-    _keys(home).drop(peer)
-    return emit({"peer": peer, "dropped": True}, ("peer",), answer) if answer.json else DONE
+def remove(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
+    """Remove the key of a peer, which then neither reaches this home nor is reached from it."""
+    _keys(home).remove(peer)
+    return emit({"peer": peer, "removed": True}, ("peer",), answer) if answer.json else DONE
 
 
 def _keys(home: Path | None) -> Keys:

@@ -6,18 +6,17 @@ from dataclasses import asdict
 from typing import Annotated
 
 from onceward import Postbox
-from onceward.message.vocabulary import LimitScope, Overflow
+from onceward.message.vocabulary import FileScope, LimitScope, Overflow
 from onceward.ops.cli.command import Found, command
-from onceward.ops.cli.durations import NONE
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Burst, Limit, Rate, said
 
 WHICH = "Which session, recipient/lane or channel; a star, or nothing, is each one by itself."
-Scope = Annotated[LimitScope, said("What is limited.")]
+Scope = Annotated[LimitScope | FileScope, said("What is limited.")]
 Name = Annotated[str, said(WHICH, allow_leading_hyphen=True)]
 
 
-@command("scope", "name", "messages", "bytes", "overflow")
+@command("scope", "name", "messages", "size", "rate", "burst", "overflow")
 def ls(box: Postbox, /) -> Found:
     """List the limits."""
     return map(asdict, box.limits.list())
@@ -32,18 +31,25 @@ def set_(
     *,
     messages: int | None = None,
     size: int | None = None,
+    rate: Rate = None,
+    burst: Burst = None,
     overflow: Overflow = "reject",
 ) -> None:
     """
-    Limit what is pending in one scope, for every process that writes the file.
+    Set the limit of one scope, for every process that writes the file.
+
+    Pending messages are limited by messages and by size, the file by size, its sends, and what it
+    accepts from each sender, by rate.
 
     Args:
         messages: Most messages.
-        size: Most bytes of frames.
+        size: Most bytes of frames, or of the file.
         overflow: Policy at the limit.
 
     """
-    box.limits.set(scope, name, messages=messages, size=size, overflow=overflow)
+    box.limits.set(
+        scope, name, messages=messages, size=size, rate=rate, burst=burst, overflow=overflow
+    )
 
 
 @command()
@@ -65,21 +71,3 @@ def fullness(box: Postbox, /) -> Found:
 def drops(box: Postbox, /, *, limit: Limit = 100) -> Found:
     """List the messages that policies dropped, newest first."""
     return map(asdict, box.limits.drops(limit=limit))
-
-
-@command()
-def rate(box: Postbox, rate: Rate, /, *, burst: Burst = None) -> None:
-    """Limit how many messages are sent in a second, or in another span as 10/m does."""
-    box.limits.rate(None if rate == NONE else rate, burst=burst)
-
-
-@command()
-def accept_rate(box: Postbox, rate: Rate, /, *, burst: Burst = None) -> None:
-    """Limit how many messages are accepted from each sender, as ``limits rate`` does of sends."""
-    box.limits.accept_rate(None if rate == NONE else rate, burst=burst)
-
-
-@command()
-def file(box: Postbox, max_bytes: Annotated[int, said("Bytes in use.")], /) -> None:
-    """Refuse new messages when so much of the file is in use; 0 removes the limit."""
-    box.limits.file(max_bytes or None)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
-from onceward import Mailbox, MessageRecord, Postbox, Start
+from onceward import Mailbox, Postbox
 from onceward.message.filters import MailboxFilters
 from onceward.message.settings import DAY
 from onceward.message.vocabulary import ReaderMode
@@ -19,7 +19,6 @@ from onceward.ops.cli.exit_codes import NothingThere, TimedOut
 from onceward.ops.cli.options import (
     Body,
     Limit,
-    Number,
     OfTags,
     OfTopics,
     OfType,
@@ -30,6 +29,7 @@ from onceward.ops.cli.options import (
 from onceward.ops.cli.poll import Problems, print_records, readable
 from onceward.ops.cli.send import MailboxOptions, delivered, parsed
 from onceward.ops.cli.target import Conversation
+from onceward.types import Start
 
 CONVERSATION = Conversation()
 COLUMNS: Final = ("name", "owner", "created_at", "expires_at", "description")
@@ -150,7 +150,7 @@ def send(
 
     A message that cannot be delivered now stays in our outbox.
     """
-    message_id = box.mailboxes.open(mailbox).send(parsed(body), **options.given())
+    message_id = box.mailboxes.get(mailbox).send(parsed(body), **options.given())
     state = box.resolve(message_id) if keep else delivered(box, message_id)
     return {"id": message_id, "state": state}
 
@@ -166,7 +166,7 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     or 4 after --wait; with a message that has lost its body it is 6, or 1 if there is no other.
     --topic and --tag work with cursor only.
     """
-    if problems := READERS[mode](box.mailboxes.open(mailbox), how):
+    if problems := READERS[mode](box.mailboxes.get(mailbox), how):
         return readable(problems)
     if how.wait:
         msg = f"no message within {how.wait:g} s"
@@ -179,10 +179,7 @@ def _lease(mailbox: Mailbox, how: Reading) -> Problems:
     problems: Problems = []
     for message in mailbox.lease(how.name, how.type, **how.options()):
         with message:
-            told = MessageRecord(
-                message.frame, message.body, message.received_at, message.body_error
-            )
-            problems += print_records([told])
+            problems += print_records([message])
             sys.stdout.flush()
     return problems
 
@@ -208,7 +205,7 @@ def reset(box: Postbox, mailbox: Name, mode: ReaderMode, /, *, to: Position = PO
 
     Messages that members have leased are leased again; those handled exactly once stay handled.
     """
-    box.mailboxes.open(mailbox).reset(to.name, to.begin, mode=mode)
+    box.mailboxes.get(mailbox).reset(to.name, to.begin, mode=mode)
 
 
 @command()
@@ -235,30 +232,20 @@ def query(
         "sender": sender,
         "session": where.session,
     }
-    return readable(print_records(box.mailboxes.open(mailbox).query(type, limit=limit, **sought)))
+    return readable(print_records(box.mailboxes.get(mailbox).query(type, limit=limit, **sought)))
 
 
 @command()
 def show(box: Postbox, mailbox: Name, /) -> Found:
     """Show a mailbox: its owner, when it ends, and how many messages it has."""
-    found = box.mailboxes.open(mailbox)
+    found = box.mailboxes.get(mailbox)
     return picked(found, FACTS) | {"messages": found.count()}
 
 
-@command()
-def tail(box: Postbox, mailbox: Name, /, *, n: Number = 10) -> int:
-    """
-    Print the newest messages of a mailbox, oldest first, one JSON object for each line.
-
-    Nothing is changed.
-    """
-    return readable(print_records(box.mailboxes.open(mailbox).tail(n)))
-
-
 @command("id")
-def delete(box: Postbox, mailbox: Name, message_id: MessageId, /) -> Found:
-    """Delete a message for all readers of a mailbox; exit code 3 if it is not there."""
-    if not box.mailboxes.open(mailbox).delete(message_id):
+def discard(box: Postbox, mailbox: Name, message_id: MessageId, /) -> Found:
+    """Discard a message for all readers of a mailbox; exit code 3 if it is not there."""
+    if not box.mailboxes.get(mailbox).discard(message_id):
         msg = f"no message {message_id} in that mailbox"
         raise NothingThere(msg)
     return [{"id": message_id}]

@@ -29,7 +29,7 @@ def mend(path: Path, *, dry_run: bool) -> list[Change]:
     changes = list(_modes(path, dry_run=dry_run))
     try:
         with open_box(path) as box:
-            mended = box.repair(dry_run=dry_run)
+            mended = box.file.repair(dry_run=dry_run)
     except OncewardError:
         return changes
     return changes + [Change(f"{each.kind}s", f"{each.found}: {each.change}") for each in mended]

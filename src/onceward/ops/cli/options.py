@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from onceward.message.vocabulary import PRIORITIES
-from onceward.ops.cli.durations import MaybeSpan, RateOption
+from onceward.ops.cli.durations import MaybeRate, MaybeSpan
 
 Quiet: Final = Parameter(negative=(), show_default=False)
 """An option that is either there or not."""
@@ -40,6 +40,6 @@ OfTags = Annotated[
     ),
 ]
 Several = Annotated[list[str] | None, Parameter(negative=())]
-Rate = Annotated[RateOption, said("Messages a second, or 10/m; 0 removes the limit.")]
+Rate = Annotated[MaybeRate, said("Messages a second, or 10/m.")]
 Burst = Annotated[float | None, said("How many at once; by default those of 10/m.")]
 Wait = Annotated[MaybeSpan, said("Wait so long for a message.")]

@@ -13,12 +13,12 @@ def pause(box: Postbox, /) -> Found:
 
     Nothing is lost and no retry is spent; onceward resume ends the pause.
     """
-    box.pause()
-    return {"agent": box.agent, "paused": box.health().paused}
+    box.file.pause()
+    return {"agent": box.agent, "paused": box.file.health().paused}
 
 
 @command()
 def resume(box: Postbox, /) -> Found:
     """End the pause of an agent."""
-    box.resume()
-    return {"agent": box.agent, "paused": box.health().paused}
+    box.file.resume()
+    return {"agent": box.agent, "paused": box.file.health().paused}

@@ -34,7 +34,7 @@ def ls(found: Reader, /) -> Found:
 @command()
 def add(box: Postbox, name: Peer, url: Url, /) -> Found:
     """Register the url of a peer and close its breaker."""
-    box.peers.register(name, url)
+    box.peers.add(name, url)
     return _row(box, name)
 
 
@@ -81,10 +81,10 @@ def ping(box: Postbox, name: Peer, /) -> Found:
 
 
 @command()
-def forget(box: Postbox, name: Peer, /) -> Found:
-    """Drop a peer's url; messages for it wait, and its stream and breaker are kept."""
+def remove(box: Postbox, name: Peer, /) -> Found:
+    """Remove a peer's url; messages for it wait, and its stream and breaker are kept."""
     _known(box, name)
-    box.peers.forget(name)
+    box.peers.remove(name)
     return _row(box, name)
 
 

@@ -1,4 +1,4 @@
-"""``onceward poll``, ``tail``, ``expire`` and ``status``: read by one cursor for each session."""
+"""``onceward poll``, ``tail``, ``expire``, ``sessions stats``: one cursor for each session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
 
-from onceward import MessageRecord, Postbox
+from onceward import Message, MessageRecord, Postbox
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY
 from onceward.ops.cli.options import Number, OfTopics, Quiet, said
@@ -16,6 +16,7 @@ from onceward.ops.cli.output import dated, document, note
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Conversation, in_session
 
+Readable = MessageRecord | Message[Any]
 Problems = list[str | None]
 """Why the body of each message cannot be read; None where it can."""
 WHERE = Conversation()
@@ -70,7 +71,7 @@ def tail(
     receipt. With --follow it goes on with each message that comes. Transitions are printed where
     the file records them.
     """
-    newest = partial(box.tail, session=in_session(where), include_expired=include_expired)
+    newest = partial(box.sessions.tail, in_session(where), include_expired=include_expired)
     if not follow and not transitions:
         return readable(print_records(newest(n)))
     from onceward.ops.cli import following  # noqa: PLC0415 - it imports this module
@@ -89,28 +90,34 @@ def expire(box: Postbox, /, *, where: Conversation = WHERE) -> Found:
     Expired messages are never delivered to a handler: this frees space and tells their senders
     now. Without --session all sessions are swept. While the file is paused nothing is ended.
     """
-    return {"expired": box.expire(where.session)}
+    return {"expired": box.file.expire(where.session)}
 
 
 @command()
-def status(box: Postbox, /, *, where: Conversation = WHERE) -> int:
+def stats(box: Postbox, /, *, where: Conversation = WHERE) -> int:
     """
     Print each session as JSON: messages, expired ones, topics, bytes, and its cursor.
 
     Without --session all sessions are printed.
     """
-    document(box.status(where.session))
+    document(box.sessions.stats(where.session))
     return DONE
 
 
-def print_records(records: Iterable[MessageRecord]) -> Problems:
+def print_records(records: Iterable[Readable]) -> Problems:
     """Print messages, each as a JSON object on a line; note and return their problems."""
     problems: Problems = []
     for record in records:
         sys.stdout.write(json.dumps(described(record), ensure_ascii=False) + "\n")
-        problems.append(record.problem)
-        note_problem(record.id, record.problem)
+        problems.append(record.body_error)
+        note_problem(record.id, record.body_error)
     return problems
+
+
+def plain_body(record: Readable) -> Any:
+    """Return a body as JSON has it: bytes are base64 text."""
+    encoded = record.frame.data_base64
+    return record.body if encoded is None else encoded
 
 
 def readable(problems: Problems) -> int:
@@ -126,8 +133,8 @@ def note_problem(message_id: str, problem: str | None) -> None:
         note(f"{message_id}: {problem}")
 
 
-def described(record: MessageRecord) -> dict[str, Any]:
-    """Return a message by the field names of history, with ``problem`` if its body is lost."""
+def described(record: Readable) -> dict[str, Any]:
+    """Return a message by the field names of history, with ``body_error`` if its body is lost."""
     frame = record.frame
     sent_at = None if frame.time is None else round(1000 * frame.time.timestamp())
     found = dated(
@@ -141,10 +148,10 @@ def described(record: MessageRecord) -> dict[str, Any]:
             "priority": frame.priority_name,
             "at": record.received_at,
             "created_at": sent_at,
-            "expires_at": record.expires_at,
+            "expires_at": frame.expires_at,
             "correlation_id": record.correlation_id,
-            "in_reply_to": record.in_reply_to,
-            "body": record.body if frame.data_base64 is None else frame.data_base64,
+            "in_reply_to": frame.inreplyto or frame.causationid,
+            "body": plain_body(record),
         }
     )
-    return found if record.problem is None else found | {"problem": record.problem}
+    return found if record.body_error is None else found | {"body_error": record.body_error}

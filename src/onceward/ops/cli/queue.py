@@ -1,4 +1,4 @@
-"""``onceward queue``: the queues of sessions with runs."""
+"""``onceward sessions``: the queues of sessions with runs."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def ls(
 
 
 @command()
-def mode(
+def set_(
     box: Postbox,
     session: Session,
-    to: QueueMode | None = None,
     /,
     *,
+    mode: QueueMode | None = None,
     debounce: MaybeSpan = None,
     cap: float | None = None,
     overflow: QueueOverflow | None = None,
@@ -73,29 +73,29 @@ def mode(
     All settings of the session itself are replaced: what is left out is taken from its handler.
 
     Args:
-        to: The mode.
+        mode: Treatment of messages that come while a run is open.
         debounce: Quiet that a collect waits for.
         cap: Most messages that may wait.
         overflow: A full queue rejects the new, drops the old, or drops and summarizes the old.
 
     """
-    box.queues.set(session, mode=to, debounce=debounce, cap=cap, overflow=overflow)
+    box.sessions.set(session, mode=mode, debounce=debounce, cap=cap, overflow=overflow)
     return _row(box, session)
 
 
 @command()
 def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> Found:
     """Put waiting messages to the front, in the order given."""
-    box.queues.reorder(session, _whole(box, ids))
+    box.sessions.reorder(session, _whole(box, ids))
     with views(box.path) as found:
         return emit(lists.queued(found, session, 100), WAITING, where)
 
 
 @command()
-def remove(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> None:
-    """Drop waiting messages, with a reason that SQL can read."""
+def discard(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> None:
+    """Discard waiting messages, with a reason that SQL can read."""
     chosen = _whole(box, ids)
-    gone = [each for each in chosen if box.queues.remove(session, each)]
+    gone = [each for each in chosen if box.sessions.discard(session, each)]
     emit([{"id": each} for each in gone], ("id",), where)
     if len(gone) < len(ids) or not gone:
         left = ", ".join(each for each in chosen if each not in gone) or "no id was given"
@@ -106,19 +106,19 @@ def remove(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHER
 @command()
 def pause(box: Postbox, session: Session, /) -> Found:
     """Begin no further run of a session; messages are accepted, the open run continues."""
-    box.queues.pause(session)
+    box.sessions.pause(session)
     return _row(box, session)
 
 
 @command()
 def resume(box: Postbox, session: Session, /) -> Found:
     """End the pause of a session."""
-    box.queues.resume(session)
+    box.sessions.resume(session)
     return _row(box, session)
 
 
 @command()
-def dissolve(
+def remove(
     box: Postbox,
     pattern: Annotated[str, said("The handler's pattern, such as chat.* or *.")],
     /,
@@ -128,8 +128,8 @@ def dissolve(
 
     Waiting messages go to workers and readers again.
     """
-    box.queues.dissolve(pattern)
-    return {"agent": box.agent, "dissolved": pattern}
+    box.sessions.remove(pattern)
+    return {"agent": box.agent, "removed": pattern}
 
 
 def _whole(box: Postbox, ids: Sequence[str]) -> list[str]:

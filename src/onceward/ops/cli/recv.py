@@ -1,4 +1,4 @@
-"""``onceward recv``: take or look at the next message."""
+"""``onceward receive``: take or look at the next message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS: Final = ("id", "sender", "session", "type", "body")
 LOOK_EVERY: Final = 0.1
 
 
-def recv(
+def receive(
     *,
     type: OfType = None,
     wait: Wait = None,
@@ -67,7 +67,7 @@ def recv(
 
 def refuse_paused(box: Postbox) -> None:
     """Raise Paused where nothing can be received, instead of reporting an empty inbox."""
-    if disabled_by_environment() or box.health().paused:
+    if disabled_by_environment() or box.file.health().paused:
         cure = "onceward resume first; nothing was lost"
         msg = f"{box.path} is paused, or ONCEWARD_DISABLED is set: {cure}"
         raise Paused(msg)
@@ -92,8 +92,8 @@ def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Map
 
 
 def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:
-    """Return a message as it is printed, with ``problem`` if its body is lost."""
-    problem = {} if frame.body_error is None else {"problem": frame.body_error}
+    """Return a message as it is printed, with ``body_error`` if its body is lost."""
+    problem = {} if frame.body_error is None else {"body_error": frame.body_error}
     names = ("id", "sender", "recipient", "session", "type", "topic")
     return {name: getattr(frame, name) for name in names} | {
         "priority": frame.priority_name,
@@ -113,5 +113,5 @@ def print_message(message: Mapping[str, Any], where: Conversation) -> int:
         show_one({name: value for name, value in message.items() if name != "frame"}, "table")
     else:
         show_one(message, "json")
-    note_problem(message["id"], message.get("problem"))
-    return FAILED if "problem" in message else DONE
+    note_problem(message["id"], message.get("body_error"))
+    return FAILED if "body_error" in message else DONE

@@ -1,4 +1,4 @@
-"""``onceward runs``: runs of sessions, open and past."""
+"""``onceward sessions runs``, ``run`` and ``abort``: runs of sessions, open and past."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = Annotated[RunState | None, said("Only runs in this state.")]
 
 
 @command("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
-def ls(
+def runs(
     found: Reader,
     /,
     *,
@@ -37,7 +37,7 @@ def ls(
 
 
 @command()
-def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
+def run(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
     """Show a run whole: its messages, its partial output and its result."""
     return _run(found, whole_id(found, lists.run_ids, id), where)
 
@@ -63,7 +63,7 @@ def abort(
     """
     with views(box.path) as found:
         run_id = whole_id(found, lists.run_ids, id)
-        if not box.runs.abort(run_id, cause):
+        if not box.sessions.abort(run_id, cause):
             msg = f"run {run_id} has ended already"
             raise NothingThere(msg)
         return _run(found, run_id, where)

@@ -46,7 +46,7 @@ def ls(box: Postbox, /) -> Found:
     and is paused for that reason. A note says how far the file's time is ahead of the wall
     clock, which the dates go by.
     """
-    if (ahead := box.health().clock_ahead) > MINUTE:
+    if (ahead := box.file.health().clock_ahead) > MINUTE:
         note(f"the file's time is {ahead // 1000} s ahead of the wall clock: see onceward doctor")
     return map(asdict, box.schedules.list())
 

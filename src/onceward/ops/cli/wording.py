@@ -8,8 +8,8 @@ from typing import Final
 from onceward.message.names import PREFIX
 
 PHRASES: Final = {
-    "call ``resume()``": "run onceward resume",
-    "resume() first": "run onceward resume first",
+    "call ``file.resume()``": "run onceward resume",
+    "file.resume() first": "run onceward resume first",
     "after resume()": "after onceward resume",
     "open the postbox once with search=True": "run this once with ONCEWARD_SEARCH=1",
     "open this one with hold_unknown=True": "set ONCEWARD_HOLD_UNKNOWN=1",
@@ -24,7 +24,7 @@ PHRASES: Final = {
     "channels.ensure takes it as it is": "--ensure takes it as it is",
     "``ensure`` returns it": "--ensure takes it as it is",
     "``ensure`` returns the existing one": "without --exclusive it is taken as it is",
-    "give what detach returned": "give the handle that onceward channel recv printed",
+    "give what detach returned": "give the handle that onceward channel receive printed",
     "say public=True": "give a name",
     "is no Page.next": "is not the next of a page",
     "give a datetime, or milliseconds since 1970 (1000 times time.time())": (

@@ -10,7 +10,7 @@ from typing import Any, Final
 from onceward import Postbox
 
 MOST: Final = 1000
-"""Dead letters that one action replays or purges."""
+"""Dead letters that one action replays or discards."""
 UNCHANGED: Final = "nothing changed: it is so already, or is gone"
 FILTERS: Final = ("reason", "peer", "type", "session", "topic")
 
@@ -34,12 +34,12 @@ class Action:
 
 
 def _pause(box: Postbox, _: Given) -> str:
-    box.pause()
+    box.file.pause()
     return "paused: nothing is sent or handled from this file until it is resumed"
 
 
 def _resume(box: Postbox, _: Given) -> str:
-    box.resume()
+    box.file.resume()
     return "resumed"
 
 
@@ -58,7 +58,7 @@ def _replay(box: Postbox, given: Given) -> str:
 
 
 def _discard(box: Postbox, given: Given) -> str:
-    return "purged" if box.dead_letters.discard(given["id"]) else "it was gone already"
+    return "discarded" if box.dead_letters.discard(given["id"]) else "it was gone already"
 
 
 def _replay_all(box: Postbox, given: Given) -> str:
@@ -67,17 +67,19 @@ def _replay_all(box: Postbox, given: Given) -> str:
     return f"{len(found.done)} dead letters replayed{failed}"
 
 
-def _purge(box: Postbox, given: Given) -> str:
-    return f"{len(box.dead_letters.discard_all(limit=MOST, **_which(given)))} dead letters purged"
+def _discard_all(box: Postbox, given: Given) -> str:
+    return (
+        f"{len(box.dead_letters.discard_all(limit=MOST, **_which(given)))} dead letters discarded"
+    )
 
 
 def _pause_queue(box: Postbox, given: Given) -> str:
-    box.queues.pause(given["id"])
+    box.sessions.pause(given["id"])
     return f"session {given['id']} is paused: an open run goes on, no further one begins"
 
 
 def _resume_queue(box: Postbox, given: Given) -> str:
-    box.queues.resume(given["id"])
+    box.sessions.resume(given["id"])
     return f"session {given['id']} is resumed"
 
 
@@ -91,7 +93,7 @@ def _resume_schedule(box: Postbox, given: Given) -> str:
 
 
 def _abort(box: Postbox, given: Given) -> str:
-    done = box.runs.abort(given["id"], "aborted in the inspector")
+    done = box.sessions.abort(given["id"], "aborted in the inspector")
     return "aborted" if done else "not aborted: it was not open"
 
 
@@ -114,16 +116,16 @@ ACTIONS: Final = {
         needs_id=True, back="message",
     ),
     "discard": Action(
-        "Purge a dead letter", "It is deleted and cannot be replayed.", _discard,
+        "Discard a dead letter", "It is gone then and cannot be replayed.", _discard,
         needs_id=True, back="dead", destroys=True,
     ),
     "replay-all": Action(
         "Replay dead letters", f"The oldest that match, at most {MOST:,}, go again.", _replay_all,
         back="dead", in_bulk=True,
     ),
-    "purge": Action(
-        "Purge dead letters", f"The oldest that match, at most {MOST:,}, are deleted.", _purge,
-        back="dead", in_bulk=True, destroys=True,
+    "discard-all": Action(
+        "Discard dead letters", f"The oldest that match, at most {MOST:,}, go.",
+        _discard_all, back="dead", in_bulk=True, destroys=True,
     ),
     "pause-queue": Action(
         "Pause a session", "An open run goes on; no further one begins.", _pause_queue,

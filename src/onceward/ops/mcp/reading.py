@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onceward import AsyncPostbox
-from onceward.message.body import decode
 from onceward.message.clock import iso
-from onceward.message.frame import Frame
 from onceward.message.visible import visible
 from onceward.ops.mcp.advice import refused
 from onceward.ops.mcp.answers import (
@@ -127,8 +125,7 @@ def _entry(each: Any) -> Entry:
 
 
 def _dead(each: Any) -> Dead:
-    frame = Frame.parse(each.frame)
-    body, cut = shown(decode(frame.data, None, None) if not frame.data_base64 else "", GLANCE)
+    body, cut = shown("" if each.frame.data_base64 else each.body, GLANCE)
     return Dead(
         message_id=each.id,
         sender=each.sender,

@@ -33,7 +33,7 @@ def new_registry() -> CollectorRegistry:
 def are_ready(boxes: Iterable[Postbox]) -> bool:
     """Return whether no agent is failing, by ``Postbox.health``."""
     try:
-        return all(box.health().verdict != "failing" for box in boxes)
+        return all(box.file.health().verdict != "failing" for box in boxes)
     except OncewardError:
         return False
 

@@ -102,14 +102,14 @@ class Keys:
         Make a secret for *peer* and return it, to be given to the peer's operator.
 
         Raises:
-            InvalidArgument: there is a key already, rotate or drop it; or there is no such home.
+            InvalidArgument: there is a key already, rotate or remove it; or there is no such home.
 
         """
         secret = new_secret()
         try:
             write_private(self._path(peer), f"{secret}\n", replace=False)
         except FileExistsError as error:
-            cure = f"onceward keys rotate {peer}, or keys drop {peer} before"
+            cure = f"onceward keys rotate {peer}, or keys remove {peer} before"
             msg = f"there is a key for {peer} already: {cure}"
             raise InvalidArgument(msg) from error
         return secret
@@ -147,7 +147,7 @@ class Keys:
         self.secrets(peer)
         self._write(peer, self._lines(peer)[:1])
 
-    def drop(self, peer: str) -> None:
+    def remove(self, peer: str) -> None:
         """Delete the key of *peer*, which can then neither send nor receive; raises NoKey."""
         path = self._path(peer)
         try:
@@ -276,10 +276,10 @@ def _read(path: Path, peer: str) -> _Read:
     try:
         secrets = tuple(map(decode_secret, _words(text.decode("ascii"))))
     except ValueError as error:
-        msg = f"{path} holds a line that is no secret: drop it, and add the key again"
+        msg = f"{path} holds a line that is no secret: remove it, and add the key again"
         raise UnsafeKey(msg, peer=peer) from error
     if not secrets:
-        msg = f"{path} holds no secret: drop it, and add the key again"
+        msg = f"{path} holds no secret: remove it, and add the key again"
         raise UnsafeKey(msg, peer=peer)
     return _Read(_stamp(found), secrets[:SECRETS])
 

@@ -1,0 +1,131 @@
+"""The file of a postbox as its operator sees it: checked, mended, swept, paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from onceward.core.handle import inbox
+from onceward.core.upkeep import health
+from onceward.core.upkeep.maintenance import Maintenance
+from onceward.features.mailboxes import mailboxes
+from onceward.features.runs import runs
+from onceward.file.database import Database
+from onceward.file.environment import disabled_by_environment
+from onceward.file.transaction import StoreTransaction
+from onceward.hooks import Hooks
+from onceward.message.events import Expired
+from onceward.message.settings import Settings
+
+if TYPE_CHECKING:
+    from onceward.features.checks.invariants import Violation
+    from onceward.features.checks.repairs import Repair
+
+SLICE: Final = 500
+"""Messages that one commit expires."""
+
+
+class AgentFile:
+    """The file itself: its health, its checks and repairs, its maintenance, its pause."""
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        hooks: Hooks,
+        maintenance: Maintenance,
+        audit_damage: Callable[[list[Violation]], None] | None,
+    ) -> None:
+        self._db, self._lease, self._hooks = db, settings.lease, hooks
+        self._maintenance, self._audit_damage = maintenance, audit_damage
+
+    def __repr__(self) -> str:
+        """Name the file."""
+        return f"<AgentFile {self._db.path}>"
+
+    def check(self, *others: AgentFile) -> list[Violation]:
+        """
+        Return the invariants that do not hold; an empty list is good.
+
+        Looks at this file, and at the messages between it and *others*. The audit
+        gets a line for each message of this file whose stored body is damaged.
+        """
+        from onceward.features.checks import invariants  # noqa: PLC0415 - rarely needed
+
+        found = invariants.check(self._db)
+        if self._audit_damage is not None:
+            self._audit_damage(found)
+        pairs = [
+            pair for other in others for pair in ((self._db, other._db), (other._db, self._db))
+        ]
+        return [
+            *found,
+            *(found for pair in pairs for found in invariants.check_pair(*pair)),
+        ]
+
+    def repair(self, *, dry_run: bool = False) -> list[Repair]:
+        """
+        Mend leases and positions that no process would mend, and return each change.
+
+        Leases of processes that have ended end now, leases that end a month or more
+        ahead after one lease, and positions past the last message go back. With
+        *dry_run* nothing is changed.
+        """
+        from onceward.features.checks import repairs  # noqa: PLC0415 - rarely needed
+
+        lease_for = round(1000 * self._lease)
+        if dry_run:
+            return repairs.find(self._db.read, self._db.now(), lease_for)
+        mended = self._db.write(lambda tx: repairs.mend(tx, lease_for))
+        self._db.notifier.notify("in")
+        self._db.notifier.notify("out")
+        return mended
+
+    def health(self) -> health.Health:
+        """Return the state of the file: sizes, lags, peers and what is paused."""
+        return health.read_health(self._db, calls_left=runs.calls_left(self._db))
+
+    def expire(self, session: str | None = None) -> int:
+        """
+        End the messages whose time to live has run out, in one session or in all.
+
+        Returns how many; none while the file is paused.
+        """
+        total = 0
+        while not disabled_by_environment() and not health.paused(self._db.read):
+            ended = self._db.write(lambda tx: self._expire(tx, session))
+            total += ended
+            if not ended:
+                break
+        if self._hooks.wanted(Expired):
+            self._hooks.emit(
+                [Expired(agent=self._db.agent, at=self._db.now(), session=session, count=total)]
+            )
+        return total
+
+    def _expire(self, tx: StoreTransaction, session: str | None) -> int:
+        ended = inbox.expire(tx, SLICE, session)
+        if ended:
+            tx.after_commit(lambda: self._db.notifier.notify("out"))
+        return ended + (mailboxes.expire(tx, SLICE) if session is None else 0)
+
+    def run_maintenance(self) -> int:
+        """Run maintenance once; return how many rows were pruned."""
+        with self._db.outside_handler():
+            return self._maintenance.run_once()
+
+    def pause(self) -> None:
+        """
+        Stop sending, pushing and handling in all processes, durably.
+
+        Nothing is lost, and no retry is counted.
+        """
+        self._db.write(health.pause)
+        self._db.notifier.notify("in")
+
+    def resume(self) -> None:
+        """Go on where ``pause`` stopped."""
+        self._db.write(health.resume)
+        self._db.notifier.notify("out")
+        self._db.notifier.notify("in")

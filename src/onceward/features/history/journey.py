@@ -1,0 +1,74 @@
+"""Tell everything that a file stores about one message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.features.history import history
+from onceward.file.database import Database
+from onceward.message.clock import Millis
+from onceward.message.record import MessageRecord
+
+PROCESSED: Final = """
+SELECT sender, consumer, outcome, processed_at
+  FROM onceward_processed_messages
+ WHERE id = ?
+ ORDER BY seq
+"""
+TRANSITIONS: Final = """
+SELECT box, at, from_state, to_state, reason
+  FROM onceward_transitions
+ WHERE id = ?
+ ORDER BY seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DedupRecord:
+    """The record that a consumer is done with a message, for good."""
+
+    sender: str
+    consumer: str
+    outcome: str
+    processed_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of a message's state."""
+
+    box: str
+    at: Millis
+    from_state: str | None
+    to_state: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """Everything that a file stores about one message, as ``onceward show`` prints it."""
+
+    records: tuple[MessageRecord, ...]
+    """The message as it was sent, as it was received, and as a dead letter, as far as it was."""
+    processed: tuple[DedupRecord, ...]
+    """The consumers that are done with it."""
+    transitions: tuple[Transition, ...]
+    """Its changes of state, where the file records them (``transitions=True``)."""
+
+    @property
+    def record(self) -> MessageRecord:
+        """The message where it came last: as a dead letter, else as received, else as sent."""
+        return self.records[-1]
+
+
+def find(db: Database, message_id: str) -> Journey | None:
+    """Return the journey of a message; None where the file has none of this id."""
+    records = history.of_id(db, message_id)
+    if not records:
+        return None
+    return Journey(
+        tuple(records),
+        tuple(DedupRecord(*row) for row in db.ask(PROCESSED, (message_id,))),
+        tuple(Transition(*row) for row in db.ask(TRANSITIONS, (message_id,))),
+    )

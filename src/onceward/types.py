@@ -1,0 +1,84 @@
+"""
+Types of what calls take and return, for annotations; programs seldom make one.
+
+The names that every program begins with are in ``onceward`` itself.
+"""
+
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncSession
+    from onceward.core.handle.context import AsyncTransaction
+    from onceward.core.send.fanout import SendResult
+    from onceward.core.upkeep.health import Health
+    from onceward.core.views import DeadLetter, Page
+    from onceward.features.batches.context import AsyncBatchContext
+    from onceward.features.channels.directory import ChannelConfig
+    from onceward.features.checks.invariants import Violation
+    from onceward.features.checks.repairs import Repair
+    from onceward.features.history.journey import Journey
+    from onceward.features.mailboxes.api import HandlerTransaction
+    from onceward.features.mailboxes.mailbox_readers import Start
+    from onceward.features.schedules.schedules import Schedule
+    from onceward.features.schedules.tick import Tick
+    from onceward.message.send_options import SendOptions
+
+__all__ = [
+    "AsyncBatchContext",
+    "AsyncChannel",
+    "AsyncMailbox",
+    "AsyncSession",
+    "AsyncTransaction",
+    "ChannelConfig",
+    "DeadLetter",
+    "HandlerTransaction",
+    "Health",
+    "Journey",
+    "Page",
+    "Repair",
+    "Schedule",
+    "SendOptions",
+    "SendResult",
+    "Start",
+    "Tick",
+    "Violation",
+]
+
+_MODULES = {
+    "AsyncBatchContext": "features.batches.context",
+    "AsyncChannel": "api.aio",
+    "AsyncMailbox": "api.aio",
+    "AsyncSession": "api.aio",
+    "AsyncTransaction": "core.handle.context",
+    "ChannelConfig": "features.channels.directory",
+    "DeadLetter": "core.views",
+    "HandlerTransaction": "features.mailboxes.api",
+    "Health": "core.upkeep.health",
+    "Journey": "features.history.journey",
+    "Page": "core.views",
+    "Repair": "features.checks.repairs",
+    "Schedule": "features.schedules.schedules",
+    "SendOptions": "message.send_options",
+    "SendResult": "core.send.fanout",
+    "Start": "features.mailboxes.mailbox_readers",
+    "Tick": "features.schedules.tick",
+    "Violation": "features.checks.invariants",
+}
+"""Module by name: each is loaded with the first use of a name of it."""
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """Load a type on first use."""
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from importlib import import_module  # noqa: PLC0415 - it is no public name
+
+    found = getattr(import_module(f"onceward.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """List the names, which need not be loaded yet."""
+    return [*__all__]
