@@ -36,7 +36,7 @@ def _message(pair: int, number: int) -> dict[str, object]:
 @pytest.mark.parametrize("pairs", [1, PAIRS])
 def test_all_figures_are_one_commit(pairs: int, tmp_path: Path) -> None:
     """A row more costs no commit more, and each table has a row for each that was counted."""
-    commits: list[None] = []
+    commits: list[str] = []
     rows = [_message(pair, number) for number in range(EACH) for pair in range(pairs)]
     with closing(workspace(tmp_path / "work.db")) as con:
         con.execute(MESSAGES)
@@ -45,7 +45,12 @@ def test_all_figures_are_one_commit(pairs: int, tmp_path: Path) -> None:
             f"INSERT INTO messages VALUES ({marks})",
             [(*(row.get(name) for name in FRAME), 0) for row in rows],
         )
-        con.set_commit_hook(lambda: bool(commits.append(None)))
+
+        def committing() -> bool:
+            commits.append("")
+            return False
+
+        con.set_commit_hook(committing)
         sums = measure(con)
         stored = {
             name: con.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0] for name in TABLES
