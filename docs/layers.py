@@ -54,7 +54,7 @@ STAGES = ("core/send", "core/deliver", "core/accept", "core/handle")
 """Folders of the core in the order of a message; the layer is drawn as a row for each."""
 SENDER = (
     Step("api", "session"),
-    Step("core/send", "sender"),
+    Step("core/send", "compose"),
     Step("core/send", "outbox", commit=1),
     Step("core/deliver", "delivery"),
     Step("core/deliver", "parcels"),

@@ -10,10 +10,10 @@ if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncSession
     from onceward.core.handle.context import AsyncTransaction
     from onceward.core.send.fanout import SendResult
-    from onceward.core.upkeep.health import Health
     from onceward.core.views import DeadLetter, Page
     from onceward.features.batches.context import AsyncBatchContext
     from onceward.features.channels.directory import ChannelConfig
+    from onceward.features.checks.health import Health
     from onceward.features.checks.invariants import Violation
     from onceward.features.checks.repairs import Repair
     from onceward.features.history.journey import Journey
@@ -53,7 +53,7 @@ _MODULES = {
     "ChannelConfig": "features.channels.directory",
     "DeadLetter": "core.views",
     "HandlerTransaction": "features.mailboxes.api",
-    "Health": "core.upkeep.health",
+    "Health": "features.checks.health",
     "Journey": "features.history.journey",
     "Page": "core.views",
     "Repair": "features.checks.repairs",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core.upkeep import health
+from onceward.features.checks import health
 from onceward.ops.observe.exposition import are_ready
 from onceward.testing import Controls, ManualClock
 

@@ -11,7 +11,7 @@ import pytest
 
 import onceward
 import onceward.types
-from onceward.core.home.cache import Member
+from onceward.core.directory import Member
 from onceward.core.views import DeadLetter, PeerInfo, QueueInfo, RunInfo
 from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.directory import ChannelInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
-from onceward.core.upkeep.owner_session import OwnerSession
+from onceward.core.maintenance import OwnerSession
 
 
 def heard(box: Postbox) -> list[str]:

@@ -26,7 +26,7 @@ from onceward import Postbox
 from onceward.file.group_commit import ReplacedFileDetector
 from onceward.file.notify import Notifier
 from onceward.message.body import encode
-from onceward.message.frame import FrameHeaders, digest, frame_prefix, render_frame
+from onceward.message.frame import FrameHeaders, digest, frame_prefix, render_head
 from onceward.message.ids import new_id
 from onceward.message.parcel import Durability
 
@@ -125,7 +125,7 @@ def _later(call: Callable[..., object], *args: Any) -> Step:
 
 def _row(body: object) -> Row:
     now, message_id = time.time_ns() // 1_000_000, new_id()
-    text = render_frame(SHARED, message_id, now, encode(body).text)
+    text = f"{render_head(SHARED, message_id, now)}{encode(body).text}}}"
     return message_id, text, digest(text), now
 
 

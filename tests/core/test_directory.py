@@ -17,8 +17,8 @@ import pytest
 from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
-from onceward.core.home.agents import names, register
-from onceward.core.home.database import (
+from onceward.core.directory import agent_names, register_agent
+from onceward.core.home import (
     VERSION,
     DirectoryDatabase,
     DirectoryHandle,
@@ -42,12 +42,12 @@ from onceward.testing.clock import ManualClock
 ENROL_MANY = """
 import sys
 from onceward.message.clock import SystemClock
-from onceward.core.home.agents import register
-from onceward.core.home.database import DirectoryDatabase
+from onceward.core.directory import register_agent
+from onceward.core.home import DirectoryDatabase
 from onceward.message.settings import Settings
 from pathlib import Path
 directory = DirectoryDatabase.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())
-print(sum(register(directory, f"agent{n}") for n in range(8)))
+print(sum(register_agent(directory, f"agent{n}") for n in range(8)))
 directory.close()
 """
 
@@ -89,7 +89,7 @@ def test_the_first_opening_makes_it(tmp_path: Path) -> None:
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         home = DirectoryHandle(box._db, box._settings)
         before = home.known
-        found = names(home.directory)
+        found = agent_names(home.directory)
         home.close()
 
     assert (True, ["a"]) == (before, found)
@@ -98,8 +98,8 @@ def test_the_first_opening_makes_it(tmp_path: Path) -> None:
 def test_agents_are_enrolled_once(directory: DirectoryDatabase) -> None:
     """Enrolling says whether the agent was new."""
     assert ([True, False], ["a"]) == (
-        [register(directory, "a"), register(directory, "a")],
-        names(directory),
+        [register_agent(directory, "a"), register_agent(directory, "a")],
+        agent_names(directory),
     )
 
 
@@ -119,7 +119,7 @@ def test_its_version_moves_with_every_change(directory: DirectoryDatabase, tmp_p
     first = directory.version()
     directory.read("SELECT 1")
     same = directory.version()
-    register(directory, "a")
+    register_agent(directory, "a")
     ours = directory.version()
     subprocess.run(
         [sys.executable, "-c", ENROL_MANY, str(tmp_path / "directory.db")],
@@ -145,7 +145,7 @@ def test_routes_are_counted(directory: DirectoryDatabase) -> None:
         )
     )
     same = routes()
-    register(directory, "b")
+    register_agent(directory, "b")
 
     assert (before, before + 1) == (same, routes())
 
@@ -160,20 +160,20 @@ def test_a_failing_change_leaves_nothing(directory: DirectoryDatabase) -> None:
     with pytest.raises(ZeroDivisionError):
         directory.write(work)
 
-    assert ([], True) == (names(directory), register(directory, "x"))
+    assert ([], True) == (agent_names(directory), register_agent(directory, "x"))
 
 
 def test_a_nested_change_joins(directory: DirectoryDatabase) -> None:
     """A verb used inside another one's transaction is part of it."""
 
     def work(tx: StoreTransaction) -> None:
-        register(directory, "a")
+        register_agent(directory, "a")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         directory.write(work)
 
-    assert [] == names(directory)
+    assert [] == agent_names(directory)
 
 
 @pytest.mark.parametrize("gone", [("", "-wal", "-shm"), ("",)])
@@ -182,19 +182,19 @@ def test_a_directory_that_was_taken_away_is_made_anew(
 ) -> None:
     """A change goes into the file that others will find, without an old WAL's contents."""
     directory.checkpoint(truncate=True)
-    register(directory, "lost")
+    register_agent(directory, "lost")
     for suffix in gone:
         Path(f"{directory.path}{suffix}").unlink()
-    register(directory, "kept")
+    register_agent(directory, "kept")
 
-    assert ["kept"] == names(directory)
+    assert ["kept"] == agent_names(directory)
     assert directory.path.exists()
 
 
 def test_a_new_file_is_made_while_another_opening_waits(directory: DirectoryDatabase) -> None:
     """A change that finds its file gone needs no lock of a thread that may wait for it."""
     directory.path.unlink()
-    change = Thread(target=register, args=(directory, "kept"))
+    change = Thread(target=register_agent, args=(directory, "kept"))
     name = open_files.name_of(directory)
     assert name is not None
     with open_files.turn(name):
@@ -203,7 +203,7 @@ def test_a_new_file_is_made_while_another_opening_waits(directory: DirectoryData
         done = not change.is_alive()
     change.join()
 
-    assert (True, ["kept"]) == (done, names(directory))
+    assert (True, ["kept"]) == (done, agent_names(directory))
 
 
 def test_an_open_directory_is_no_agents_file(directory: DirectoryDatabase) -> None:
@@ -214,12 +214,12 @@ def test_an_open_directory_is_no_agents_file(directory: DirectoryDatabase) -> No
 
 def test_what_is_read_is_the_file_of_that_name(directory: DirectoryDatabase) -> None:
     """A reader that finds its file gone reads the file in its place, and its version moves."""
-    register(directory, "lost")
+    register_agent(directory, "lost")
     before = directory.version()
     for name in ("directory.db", "directory.db-wal", "directory.db-shm"):
         directory.path.with_name(name).unlink()
 
-    assert ([], True) == (names(directory), before != directory.version())
+    assert ([], True) == (agent_names(directory), before != directory.version())
 
 
 def test_its_clock_never_runs_backwards(directory: DirectoryDatabase, clock: ManualClock) -> None:
@@ -260,18 +260,18 @@ def test_one_process_shares_one_connection(directory: DirectoryDatabase) -> None
     other = DirectoryDatabase.open(directory.path, settings=Settings(), clock=ManualClock())
     other.close()
 
-    assert (True, True) == (other is directory, register(directory, "a"))
+    assert (True, True) == (other is directory, register_agent(directory, "a"))
 
 
 def test_threads_take_turns(directory: DirectoryDatabase) -> None:
     """Changes from several threads are all kept."""
-    threads = [Thread(target=register, args=(directory, f"t{n}")) for n in range(8)]
+    threads = [Thread(target=register_agent, args=(directory, f"t{n}")) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert [f"t{n}" for n in range(8)] == names(directory)
+    assert [f"t{n}" for n in range(8)] == agent_names(directory)
 
 
 def test_a_forked_child_may_not_use_it(directory: DirectoryDatabase) -> None:
@@ -280,7 +280,7 @@ def test_a_forked_child_may_not_use_it(directory: DirectoryDatabase) -> None:
     child = os.fork()
     if child == 0:
         try:
-            names(directory)
+            agent_names(directory)
         except ForkedProcess:
             os.write(writer, b"y")
         finally:  # whatever it raised: the run of the tests is its parent's

@@ -8,8 +8,8 @@ import apsw
 import pytest
 
 from onceward import Postbox, Ticket
+from onceward.core import dead_letters
 from onceward.core.deliver.transport import Features
-from onceward.core.upkeep import dead_letters
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
 from onceward.message.parcel import Answer, Parcel, Receipt
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core.upkeep import dead_letters
+from onceward.core import dead_letters
 from onceward.errors import Conflict
 
 

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.proof.simulation.history import OFTEN
 
 from onceward import Postbox
-from onceward.features.checks.invariants import FRAMES, INVARIANTS, check
+from onceward.features.checks.invariants import FRAMES, INVARIANTS, check, look
 
 Open = Callable[..., Postbox]
 COPY_OUT = """
@@ -167,7 +166,7 @@ def test_a_planted_violation_is_found(used: Postbox, name: str, sql: str) -> Non
     found = {violation.invariant: violation for violation in check(used._db)}
 
     assert name in found
-    assert name in {*FRAMES, *(invariant for invariant, _ in used._db.read(OFTEN))}
+    assert name in {*FRAMES, *(invariant for invariant, _ in look(used._db))}
     assert ((INVARIANTS | FRAMES)[name][0], True) == (found[name].rule, bool(found[name].offender))
 
 

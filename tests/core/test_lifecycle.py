@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.core import dead_letters
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import LeasedMessage, SettledMessage
-from onceward.core.send import outbox
-from onceward.core.upkeep import dead_letters
+from onceward.core.send import outbox, sent
 from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import digest
@@ -256,7 +256,7 @@ def settled(state: str, *, ends: bool = False) -> Callable[[StoreTransaction, st
 def wake_spent(tx: StoreTransaction) -> None:
     """Wake what is due, with messages that were asked about before and have no budget left."""
     tx.run("UPDATE _onceward_outbox SET attempts = 2")
-    outbox.requeue_due(tx, 10, lambda _: True)
+    sent.requeue_due(tx, 10, lambda _: True)
 
 
 VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]]] = {
@@ -273,11 +273,11 @@ VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]
         {"pending": "dropped", "sent": "dropped", "acked": "dropped"},
     ),
     "busy": (settled("busy"), {}),
-    "cancel": (outbox.cancel, {"pending": "cancelled"}),
-    "wake": (lambda tx, _: outbox.requeue_due(tx, 10, lambda _: False), {"sent": "pending"}),
+    "cancel": (sent.cancel, {"pending": "cancelled"}),
+    "wake": (lambda tx, _: sent.requeue_due(tx, 10, lambda _: False), {"sent": "pending"}),
     "wake without budget": (lambda tx, _: wake_spent(tx), {}),
     "resend": (
-        lambda tx, _: outbox.resend(tx, "b", after=0),
+        lambda tx, _: sent.resend(tx, "b", after=0),
         {"sent": "pending", "acked": "pending", "failed": "pending"},
     ),
     "bury": (

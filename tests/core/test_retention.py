@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.core.upkeep import dead_letters, retention
+from onceward.core import dead_letters, maintenance
 from onceward.message.clock import SystemClock
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
@@ -339,7 +339,7 @@ def test_a_slice_tells_where_to_go_on(pair: Pair) -> None:
     walk, after = [], 0
     while after >= 0:
         after, count = pair.sender._db.write(
-            lambda tx, seen=after: retention.slice_of(
+            lambda tx, seen=after: maintenance.slice_of(
                 tx, "outbox", after=seen, before=tx.now, limit=4
             )  # type: ignore[misc]
         )

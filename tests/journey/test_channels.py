@@ -422,8 +422,8 @@ def test_the_size_limit_holds_on_receipt(world: World) -> None:
     """
     boxes = team(world, "a", "b", max_message_size=10)
     options: Any = {"channel": "room", "kind": "text"}
-    draft = boxes["a"]._sender.compose("default", "b", "x" * 11, options)
-    boxes["a"]._db.write(lambda tx: boxes["a"]._sender.add(tx, draft))
+    draft = boxes["a"]._outbox.compose("default", "b", "x" * 11, options)
+    boxes["a"]._db.write(lambda tx: boxes["a"]._outbox.add(tx, draft))
     world.settle()
 
     assert ([], ["invalid"]) == (

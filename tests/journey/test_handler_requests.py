@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Drop, Msg, Reject, Retry, Ticket
-from onceward.core.requests.handler_requests import HandlerRequests, MadeRequest
-from onceward.core.upkeep import retention
+from onceward.core import maintenance
+from onceward.core.requests import HandlerRequests, MadeRequest
 from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, RequestFailed
 from onceward.testing import Harness
 
@@ -588,10 +588,10 @@ def test_an_archived_reply_stays_while_its_handler_waits(world: World) -> None:
     box.send("bob", Job(n=1))
     world.settle()
     rows = "SELECT seq, id, state, ended_at FROM onceward_inbox WHERE ended_at IS NOT NULL"
-    archived = [retention.ArchivedRow(*row) for row in box.query(rows)]
+    archived = [maintenance.ArchivedRow(*row) for row in box.query(rows)]
 
     def prune() -> int:
-        return box._db.write(lambda tx: retention.prune_archived(tx, "inbox", archived))
+        return box._db.write(lambda tx: maintenance.prune_archived(tx, "inbox", archived))
 
     early = prune()
     world.open(oracle([], "late"))

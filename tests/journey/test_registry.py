@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, AsyncPostbox, Postbox
-from onceward.core.home.agents import AgentInfo
+from onceward.core.directory import AgentInfo
 from onceward.errors import InvalidArgument, InvalidMessage
 from onceward.testing import Controls, ManualClock
 

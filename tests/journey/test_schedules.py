@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Postbox
-from onceward.core.send.sender import Sender
+from onceward.core.send.compose import Composer
+from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.message.clock import Millis
 from onceward.message.dates import AT_ONCE, LATE, iso, make_rule
@@ -104,7 +105,7 @@ def test_the_message_and_the_next_date_are_one_commit(world: World) -> None:
     box = world.open("bob")
     begun = box.schedules.add("tick", every="1h")
     world.clock.forward(3600)
-    with patch.object(Sender, "add", side_effect=world.crash), pytest.raises(world.crash):
+    with patch.object(Outbox, "add", side_effect=world.crash), pytest.raises(world.crash):
         box.run_until_idle()
     [broken] = box.schedules.list()
     (box,) = world.reopen("bob")
@@ -122,14 +123,14 @@ def test_of_two_processes_one_sends(world: World) -> None:
     with Postbox(
         world.path("bob"), agent="bob", start=False, testing=Controls(clock=world.clock)
     ) as other:
-        compose = Sender.compose
+        compose = Composer.compose_at
 
         def overtaken(*given: Any) -> Any:
-            with patch.object(Sender, "compose", compose):
+            with patch.object(Composer, "compose_at", compose):
                 other.run_until_idle()
             return compose(*given)
 
-        with patch.object(Sender, "compose", overtaken):
+        with patch.object(Composer, "compose_at", overtaken):
             box.run_until_idle()
 
     assert [iso(begun.next_at)] == dates(box)
@@ -143,14 +144,14 @@ def test_a_definition_that_was_replaced_sends_nothing(world: World) -> None:
     with Postbox(
         world.path("bob"), agent="bob", start=False, testing=Controls(clock=world.clock)
     ) as other:
-        compose = Sender.compose
+        compose = Composer.compose_at
 
         def overtaken(*given: Any) -> Any:
-            with patch.object(Sender, "compose", compose):
+            with patch.object(Composer, "compose_at", compose):
                 other.schedules.add("tick", every="1h", body="new")
             return compose(*given)
 
-        with patch.object(Sender, "compose", overtaken):
+        with patch.object(Composer, "compose_at", overtaken):
             box.run_until_idle()
     world.settle()
 

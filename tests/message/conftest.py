@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from onceward.message.body import encode
-from onceward.message.frame import FrameHeaders, frame_prefix, render_frame
+from onceward.message.frame import FrameHeaders, frame_prefix, render_head
 
 Write = Callable[..., str]
 
@@ -22,6 +22,7 @@ def write() -> Write:
             **{"sender": "a", "recipient": "b", "type": payload.type, "media": payload.media}  # type: ignore[arg-type]
             | attributes
         )
-        return render_frame(frame_prefix(envelope), "0190-1", created_at, payload.text)
+        head = render_head(frame_prefix(envelope), "0190-1", created_at)
+        return f"{head}{payload.text}}}"
 
     return composed

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 LIBRARIES = {
-    "apsw": "core.home. features.history.regexp file. fleet. integrations.sqlalchemy. testing.",
+    "apsw": (
+        "core.directory core.home features.history.regexp file. fleet. integrations.sqlalchemy."
+        " testing."
+    ),
     "asyncio": (
         "api. core. features. file.write_queue ops.inspector.pages.live"
         " integrations.sqlalchemy.loop_connections integrations.sqlalchemy.loop_engines"

@@ -37,7 +37,7 @@ FACES = {
     "onceward.core.send.fanout",  # SendResult
     "onceward.core.handle.message",
     "onceward.features.runs.run",
-    "onceward.core.send.block",
+    "onceward.core.block",
 }
 """Modules of the runtime whose classes users hold."""
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onceward.core.handle import inbox
-from onceward.core.upkeep import health
-from onceward.core.upkeep.maintenance import Maintenance
+from onceward.core.maintenance import Maintenance
+from onceward.features.checks import health
 from onceward.features.mailboxes import mailboxes
 from onceward.features.runs import runs
+from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
@@ -93,7 +94,7 @@ class AgentFile:
         Returns how many; none while the file is paused.
         """
         total = 0
-        while not disabled_by_environment() and not health.paused(self._db.read):
+        while not disabled_by_environment() and not identity.is_paused(self._db.read):
             ended = self._db.write(lambda tx: self._expire(tx, session))
             total += ended
             if not ended:
@@ -121,11 +122,11 @@ class AgentFile:
 
         Nothing is lost, and no retry is counted.
         """
-        self._db.write(health.pause)
+        self._db.write(identity.pause)
         self._db.notifier.notify("in")
 
     def resume(self) -> None:
         """Go on where ``pause`` stopped."""
-        self._db.write(health.resume)
+        self._db.write(identity.resume)
         self._db.notifier.notify("out")
         self._db.notifier.notify("in")

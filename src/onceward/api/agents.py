@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onceward.core.home import agents
-from onceward.core.home.agents import AgentInfo
-from onceward.core.home.cache import DirectoryCache
+from onceward.core.directory import AgentInfo, DirectoryCache, find_agents
 from onceward.errors import InvalidArgument
 from onceward.message.agent_profile import agent_profile
 from onceward.message.topics import check_pattern
@@ -62,7 +60,7 @@ class Agents:
             msg = f"limit={limit}: a page has room for at least one agent"
             raise InvalidArgument(msg)
         directory, me = self._directory.database, self._directory.agent
-        return agents.find(directory, search=search, without=me, limit=limit, after=after)
+        return find_agents(directory, search=search, without=me, limit=limit, after=after)
 
     def subscribe(self, pattern: str) -> bool:
         """

@@ -29,6 +29,7 @@ from onceward.api.postbox import Postbox, PostboxOptions
 from onceward.api.session import Session
 from onceward.api.sessions import Sessions
 from onceward.core import views as queries
+from onceward.core.block import Transaction
 from onceward.core.engine.async_face import (
     AsyncFace,
     OffLoop,
@@ -43,8 +44,7 @@ from onceward.core.engine.engine_loop import Due
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.requests.replies import read_reply
-from onceward.core.send.block import Transaction
+from onceward.core.requests import read_reply
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.features.channels.api import Channel, Channels, Topics
 from onceward.features.checks.invariants import Violation

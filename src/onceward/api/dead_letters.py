@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
 from onceward.api.features import STORING
+from onceward.core import dead_letters
 from onceward.core import views as queries
-from onceward.core.send.sender import Sender
-from onceward.core.upkeep import dead_letters
+from onceward.core.send.outbox import Outbox
 from onceward.core.views import DeadLetter, DeadLetterSelection
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.file.database import Database
@@ -62,8 +62,8 @@ class ReplayResult:
 class DeadLetters:
     """Messages that ended badly here, of both directions."""
 
-    def __init__(self, db: Database, sender: Sender) -> None:
-        self._db, self._sender = db, sender
+    def __init__(self, db: Database, outbox: Outbox) -> None:
+        self._db, self._outbox = db, outbox
 
     def list(self, *, limit: int = 100, **which: Unpack[DeadLetterFilter]) -> list[DeadLetter]:
         """Return dead letters, oldest first."""
@@ -190,13 +190,13 @@ class DeadLetters:
             headers=frame.headers | {"replayof": dead.id},
         )
         body = frame.data if frame.datacontenttype != BYTES else raw(frame)
-        draft = self._sender.compose(frame.session, frame.recipient, body, options)
+        draft = self._outbox.compose(frame.session, frame.recipient, body, options)
 
         def move(tx: StoreTransaction) -> str:
             if not dead_letters.discard(tx, dead.seq):
                 msg = f"dead letter {dead.id} is gone: list them again"
                 raise InvalidArgument(msg)
-            return self._sender.add(tx, draft)
+            return self._outbox.add(tx, draft)
 
         return move
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onceward.core.accept.accept import Storing
-from onceward.core.upkeep.maintenance import Upkeep
+from onceward.core.maintenance import Upkeep
 from onceward.features.channels import acknowledgments
 from onceward.features.history import full_text, transitions
 from onceward.features.history import upkeep as history
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onceward.core.handle.inbox import ClaimGate
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.worker import CallGuard, WorkerPool
-    from onceward.core.home.database import DirectoryHandle
+    from onceward.core.home import DirectoryHandle
     from onceward.file.database import Database
     from onceward.file.transaction import StoreTransaction
     from onceward.message.clock import Millis

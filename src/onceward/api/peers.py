@@ -10,7 +10,7 @@ from typing import Protocol
 from onceward.core import views as queries
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Accept, Features, Pings, Transport
-from onceward.core.home.cache import DirectoryCache
+from onceward.core.directory import DirectoryCache
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.message.clock import Millis

@@ -25,24 +25,22 @@ from onceward.api.session import Session
 from onceward.api.sessions import Sessions
 from onceward.core import views as queries
 from onceward.core.accept.accept import Receiver
+from onceward.core.block import Bindings
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
+from onceward.core.directory import DirectoryCache, register_at_opening
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.consumer import Consumer, InboxLeases
-from onceward.core.home import agents
-from onceward.core.home.cache import DirectoryCache
-from onceward.core.home.database import DirectoryHandle
-from onceward.core.home.open_agents import OpenAgentFiles
-from onceward.core.send import outbox
-from onceward.core.send.auditor import auditor
-from onceward.core.send.block import Bindings
-from onceward.core.send.sender import Sender
-from onceward.core.upkeep.maintenance import Maintenance
-from onceward.core.upkeep.owner_session import OwnerSession
+from onceward.core.home import DirectoryHandle, OpenAgentFiles
+from onceward.core.maintenance import Maintenance, OwnerSession
+from onceward.core.send import sent
+from onceward.core.send.compose import Composer
+from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, UnknownRecipient
 from onceward.features.channels.api import Channels
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.channel_tasks import ChannelTasks
+from onceward.features.checks.audit import audit_sends
 from onceward.features.history import full_text, history
 from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import Mailboxes
@@ -194,32 +192,36 @@ class Postbox(Session, EventSource):
 
     def _register(self, *, engines: bool) -> None:
         profile = self._handlers.profile if self._handlers else AgentProfile()
-        agents.register_at_opening(self._home, self._db, profile, engines=engines)
+        register_at_opening(self._home, self._db, profile, engines=engines)
 
     def _build_runtime(self, ids: IdSource) -> None:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
         self._directory = DirectoryCache(self._home, db)
-        self._sender = Sender(
+        self._outbox = Outbox(
             db,
-            directory=self._directory,
-            settings=settings,
-            hooks=hooks,
-            ids=ids,
-            known=self._routes.is_known,
+            Composer(
+                db,
+                settings=settings,
+                ids=ids,
+                hooks=hooks,
+                known=self._routes.is_known,
+                recipients=self._directory,
+            ),
+            hooks,
         )
         self._deps = RuntimeDeps(
             db=db,
             settings=settings,
             hooks=hooks,
-            sender=self._sender,
+            outbox=self._outbox,
             rng=rng,
             policy=settings.handling_policy,
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         super().__init__(
-            DEFAULT_SESSION, db=db, sender=self._sender, consumer=self._consumer, settings=settings
+            DEFAULT_SESSION, db=db, outbox=self._outbox, consumer=self._consumer, settings=settings
         )
-        tasks = ChannelTasks(db, self._sender)
+        tasks = ChannelTasks(db, self._outbox, self._directory)
         self._dispatcher = Dispatcher(
             self._deps,
             routes=self._routes,
@@ -237,7 +239,7 @@ class Postbox(Session, EventSource):
 
         audit = AuditLog(path)
         self._audit_damage = partial(audit_damage, audit.write, self._db)
-        self._sender.audited = auditor(audit.write)
+        self._outbox.audited = audit_sends(audit.write)
         self._hooks.on("polled", audit)
         self._hooks.on("expired", audit)
 
@@ -246,16 +248,16 @@ class Postbox(Session, EventSource):
         self.agents = Agents(self._directory)
         """The agents of the home, and their subscriptions."""
         self.channels = Channels(
-            db, ChannelSender(db, self._sender, tasks), self._consumer, history.find
+            db, ChannelSender(db, self._outbox, tasks), self._consumer, history.find
         )
         """The channels of the home."""
         self.peers = Peers(self._db, self._routes, self._directory, self._door.accept)
         """The peers: urls, circuit breakers, subscriptions."""
-        self.dead_letters = DeadLetters(self._db, self._sender)
+        self.dead_letters = DeadLetters(self._db, self._outbox)
         """Messages that ended badly here."""
-        self.limits = Limits(db, self._sender.admission)
+        self.limits = Limits(db, self._outbox.admission)
         """Limits of the file: messages, bytes, rates."""
-        self.sessions = Sessions(db, sender=self._sender, hooks=hooks, grace=settings.abort_grace)
+        self.sessions = Sessions(db, outbox=self._outbox, hooks=hooks, grace=settings.abort_grace)
         """The sessions of the file: their messages, queues and runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""
@@ -289,7 +291,7 @@ class Postbox(Session, EventSource):
         from onceward.features.schedules.api import Schedules  # noqa: PLC0415 - rarely needed
 
         declared = self._handlers._schedules if self._handlers else ()
-        return Schedules(self._db, self._sender, declared)
+        return Schedules(self._db, self._outbox, declared)
 
     def _pause_undeclared_schedules(self) -> None:
         """Pause schedules that are declared no longer, if this agent handles all messages."""
@@ -357,9 +359,9 @@ class Postbox(Session, EventSource):
         With *topics* this postbox refuses all other topics in it from now on.
         """
         if topics is not None:
-            self._sender.topics.close(name, topics)
+            self._outbox.composer.topics.close(name, topics)
         return Session(
-            name, db=self._db, sender=self._sender, consumer=self._consumer, settings=self._settings
+            name, db=self._db, outbox=self._outbox, consumer=self._consumer, settings=self._settings
         )
 
     @property
@@ -463,7 +465,7 @@ class Postbox(Session, EventSource):
 
     def cancel(self, message_id: str) -> bool:
         """Withdraw a message that has not left yet; say whether that was still possible."""
-        return self._db.write(lambda tx: outbox.cancel(tx, message_id))
+        return self._db.write(lambda tx: sent.cancel(tx, message_id))
 
     # -- polling ------------------------------------------------------------------------------
 
@@ -492,7 +494,8 @@ class Postbox(Session, EventSource):
 
         """
         db = self._file(agent)
-        wanted = None if topics is None else self._sender.topics.of(session).check_filter(topics)
+        policy = self._outbox.composer.topics.of(session)
+        wanted = None if topics is None else policy.check_filter(topics)
         left = polling.limit_of(limit)
         plain_text("session", session)
         found: list[MessageRecord] = []
@@ -550,16 +553,16 @@ class Postbox(Session, EventSource):
 
     def _prune_archived(self, box: str, rows: Sequence[tuple[int, str, str, int]]) -> int:
         """Prune rows (seq, id, state, end) that an archive was found to hold; return how many."""
-        from onceward.core.upkeep import retention  # noqa: PLC0415 - asked for by pruning jobs only
+        from onceward.core import maintenance  # noqa: PLC0415 - asked for by pruning jobs only
 
-        known = [retention.ArchivedRow(*row) for row in rows]
-        return self._db.write(lambda tx: retention.prune_archived(tx, box, known))
+        known = [maintenance.ArchivedRow(*row) for row in rows]
+        return self._db.write(lambda tx: maintenance.prune_archived(tx, box, known))
 
     def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
         """Prune dedup records (seq, message id) that an archive was found to hold."""
-        from onceward.core.upkeep import retention  # noqa: PLC0415 - as above
+        from onceward.core import maintenance  # noqa: PLC0415 - as above
 
-        return self._db.write(lambda tx: retention.prune_archived_marks(tx, rows, before=before))
+        return self._db.write(lambda tx: maintenance.prune_archived_marks(tx, rows, before=before))
 
     def stop(self, timeout: Span | None = None) -> None:
         """

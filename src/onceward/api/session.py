@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
+from onceward.core import requests
 from onceward.core import views as queries
+from onceward.core.block import Transaction
 from onceward.core.engine.engine_loop import until_found
 from onceward.core.handle.consumer import InboxConsumer
 from onceward.core.handle.message import Message
-from onceward.core.requests import stored as requests
-from onceward.core.requests.replies import read_reply
-from onceward.core.send.block import Transaction
-from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult
-from onceward.core.send.sender import Sender
+from onceward.core.requests import read_reply
+from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
+from onceward.core.send.outbox import Outbox
 from onceward.errors import (
     AnswerTimeout,
     Conflict,
@@ -30,7 +29,13 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.filters import SessionHistoryFilters
 from onceward.message.names import plain_text
 from onceward.message.record import MessageRecord
-from onceward.message.send_options import PLAIN, PublishOptions, SendOptions, parse_options
+from onceward.message.send_options import (
+    PLAIN,
+    MessageOptions,
+    PublishOptions,
+    SendOptions,
+    parse_options,
+)
 from onceward.message.settings import Settings
 from onceward.message.ticket import Ticket
 from onceward.message.times import Span, seconds
@@ -51,13 +56,13 @@ class Session:
         name: str,
         *,
         db: Database,
-        sender: Sender,
+        outbox: Outbox,
         consumer: InboxConsumer,
         settings: Settings,
     ) -> None:
         self.name = plain_text("session", name)
         """Name of the conversation."""
-        self._db, self._sender, self._consumer, self._settings = db, sender, consumer, settings
+        self._db, self._outbox, self._consumer, self._settings = db, outbox, consumer, settings
 
     @property
     def _received(self) -> str | None:
@@ -91,7 +96,7 @@ class Session:
 
     def _is_over(self, tx: StoreTransaction) -> Transaction:
         """Return the user's view of a transaction that is open already."""
-        return Transaction(tx, self._sender, self.name)
+        return Transaction(tx, self._outbox, self.name)
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """
@@ -110,19 +115,18 @@ class Session:
 
         """
         if to in EVERY_AGENT:
-            fanout = self._sender.to_everyone(self.name, body, parse_options(options))
-            return self._send_fanout(fanout).id
+            return self._send_to_everyone(body, parse_options(options)).id
         named = parse_options(options) if options else PLAIN
-        message = self._sender.compose(self.name, to, body, named)
-        return self._db.write(partial(self._sender.add, message=message))
+        message = self._outbox.compose(self.name, to, body, named)
+        return self._db.write(partial(self._outbox.add, message=message))
 
     def _compose(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message at once; return the call that commits it."""
         named = parse_options(options)
         if to in EVERY_AGENT:
-            return lambda: self._send_fanout(self._sender.to_everyone(self.name, body, named)).id
-        message = self._sender.compose(self.name, to, body, named)
-        return partial(self._db.write, partial(self._sender.add, message=message))
+            return lambda: self._send_to_everyone(body, named).id
+        message = self._outbox.compose(self.name, to, body, named)
+        return partial(self._db.write, partial(self._outbox.add, message=message))
 
     def send_many(
         self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
@@ -136,8 +140,8 @@ class Session:
         if named.get("key") is not None or named.get("message_id") is not None:
             msg = "send_many gives each message an id of its own: keys belong to single sends"
             raise InvalidMessage(msg)
-        composed = self._sender.compose_many(self.name, messages, named)
-        return self._db.write(partial(self._sender.add_many, messages=composed))
+        composed = self._outbox.composer.compose_many(self.name, messages, named)
+        return self._db.write(partial(self._outbox.add_many, messages=composed))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """
@@ -145,14 +149,17 @@ class Session:
 
         Returns the ids; none if no agent subscribed.
         """
-        fanout = self._sender.to_subscribers(self.name, topic, body, options)
-        return [message_id for _, message_id in self._send_fanout(fanout).copies]
+        copies = to_subscribers(self._outbox.composer, self.name, topic, body, options)
+        return [message_id for _, message_id in self._send_fanout(copies).copies]
 
-    def _send_fanout(self, fanout: Fanout) -> SendResult:
+    def _send_to_everyone(self, body: object, options: MessageOptions) -> SendResult:
+        return self._send_fanout(to_everyone(self._outbox.composer, self.name, body, options))
+
+    def _send_fanout(self, copies: Fanout) -> SendResult:
         """Commit a message to many: all copies or none."""
-        if not fanout.messages:
-            return fanout.result
-        return self._db.write(partial(self._sender.add_fanout, fanout=fanout))
+        if not copies.messages:
+            return copies.result
+        return self._db.write(partial(self._outbox.add_fanout, fanout=copies))
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -170,8 +177,8 @@ class Session:
         self, to: str, body: object, timeout: Span | None, options: SendOptions
     ) -> Callable[[StoreTransaction], Ticket]:
         options.setdefault("reply_to", self._db.agent)
-        message = self._sender.compose(self.name, to, body, parse_options(options))
-        return partial(self._sender.add_request, message=message, timeout=timeout)
+        message = self._outbox.compose(self.name, to, body, parse_options(options))
+        return partial(requests.add_request, outbox=self._outbox, message=message, timeout=timeout)
 
     def _commit_request(self, work: Callable[[StoreTransaction], Ticket], to: str) -> Ticket:
         try:
@@ -236,25 +243,17 @@ class Session:
 
         """
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        rows = self._db.read(requests.GET_PROGRESS, (ticket_id,))
-        if not rows:
-            msg = f"no request {ticket_id} here: never sent from this file, or pruned"
-            raise InvalidArgument(msg)
-        return None if rows[0][0] is None else json.loads(rows[0][0])
+        return requests.progress(self._db, ticket_id)
 
     def _reply_state(self, ticket_id: str) -> requests.ReplyState | None:
         """Return how a request ended, None while its reply is awaited."""
-        rows = self._db.read(requests.LOOK, (ticket_id,))
-        if not rows:
-            msg = f"no request {ticket_id} here: never sent from this file, or pruned"
-            raise InvalidArgument(msg)
-        found = requests.ReplyState(*rows[0])
+        found = requests.reply_state(self._db, ticket_id)
         return None if found.state == "open" else found
 
     def _overdue(self, ticket_id: str, timeout: Span) -> AnswerTimeout:
         """Return the error for a reply that did not come in time, with the state of its request."""
         state = queries.resolve(self._db, ticket_id)
-        [(_, _, recipient, _)] = self._db.read(requests.LOOK, (ticket_id,))
+        recipient = requests.reply_state(self._db, ticket_id).recipient
         return AnswerTimeout(
             f"no reply to {ticket_id}, which is {state}, within {seconds('timeout', timeout):g} s: "
             "ask result() again later, a late reply is kept",

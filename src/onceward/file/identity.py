@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnusable, WrongAgent
 from onceward.file import file_checks
+from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, MonotonicFileClock
 from onceward.message.ids import new_token
@@ -56,6 +57,9 @@ UPDATE _onceward_file_info
 RETURNING max_inbox, max_body
 """
 LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
+PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
+RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
+PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
 TICK: Final = "UPDATE _onceward_file_info SET clock_at = max(clock_at, ?)"
 # SQLite writes nothing for a row that stays as it is, but always the page of a header that is set;
 # a host's own mark stays.
@@ -129,6 +133,21 @@ def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:
 def set_durability(tx: StoreTransaction, durability: Durability) -> None:
     """Store how durable the file is from now on."""
     tx.run(LEVEL, (durability,))
+
+
+def pause(tx: StoreTransaction) -> None:
+    """Pause the file for all processes; it stays paused across restarts."""
+    tx.run(PAUSE, (tx.now,))
+
+
+def resume(tx: StoreTransaction) -> None:
+    """Resume the file for all processes."""
+    tx.run(RESUME)
+
+
+def is_paused(read: Rows) -> bool:
+    """Return whether the file is paused."""
+    return bool(read(PAUSED, None)[0][0])
 
 
 def persist_clock(tx: StoreTransaction) -> None:

@@ -286,16 +286,18 @@ def check_extension(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeaders:
-    """The checked options of a send: everything of a frame but its id, time and body."""
+    """The checked options of a send: everything of a message but its id, time and body."""
 
     sender: str
     recipient: str
     type: str
-    media: str
+    media: str = JSON
     session: str = DEFAULT_SESSION
     topic: str | None = None
     rank: int = NORMAL
     ordering_key: str | None = None
+    lane: str = DEFAULT_SESSION
+    """The ordering key, or else the session; the frame does not say it."""
     correlation_id: str | None = None
     causation_id: str | None = None
     hops: int = 0
@@ -310,6 +312,8 @@ class FrameHeaders:
     mailbox_key: str | None = None
     chosen_id: bool = False
     headers: dict[str, Any] | None = None
+    due_at: Millis | None = None
+    """When the message may leave, None for at once; nor does it say that."""
 
 
 def frame_prefix(headers: FrameHeaders) -> str:
@@ -332,19 +336,20 @@ def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
     return before, after
 
 
-def render_frame(prefix: str, message_id: str, created_at: Millis, body: str) -> str:
-    """
-    Return a frame's text around a body that already is JSON text.
+BEFORE_TIME: Final = '{"specversion":"1.0","time":"'
+BEFORE_ID: Final = '","id":"'
+"""
+The beginning of a frame's text; then come its id, the prefix of its headers, and the body.
 
-    The text is joined from quoted parts instead of dumped from a model: every
-    send does it, and the body is serialised already.
-    """
-    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{prefix}{body}}}'
+It is joined from quoted parts instead of dumped from a model: every send does it,
+and the body is serialised already.
+"""
+DIGEST_BYTES: Final = 16
 
 
 def render_head(prefix: str, message_id: str, created_at: Millis) -> str:
     """Return a frame's text up to its body, which is stored elsewhere."""
-    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{prefix}'
+    return f"{BEFORE_TIME}{iso(created_at)}{BEFORE_ID}{message_id}{prefix}"
 
 
 def _options(e: FrameHeaders) -> str:
@@ -385,7 +390,7 @@ def json_string(text: str) -> str:
 
 def digest(text: str) -> bytes:
     """Return 128 bits that change with any bit of the frame's text."""
-    return sha256(text.encode()).digest()[:16]
+    return sha256(text.encode()).digest()[:DIGEST_BYTES]
 
 
 def body_size(frame: Frame) -> int:

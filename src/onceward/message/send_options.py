@@ -70,7 +70,7 @@ class MessageOptions(SendOptions, total=False):
     """
     The options of a message with those that only the library sets; checked by ``parse_options``.
 
-    ``Sender.compose`` turns them into ``FrameHeaders``, which is frozen.
+    ``Composer.compose`` turns them into ``FrameHeaders``, which is frozen.
     """
 
     channel: str | None
@@ -87,6 +87,8 @@ class MessageOptions(SendOptions, total=False):
     """When that mailbox expires, in milliseconds: the message does not outlive it."""
     system: bool
     """Whether a reserved topic may be published."""
+    max_size: int | None
+    """Most bytes of the body, where a channel allows fewer than the file."""
 
 
 PLAIN: Final = MessageOptions()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
-from onceward.core.send.block import Transaction
+from onceward.core.block import Transaction
 from onceward.features.runs.run import AsyncRun, Holder, Run
 from onceward.features.runs.scheduler import ReadMessage
 

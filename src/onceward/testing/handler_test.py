@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, cast
 
 from onceward.api.session import Session
+from onceward.core.block import Transaction
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
-from onceward.core.send.block import Transaction
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
@@ -29,13 +29,13 @@ class TrialContext(Context):
     """
 
     def __init__(self, leased: LeasedMessage, frame: Frame, body: object, session: Session) -> None:
-        nothing = cast("Any", None)  # group and sender serve the property that is replaced below
+        nothing = cast("Any", None)  # group and outbox serve the property that is replaced below
         super().__init__(
             leased,
             frame,
             body,
             group=nothing,
-            sender=nothing,
+            outbox=nothing,
             extend=lambda _, span: self.extended.append(seconds("seconds", span)),
         )
         self._conversation, self._scope = session, ExitStack()

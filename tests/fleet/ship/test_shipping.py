@@ -12,7 +12,7 @@ from tests.fleet.ship.comparing import id_of, level, rows_of_log
 from tests.fleet.ship.views import outbox_with
 
 from onceward import Postbox
-from onceward.core.upkeep import retention
+from onceward.core import maintenance
 from onceward.fleet import ship
 from onceward.fleet.ship import Pace, compaction
 from onceward.fleet.ship import manifest as manifests
@@ -115,8 +115,8 @@ def test_a_change_of_an_ended_row_is_shipped_although_it_was_not_watched(
 def _forget_late_changes(box: Postbox) -> None:
     """Let the maintenance of a file keep the last of its late changes only."""
     with pytest.MonkeyPatch.context() as patch:
-        few = retention.LATE_CHANGES.replace(f"{retention.LATE_KEPT}", "1")
-        patch.setattr(retention, "LATE_CHANGES", few)
+        few = maintenance.LATE_CHANGES.replace(f"{maintenance.LATE_KEPT}", "1")
+        patch.setattr(maintenance, "LATE_CHANGES", few)
         box.file.run_maintenance()
 
 

@@ -36,7 +36,7 @@ class SuiteDialect(OncewardDialect):
         """Connect to the one postbox of the run."""
         if not _box:
             _box.append(Postbox(Path.cwd() / "suite.db", agent="suite", start=False))
-        return Connection(_box[0]._sender)
+        return Connection(_box[0]._outbox)
 
 
 class LoopSuiteDialect(LoopDialect):
@@ -57,7 +57,7 @@ class LoopSuiteDialect(LoopDialect):
             box = AsyncPostbox(Path.cwd() / "suite.db", agent="suite", start=False, busy_timeout=1)
             _loop_box.append(await_only(box.open()))
         box = _loop_box[0]
-        return BlockConnection(Connection(box._plain._sender), box._bridge)
+        return BlockConnection(Connection(box._plain._outbox), box._bridge)
 
 
 registry.register("sqlite.onceward_suite", __name__, "SuiteDialect")

@@ -15,13 +15,13 @@ from tests.proof.model.values import PENDING, Rules, State
 from tests.proof.simulation.disks import copy, replace
 
 from onceward.api.postbox import Postbox
+from onceward.core import maintenance
 from onceward.core.deliver import parcels, peers
 from onceward.core.deliver.delivery import DeliveryFailures
 from onceward.core.deliver.parcels import InFlight, SenderInfo, SettleOptions
 from onceward.core.deliver.peers import PeerLease
 from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.send import outbox
-from onceward.core.upkeep import retention
+from onceward.core.send import sent
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.parcel import Parcel, Receipt
@@ -151,7 +151,7 @@ class Real:
 
     def _ask(self) -> None:
         self._clock.advance(20 * LIMITS.ack_timeout)  # the longest pause
-        self.near._db.write(lambda tx: outbox.requeue_due(tx, 1000, lambda _: False))
+        self.near._db.write(lambda tx: sent.requeue_due(tx, 1000, lambda _: False))
 
     def _tell(self, i: int) -> None:
         [stands] = self.far._db.read(STANDS)
@@ -193,8 +193,8 @@ class Real:
         self._clock.advance(1.0)
 
         def work(tx: StoreTransaction) -> int:
-            retention.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
-            return retention.prune_marks(tx, before=tx.now, limit=1)
+            maintenance.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
+            return maintenance.prune_marks(tx, before=tx.now, limit=1)
 
         assert i == self.marks[0]
         self.far._db.write(work)

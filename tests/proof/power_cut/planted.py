@@ -16,7 +16,7 @@ import apsw
 
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.handle.commit_batch import HandlerCommitBatch
-from onceward.core.send.bodies import FULL_FRAME
+from onceward.core.send.outbox import frame_of
 from onceward.file import migrations
 from onceward.file.connection import connect
 from onceward.file.migrations import Migration
@@ -44,7 +44,7 @@ INSERT INTO peer._onceward_inbox (sender, id, lane_id, session, type, topic, ran
   received_at)
 SELECT 'near', id, (SELECT lane_id FROM peer._onceward_lanes AS l
          WHERE l.sender = 'near' AND l.name = o.lane AND l.rank = o.rank),
-       session, type, topic, rank, {FULL_FRAME}, digest_of({FULL_FRAME}), :now
+       session, type, topic, rank, {frame_of("o")}, digest_of({frame_of("o")}), :now
   FROM main._onceward_outbox AS o WHERE state = 'pending' ORDER BY seq;
 UPDATE peer._onceward_lanes SET head_seq = (SELECT min(seq) FROM peer._onceward_inbox AS i
   WHERE i.lane_id = _onceward_lanes.lane_id AND i.state = 'pending')

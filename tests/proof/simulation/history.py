@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 
 import apsw
 
-from onceward.features.checks.invariants import FRAMES, INVARIANTS
-from onceward.message.frame import digest
+from onceward.features.checks import invariants
 from onceward.message.parcel import Answer, Parcel
 
 Word = Literal["promised", "maybe", "denied", "cancelled"]
@@ -72,12 +71,6 @@ SELECT o.id, o.state FROM _onceward_outbox AS o
                   WHERE s.sender = ?1 AND s.horizon_id >= o.id)
 """
 """Messages to the agent itself that its outbox counts as stored and its inbox does not know."""
-OFTEN: Final = " UNION ALL ".join(
-    f"SELECT '{name}', one.* FROM ({sql}) AS one"
-    for name, (_, sql) in INVARIANTS.items()
-    if name != "D1"
-)
-"""Read after every step, in one statement; SQLite's own check comes at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +104,7 @@ class Sent:
 class File:
     """One agent's file, watched through a connection of our own."""
 
+    agent: str
     path: Path
     connection: apsw.Connection | None = None
     version: int | None = None
@@ -142,7 +136,7 @@ class History:
     """Everything that callers and files said, and what of it cannot be true together."""
 
     def __init__(self, files: dict[str, Path]) -> None:
-        self.files = {agent: File(path) for agent, path in files.items()}
+        self.files = {agent: File(agent, path) for agent, path in files.items()}
         self.sent: dict[str, Sent] = {}
         self.minted: set[str] = set()
         """Every id that was ever handed out."""
@@ -224,7 +218,7 @@ class History:
         file = self.files[agent]
         if not file.changed():
             return
-        self.wrong += [f"{agent} {name}: {offender}" for name, offender in file.ask(OFTEN)]
+        self.wrong += [f"{agent} {name}: {offender}" for name, offender in invariants.look(file)]
         for seq, message_id, _ in file.ask(SEEN, (file.upto,)):
             file.upto = seq
             if message_id in file.effects:
@@ -302,13 +296,8 @@ class History:
         for agent, file in self.files.items():
             self.look(agent)
             self._unacknowledged(agent)
-            self.wrong += [f"{agent} D1: {row}" for (row,) in file.ask(INVARIANTS["D1"][1])]
-            for name, (_, sql) in FRAMES.items():
-                self.wrong += [
-                    f"{agent} {name}: {i}"
-                    for i, text, seen in file.ask(sql)
-                    if digest(text) != seen
-                ]
+            broken = invariants.check(file)
+            self.wrong += [f"{agent} {each.invariant}: {each.offender}" for each in broken]
         for sent in self.sent.values():
             if sent.word == "cancelled" and self._arrived(sent):
                 self.wrong.append(f"{sent.id} from {sent.sender} took effect and was withdrawn")

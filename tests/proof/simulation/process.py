@@ -17,12 +17,13 @@ from onceward.api.features import call_guard
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
+from onceward.core.directory import DirectoryCache
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import lanes
 from onceward.core.handle.worker import Worker, pool_size
-from onceward.core.home.cache import DirectoryCache
-from onceward.core.home.database import DirectoryHandle
-from onceward.core.send.sender import Sender
+from onceward.core.home import DirectoryHandle
+from onceward.core.send.compose import Composer
+from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.batches.context import BatchContext
 from onceward.features.batches.worker import batch_workers
@@ -131,20 +132,20 @@ class Process:
     ) -> list[Worker]:
         hooks = Hooks()
         directory = DirectoryCache(DirectoryHandle(self.box._db, self._settings), self.box._db)
-        sender = Sender(
+        composer = Composer(
             self.box._db,
-            directory=directory,
             settings=self._settings,
-            hooks=hooks,
             ids=self._ids,
+            hooks=hooks,
             known=lambda _: True,
+            recipients=directory,
         )
         agent = wrapped(self._declared, lambda call: wrap(self, call))
         deps = RuntimeDeps(
             db=self.box._db,
             settings=self._settings,
             hooks=hooks,
-            sender=sender,
+            outbox=Outbox(self.box._db, composer, hooks),
             rng=self._rng,
             policy=self._settings.handling_policy,
         )

@@ -10,13 +10,12 @@ from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, NoReturn, cast
 
+from onceward.core import requests
 from onceward.core.accept import dedup
 from onceward.core.deliver import peers
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
-from onceward.core.requests import stored as requests
-from onceward.core.send import outbox, rate_limits
-from onceward.core.upkeep import ephemeral
+from onceward.core.send import limits, outbox
 from onceward.errors import InvalidMessage, Refused
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
@@ -77,6 +76,9 @@ ON CONFLICT DO NOTHING
 CHOSEN: Final = """
 INSERT INTO _onceward_chosen_ids (sender, id) VALUES (?, ?) ON CONFLICT DO NOTHING
 """
+EPHEMERAL: Final = (
+    "UPDATE _onceward_inbox SET ephemeral = 1 WHERE sender = ? AND id = ? AND state = 'pending'"
+)
 OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 """Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 ENVELOPE_MAX: Final = 64 << 10
@@ -313,7 +315,7 @@ def accept(
         rated
         and verdict == "accepted"
         and new
-        and (wait := rate_limits.admit(tx, parcel.sender, new))
+        and (wait := limits.accept_at_rate(tx, parcel.sender, new))
     ):
         return AcceptResult(replace(_answer(policy, "busy"), retry_after=wait), moved=moved)
     if rule is not None or policy.network:
@@ -612,7 +614,7 @@ def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
         if frame.chosenid and OWN_ID.fullmatch(frame.id):
             chosen.append((sender, frame.id))
     if fleeting:
-        ephemeral.mark(tx, fleeting)
+        tx.many(EPHEMERAL, fleeting)
     if chosen:
         tx.many(CHOSEN, chosen)
 

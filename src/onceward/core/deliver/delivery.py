@@ -13,6 +13,7 @@ from operator import attrgetter
 from threading import Event
 from typing import Final
 
+from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.deliver import parcels, peers
 from onceward.core.deliver.carriers import BusyPeers, Carriers, Delivery, Packed, Push, Share
@@ -28,8 +29,7 @@ from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transpor
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.send import outbox
-from onceward.core.upkeep import dead_letters, health
+from onceward.core.send import sent
 from onceward.errors import (
     LeaseLost,
     OncewardError,
@@ -40,7 +40,7 @@ from onceward.errors import (
     StoreClosed,
     Unreachable,
 )
-from onceward.file import file_checks
+from onceward.file import file_checks, identity
 from onceward.file.environment import SWITCH, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
@@ -245,7 +245,7 @@ class Deliveries:
     def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
         """Pack the next parcel of a leased peer; release the peer where there is none."""
         disabled = SWITCH in os.environ and disabled_by_environment()
-        if disabled or health.paused(tx.rows):
+        if disabled or identity.is_paused(tx.rows):
             peers.release(tx, held)
             return InFlight(held, None)
         return self._pack_leased(tx, held)
@@ -595,7 +595,7 @@ class DeliveryFailures:
         if told.keys() >= set(map(ID, packed.parcel.frames)):
             return
         lanes: dict[tuple[str, int], Millis | None] = {}
-        for row in outbox.in_parcel(tx, packed.lease.parcel or ()):
+        for row in sent.in_parcel(tx, packed.lease.parcel or ()):
             if row.id in told or row.state != "pending":
                 lanes.setdefault(row.ordering, None)
             elif row.id in refused or row.ordering not in lanes:
@@ -603,10 +603,10 @@ class DeliveryFailures:
                 error = error or "no receipt in the answer"
                 lanes[row.ordering] = self._fail_alone(tx, row, packed.lease.name, error)
             else:
-                outbox.hold_back(tx, row.seq, due_at=lanes[row.ordering])
+                sent.hold_back(tx, row.seq, due_at=lanes[row.ordering])
 
     def _fail_alone(
-        self, tx: StoreTransaction, row: outbox.ParcelRow, peer: str, error: str
+        self, tx: StoreTransaction, row: sent.ParcelRow, peer: str, error: str
     ) -> Millis | None:
         """Return until when the lane of a message is blocked; None if it was given up."""
         attempt = row.attempts + 1
@@ -739,9 +739,9 @@ class DeliveryFailures:
     def _resend(self, tx: StoreTransaction, held: PeerLease, fork: Fork) -> None:
         """Send again what a peer that was put back has lost, and tell of it."""
         stands = held.ordinal_of(fork.epoch, fork.number)
-        lost = 0 if fork.own else outbox.resend(tx, held.name, after=stands)
+        lost = 0 if fork.own else sent.resend(tx, held.name, after=stands)
         if lost:
             self._emitter.emit(tx, PeerRolledBack(
                 agent=self._agent, at=tx.now, peer=held.name, resent=lost,
-                retained_from=outbox.oldest(tx, held.name),
+                retained_from=sent.oldest(tx, held.name),
             ))  # fmt: skip

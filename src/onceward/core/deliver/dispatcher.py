@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.deliver import parcels, peers
 from onceward.core.deliver.carriers import Carriers, Share
@@ -16,8 +17,7 @@ from onceward.core.deliver.transport import Routes
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import DeadOwnerReaper, EngineLoop, RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
-from onceward.core.send import outbox
-from onceward.core.upkeep import dead_letters
+from onceward.core.send import sent
 from onceward.errors import OncewardError
 from onceward.file.environment import SWITCH, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
@@ -228,8 +228,8 @@ class Dispatcher:
     def _wake(self, tx: StoreTransaction) -> int:
         """Make ready or give up the oldest rows that are due; return how many there were."""
         parcels.unblock_lane(tx)
-        count, unanswered = outbox.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
-        expired = outbox.expired(tx, WAKE_ROWS)
+        count, unanswered = sent.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
+        expired = sent.expired(tx, WAKE_ROWS)
         over: tuple[tuple[list[int], Reason, str], ...] = (
             (expired, "expired", ""),
             (unanswered, "max_retries_exceeded", "stored, but never processed"),

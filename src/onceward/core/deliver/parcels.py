@@ -10,13 +10,13 @@ from typing import Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
+from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.accept.receipts import PendingReceipts
 from onceward.core.deliver import peers
 from onceward.core.deliver.peers import PeerLease
 from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
-from onceward.core.upkeep import dead_letters
 from onceward.errors import StoreCorrupt
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction, bump

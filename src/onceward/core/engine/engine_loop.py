@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import Final, TypeVar
 
 from onceward.core.handle import lanes
-from onceward.core.send.sender import Sender
+from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreClosed
 from onceward.file import file_checks
 from onceward.file.database import Database
@@ -43,7 +43,7 @@ class RuntimeDeps:
     """The file that is read and settled: the agent's own, or the one that keeps a mailbox."""
     settings: Settings
     hooks: Hooks
-    sender: Sender
+    outbox: Outbox
     """Writes into the agent's own outbox."""
     rng: random.Random
     """Source of the jitter of retries."""

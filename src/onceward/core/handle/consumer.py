@@ -7,12 +7,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 
+from onceward.core import requests
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessage
 from onceward.core.handle.message import Message
-from onceward.core.requests import results
 from onceward.errors import InvalidMessage, LeaseLost
 from onceward.file import file_checks
 from onceward.file.environment import disabled_by_environment
@@ -64,7 +64,7 @@ class Consumer(Generic[L, S]):
     """The readers' side of one source: an inbox, a channel or a mailbox."""
 
     def __init__(self, deps: RuntimeDeps, leases: Leases[L, S]) -> None:
-        self.agent, self.hooks = deps.sender.db.agent, deps.hooks
+        self.agent, self.hooks = deps.outbox.db.agent, deps.hooks
         self.deps = deps
         self._db, self._leases = deps.db, leases
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
@@ -140,7 +140,7 @@ class Consumer(Generic[L, S]):
     def reply(self, message: Message[Any], body: object) -> str:
         """Answer the message's sender from the agent's own outbox; return the reply's id."""
         to, options = reply_options(message.frame, {})
-        return self.deps.sender.commit(message.session, to, body, options)
+        return self.deps.outbox.commit(message.session, to, body, options)
 
     def _end(self, leased: L, settlement: Settlement) -> StoreTransaction:
         return self._write(lambda tx: self._settle(tx, leased, settlement))
@@ -187,7 +187,7 @@ class LaneLeases:
         """End the lease, and tell the caller of a dispatched task; raises LeaseLost."""
         inbox.settle(tx, [SettledMessage(leased, settlement)], {})
         if not isinstance(settlement, RetryAt):
-            results.tell(tx, self._deps.sender, leased, results.outcome_of(settlement))
+            requests.tell(tx, self._deps.outbox, leased, requests.outcome_of(settlement))
 
     def mark(self, tx: StoreTransaction, leased: LeasedMessage) -> None:
         """Do nothing: settling an inbox message has recorded it."""

@@ -6,17 +6,16 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, TypeVar, Unpack
 
+from onceward.core import requests
+from onceward.core.block import Transaction
 from onceward.core.engine.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.requests import results
-from onceward.core.requests.handler_requests import HandlerRequests, MadeRequest
-from onceward.core.requests.stored import PROGRESS, QUESTION
-from onceward.core.send import outbox
-from onceward.core.send.block import Transaction
-from onceward.core.send.outbox import OutgoingMessage
-from onceward.core.send.sender import Sender
+from onceward.core.requests import PROGRESS, QUESTION, HandlerRequests, MadeRequest
+from onceward.core.send import sent
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.outbox import Outbox
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
@@ -48,13 +47,13 @@ class Context:
         body: Any,
         *,
         group: HandlerCommitBatch,
-        sender: Sender,
+        outbox: Outbox,
         extend: Callable[[LeasedMessage, Span], None],
     ) -> None:
         self.session: str = leased.session
         """Conversation of the message; messages sent through the context stay in it."""
         self._leased, self._frame, self._body = leased, frame, body
-        self._group, self._sender, self._extend = group, sender, extend
+        self._group, self._outbox, self._extend = group, outbox, extend
         self._transaction: Transaction | None = None
         self._cancel: Callable[[], object] | None = None  # set for coroutines only
         self._told: str | None = None
@@ -70,7 +69,7 @@ class Context:
         """Return the transaction that the processed mark commits with; opened on first use."""
         if self._transaction is None:
             self._transaction = Transaction(
-                self._group.join(), self._sender, self.session, hops=self._frame.hops + 1
+                self._group.join(), self._outbox, self.session, hops=self._frame.hops + 1
             )
         return self._transaction
 
@@ -108,11 +107,11 @@ class Context:
     def _report(self, answer: object) -> None:
         """Tell the caller of a dispatched task, with the processed mark, that it is done."""
         result = None if answer is None else encode(answer).text
-        results.tell(
+        requests.tell(
             self._group.join(),
-            self._sender,
+            self._outbox,
             self._leased,
-            results.TaskOutcome("done", None, result),
+            requests.TaskOutcome("done", None, result),
         )
 
     def request(
@@ -166,14 +165,14 @@ class Context:
 
     @cached_property
     def _requests(self) -> HandlerRequests:
-        return HandlerRequests(self._sender, self._leased)
+        return HandlerRequests(self._outbox, self._leased)
 
     def _ask(
         self, to: str, body: object, timeout: Span | None, options: SendOptions
     ) -> Ticket | MadeRequest:
         requests = self._requests
         self._follow(options)
-        options.setdefault("reply_to", self._sender.db.agent)
+        options.setdefault("reply_to", self._outbox.db.agent)
         options.setdefault("hops", self._frame.hops + 1)
         named: MessageOptions = {**parse_options(options), "kind": QUESTION}
         return requests.find_or_make(to, body, timeout, named)
@@ -193,15 +192,15 @@ class Context:
             causation_id=self._frame.id,
             ordering_key=f"progress:{self._frame.id}"[:256],
         )
-        message = self._sender.compose(self.session, to, value, options)
+        message = self._outbox.compose(self.session, to, value, options)
         self._group.write_outside(partial(self._tell, message=message, before=self._told))
         self._told = message.id
 
     def _tell(self, tx: StoreTransaction, *, message: OutgoingMessage, before: str | None) -> None:
         """Send the news of progress, and withdraw those before them that have not left."""
         if before is not None:
-            outbox.cancel(tx, before)
-        self._sender.add(tx, message)
+            sent.cancel(tx, before)
+        self._outbox.add(tx, message)
 
     def extend(self, seconds: Span) -> None:
         """

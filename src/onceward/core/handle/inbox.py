@@ -9,10 +9,10 @@ from itertools import takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.handle import lanes
 from onceward.core.handle.lanes import Lease
-from onceward.core.upkeep import dead_letters
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis

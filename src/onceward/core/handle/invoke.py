@@ -16,7 +16,7 @@ from onceward.core.handle.context import Context
 from onceward.core.handle.handlers import Handler, Handlers
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.signatures import Around, await_with, call_with
-from onceward.core.requests.handler_requests import Suspended, cause_of_group
+from onceward.core.requests import Suspended, cause_of_group
 from onceward.errors import (
     Drop,
     HandlerSignal,

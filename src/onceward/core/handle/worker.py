@@ -14,6 +14,7 @@ from threading import Event as Flag
 from threading import Lock
 from typing import Any, Final, NoReturn, Protocol
 
+from onceward.core import requests
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper, named_thread
 from onceward.core.engine.event_emitter import kind_of, settlement_event
@@ -39,8 +40,7 @@ from onceward.core.handle.invoke import (
     settlement_of,
 )
 from onceward.core.handle.lanes import Lease
-from onceward.core.requests import results
-from onceward.core.requests.handler_requests import Suspended
+from onceward.core.requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
 from onceward.file import file_checks
 from onceward.file.environment import SWITCH, disabled_by_environment
@@ -133,7 +133,7 @@ class Worker:
         grow: Callable[[], bool] = _stay,
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
-        self._sender, self._rng, self._policy = deps.sender, deps.rng, deps.policy
+        self._outbox, self._rng, self._policy = deps.outbox, deps.rng, deps.policy
         self._agent, self._handler_loop = agent, loop
         self.owner = file_checks.owner_name()
         self._batch = HandlerCommitBatch(
@@ -467,10 +467,10 @@ class Worker:
 
         Returns the settlement, or a retry where the outbox has no place for the result.
         """
-        if isinstance(settlement, RetryAt) or results.task_of(leased) is None:
+        if isinstance(settlement, RetryAt) or requests.task_of(leased) is None:
             return settlement
         try:
-            results.tell(self._batch.join(), self._sender, leased, results.outcome_of(settlement))
+            requests.tell(self._batch.join(), self._outbox, leased, requests.outcome_of(settlement))
         except OncewardError as error:
             self._batch.undo()
             due_at = self._db.now() + round(1000 * engine.MAX_IDLE_SECONDS)
@@ -487,7 +487,7 @@ class Worker:
             ready.frame,
             ready.body,
             group=self._batch,
-            sender=self._sender,
+            outbox=self._outbox,
             extend=self._extend,
         )
         limit = ready.handler.rules.timeout or self._settings.handler_timeout
@@ -580,7 +580,7 @@ class Worker:
             answer = call(ready, context, self._handler_loop)
             if "_requests" in context.__dict__:  # it has asked
                 context._requests.end_call()
-            if results.task_of(leased) is not None:
+            if requests.task_of(leased) is not None:
                 context._report(answer)
             elif answer is not None:
                 context.reply(answer)

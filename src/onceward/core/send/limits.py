@@ -1,16 +1,26 @@
-"""Store limits by scope, and decide what happens to a message at them."""
+"""
+Decide by the limits of a file what becomes of a message, how fast it is taken and from whom.
+
+Without limits a message costs nothing here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from math import ceil
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.core.send import outbox
-from onceward.core.send.outbox import TICKET_FAILED, OutgoingMessage, undelivered
-from onceward.errors import QueueFull, StoreFull
-from onceward.file.migrations import folder
+from onceward.core.send import sent
+from onceward.core.send.compose import OutgoingMessage
+from onceward.errors import QueueFull, RateLimited, StoreCapacity, StoreFull
+from onceward.file.connection import ConstraintError
+from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
+from onceward.hooks import Hooks
+from onceward.message.clock import Millis
+from onceward.message.events import Dropped, Event, NearlyFull
+from onceward.message.frame import Frame
 from onceward.message.queue_modes import LINE_MAX
 from onceward.message.reasons import reason_text
 from onceward.message.vocabulary import LimitScope, Overflow, Reason
@@ -25,42 +35,6 @@ ACTIVE: Final = """
 SELECT EXISTS (SELECT 1 FROM _onceward_limits)
        OR EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'send')
        OR (SELECT max_file_bytes FROM _onceward_file_info) IS NOT NULL
-"""
-KEEP: Final = """
-INSERT INTO _onceward_limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (scope, name) DO UPDATE
-   SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes,
-       overflow = excluded.overflow
-"""
-REMOVE: Final = "DELETE FROM _onceward_limits WHERE scope = ? AND name = ?"
-LIST: Final = """
-SELECT scope, name, max_messages, max_bytes, overflow FROM _onceward_limits ORDER BY scope, name
-"""
-INSTALLED: Final = """
-SELECT type, name
-  FROM sqlite_schema
- WHERE name GLOB '_onceward_limits_*' AND type IN ('trigger', 'view', 'index')
-"""
-EMPTY: Final = "DELETE FROM _onceward_limit_usage"
-RECOUNT: Final = """
-INSERT INTO _onceward_limit_usage (scope, name, messages, bytes)
-SELECT f.scope, f.name, count(*), sum(f.bytes)
-  FROM _onceward_limits_of AS f JOIN _onceward_outbox AS o ON o.seq = f.seq
- WHERE o.state IN ('pending', 'sent') AND o.held_by IS NULL
-   AND EXISTS (SELECT 1
-                 FROM _onceward_limits AS l
-                WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
- GROUP BY f.scope, f.name
-"""
-FREE_ALL: Final = """
-UPDATE _onceward_outbox
-   SET held_by = NULL
- WHERE state = 'pending' AND held_by GLOB 'limit:*'
-"""
-FREE_NEXT: Final = """
-UPDATE _onceward_outbox
-   SET held_by = NULL
- WHERE seq = (SELECT seq FROM _onceward_limits_next)
 """
 # The limits that a new message meets, each with how full it is; its own name goes before the star.
 MET: Final = """
@@ -89,7 +63,7 @@ SAME: Final = {
     "lane": "o.recipient = :recipient AND o.lane = :lane",
     "channel": "o.channel = :channel",
 }
-PROTECTED: Final = """
+UNDROPPABLE_ROW: Final = """
 (o.rank = 0 OR o.type = 'worker_result' OR o.type = 'onceward.summary'
  OR json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END,
                  '$.inreplyto') IS NOT NULL
@@ -98,13 +72,13 @@ PROTECTED: Final = """
 """
 # Oldest first; messages that have left, or are about to, are not dropped.
 CANDIDATES: Final = f"""
-SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
+SELECT o.seq, o.id, o.recipient, o.session, o.type, length(CAST(o.frame AS BLOB)),
        substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END,
               1, {LINE})
   FROM _onceward_outbox AS o
  WHERE o.state = 'pending'
    AND o.held_by IS NULL
-   AND {{same}} AND NOT {PROTECTED} AND NOT {outbox.PUSHED}
+   AND {{same}} AND NOT {UNDROPPABLE_ROW} AND NOT {sent.pushed("o")}
  ORDER BY o.seq LIMIT 1000
 """
 DROP: Final = """
@@ -116,11 +90,7 @@ RECORD: Final = """
 INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropped_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-ADD_DROPPED: Final = f"""
-INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
-VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'dropped', ?, ?)
-"""
-TASK_DROPPED: Final = undelivered("""
+TASK_DROPPED: Final = sent.undelivered("""
 SELECT id, session, reason AS error,
        CASE WHEN body_id IS NULL THEN frame ELSE frame || 'null}' END AS head
   FROM _onceward_outbox
@@ -131,7 +101,7 @@ SELECT d.seq, d.line, d.summary_id
   FROM _onceward_drops AS d
   LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
  WHERE d.policy = 'summarize' AND d.scope <> 'queue' AND d.peer = ? AND d.session = ?
-   AND (d.summary_id IS NULL OR (o.state = 'pending' AND NOT {outbox.PUSHED}))
+   AND (d.summary_id IS NULL OR (o.state = 'pending' AND NOT {sent.pushed("o")}))
  ORDER BY d.seq
 """
 MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"
@@ -140,35 +110,37 @@ UPDATE _onceward_outbox
    SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'superseded'
  WHERE id = ? AND state = 'pending'
 """
-FULLNESS: Final = """
-SELECT scope, name, messages, bytes
-  FROM _onceward_limit_usage
- WHERE messages > 0
- ORDER BY scope, name
+WARN_AT: Final = 0.9
+TAKE: Final = """
+UPDATE _onceward_rate_limits
+   SET tokens = min(burst, tokens + max(0, :now - filled_at) * per_second / 1000.0) - 1,
+       filled_at = max(filled_at, :now)
+ WHERE name = 'send'
+RETURNING tokens, per_second, burst
 """
-DROPS: Final = """
-SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at
-  FROM onceward_drops
- ORDER BY seq DESC LIMIT ?
+SENDERS_BUCKET: Final = """
+SELECT r.per_second, r.burst,
+       min(r.burst,
+           coalesce(s.tokens + max(0, :now - s.filled_at) * r.per_second / 1000.0, r.burst))
+  FROM _onceward_rate_limits AS r LEFT JOIN _onceward_rate_limits AS s ON s.name = :bucket
+ WHERE r.name = 'accept'
+"""
+FILL_BUCKET: Final = """
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (:bucket, :per_second, :burst, :tokens, :now)
+ON CONFLICT (name) DO UPDATE
+   SET tokens = excluded.tokens, filled_at = max(filled_at, excluded.filled_at)
+"""
+FILE: Final = "SELECT max_file_bytes FROM _onceward_file_info"
+PAGES: Final = """
+SELECT ((SELECT page_count FROM pragma_page_count)
+        - (SELECT freelist_count FROM pragma_freelist_count)) * page_size
+  FROM pragma_page_size
 """
 ALONE: Final = " by this message alone"
 UNDROPPABLE: Final = ", and what is there may not be dropped"
-Change = Callable[[StoreTransaction], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """
-    Most messages and bytes that may be unsettled in one scope.
-
-    The name ``*`` limits each session, lane or channel by itself.
-    """
-
-    scope: LimitScope
-    name: str
-    messages: int | None
-    bytes: int | None
-    overflow: Overflow
+Rows = Callable[[str], list[tuple[Any, ...]]]
+PROTECTED: Final = frozenset({"worker_result", SUMMARY})
 
 
 class LimitHit(NamedTuple):
@@ -190,6 +162,11 @@ class LimitHit(NamedTuple):
         """Scope and name of the limit."""
         return f"{self.scope} {self.name}".rstrip()
 
+    @property
+    def reached(self) -> str:
+        """The words for it in the reason of a dropped message."""
+        return f"the limit of {self.where} is reached"
+
     def error(self, why: str = "") -> QueueFull:
         """Return the error for a refused sender."""
         msg = (
@@ -207,6 +184,7 @@ class DropCandidate(NamedTuple):
     id: str
     recipient: str
     session: str
+    type: str
     bytes: int
     line: str
 
@@ -234,49 +212,100 @@ class DropNew(NamedTuple):
 Admission = Accept | Hold | DropNew
 
 
-def save(tx: StoreTransaction, limit: Limit) -> None:
-    """Set a limit; messages beyond it that exist already stay."""
-    tx.run(KEEP, (limit.scope, limit.name, limit.messages, limit.bytes, limit.overflow))
-    _recount(tx)
+class FileUsage(NamedTuple):
+    """Bytes of a file in use, and the limit of them."""
+
+    bytes: int
+    limit: int
 
 
-def remove(tx: StoreTransaction, scope: str, name: str) -> bool:
-    """Remove a limit and release what only it held back; return whether it existed."""
-    gone = tx.run(REMOVE, (scope, name)) > 0
-    _recount(tx)
-    return gone
+class AdmissionControl:
+    """Decides by the limits of a file which messages come into its outbox."""
+
+    def __init__(self, db: Database, hooks: Hooks) -> None:
+        self._db, self._hooks = db, hooks
+        self._warned = False
+        self.unlimited: bool | None = None
+        """Whether the file has no limits; None until the first message reads that."""
+
+    def reload(self, read: Rows | None = None) -> bool:
+        """
+        Read whether the file has limits; return whether it has none.
+
+        Limits that another process sets are noticed at the next opening, or
+        when one of them is reached.
+        """
+        self.unlimited = unlimited = not (read or self._db.read)(ACTIVE)[0][0]
+        return unlimited
+
+    def is_limit_error(self, error: ConstraintError) -> bool:
+        """Return whether a row was refused by a limit that was set meanwhile; notices the limit."""
+        if "_full" not in str(error) or "queue_full" in str(error):
+            return False
+        return not self.reload()
+
+    def admit(self, tx: StoreTransaction, message: OutgoingMessage) -> Admission:
+        """
+        Decide whether a message is accepted, held or dropped, and drop what gives way to it.
+
+        Raises:
+            QueueFull, StoreFull, RateLimited, StoreCapacity: nothing was written nor dropped.
+
+        """
+        used = _check_file_size(tx)
+        admission = _admit(tx, message, protected=_protected(message))
+        _take_token(tx, self._db.agent)
+        events = list(self._nearly_full(tx.now, used))
+        if isinstance(admission, DropNew):
+            events.append(self._dropped(tx.now, message, admission.limit))
+        else:
+            _make_room(tx, admission.evicted)
+            events += [self._dropped(tx.now, each, each.full) for each in admission.evicted]
+        if events and self._hooks:
+            tx.after_commit(partial(self._hooks.emit, events))
+        return admission
+
+    def _nearly_full(self, at: Millis, used: FileUsage | None) -> Iterable[Event]:
+        """Yield a warning the first time that the file is nearly full."""
+        if used is None:
+            return
+        full = used.bytes >= WARN_AT * used.limit
+        if full and not self._warned:
+            yield NearlyFull(agent=self._db.agent, at=at, used=used.bytes, limit=used.limit)
+        self._warned = full
+
+    def _dropped(
+        self, at: Millis, message: OutgoingMessage | DropCandidate, full: LimitHit
+    ) -> Dropped:
+        return Dropped(
+            agent=self._db.agent,
+            at=at,
+            message_id=message.id,
+            peer=message.recipient,
+            session=message.session,
+            type=message.type,
+            scope=full.where,
+            policy=full.overflow,
+        )
 
 
-def _recount(tx: StoreTransaction) -> None:
-    """Put the triggers there while there are limits, and count what each scope holds."""
-    for kind, name in tx.rows(INSTALLED):
-        tx.run(f'DROP {kind} "{name}"')
-    tx.run(EMPTY)
-    if not tx.rows(LIST):
-        tx.run(FREE_ALL)
-        return
-    tx.rows((folder() / "limits.sql").read_text(encoding="utf-8"))
-    tx.run(RECOUNT)
-    _free_orphans(tx)
-    while tx.run(FREE_NEXT):
-        pass
+def _protected(message: OutgoingMessage) -> bool:
+    """
+    Return whether a message may exceed the limits.
+
+    A critical one may, a worker's result, an awaited reply, and one that says so.
+    """
+    whole = message.body is None and message.body_id is None
+    frame = Frame.parse(message.frame if whole else f"{message.frame}null}}")
+    return (
+        message.headers.rank == 0
+        or frame.type in PROTECTED
+        or frame.inreplyto is not None
+        or bool(frame.headers.get("protected"))
+    )
 
 
-ORPHANS: Final = """
-UPDATE _onceward_outbox SET held_by = NULL
- WHERE held_by GLOB 'limit:*' AND NOT EXISTS (
-       SELECT 1
-         FROM _onceward_limits AS l
-        WHERE l.overflow = 'hold' AND _onceward_outbox.held_by GLOB 'limit:' || l.scope || ':*'
-          AND (l.name = '*' OR _onceward_outbox.held_by = 'limit:' || l.scope || ':' || l.name))
-"""
-
-
-def _free_orphans(tx: StoreTransaction) -> None:
-    tx.run(ORPHANS)
-
-
-def admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) -> Admission:
+def _admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) -> Admission:
     """
     Return what the limits that a message meets make of it; nothing is changed yet.
 
@@ -286,10 +315,10 @@ def admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) ->
     """
     size = len(message.frame.encode())
     named = {
-        "channel": message.channel,
+        "channel": message.headers.channel,
         "session": message.session,
         "recipient": message.recipient,
-        "lane": message.lane,
+        "lane": message.headers.lane,
     }
     held, dropped, evicted = None, None, dict[int, DropCandidate]()
     for full in _full(tx, named, size):
@@ -332,30 +361,26 @@ def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> 
         if messages <= 0 and left <= 0:
             break
         chosen.append(DropCandidate(full, *row))
-        messages, left = messages - 1, left - row[4]
+        messages, left = messages - 1, left - chosen[-1].bytes
     if messages > 0 or left > 0:
         raise full.error(UNDROPPABLE)
     return chosen
 
 
-def make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
+def _make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
     """Drop messages that give way to a new one; each has a reason, a time and a record."""
     for v in evicted:
         policy = cast("Reason", v.full.overflow)  # one of those that drop
-        reason = reason_text(policy, f"the limit of {v.full.where} is reached")
+        reason = reason_text(policy, v.full.reached)
         tx.run(DROP, (tx.now, reason, v.seq))
         full = v.full.scope, v.full.name, v.full.overflow
         tx.run(RECORD, (v.id, v.recipient, v.session, *full, v.line, tx.now))
-        tx.run(TICKET_FAILED, (f"dropped: {reason}", tx.now, v.id))
+        sent.fail_request(tx, v.id, f"dropped: {reason}")
     _count(tx, len(evicted))
 
 
-def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
-    """Store a message as dropped: it has an id, a reason and a time, and leaves nowhere."""
-    reason = reason_text("drop_new", f"the limit of {full.where} is reached")
-    beside = message.body is not None and message.body_id is None
-    stored = outbox.with_body(tx, message) if beside else message
-    tx.rows(ADD_DROPPED, (*outbox.ROW(stored._replace(due_at=None, held_by=None)), tx.now, reason))
+def record_drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
+    """Record a new message that its limit has dropped."""
     named = message.id, message.recipient, message.session
     tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
     _count(tx, 1)
@@ -395,3 +420,56 @@ def mark_summarized(
     tx.many(MARK_SUMMARIZED, [(summary_id, seq) for seq in drops])
     gone = sum(tx.run(REPLACE, (tx.now, message_id)) for message_id in replaced)
     bump(tx, ended_pending=gone, cancelled=gone)
+
+
+def _take_token(tx: StoreTransaction, sender: str) -> None:
+    """Count one message against the rate; raise RateLimited with the wait where it is exceeded."""
+    for tokens, per_second, burst in tx.rows(TAKE, {"now": tx.now}):
+        if tokens < 0:
+            wait = -tokens / per_second
+            msg = (
+                f"agent {sender} sends faster than its limit of {per_second:g} messages a second"
+                f" (burst {burst:g}); nothing was written, try again in {wait:.3f} s"
+            )
+            raise RateLimited(msg, retry_after=wait, sender=sender, limit=per_second)
+
+
+def _check_file_size(tx: StoreTransaction) -> FileUsage | None:
+    """Return the file's usage where it is limited; raise StoreCapacity where it is full."""
+    [(limit,)] = tx.rows(FILE)
+    if limit is None:
+        return None
+    [(size,)] = tx.rows(PAGES)
+    found = FileUsage(size, limit)
+    if found.bytes >= found.limit:
+        msg = (
+            f"{size} bytes of the file are in use and {found.limit} may be; nothing was written:"
+            " let messages be settled and pruned"
+        )
+        raise StoreCapacity(msg)
+    return found
+
+
+def accept_at_rate(tx: StoreTransaction, sender: str, messages: int) -> Millis:
+    """
+    Count a sender's parcel against the accept rate; return the wait, 0 where it is taken.
+
+    More than a burst at once is taken when the bucket is full, and paid off
+    afterwards: a parcel is taken whole or not at all. A refused sender consumes
+    no tokens.
+    """
+    bucket = f"accept/{sender}"
+    for per_second, burst, tokens in tx.rows(SENDERS_BUCKET, {"now": tx.now, "bucket": bucket}):
+        missing = min(messages, burst) - tokens
+        if missing > 0:
+            wait: Millis = ceil(1000 * missing / per_second)
+            return wait
+        left = {
+            "bucket": bucket,
+            "per_second": per_second,
+            "burst": burst,
+            "tokens": tokens - messages,
+            "now": tx.now,
+        }
+        tx.run(FILL_BUCKET, left)
+    return 0

@@ -1,36 +1,88 @@
-"""The outbox: what was sent, and how far each message has come."""
+"""
+Keep the outbox: add messages in the caller's transaction, each once; read and settle them.
+
+A body that stands beside its message is stored once, for all messages that share it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import starmap
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from zlib import crc32
 
 from pydantic_core import to_json
 
-from onceward.core.send.bodies import (
-    BODY_DIGEST,
-    FULL_FRAME,
-    insert_body,
-    release_body,
-    split_digest,
-)
+from onceward.core.send import limits, sent
+from onceward.core.send.compose import Composer, OutgoingMessage, split_digest
+from onceward.core.send.fanout import Fanout, SendResult
+from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
 from onceward.errors import Conflict
 from onceward.file.connection import ConstraintError, schema_damage
+from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
+from onceward.hooks import Hooks
 from onceward.message.clock import Millis
-from onceward.message.frame import Frame, digest
+from onceward.message.events import Enqueued
+from onceward.message.frame import BODY_ERROR, Frame, digest
 from onceward.message.parcel import UNANSWERED, Receipt
 from onceward.message.quoting import quoted
+from onceward.message.reasons import reason_text
+from onceward.message.send_options import PLAIN, MessageOptions
 
 if TYPE_CHECKING:
     from onceward.observed import ObservedSend
 
+MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
+"""Placeholder of a body that is gone: its message is delivered nevertheless."""
+
+
+def frame_of(row: str) -> str:
+    """Return the expression of the whole frame of an outbox *row*, with its body."""
+    return f"""
+CASE WHEN {row}.body_id IS NULL THEN {row}.frame
+     ELSE {row}.frame
+          || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id),
+                      '{MISSING}')
+          || '}}' END
+"""
+
+
+def body_digest_of(row: str) -> str:
+    """Return the expression of the digest of a body that is stored beside an outbox *row*."""
+    return f"(SELECT b.digest FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id)"
+
+
+OWN: Final = ("id", "recipient", "frame", "digest", "created_at", "due_at", "held_by", "body_id")
+SHARED: Final = (
+    *("session", "lane", "type", "topic", "rank", "expires_at", "key"),
+    *("channel", "kind", "correlation_id", "in_reply_to"),
+)
+COLUMNS: Final = (*OWN, *SHARED)
+"""The columns that a new message fills: its own fields, and those of its headers."""
+ROW: Final = attrgetter(*OWN, *(f"headers.{name}" for name in SHARED))
+"""The bindings of ``INSERT``, for a message."""
+CHOSEN: Final = attrgetter("headers.chosen_id")
+KEY: Final = attrgetter("headers.key")
+INSERT: Final = f"""
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)})
+VALUES ({", ".join("?" * len(COLUMNS))})
+"""
+INSERT_DROPPED: Final = f"""
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)}, state, ended_at, reason)
+VALUES ({", ".join("?" * len(COLUMNS))}, 'dropped', ?, ?)
+"""
+INSERT_BODY: Final = "INSERT INTO _onceward_bodies (text, digest) VALUES (?, ?) RETURNING body_id"
+RELEASE_BODY: Final = "DELETE FROM _onceward_bodies WHERE body_id = ?"
+RELEASE_UNUSED_BODY: Final = """
+DELETE FROM _onceward_bodies
+ WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = ?1)
+"""
 FIND_DUPLICATE: Final = f"""
-SELECT id, {FULL_FRAME} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)
+SELECT id, {frame_of("o")} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)
 """
 FIND_DEAD: Final = """
 SELECT id
@@ -39,34 +91,18 @@ SELECT id
  ORDER BY id <> ?1
  LIMIT 1
 """
-COMPARED: Final = {
-    "recipient": "recipient",
-    "type": "type",
-    "session": "session",
-    "topic": "topic",
-    "priority": "priority",
-    "partitionkey": "ordering_key",
-    "inreplyto": "in_reply_to",
-    "replyto": "reply_to",
-    "idempotencykey": "key",
-    "channel": "channel",
-    "kind": "kind",
-    "mailbox": "mailbox",
-    "own_headers": "headers",
-}
-"""Attributes of a frame that the recipient acts on, and the options that set them."""
 READY: Final = f"""
-SELECT seq, id, {FULL_FRAME}, digest, expires_at, pushed, attempts, lane, rank, sent_at,
-       CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
+SELECT seq, id, {frame_of("o")}, digest, expires_at, pushed, attempts, lane, rank, sent_at,
+       CASE WHEN body_id IS NOT NULL THEN frame END, {body_digest_of("o")}
   FROM _onceward_outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL AND held_by IS NULL
  ORDER BY rank, seq
  LIMIT ?
 """
 BY_SEQ: Final = f"""
-SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
+SELECT o.seq, o.id, {frame_of("o")}, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
        o.rank, o.sent_at,
-       CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
+       CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {body_digest_of("o")}
   FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
  ORDER BY j.key
 """
@@ -129,130 +165,28 @@ UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
    AND id IN (SELECT value FROM json_each(:ids))
    AND late_outcome IS NULL
 """
-TICKET_FAILED: Final = """
-UPDATE _onceward_pending_replies
-   SET state = 'failed', reason = ?, ended_at = ?
- WHERE id = ? AND state = 'open'
-"""
 REQUEST_FAILED: Final = """
 UPDATE _onceward_pending_replies
    SET state = 'failed', reason = :reason, ended_at = :now
  WHERE id = :id AND recipient = :peer AND state = 'open'
 """
-DUE: Final = """
-SELECT seq, state, attempts - free_attempts
-  FROM _onceward_outbox
- WHERE due_at <= ?
- ORDER BY due_at, seq LIMIT ?
-"""
-REQUEUE: Final = """
-UPDATE _onceward_outbox
-   SET due_at = NULL
- WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'
-"""
-# The row itself must be due, not only its entry in a damaged index:
-# it would be pushed again without a pause.
-ASK: Final = """
-UPDATE _onceward_outbox
-   SET state = 'pending', due_at = NULL
- WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'
-"""
-EXPIRED: Final = """
-SELECT seq FROM _onceward_outbox
- WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
- ORDER BY expires_at LIMIT ?
-"""
-IN_PARCEL: Final = """
-SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts, o.free_attempts
-  FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
- ORDER BY j.key
-"""
-HOLD_BACK: Final = """
-UPDATE _onceward_outbox SET due_at = ?, pushed = 1
- WHERE seq = ? AND state = 'pending'
-"""
-# Whether the peer of row o may know it: it was in a parcel that was answered or given up, is in
-# the one in flight, or was written before this file was put back or copied.
-PUSHED: Final = """
-(o.pushed
- OR o.seq IN (SELECT j.value
-                FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
-               WHERE p.in_flight_seqs IS NOT NULL)
- OR o.seq <= coalesce((SELECT p.redelivered_upto_seq
-                         FROM _onceward_peers AS p
-                        WHERE p.name = o.recipient), 0))
-"""
-CANCEL: Final = f"""
-UPDATE _onceward_outbox AS o
-   SET state = 'cancelled', due_at = NULL, held_by = NULL, ended_at = ?, reason = 'cancelled'
- WHERE id = ? AND state = 'pending' AND NOT {PUSHED}
-"""
-CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
-RESEND: Final = """
-UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
- WHERE recipient = ?
-   AND state = ?
-   AND (parcel_ordinal > ? OR parcel_ordinal IS NULL)
-   AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
-RETURNING id
-"""
-OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
-
+COMPARED: Final = {
+    "recipient": "recipient",
+    "type": "type",
+    "session": "session",
+    "topic": "topic",
+    "priority": "priority",
+    "partitionkey": "ordering_key",
+    "inreplyto": "in_reply_to",
+    "replyto": "reply_to",
+    "idempotencykey": "key",
+    "channel": "channel",
+    "kind": "kind",
+    "mailbox": "mailbox",
+    "own_headers": "headers",
+}
+"""Attributes of a frame that the recipient acts on, and the options that set them."""
 ID: Final = attrgetter("id")
-
-
-class OutgoingMessage(NamedTuple):
-    """A message that only needs to be stored: one field for each column, and its body."""
-
-    id: str
-    recipient: str
-    session: str
-    lane: str
-    type: str
-    topic: str | None
-    rank: int
-    due_at: Millis | None
-    held_by: str | None
-    """``channel:NAME`` or ``limit:SCOPE:NAME``; None where nothing holds it."""
-    expires_at: Millis | None
-    key: str | None
-    frame: str
-    digest: bytes
-    created_at: Millis
-    channel: str | None
-    kind: str | None
-    correlation_id: str | None
-    in_reply_to: str | None = None
-    body_id: int | None = None
-    """The stored body, where the body stands beside the message and the frame ends before it."""
-    body: str | None = None
-    """The text of a body that stands beside the message; no column of the outbox."""
-    chosen_id: bool = False
-    """Whether the caller chose the id, as the frame says, too; no column of the outbox."""
-    sending: ObservedSend | None = None
-    """The send that it belongs to, where observers see it; no column of the outbox."""
-
-    @property
-    def text(self) -> str:
-        """The whole frame, with its body."""
-        return self.frame if self.body is None else f"{self.frame}{self.body}}}"
-
-    @property
-    def caller_chose_id(self) -> bool:
-        """Whether the caller chose the id or a key, so that the message may be known already."""
-        return self.chosen_id or self.key is not None
-
-
-COLUMNS: Final = OutgoingMessage._fields[: OutgoingMessage._fields.index("body")]
-"""The columns that a new message fills, in the order of its fields."""
-ROW: Final = itemgetter(slice(len(COLUMNS)))
-"""The bindings of ``INSERT``, for a message."""
-CHOSEN: Final = attrgetter("chosen_id")
-KEY: Final = attrgetter("key")
-INSERT: Final = f"""
-INSERT INTO _onceward_outbox ({", ".join(COLUMNS)})
-VALUES ({", ".join("?" * len(COLUMNS))})
-"""
 
 
 class OutboxRow(NamedTuple):
@@ -291,28 +225,195 @@ class OutboxRow(NamedTuple):
         return digest(self.frame) if self.head is not None or self.digest is None else self.digest
 
 
-def undelivered(tasks: str) -> str:
-    """
-    Return the statement that tells callers, once each, that their *tasks* were never handled.
+class Outbox:
+    """The outbox of one file: messages are composed for it, and then added in a transaction."""
 
-    *tasks* selects ``id``, ``session``, ``error`` and ``head`` of messages, tasks or not; the
-    head is a frame, or the frame with another body.
-    """
-    return f"""
-INSERT INTO onceward_send (recipient, type, session, key, body)
-SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worker_result:' || d.id,
-       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
-                   'error', d.error, 'run_id', NULL, 'result', NULL, 'partial', NULL)
-  FROM _onceward_file_info AS i, ({tasks}) AS d
- WHERE instr(d.head, '"callersession"')
-   AND json_type(d.head, '$.callersession') = 'text'
-   AND NOT EXISTS (SELECT 1
-                     FROM _onceward_outbox AS r
-                    WHERE r.recipient = i.agent AND r.key = 'worker_result:' || d.id)
-"""
+    def __init__(self, db: Database, composer: Composer, hooks: Hooks) -> None:
+        self.db = db
+        """The file whose outbox this is."""
+        self.composer = composer
+        """Composes what is added."""
+        self.compose = composer.compose
+        """Checks and serialises one message."""
+        self.admission = AdmissionControl(db, hooks)
+        """Decides by the limits of the file what becomes of a message."""
+        self.audited: Callable[[Sequence[OutgoingMessage], Millis], None] | None = None
+        """Called after the commit with what was stored, where an audit is kept."""
+        self._hooks = hooks
+        self._notify_due = partial(db.notifier.notify, "out")
+
+    def add(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        """
+        Store a message in the caller's transaction; return its id, new or known.
+
+        Raises:
+            Conflict: the id or key stands for another message.
+            QueueFull, StoreFull, RateLimited, StoreCapacity, Paused: nothing was written.
+
+        """
+        try:
+            if message.caller_chose_id:
+                _refuse_dead(tx, message)
+            if self._unlimited(tx):
+                try:
+                    message_id = _store(tx, message)
+                except ConstraintError as error:
+                    if not self.admission.is_limit_error(error):
+                        raise
+                else:
+                    if message_id == message.id:
+                        self._announce(tx, (message,))
+                    elif message.sending is not None:
+                        message.sending.known()
+                    return message_id
+            with tx.nested():
+                return self._add_within_limits(tx, message)
+        except Exception as error:
+            if message.sending is not None:
+                message.sending.failed(self.db.translate_error(error))
+            raise
+
+    def _unlimited(self, tx: StoreTransaction) -> bool:
+        """Return whether the file has no limits; a reader's connection is not opened for it."""
+        known = self.admission.unlimited
+        return self.admission.reload(tx.rows) if known is None else known
+
+    def _add_within_limits(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        """Store, hold or drop a message as the limits of the file decide; return its id."""
+        if _is_known(tx, message):
+            message_id = self._announced(tx, message)  # sent before: it is there, or it conflicts
+            if message.sending is not None:
+                message.sending.known()
+            return message_id
+        match decision := self.admission.admit(tx, message):
+            case DropNew(limit):
+                _store_dropped(tx, message, reason_text("drop_new", limit.reached))
+                limits.record_drop(tx, message, limit)
+                limits.tell_callers(tx, [message.id])
+                return message.id
+            case Hold(limit, evicted):
+                message_id = self._announced(tx, message._replace(held_by=limit.held))
+            case _:
+                message_id, evicted = self._announced(tx, message), decision.evicted
+        limits.tell_callers(tx, [each.id for each in evicted])
+        self._summarize(tx, evicted)
+        return message_id
+
+    def _announced(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        """Store a message and announce it if it is new; return its id, or that of the first."""
+        message_id = _store(tx, message)
+        if message_id == message.id:
+            self._announce(tx, (message,))
+        return message_id
+
+    def _summarize(self, tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
+        """Tell each session of the messages that a limit with ``summarize`` has dropped."""
+        told = [(v.recipient, v.session) for v in evicted if v.full.overflow == "summarize"]
+        for recipient, session in dict.fromkeys(told):
+            drops, lines, replaced = limits.unsummarized_drops(tx, recipient, session)
+            body = {"dropped": len(drops), "lines": lines}
+            options = MessageOptions(type=limits.SUMMARY, priority="urgent")
+            summary = self.composer.compose_at(session, recipient, body, options, tx.now)
+            limits.mark_summarized(tx, _store(tx, summary), drops, replaced)
+
+    def commit(self, session: str, to: str, body: object, options: MessageOptions = PLAIN) -> str:
+        """Commit one message, in this thread's open transaction if it has one; return its id."""
+        message = self.compose(session, to, body, options)
+        return self.db.write(partial(self.add, message=message))
+
+    def add_many(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> list[str]:
+        """Store many messages in the caller's transaction, in their order; return their ids."""
+        if self._unlimited(tx) and not _any_may_be_known(messages):
+            stored = [each if each.body is None else _with_body(tx, each) for each in messages]
+            if self._insert(tx, stored):
+                return [each.id for each in messages]
+            beside = [(each.body_id,) for each in stored if each.body_id is not None]
+            tx.many(RELEASE_UNUSED_BODY, beside)
+        return [self.add(tx, each) for each in messages]
+
+    def add_sharing(
+        self, tx: StoreTransaction, messages: Sequence[OutgoingMessage], body_id: int
+    ) -> list[str]:
+        """Store messages that share a stored body; return their ids, new or known."""
+        shared = [each._replace(body_id=body_id) for each in messages]
+        plain = self._unlimited(tx) and not _any_may_be_known(shared)
+        if plain and self._insert(tx, shared):
+            return [each.id for each in shared]
+        return [self.add(tx, each) for each in shared]
+
+    def _insert(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> bool:
+        """Insert many rows at once; False where the file has limits by now, which must decide."""
+        try:
+            tx.insert(INSERT, list(map(ROW, messages)))
+        except ConstraintError as error:
+            if self.admission.is_limit_error(error):
+                return False
+            raise self.db.translate_error(error) from error
+        self._announce(tx, messages)
+        return True
+
+    def _announce(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> None:
+        """Wake the dispatcher and tell hooks and audit of stored messages after the commit."""
+        tx.message_ids += map(ID, messages)
+        for each in messages:
+            if each.due_at is None:
+                tx.outgoing[each.recipient] = None
+            else:
+                tx.wakeups[self._notify_due] = None
+        if self.audited is not None:
+            tx.after_commit(partial(self.audited, messages, tx.now))
+        if self._hooks.observers:
+            for sending in {each.sending for each in messages} - {None}:
+                tx.after_commit(cast("ObservedSend", sending).committed)
+        if self._hooks._hooks and self._hooks.wanted(Enqueued):
+            agent, at = self.db.agent, tx.now
+            events = [
+                Enqueued(
+                    agent=agent,
+                    at=at,
+                    message_id=each.id,
+                    peer=each.recipient,
+                    session=each.session,
+                    type=each.type,
+                )
+                for each in messages
+            ]
+            tx.after_commit(partial(self._hooks.emit, events))
+
+    def add_fanout(
+        self, tx: StoreTransaction, fanout: Fanout, body_id: int | None = None
+    ) -> SendResult:
+        """
+        Store all copies of a message, whose body may be stored already, or none of them.
+
+        With a key, a recipient that was sent it before is not sent it again.
+        """
+        if not fanout.messages:
+            return fanout.result
+        try:
+            with tx.nested():
+                kept = insert_body(tx, fanout.body) if body_id is None else body_id
+                ids = self.add_sharing(tx, fanout.messages, kept)
+                if body_id is None:
+                    tx.run(RELEASE_UNUSED_BODY, (kept,))
+        except Exception as error:
+            raise self.db.translate_error(error) from error
+        copies = zip((each.recipient for each in fanout.messages), ids, strict=True)
+        return SendResult(fanout.id, tuple(copies))
 
 
-def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
+def insert_body(tx: StoreTransaction, text: str) -> int:
+    """Store a body and return its number; it is deleted with the last message that uses it."""
+    [(body_id,)] = tx.rows(INSERT_BODY, (text, digest(text)))
+    return int(body_id)
+
+
+def _release_body(tx: StoreTransaction, body_id: int) -> None:
+    """Take back a body that no message refers to after all."""
+    tx.run(RELEASE_BODY, (body_id,))
+
+
+def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """
     Store a message; return its id, or the id of the same message stored before.
 
@@ -324,7 +425,7 @@ def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
 
     """
     beside = message.body is not None and message.body_id is None
-    stored = with_body(tx, message) if beside else message
+    stored = _with_body(tx, message) if beside else message
     if tx.batching and stored.body_id is None and not stored.caller_chose_id:
         tx.gather(INSERT, ROW(stored))
         return stored.id
@@ -332,41 +433,46 @@ def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
         tx.run(INSERT, ROW(stored))
     except ConstraintError as error:
         if beside:
-            release_body(tx, cast("int", stored.body_id))
+            _release_body(tx, cast("int", stored.body_id))
         if "UNIQUE" not in str(error):
             raise schema_damage(error) from error.__cause__
         return _duplicate(tx, message)
     return message.id
 
 
-def with_body(tx: StoreTransaction, message: OutgoingMessage) -> OutgoingMessage:
+def _store_dropped(tx: StoreTransaction, message: OutgoingMessage, reason: str) -> None:
+    """Store a message as dropped: it has an id, a reason and a time, and leaves nowhere."""
+    beside = message.body is not None and message.body_id is None
+    stored = _with_body(tx, message) if beside else message
+    gone = stored._replace(due_at=None, held_by=None)
+    tx.rows(INSERT_DROPPED, (*ROW(gone), tx.now, reason))
+
+
+def _with_body(tx: StoreTransaction, message: OutgoingMessage) -> OutgoingMessage:
     """Store the body that stands beside a message; return the message with its number."""
     return message._replace(body_id=insert_body(tx, cast("str", message.body)))
 
 
-def any_may_be_known(messages: Sequence[OutgoingMessage]) -> bool:
+def _any_may_be_known(messages: Sequence[OutgoingMessage]) -> bool:
     """Return whether the caller chose the id or a key of one of *messages*."""
     return any(map(CHOSEN, messages)) or any(map(KEY, messages))
 
 
-def is_known(tx: StoreTransaction, message: OutgoingMessage) -> bool:
+def _is_known(tx: StoreTransaction, message: OutgoingMessage) -> bool:
     """Return whether a message of this id or key was stored before."""
-    return bool(tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.key)))
+    return bool(tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.headers.key)))
 
 
 def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """Return the id of the same message stored before; raises Conflict where it is another one."""
-    known = tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.key))
+    known = tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.headers.key))
     if len(known) > 1:
         two = sorted((str(row[0]) for row in known), key=lambda each: each != message.id)
-        msg = (
-            f"id {two[0]} and key {quoted(message.key)} to {message.recipient} stand for two"
-            " messages: choose another id or key"
-        )
+        msg = f"id {two[0]} and {_key_of(message)} stand for two messages: choose another id or key"
         raise Conflict(
             msg,
             message_id=two[0],
-            key=message.key,
+            key=message.headers.key,
             differs=("message_id",),
             reason="sent before",
         )
@@ -377,11 +483,17 @@ def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
     raise _conflict(message, str(known_id), differs)
 
 
+def _key_of(message: OutgoingMessage) -> str:
+    return f"key {quoted(message.headers.key)} to {message.recipient}"
+
+
 def _conflict(message: OutgoingMessage, known_id: str, differs: tuple[str, ...]) -> Conflict:
     """Return the error that names the id, or the key, that stands for another message."""
     by_id = known_id == message.id
     name = "id" if by_id else "key"
-    said = f"id {message.id}" if by_id else f"key {quoted(message.key)} to {message.recipient}"
+    said = (
+        f"id {message.id}" if by_id else f"key {quoted(message.headers.key)} to {message.recipient}"
+    )
     msg = (
         f"{said} already stands for message {known_id} with another {', '.join(differs)}:"
         f" choose another {name}, or send the same message"
@@ -389,7 +501,7 @@ def _conflict(message: OutgoingMessage, known_id: str, differs: tuple[str, ...])
     return Conflict(
         msg,
         message_id=known_id,
-        key=None if by_id else message.key,
+        key=None if by_id else message.headers.key,
         differs=differs,
         reason="sent before",
     )
@@ -402,7 +514,7 @@ def _differences(known: Frame, message: OutgoingMessage) -> Iterator[str]:
     Spans and moments are those of the first; ids of the conversation are only told.
     """
     sent = Frame.parse(message.text)
-    if message.chosen_id and known.id != sent.id:
+    if message.headers.chosen_id and known.id != sent.id:
         yield "message_id"
     if to_json(known.data) != to_json(sent.data) or known.data_base64 != sent.data_base64:
         yield "body"
@@ -411,14 +523,16 @@ def _differences(known: Frame, message: OutgoingMessage) -> Iterator[str]:
             yield option
 
 
-def refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
+def _refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Raise Conflict if the id or key is a dead letter: it is replayed, not sent again."""
-    for (dead,) in tx.rows(FIND_DEAD, (message.id, message.recipient, message.key)):
+    for (dead,) in tx.rows(FIND_DEAD, (message.id, message.recipient, message.headers.key)):
         by_id = dead == message.id
-        what = f"id {dead}" if by_id else f"key {quoted(message.key)} to {message.recipient}"
+        what = (
+            f"id {dead}" if by_id else f"key {quoted(message.headers.key)} to {message.recipient}"
+        )
         name = "id" if by_id else "key"
         msg = f"{what} is dead letter {dead}: replay it, or choose another {name}"
-        key = None if by_id else message.key
+        key = None if by_id else message.headers.key
         raise Conflict(msg, message_id=dead, key=key, reason="dead letter")
 
 
@@ -480,17 +594,17 @@ def settle(
     if stored_ends:
         done, stored, held = done + stored + held, [], []
     acked, at_once = _ack(tx, peer, done, parcel) if done else ([], [])
-    sent = _sent(tx, peer, stored, ask_at, parcel, held=False) if stored else []
+    moved = _sent(tx, peer, stored, ask_at, parcel, held=False) if stored else []
     again = NONE_AGAIN
     if held:
         again = frozenset(i for (i,) in tx.rows(SENT_BEFORE, (json.dumps(held), peer)))
-        sent += _sent(tx, peer, held, ask_at, parcel, held=True)
+        moved += _sent(tx, peer, held, ask_at, parcel, held=True)
     failed: list[tuple[str, str]] = []
     for receipt in by_state.get("dead", ()):
         if _fail(tx, peer, receipt, parcel):
             failed += ((receipt.id, receipt.reason or "dead"),)
     return Moved(
-        tuple(sent),
+        tuple(moved),
         tuple(acked),
         tuple(failed),
         _fail_requests(tx, peer, unanswered) if unanswered else (),
@@ -515,7 +629,7 @@ def _drop(
         ):
             if tx.rows(DROPPED, named | {"was": was}):
                 bump(tx, outbox_dropped=1, **deltas)
-                tx.run(TICKET_FAILED, (f"dropped: {reason}", tx.now, receipt.id))
+                sent.fail_request(tx, receipt.id, f"dropped: {reason}")
                 dropped.append((receipt.id, reason))
                 break
     return tuple(dropped)
@@ -589,110 +703,11 @@ def _ack(
 
 
 def _fail(tx: StoreTransaction, peer: str, receipt: Receipt, parcel: int | None) -> bool:
-    named = {
-        "id": receipt.id,
-        "peer": peer,
-        "now": tx.now,
-        "reason": receipt.reason or "dead",
-        "parcel": parcel,
-    }
+    reason = receipt.reason or "dead"
+    named = {"id": receipt.id, "peer": peer, "now": tx.now, "reason": reason, "parcel": parcel}
     for was, deltas in (("sent", {"sent": -1}), ("pending", {"ended_pending": 1})):
         if tx.rows(FAILED, named | {"was": was}):
             bump(tx, failed=1, **deltas)
-            tx.run(TICKET_FAILED, (named["reason"], tx.now, receipt.id))
+            sent.fail_request(tx, receipt.id, reason)
             return True
     return False
-
-
-def requeue_due(
-    tx: StoreTransaction, limit: int, exhausted: Callable[[int], bool]
-) -> tuple[int, list[int]]:
-    """
-    Make due rows ready: parked ones, and sent ones whose outcome is unknown.
-
-    The outcome of a sent row is asked for by pushing it again.
-
-    Returns how many are ready now, and the sequences of those that were stored
-    again and again but never processed: they are not asked about any more. A
-    message that was stored once is always asked about.
-    """
-    due = tx.rows(DUE, (tx.now, limit))
-    parked = [seq for seq, state, _ in due if state == "pending"]
-    stored = [
-        (seq, attempts > 1 and exhausted(attempts)) for seq, s, attempts in due if s == "sent"
-    ]
-    unanswered = [seq for seq, spent in stored if spent]
-    again = [seq for seq, spent in stored if not spent]
-    woken = tx.run(REQUEUE, (json.dumps(parked), tx.now)) if parked else 0
-    if again:
-        moved = tx.run(ASK, (json.dumps(again), tx.now))
-        bump(tx, ended_pending=-moved, sent=-moved, retries=moved)
-        woken += moved
-    return woken, unanswered
-
-
-def expired(tx: StoreTransaction, limit: int) -> list[int]:
-    """Return the messages, by their sequence, whose time ran out before they were stored."""
-    return [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
-
-
-def oldest(tx: StoreTransaction, peer: str) -> str | None:
-    """Return the id of the oldest message for *peer* that is retained, None where there is none."""
-    found = tx.rows(OLDEST, (peer,))
-    return str(found[0][0]) if found else None
-
-
-def resend(tx: StoreTransaction, peer: str, *, after: int) -> int:
-    """Make everything pending again that left in a parcel later than *after*; return how many."""
-    total = 0
-    for was, deltas in (
-        ("sent", {"sent": -1}),
-        ("acked", {"acked": -1}),
-        ("failed", {"failed": -1}),
-    ):
-        count = len(tx.rows(RESEND, (peer, was, after, tx.now)))
-        bump(tx, ended_pending=-count, **{name: by * count for name, by in deltas.items()})
-        total += count
-    return total
-
-
-def cancel(tx: StoreTransaction, message_id: str) -> bool:
-    """Withdraw a message that has not left yet; say whether it was still possible."""
-    if not tx.run(CANCEL, (tx.now, message_id)):
-        return bool(
-            tx.rows(CANCELLED, (message_id,))
-        )  # asked twice, or repeated after a COMMIT whose outcome was lost
-    bump(tx, ended_pending=1, cancelled=1)
-    tx.run(TICKET_FAILED, ("cancelled", tx.now, message_id))
-    return True
-
-
-class ParcelRow(NamedTuple):
-    """
-    A message of a parcel that was answered.
-
-    ``attempts`` counts each handing over, ``free_attempts`` those that spend no budget.
-    """
-
-    seq: int
-    id: str
-    state: str
-    lane: str
-    rank: int
-    attempts: int
-    free_attempts: int
-
-    @property
-    def ordering(self) -> tuple[str, int]:
-        """The unit of order that it belongs to."""
-        return self.lane, self.rank
-
-
-def in_parcel(tx: StoreTransaction, seqs: Sequence[int]) -> list[ParcelRow]:
-    """Return the rows of a parcel, in its order; dead letters are missing."""
-    return [ParcelRow(*row) for row in tx.rows(IN_PARCEL, (json.dumps(seqs),))]
-
-
-def hold_back(tx: StoreTransaction, seq: int, *, due_at: Millis | None) -> None:
-    """Let a message that no answer names wait for its lane, as one that perhaps has left."""
-    tx.run(HOLD_BACK, (due_at, seq))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
+from onceward.core.block import Transaction
 from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.context import AsyncTransaction, Context
 from onceward.core.handle.message import Message
-from onceward.core.send.block import Transaction
-from onceward.core.send.sender import Sender
+from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.names import DEFAULT_SESSION
@@ -30,10 +30,10 @@ class BatchContext:
     """
 
     def __init__(
-        self, contexts: Sequence[Context], *, group: HandlerCommitBatch, sender: Sender
+        self, contexts: Sequence[Context], *, group: HandlerCommitBatch, outbox: Outbox
     ) -> None:
         self._contexts = {(each._leased.sender, each._leased.id): each for each in contexts}
-        self._group, self._sender = group, sender
+        self._group, self._outbox = group, outbox
         self._rejected: dict[Key, str] = {}
         self._retried: dict[Key, Millis | None] = {}
         self._transaction: Transaction | None = None
@@ -50,7 +50,7 @@ class BatchContext:
         if self._transaction is None:
             hops = max(each._frame.hops for each in self._contexts.values()) + 1
             joined = self._group.join()
-            self._transaction = Transaction(joined, self._sender, DEFAULT_SESSION, hops=hops)
+            self._transaction = Transaction(joined, self._outbox, DEFAULT_SESSION, hops=hops)
         return self._transaction
 
     def reject(self, message: Message[Any], reason: str) -> None:

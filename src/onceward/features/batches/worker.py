@@ -6,6 +6,7 @@ import time
 from concurrent.futures import CancelledError
 from typing import Any, Final, cast
 
+from onceward.core import requests
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import lanes
@@ -28,7 +29,6 @@ from onceward.core.handle.invoke import (
     wait_after,
 )
 from onceward.core.handle.worker import HANDLED, RunningCall, Worker
-from onceward.core.requests import results
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.file.environment import disabled_by_environment
@@ -221,12 +221,12 @@ class BatchWorker(Worker):
                 each.frame,
                 each.body,
                 group=self._batch,
-                sender=self._sender,
+                outbox=self._outbox,
                 extend=self._extend,
             )
             for leased, each in ready
         ]
-        batch = BatchContext(contexts, group=self._batch, sender=self._sender)
+        batch = BatchContext(contexts, group=self._batch, outbox=self._outbox)
         limit = self._handler.timeout or self._settings.handler_timeout
         self._run_now = RunningCall(time.monotonic(), limit, cast("Context", batch))
         try:
@@ -299,12 +299,12 @@ class BatchWorker(Worker):
         tasks = [
             each
             for each in messages
-            if not isinstance(ended[each.seq], RetryAt) and results.task_of(each) is not None
+            if not isinstance(ended[each.seq], RetryAt) and requests.task_of(each) is not None
         ]
         try:
             for each in tasks:
-                outcome = results.outcome_of(ended[each.seq])
-                results.tell(self._batch.join(), self._sender, each, outcome)
+                outcome = requests.outcome_of(ended[each.seq])
+                requests.tell(self._batch.join(), self._outbox, each, outcome)
         except OncewardError as error:
             self._batch.undo()
             due_at = self._db.now() + round(1000 * engine.MAX_IDLE_SECONDS)

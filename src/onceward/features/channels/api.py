@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from onceward.core import views as queries
+from onceward.core.directory import Member
 from onceward.core.engine.engine_loop import until_found
 from onceward.core.handle.consumer import Consumer, InboxConsumer
 from onceward.core.handle.message import Message, ReceivedMessage
-from onceward.core.home.cache import Member
 from onceward.core.send.fanout import SendResult
 from onceward.core.views import next_wakeup
 from onceward.errors import ChannelRefused, NotParticipant

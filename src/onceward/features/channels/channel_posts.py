@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from onceward.core.upkeep import dead_letters, retention
+from onceward.core import dead_letters
+from onceward.core.send import sent
 from onceward.features.channels.directory import ChannelConfig
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
@@ -307,5 +308,5 @@ def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int)
         ended = tx.rows(sql, (channel, found[0][0], limit)) if found else []
         gone += len(ended)
         if ended and box == "outbox":
-            retention.note_pruned(tx, max(ended)[0] + 1)
+            sent.note_pruned(tx, max(ended)[0] + 1)
     return gone

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from onceward.core.home.cache import DirectoryCache
-from onceward.core.send import bodies
-from onceward.core.send.fanout import Fanout, SendResult
-from onceward.core.send.sender import Sender
+from onceward.core.directory import DirectoryCache
+from onceward.core.send.fanout import Fanout, SendResult, compose_fanout
+from onceward.core.send.outbox import Outbox, insert_body
 from onceward.errors import ChannelRefused, refuse
 from onceward.features.channels import acknowledgments, channel_posts
 from onceward.features.channels import directory as channels
@@ -39,9 +38,9 @@ class ChannelMessage(NamedTuple):
 class ChannelSender:
     """Sends to the channels of a home, from one agent's file."""
 
-    def __init__(self, db: Database, sender: Sender, tasks: ChannelTasks) -> None:
-        self._db, self._sender, self.tasks = db, sender, tasks
-        self.directory: DirectoryCache = sender.directory
+    def __init__(self, db: Database, outbox: Outbox, tasks: ChannelTasks) -> None:
+        self._db, self._outbox, self.tasks = db, outbox, tasks
+        self.directory: DirectoryCache = tasks.directory
 
     def info(self, name: str) -> ChannelInfo:
         """Return a channel as it is now; raises UnknownChannel."""
@@ -74,10 +73,9 @@ class ChannelSender:
         lane = options.get("ordering_key")
         lane = name if lane is None else lane
         options = {**options, "ordering_key": lane, "channel": name}
-        fanout = self._sender.compose_fanout(
-            session, recipients, body, options, limit=found.config.max_message_size
-        )
-        message = ChannelMessage(found, fanout, self.directory.newest(name), options)
+        options["max_size"] = found.config.max_message_size
+        copies = compose_fanout(self._outbox.composer, session, recipients, body, options)
+        message = ChannelMessage(found, copies, self.directory.newest(name), options)
         return partial(self._add, message=message)
 
     # -- checking ---------------------------------------------------------------------------
@@ -136,7 +134,7 @@ class ChannelSender:
         fanout = self._held(tx, found, message.fanout)
         keeps = config.sticky and message.options.get("kind") not in ANSWERS
         body_id = self._retain(tx, message) if keeps else None
-        result = self._sender.add_fanout(tx, fanout, body_id)
+        result = self._outbox.add_fanout(tx, fanout, body_id)
         if body_id is not None:
             channel_posts.trim(tx, found.name, config)
         return result
@@ -164,10 +162,9 @@ class ChannelSender:
         e, key = fanout.headers, message.options.get("key")
         if key is not None and channel_posts.is_retained(tx, name, e.correlation_id):
             return None
-        body_id = bodies.insert_body(tx, fanout.body)
+        body_id = insert_body(tx, fanout.body)
         before, after = split_prefix(e)
-        lane = e.ordering_key or e.session
-        facts = (name, e.session, lane, e.type, e.topic, e.kind, e.rank, e.expires_at)
+        facts = (name, e.session, e.lane, e.type, e.topic, e.kind, e.rank, e.expires_at)
         size = fanout.size, fanout.created_at
         channel_posts.keep(tx, (*facts, e.correlation_id, before, after, body_id, *size))
         return body_id
@@ -183,5 +180,5 @@ class ChannelSender:
             type=acknowledgments.KIND, kind=acknowledgments.KIND, channel=name, ordering_key=name,
             causation_id=ids[0], correlation_id=ids[1], priority="urgent",
         )  # fmt: skip
-        message = self._sender.compose(session, to, {"status": status, "detail": detail}, options)
-        return partial(self._sender.add, message=message)
+        message = self._outbox.compose(session, to, {"status": status, "detail": detail}, options)
+        return partial(self._outbox.add, message=message)

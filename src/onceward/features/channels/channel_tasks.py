@@ -6,18 +6,17 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from onceward.core.home.cache import DirectoryCache
-from onceward.core.send import bodies
-from onceward.core.send.fanout import Fanout
-from onceward.core.send.outbox import OutgoingMessage
-from onceward.core.send.sender import Sender
+from onceward.core.directory import DirectoryCache
+from onceward.core.send.compose import OutgoingMessage, split_digest
+from onceward.core.send.fanout import Fanout, compose_fanout
+from onceward.core.send.outbox import Outbox
 from onceward.errors import UnknownChannel
 from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
-from onceward.message.frame import json_string, render_head
+from onceward.message.frame import FrameHeaders, json_string, render_head
 from onceward.message.send_options import MessageOptions
 from onceward.message.topics import matches
 
@@ -35,9 +34,8 @@ class ChannelTasks:
     repeats nothing and leaves nothing out.
     """
 
-    def __init__(self, db: Database, sender: Sender) -> None:
-        self._db, self._sender = db, sender
-        self._directory: DirectoryCache = sender.directory
+    def __init__(self, db: Database, outbox: Outbox, directory: DirectoryCache) -> None:
+        self._db, self._outbox, self.directory = db, outbox, directory
 
     def run(self) -> None:
         """Run what is due now; do nothing inside an open transaction, which may be undone."""
@@ -55,13 +53,13 @@ class ChannelTasks:
 
     def _channel(self, name: str, position: int, *, held: bool) -> None:
         try:
-            found = channels.info(self._directory.channel(name), name)
+            found = channels.info(self.directory.channel(name), name)
         except UnknownChannel:
             found = None
         if found is None or found.state == "closed":
             self._db.write(lambda tx: self._give_up(tx, name))
             return
-        if found.config.sticky and self._directory.newest(name) > position:
+        if found.config.sticky and self.directory.newest(name) > position:
             self._db.write(lambda tx: self.serve(tx, found))
         if held and found.state in ("active", "draining"):
             self._db.write(lambda tx: self._release(tx, found))
@@ -84,15 +82,16 @@ class ChannelTasks:
         The position moves in the same transaction.
         """
         task = channel_posts.next_task(tx, "channel", found.name)
-        newest = self._directory.newest(found.name)
+        newest = self.directory.newest(found.name)
         if task is None or newest <= task[0]:
             return
         channel_posts.trim(tx, found.name, found.config)
         for late, wanted, known in self._late(found, task[0]):
             posts = channel_posts.retained(tx, found.name)
             for post in [post for post in posts if _wants(post.topic, wanted, known)]:
-                copy = _copy(post, late, found.name, self._sender.mint())
-                self._sender.add(tx, copy)
+                message_id, agent = self._outbox.composer.mint(), self._db.agent
+                copy = _copy(post, late, found.name, agent=agent, message_id=message_id)
+                self._outbox.add(tx, copy)
         channel_posts.advance(tx, "channel", found.name, newest)
 
     def _late(
@@ -107,11 +106,11 @@ class ChannelTasks:
         if found.type != "pubsub":
             return [
                 (m.agent, None, ())
-                for m in self._directory.members(found.name)
+                for m in self.directory.members(found.name)
                 if m.number > after and m.agent != me
             ]
         late: dict[str, tuple[list[str], list[str]]] = {}
-        for number, subscriber, pattern in self._directory.subscriptions(found.name):
+        for number, subscriber, pattern in self.directory.subscriptions(found.name):
             late.setdefault(subscriber, ([], []))[number <= after].append(pattern)
         return [
             (subscriber, new, known)
@@ -121,9 +120,9 @@ class ChannelTasks:
 
     def prune_history(self, limit: int) -> int:
         """Delete a slice of the history that channels bound; return how many messages."""
-        if not self._directory.home.known:
+        if not self.directory.home.known:
             return 0
-        for row in self._directory.channels():
+        for row in self.directory.channels():
             config = channels.info(row, row[0]).config
             count = config.retain_count
             if config.bound_history and count is not None:
@@ -139,7 +138,7 @@ class ChannelTasks:
     # -- notifying --------------------------------------------------------------------------
 
     def _notices(self, position: int) -> None:
-        directory = self._directory.database
+        directory = self.directory.database
         found = channel_posts.notices(directory.read, self._db.agent, position)
         if found:
             fanouts = [self._fan(topic, json.loads(body)) for _, topic, body in found]
@@ -151,7 +150,7 @@ class ChannelTasks:
         """Tell the home of new dead letters; the task ends with the last of them."""
         upto = channel_posts.last_dead_letter(self._db.read)  # before asking for listeners
         fanouts: list[Fanout] = []
-        if self._directory.home.known and self._directory.subscribers(DEAD):
+        if self.directory.home.known and self.directory.subscribers(DEAD):
             found = channel_posts.next_dead_letters(self._db.read, position)
             fanouts = [
                 self._fan(DEAD, dict(zip(DEAD_FACTS, row[1:], strict=True))) for row in found
@@ -167,9 +166,8 @@ class ChannelTasks:
 
     def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
         options = MessageOptions(topic=topic, type="notification", kind="notification", system=True)
-        return self._sender.compose_fanout(
-            SYSTEM_SESSION, self._directory.subscribers(topic), body, options, rooted=False
-        )
+        found, composer = self.directory.subscribers(topic), self._outbox.composer
+        return compose_fanout(composer, SYSTEM_SESSION, found, body, options, rooted=False)
 
     def _publish(
         self, tx: StoreTransaction, fanouts: list[Fanout], kind: str, position: int, upto: int
@@ -178,7 +176,7 @@ class ChannelTasks:
         if task is None or task[0] != position:
             return  # another process was quicker
         for fanout in fanouts:
-            self._sender.add_fanout(tx, fanout)
+            self._outbox.add_fanout(tx, fanout)
         channel_posts.advance(tx, kind, "", upto)
 
     def begin(self) -> None:
@@ -198,27 +196,29 @@ def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]
 
 
 def _copy(
-    post: channel_posts.RetainedPost, late: str, channel: str, message_id: str
+    post: channel_posts.RetainedPost, late: str, channel: str, *, agent: str, message_id: str
 ) -> OutgoingMessage:
     """Return a retained post as a new message: only its id and its recipient are new."""
     frame = render_head(f"{post.head}{json_string(late)}{post.tail}", message_id, post.created_at)
-    return OutgoingMessage(
-        id=message_id,
+    headers = FrameHeaders(
+        sender=agent,
         recipient=late,
+        type=post.type,
         session=post.session,
         lane=post.lane,
-        type=post.type,
         topic=post.topic,
         rank=post.rank,
-        due_at=None,
-        held_by=None,
         expires_at=post.expires_at,
-        key=None,
-        frame=frame,
-        digest=bodies.split_digest(frame, post.body_digest),
-        created_at=post.created_at,
         channel=channel,
         kind=post.kind,
         correlation_id=post.correlation_id,
+    )
+    return OutgoingMessage(
+        headers=headers,
+        id=message_id,
+        recipient=late,
+        frame=frame,
+        digest=split_digest(frame, post.body_digest),
+        created_at=post.created_at,
         body_id=post.body_id,
     )

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from onceward.core.home.cache import Member
-from onceward.core.home.database import DirectoryDatabase
+from onceward.core.directory import Member
+from onceward.core.home import DirectoryDatabase
 from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from onceward.core.accept.accept import OWN_ID
-from onceward.core.send.bodies import BODY_DIGEST, FULL_FRAME, split_digest
+from onceward.core.send.compose import split_digest
+from onceward.core.send.outbox import body_digest_of, frame_of
 from onceward.errors import StoreClosed, StoreError
 from onceward.message.frame import digest
 
@@ -224,6 +225,12 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
 }
+AT_ONCE: Final = " UNION ALL ".join(
+    f"SELECT '{name}', one.* FROM ({sql}) AS one"
+    for name, (_, sql) in INVARIANTS.items()
+    if name != "D1"
+)
+"""All of them in one statement, but SQLite's own check."""
 FRAMES: Final = {
     "S8": (
         "every frame of the outbox is what was written",
@@ -256,7 +263,7 @@ SELECT 'post ' || number FROM _onceward_retained_posts WHERE body_id = :body
 DAMAGED: Final = frozenset({"S8", "S9", "S10", "R8", "R9"})
 """Rules whose offenders are messages that are not what was stored, or are without a body."""
 HEADS: Final = f"""
-SELECT id, frame, digest, {BODY_DIGEST}
+SELECT id, frame, digest, {body_digest_of("o")}
   FROM _onceward_outbox AS o
  WHERE digest IS NOT NULL AND body_id IS NOT NULL
 """
@@ -304,6 +311,11 @@ def check(db: ReadableFile) -> list[Violation]:
     return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 
 
+def look(db: ReadableFile) -> list[tuple[str, str]]:
+    """Return (invariant, offender) of what is wrong with the rows of a file, by one statement."""
+    return [(str(name), str(offender)) for name, offender in db.ask(AT_ONCE)]
+
+
 def _users(db: ReadableFile, body: str) -> list[str]:
     """Return the ids of the messages that share a body, or the body's name if there is none."""
     number = body.removeprefix("body ")
@@ -333,7 +345,7 @@ PAIR_RULES: Final = {
 SLICE: Final = 1000
 TOLD: Final = f"""
 SELECT seq, id, digest, state IN ('sent', 'acked'),
-       CASE WHEN body_id IS NOT NULL THEN {FULL_FRAME} END
+       CASE WHEN body_id IS NOT NULL THEN {frame_of("o")} END
   FROM _onceward_outbox AS o
  WHERE seq > ? AND recipient = ? AND state IN ('sent', 'acked', 'pending') ORDER BY seq LIMIT ?
 """

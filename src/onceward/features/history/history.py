@@ -13,7 +13,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from onceward.core.send.bodies import FULL_FRAME
+from onceward.core.send.outbox import frame_of
 from onceward.core.views import Page
 from onceward.errors import InvalidArgument
 from onceward.features.history import time_index
@@ -98,7 +98,7 @@ OUT: Final = Source(
     box="'out'",
     at="m.created_at",
     states=frozenset({*OUTBOX_STATES, "sending"}),
-    frame=FULL_FRAME.replace("o.", "m."),
+    frame=frame_of("m"),
     recipient="m.recipient",
     state=SENDING,
     indexed=frozenset({"channel", "correlation_id"}),

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from onceward.core.send import limits, rate_limits
-from onceward.core.send.admission import AdmissionControl
-from onceward.core.send.limits import Limit
+from onceward.core.send.limits import AdmissionControl
 from onceward.errors import InvalidArgument
+from onceward.features.limits import stored
+from onceward.features.limits.stored import DropRecord, Limit
 from onceward.file.database import Database
-from onceward.message.clock import Millis
+from onceward.file.transaction import StoreTransaction
 from onceward.message.times import GivenRate
 from onceward.message.vocabulary import (
     LIMIT_SCOPES,
     OVERFLOWS,
-    DropPolicy,
-    DropScope,
     FileScope,
     LimitScope,
     Overflow,
@@ -29,7 +27,6 @@ RATES: Final = {"send": 1, "accept": 100}
 """Burst of a rate that is a number, by scope."""
 KEYWORDS: Final = {"send": ("rate", "burst"), "accept": ("rate", "burst"), "file": ("size",)}
 """Keywords of a limit by scope; of other scopes they are ``messages`` and ``size``."""
-FULLNESS: Final = limits.FULLNESS
 LIST: Final = """
 SELECT scope, name, max_messages, max_bytes, NULL, NULL, overflow
   FROM _onceward_limits
@@ -59,21 +56,6 @@ class LimitInfo:
     """Messages a second."""
     burst: float | None
     overflow: Overflow
-
-
-@dataclass(frozen=True, slots=True)
-class DropRecord:
-    """A message that a policy dropped."""
-
-    id: str
-    recipient: str
-    session: str
-    scope: DropScope
-    name: str
-    policy: DropPolicy
-    line: str | None
-    summary_id: str | None
-    dropped_at: Millis
 
 
 class Limits:
@@ -123,26 +105,26 @@ class Limits:
         if rate is not None:
             self._set_rate(scope, rate, burst)
         elif scope == "file":
-            self._change(lambda tx: rate_limits.set_file(tx, cast("int", size)))
+            self._change(lambda tx: stored.set_file(tx, cast("int", size)))
         else:
             counted = cast("LimitScope", scope)
             limit = Limit(counted, _name(scope, name), messages, size, overflow)
-            self._change(lambda tx: limits.save(tx, limit))
+            self._change(lambda tx: stored.save(tx, limit))
 
     def _set_rate(self, scope: str, rate: GivenRate, burst: float | None) -> None:
         from onceward.message.rate import read_rate  # noqa: PLC0415 - rarely needed
 
         read = read_rate("rate", rate, burst=RATES[scope])
         at_once = read.burst if burst is None else burst
-        self._change(lambda tx: rate_limits.set_rate(tx, scope, read.per_second, at_once))
+        self._change(lambda tx: stored.set_rate(tx, scope, read.per_second, at_once))
 
     def remove(self, scope: Scope, name: str = "") -> bool:
         """Remove a limit, and send what only it held back; say whether there was one."""
         if scope in RATES:
-            return self._change(lambda tx: rate_limits.remove_rate(tx, scope))
+            return self._change(lambda tx: stored.remove_rate(tx, scope))
         if scope == "file":
-            return self._change(rate_limits.remove_file)
-        return self._change(lambda tx: limits.remove(tx, scope, _name(scope, name)))
+            return self._change(stored.remove_file)
+        return self._change(lambda tx: stored.remove(tx, scope, _name(scope, name)))
 
     def list(self) -> list[LimitInfo]:
         """Return all limits, by scope and name."""
@@ -150,16 +132,13 @@ class Limits:
 
     def fullness(self) -> dict[str, tuple[int, int]]:
         """Return by scope and name (``session run-42``) the messages and bytes that count now."""
-        return {
-            f"{scope} {name}".rstrip(): (count, size)
-            for scope, name, count, size in self._db.read(FULLNESS)
-        }
+        return stored.fullness(self._db)
 
     def drops(self, *, limit: int = 100) -> builtins.list[DropRecord]:
         """Return what policies dropped, newest first."""
-        return [DropRecord(*row) for row in self._db.read(limits.DROPS, (limit,))]
+        return stored.drops(self._db, limit)
 
-    def _change(self, work: limits.Change) -> bool:
+    def _change(self, work: Callable[[StoreTransaction], object]) -> bool:
         changed = self._db.write(work)
         self._admission.reload()
         self._db.notifier.notify("out")

@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
+from onceward.core.block import BlockOpener, Transaction
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.consumer import Consumer, type_names
 from onceward.core.handle.message import Message
-from onceward.core.home.database import DirectoryHandle
-from onceward.core.home.open_agents import OpenAgentFiles
-from onceward.core.send.block import BlockOpener, Transaction
+from onceward.core.home import DirectoryHandle, OpenAgentFiles
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
 from onceward.features.mailboxes import directory as mailboxes
 from onceward.features.mailboxes.directory import MailboxInfo
@@ -167,7 +166,7 @@ class Mailbox(MailboxFields):
         }
         if self.newest_per_key:
             named["mailbox_key"] = options.get("ordering_key")
-        return self._deps.sender.commit(self._session.name, self.owner, body, named)
+        return self._deps.outbox.commit(self._session.name, self.owner, body, named)
 
     def discard(self, message_id: str) -> bool:
         """
@@ -407,7 +406,7 @@ class Mailbox(MailboxFields):
         return _filter(
             wanted,
             filters,
-            self._deps.sender.topics.of(filters.get("session") or self._session.name),
+            self._deps.outbox.composer.topics.of(filters.get("session") or self._session.name),
         )
 
     # -- waiting ----------------------------------------------------------------------------------

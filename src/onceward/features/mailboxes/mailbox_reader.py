@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from onceward.core.upkeep import health
 from onceward.errors import NoMailbox
 from onceward.features.mailboxes import mailbox_readers, mailboxes
 from onceward.features.mailboxes.mailbox_readers import RANKS, Start
 from onceward.features.mailboxes.mailboxes import CursorRead, MailboxRef, MailboxRow, MessageFilter
+from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
 from onceward.file.transaction import StoreTransaction
@@ -30,7 +30,7 @@ class MailboxReader:
     def closed(self) -> bool:
         """Whether the file is paused, so that nothing may be read."""
         self.check_alive()
-        return disabled_by_environment() or health.paused(self.db.read)
+        return disabled_by_environment() or identity.is_paused(self.db.read)
 
     def has_work(self, mode: str, name: str) -> bool:
         """Return whether a cursor or a group has something to read or to recover."""

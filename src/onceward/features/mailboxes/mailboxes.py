@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.core.upkeep import dead_letters, health
+from onceward.core import dead_letters
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, Reader, Start
+from onceward.file import identity
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
@@ -229,7 +230,7 @@ def read_on(
     The position is part of the caller's commit, so a crash after it loses the
     messages that were not delivered yet, and none comes twice.
     """
-    if health.paused(tx.rows):
+    if identity.is_paused(tx.rows):
         return [], False
     reader = mailbox_readers.open_reader(
         tx, place.mailbox, "cursor", how.name, start=how.start, expires_at=place.expires_at
@@ -289,7 +290,7 @@ def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[Mailbox
     A message has at most one live lease in a group. One that was not settled is
     leased again when its lease has run out, before newer ones of its priority.
     """
-    if health.paused(tx.rows):
+    if identity.is_paused(tx.rows):
         return []
     reader = mailbox_readers.open_reader(
         tx, place.mailbox, "lease", claim.group, start=claim.start, expires_at=place.expires_at

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.core.handle import inbox, lanes
-from onceward.core.upkeep import health
 from onceward.errors import InvalidArgument
+from onceward.file import identity
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
@@ -119,7 +119,7 @@ def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
     first leased or kept message.
     """
     cursor = _cursor(tx, wanted.session)
-    if health.paused(tx.rows):
+    if identity.is_paused(tx.rows):
         return PollResult([], cursor, cursor, reach, more=False)
     lanes.wake_due(tx)
     after = cursor if reach.looked_to is None else reach.looked_to

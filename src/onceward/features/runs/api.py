@@ -10,7 +10,7 @@ from onceward.core import views as queries
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle.inbox import SettledMessage
 from onceward.core.handle.lanes import Lease
-from onceward.core.send.sender import Sender
+from onceward.core.send.outbox import Outbox
 from onceward.core.views import QueueInfo, RunInfo
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues
@@ -30,11 +30,11 @@ from onceward.message.vocabulary import RunState
 class SessionQueues:
     """The queues and runs of sessions; a change of settings loses no waiting message."""
 
-    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks, grace: float) -> None:
+    def __init__(self, db: Database, *, outbox: Outbox, hooks: Hooks, grace: float) -> None:
         self._db = db
         self._closing = RunCompletion(
             db.agent,
-            sender=sender,
+            outbox=outbox,
             emitter=EventEmitter(hooks, db.agent),
             owner=owner_name(),
             grace=grace,

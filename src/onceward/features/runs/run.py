@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
+from onceward.core.block import Transaction
 from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
@@ -19,10 +20,10 @@ from onceward.core.handle.signatures import (
     refuse_handler,
     required,
 )
-from onceward.core.requests.results import task
-from onceward.core.send.block import Transaction
-from onceward.core.send.outbox import OutgoingMessage
-from onceward.core.send.sender import Sender
+from onceward.core.requests import task
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.fanout import subscribers
+from onceward.core.send.outbox import Outbox
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
@@ -124,9 +125,9 @@ class Run(RunFields[Message[Any]]):
     never after the run was ended from outside. Slow work holds no lock.
     """
 
-    def __init__(self, started: StartedRun, *, sender: Sender, holder: Holder) -> None:
+    def __init__(self, started: StartedRun, *, outbox: Outbox, holder: Holder) -> None:
         super().__init__(started, _messages(started.messages))
-        self._started, self._sender, self._holder = started, sender, holder
+        self._started, self._outbox, self._holder = started, outbox, holder
         self._drafts: list[OutgoingMessage] = []
         self._answered: set[str] = set()
         self._at_end_work: list[Callable[[Transaction], object]] = []
@@ -180,12 +181,14 @@ class Run(RunFields[Message[Any]]):
         """Send a message with the next checkpoint or the run's end; return its id."""
         options.setdefault("causation_id", self.message.id)
         options.setdefault("hops", self.message.frame.hops + 1)
-        return self._add(self._sender.compose(self.session, to, body, parse_options(options)))
+        return self._add(self._outbox.compose(self.session, to, body, parse_options(options)))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*, as ``send`` does; return the ids."""
         named: SendOptions = {**options, "topic": topic}
-        return [self.send(peer, body, **named) for peer in self._sender.subscribers(topic)]
+        return [
+            self.send(peer, body, **named) for peer in subscribers(self._outbox.composer, topic)
+        ]
 
     def reply(
         self,
@@ -196,7 +199,7 @@ class Run(RunFields[Message[Any]]):
     ) -> str:
         """Answer the current message, or *to*, as ``send`` does; return the id."""
         name, named = reply_options((to or self.message).frame, options)
-        return self._add(self._sender.compose(self.session, name, body, named))
+        return self._add(self._outbox.compose(self.session, name, body, named))
 
     def dispatch(
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
@@ -209,7 +212,7 @@ class Run(RunFields[Message[Any]]):
         options.setdefault("causation_id", self.message.id)
         options.setdefault("hops", self.message.frame.hops + 1)
         return self._add(
-            task(self._sender, self.session, to, body, session=session, options=options)
+            task(self._outbox, self.session, to, body, session=session, options=options)
         )
 
     def inbox(self) -> list[Message[Any]]:
@@ -225,8 +228,8 @@ class Run(RunFields[Message[Any]]):
 
     def _add(self, draft: OutgoingMessage) -> str:
         self._drafts.append(draft)
-        if draft.in_reply_to is not None:
-            self._answered.add(draft.in_reply_to)
+        if draft.headers.in_reply_to is not None:
+            self._answered.add(draft.headers.in_reply_to)
         return draft.id
 
 

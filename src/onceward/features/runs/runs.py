@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from onceward.core import requests
+from onceward.core.block import Transaction
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import LeasedMessage, SettledMessage
 from onceward.core.handle.lanes import Lease
-from onceward.core.requests import results
-from onceward.core.requests.results import TaskOutcome
-from onceward.core.send.block import Transaction
-from onceward.core.send.outbox import OutgoingMessage
-from onceward.core.send.sender import Sender
+from onceward.core.requests import TaskOutcome
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.outbox import Outbox
 from onceward.errors import LeaseLost, RunAborted
 from onceward.features.runs import session_queues
 from onceward.file import file_checks
@@ -439,12 +439,12 @@ class RunCompletion:
         self,
         agent: str,
         *,
-        sender: Sender,
+        outbox: Outbox,
         emitter: EventEmitter,
         owner: str,
         grace: float = 0.0,
     ) -> None:
-        self._agent, self._sender, self._emitter, self._owner = agent, sender, emitter, owner
+        self._agent, self._outbox, self._emitter, self._owner = agent, outbox, emitter, owner
         self._grace: Millis = round(1000 * grace)
 
     def commit(self, tx: StoreTransaction, run: OpenRun, effects: PendingEffects) -> None:
@@ -457,9 +457,9 @@ class RunCompletion:
         """
         prove(tx, run)
         for draft in effects.drafts:
-            self._sender.add(tx, draft)
+            self._outbox.add(tx, draft)
         for work in effects.work:
-            yours = Transaction(tx, self._sender, run.session)
+            yours = Transaction(tx, self._outbox, run.session)
             work(yours)
             yours._finish()
 
@@ -560,7 +560,7 @@ class RunCompletion:
         done = Done(reason=reason_text("delivered to an aborted run", cause)[:500])
         inbox.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
         for message in messages:
-            results.tell(tx, self._sender, message, TaskOutcome("aborted", cause), run)
+            requests.tell(tx, self._outbox, message, TaskOutcome("aborted", cause), run)
 
     def conclude(
         self,
@@ -574,9 +574,9 @@ class RunCompletion:
         """Settle messages; tell the callers of those that are dispatched tasks and have ended."""
         inbox.apply_settlements(tx, ended)
         for leased, settlement in ended:
-            if results.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
-                end = results.outcome_of(settlement, result)
-                results.tell(tx, self._sender, leased, end, run)
+            if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
+                end = requests.outcome_of(settlement, result)
+                requests.tell(tx, self._outbox, leased, end, run)
         self._emitter.lease_ended(tx, ended, took)
 
 

@@ -11,6 +11,7 @@ from threading import Event as Flag
 from threading import Lock
 from typing import Any, Final, TypeVar
 
+from onceward.core.block import Transaction
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.async_face import OnWorker
 from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper, named_thread
@@ -27,7 +28,6 @@ from onceward.core.handle.invoke import (
 )
 from onceward.core.handle.lanes import Lease
 from onceward.core.handle.message import Message
-from onceward.core.send.block import Transaction
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry, StoreClosed
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.run import AsyncRun, Run
@@ -138,10 +138,10 @@ class RunExecution:
         self.row: OpenRun = started.run
         """The run's row as of its last commit."""
         self._started, self._scheduler, self._completion = started, scheduler, completion
-        self._db, self._sender, self._hooks = deps.db, deps.sender, deps.hooks
+        self._db, self._outbox, self._hooks = deps.db, deps.outbox, deps.hooks
         self._policy, self._rng = deps.policy, deps.rng
         self._leased = [each.leased for each in started.messages]
-        self._run = Run(started, sender=deps.sender, holder=self)
+        self._run = Run(started, outbox=deps.outbox, holder=self)
         self._settlements: Sequence[Settlement] = ()
         self._raised: BaseException | None = None
         self._took: float | None = None
@@ -351,7 +351,7 @@ class RunExecution:
             return None, effects
         for message in self._to_answer():
             to, named = reply_options(message.frame, {})
-            effects.drafts.append(self._sender.compose(self._run.session, to, value, named))
+            effects.drafts.append(self._outbox.compose(self._run.session, to, value, named))
         return encode(value).text, effects
 
     def _to_answer(self) -> list[Message[Any]]:
@@ -407,7 +407,7 @@ class RunWorker:
         self.owner = file_checks.owner_name()
         self.completion = RunCompletion(
             deps.db.agent,
-            sender=deps.sender,
+            outbox=deps.outbox,
             emitter=EventEmitter(deps.hooks, deps.db.agent),
             owner=self.owner,
             grace=deps.settings.abort_grace,

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Final, Unpack
 
-from onceward.core.send.sender import Sender
+from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.features.schedules import schedules
 from onceward.features.schedules.scheduler import Scheduler
@@ -36,8 +36,8 @@ class Schedules:
     open with engines, or while it is paused; *missed* says what follows.
     """
 
-    def __init__(self, db: Database, sender: Sender, declared: Collection[str] = ()) -> None:
-        self._db, self._scheduler, self._declared = db, Scheduler(db, sender), declared
+    def __init__(self, db: Database, outbox: Outbox, declared: Collection[str] = ()) -> None:
+        self._db, self._scheduler, self._declared = db, Scheduler(db, outbox), declared
 
     def add(
         self,

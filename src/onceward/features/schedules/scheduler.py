@@ -6,8 +6,8 @@ import json
 from functools import partial
 from typing import Any
 
-from onceward.core.send.outbox import OutgoingMessage
-from onceward.core.send.sender import Sender
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreError
 from onceward.features.schedules import schedules
 from onceward.features.schedules.schedules import ScheduledMessage
@@ -30,8 +30,8 @@ class Scheduler:
     the wall clock: the file's own time never steps back, and would stay ahead with it.
     """
 
-    def __init__(self, db: Database, sender: Sender) -> None:
-        self._db, self._sender = db, sender
+    def __init__(self, db: Database, outbox: Outbox) -> None:
+        self._db, self._outbox = db, outbox
 
     def run(self) -> None:
         """Send what is due now; do nothing inside an open transaction, which may be undone."""
@@ -100,17 +100,17 @@ class Scheduler:
         messages: list[OutgoingMessage],
         date: Millis,
     ) -> str:
-        last = [self._sender.add(tx, each) for each in messages][-1]
+        last = [self._outbox.add(tx, each) for each in messages][-1]
         schedules.note_sent(tx, schedule.name, len(messages), date, last)
         return last
 
     def compose(self, schedule: ScheduledMessage, date: Millis) -> OutgoingMessage:
         """Return the message of one date; nothing is written, any SendError may be raised."""
-        return self._sender.compose(*_parts(schedule, date))
+        return self._outbox.compose(*_parts(schedule, date))
 
     def check(self, schedule: ScheduledMessage, date: Millis) -> None:
         """Raise SendError where the message of a date could not be sent."""
-        self._sender.check(*_parts(schedule, date))
+        self._outbox.composer.check(*_parts(schedule, date))
 
 
 def _parts(schedule: ScheduledMessage, date: Millis) -> tuple[str, str, Any, MessageOptions]:

@@ -70,9 +70,9 @@ class Connection:
     a block or a handler. The second connection of a thread only reads.
     """
 
-    def __init__(self, sender: Any) -> None:
-        self._sender = sender  # the postbox's, which is no public type
-        self._db: Database = sender.db
+    def __init__(self, outbox: Any) -> None:
+        self._outbox = outbox  # the postbox's, which is no public type
+        self._db: Database = outbox.db
         self.autocommit = self.deferred = False
         self._name = f"onceward_{next(_numbers)}"
         self._tx: StoreTransaction | None = None
@@ -182,7 +182,7 @@ class Connection:
         """Return the transaction to send with, begun if need be; it ends with it."""
         self.begin()
         self._check_thread()
-        made = Transaction(self._open_transaction(), self._sender, session)
+        made = Transaction(self._open_transaction(), self._outbox, session)
         self._lent.append(made)
         return made
 

@@ -21,7 +21,7 @@ C = TypeVar("C", Connection, LoopConnection)
 URL: Final = f"{dialect.NAME.replace('.', '+')}://"
 
 _of_handlers: WeakKeyDictionary[Any, Engine] = WeakKeyDictionary()
-"""By the sender of a postbox: the engine of its handlers' sessions."""
+"""By the outbox of a postbox: the engine of its handlers' sessions."""
 
 
 class EngineOptions(TypedDict, total=False):
@@ -58,17 +58,17 @@ def engine(
     plain = box if isinstance(box, Postbox) else box._plain
     if foreign_keys:
         plain._db.enforce_foreign_keys()
-    made = _engine_of(plain._sender, options)
+    made = _engine_of(plain._outbox, options)
     apart.watch(plain, made)
     return made
 
 
-def _engine_of(sender: Any, options: EngineOptions) -> Engine:
+def _engine_of(outbox: Any, options: EngineOptions) -> Engine:
     """Return an engine that does not keep the postbox alive."""
-    sender_of = ref(sender)
+    outbox_of = ref(outbox)
 
     def connect() -> Connection:
-        return Connection(still_there(sender_of))
+        return Connection(still_there(outbox_of))
 
     return create_engine(URL, creator=connect, poolclass=NullPool, **options)
 
@@ -129,9 +129,9 @@ def session_for(ctx: Context) -> Iterator[OrmSession]:
     if not isinstance(ctx, Context):
         msg = "session_for serves sync handlers: async ones take async_session_for"
         raise InvalidArgument(msg)
-    made = _of_handlers.get(ctx._sender)
+    made = _of_handlers.get(ctx._outbox)
     if made is None:
-        made = _of_handlers[ctx._sender] = _engine_of(ctx._sender, {})
+        made = _of_handlers[ctx._outbox] = _engine_of(ctx._outbox, {})
     with OrmSession(made) as session:
         yield session
         session.commit()  # unlike the end of ``session.begin()`` it raises after a failed flush

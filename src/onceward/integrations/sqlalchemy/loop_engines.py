@@ -36,7 +36,7 @@ from onceward.types import AsyncTransaction
 T = TypeVar("T")
 
 _of_handlers: WeakKeyDictionary[Any, AsyncEngine] = WeakKeyDictionary()
-"""By the sender of a postbox: the engine of its async handlers' sessions."""
+"""By the outbox of a postbox: the engine of its async handlers' sessions."""
 _context: ContextVar[AsyncContext] = ContextVar("onceward_sqlalchemy_context")
 """The handler that a connection is made for."""
 
@@ -63,16 +63,16 @@ def async_engine(
     if not isinstance(box, AsyncPostbox):
         msg = "an async engine needs an AsyncPostbox: make it of one, or take engine(box)"
         raise InvalidArgument(msg)
-    sender_of, bridge_of = ref(box._plain._sender), ref(box._bridge)
+    outbox_of, bridge_of = ref(box._plain._outbox), ref(box._bridge)
 
     def connect() -> BlockConnection:
-        sender, bridge = still_there(sender_of), still_there(bridge_of)
+        outbox, bridge = still_there(outbox_of), still_there(bridge_of)
         if asyncio.get_running_loop() is not bridge._loop:
             msg = "the engine belongs to the event loop that opened its postbox: use it there"
             raise InterfaceError(msg)
-        if foreign_keys and not sender.db.checks_foreign_keys:
-            await_only(bridge.call(sender.db.enforce_foreign_keys))
-        return BlockConnection(Connection(sender), bridge)
+        if foreign_keys and not outbox.db.checks_foreign_keys:
+            await_only(bridge.call(outbox.db.enforce_foreign_keys))
+        return BlockConnection(Connection(outbox), bridge)
 
     return create_async_engine(URL, creator=connect, poolclass=NullPool, **options)
 
@@ -158,7 +158,7 @@ async def async_session_for(ctx: AsyncContext) -> AsyncIterator[AsyncSession]:
         raise InvalidArgument(msg)
     token = _context.set(ctx)
     try:
-        connection = await _engine_of_handlers(ctx._plain._sender).connect()
+        connection = await _engine_of_handlers(ctx._plain._outbox).connect()
     finally:
         _context.reset(token)
     try:
@@ -169,13 +169,13 @@ async def async_session_for(ctx: AsyncContext) -> AsyncIterator[AsyncSession]:
         await connection.close()
 
 
-def _engine_of_handlers(sender: Any) -> AsyncEngine:
-    if (made := _of_handlers.get(sender)) is None:
+def _engine_of_handlers(outbox: Any) -> AsyncEngine:
+    if (made := _of_handlers.get(outbox)) is None:
         made = create_async_engine(URL, creator=_connect_handler, poolclass=NullPool)
-        _of_handlers[sender] = made
+        _of_handlers[outbox] = made
     return made
 
 
 def _connect_handler() -> LoopConnection:
     ctx = _context.get()
-    return LoopConnection(Connection(ctx._plain._sender), ctx._off_loop)
+    return LoopConnection(Connection(ctx._plain._outbox), ctx._off_loop)

@@ -1,20 +1,15 @@
-"""Report the health of a file, and pause or resume it for all processes."""
+"""Report the health of a file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from onceward.core import views as queries
+from onceward.core import views
+from onceward.file import identity
 from onceward.file.database import Database
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import Durability
-
-PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
-RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
-
 
 Verdict = Literal["ok", "degraded", "failing"]
 WAITS: Final = 300_000
@@ -65,17 +60,14 @@ SELECT min(CASE box WHEN 'inbox' THEN oldest_at END), min(CASE box WHEN 'outbox'
 """
 SCHEMA: Final = "SELECT max(version) FROM _onceward_migrations"
 OPEN_BREAKERS: Final = "SELECT count(*) FROM _onceward_peers WHERE breaker <> 'closed'"
-PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
 SQLITE: Final = "SELECT sqlite_version()"
 
 
 def read_health(db: Database, *, calls_left: int) -> Health:
     """Return a file's health; try a checkpoint to see whether a reader pins the WAL."""
-    numbers = queries.stats(db)
+    numbers = views.stats(db)
     pages, moved = db.checkpoint(truncate=False) if db.behind_barrier else (-1, -1)
-    [(schema,)], [(breakers,)], [(paused,)], [(sqlite,)] = (
-        db.ask(sql) for sql in (SCHEMA, OPEN_BREAKERS, PAUSED, SQLITE)
-    )
+    [(schema,)], [(breakers,)], [(sqlite,)] = map(db.ask, (SCHEMA, OPEN_BREAKERS, SQLITE))
     found = Health(
         verdict="ok",
         reasons=(),
@@ -86,7 +78,7 @@ def read_health(db: Database, *, calls_left: int) -> Health:
         schema=schema,
         wal_bytes=db.wal_bytes(),
         wal_pinned=pages > moved >= 0,
-        paused=bool(paused),
+        paused=identity.is_paused(db.ask),
         pending=numbers["pending"],
         dead_letters=numbers["dead_letters"],
         breakers_open=breakers,
@@ -116,18 +108,3 @@ def _judged(found: Health, db: Database) -> Health:
     reasons = (*failing, *(reason for reason, holds in troubles.items() if holds))
     verdict: Verdict = "failing" if failing else "degraded" if reasons else "ok"
     return replace(found, verdict=verdict, reasons=reasons)
-
-
-def pause(tx: StoreTransaction) -> None:
-    """Pause the file for all processes; it stays paused across restarts."""
-    tx.run(PAUSE, (tx.now,))
-
-
-def resume(tx: StoreTransaction) -> None:
-    """Resume the file for all processes."""
-    tx.run(RESUME)
-
-
-def paused(rows: Rows) -> bool:
-    """Return whether the file is paused."""
-    return bool(rows(PAUSED, None)[0][0])

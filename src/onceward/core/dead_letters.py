@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from onceward.core.handle import lanes
-from onceward.core.send.bodies import FULL_FRAME
-from onceward.core.send.outbox import PUSHED, undelivered
-from onceward.core.upkeep import retention
+from onceward.core.send.outbox import frame_of
+from onceward.core.send.sent import note_pruned, pushed, undelivered
 from onceward.errors import Conflict, InvalidArgument
 from onceward.file.connection import ConstraintError
 from onceward.file.transaction import StoreTransaction, bump
@@ -24,9 +23,9 @@ INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic
                                     pushed)
 SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error,
        attempts + :tried, expires_at, key,
-       {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind,
-       correlation_id, replays,
-       NOT :unknown AND {PUSHED}
+       {frame_of("o")}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel,
+       kind, correlation_id, replays,
+       NOT :unknown AND {pushed("o")}
   FROM _onceward_outbox AS o
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
@@ -264,5 +263,5 @@ def _forget(tx: StoreTransaction, sql: str, value: int) -> int:
     """Delete dead letters; of those that we sent nothing is left, though they may have arrived."""
     gone = tx.rows(sql + SENT_UNTIL, (value,))
     if sent := [at for (at,) in gone if at is not None]:
-        retention.note_pruned(tx, max(sent) + 1)
+        note_pruned(tx, max(sent) + 1)
     return len(gone)

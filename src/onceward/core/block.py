@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Unpack
 
-from onceward.core.requests.results import task
-from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult
-from onceward.core.send.sender import Sender
+from onceward.core.requests import add_request, task
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
+from onceward.core.send.outbox import Outbox
 from onceward.errors import StoreError
 from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
@@ -40,9 +41,9 @@ class Transaction:
     """
 
     def __init__(
-        self, tx: StoreTransaction, sender: Sender, session: str, *, hops: int = 0
+        self, tx: StoreTransaction, outbox: Outbox, session: str, *, hops: int = 0
     ) -> None:
-        self._tx, self._sender, self._session, self._hops = tx, sender, session, hops
+        self._tx, self._outbox, self._session, self._hops = tx, outbox, session, hops
         self._open = True
 
     def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
@@ -89,17 +90,21 @@ class Transaction:
         self._count_hops(options)
         named = parse_options(options)
         if to in EVERY_AGENT:
-            return self._send_fanout(self._sender.to_everyone(self._session, body, named)).id
+            return self._send_fanout(
+                to_everyone(self._outbox.composer, self._session, body, named)
+            ).id
         return self._add(to, body, named)
 
     def _add(self, to: str, body: object, options: MessageOptions) -> str:
         """Send a message whose options are checked already."""
         tx = self._alive()
-        message = self._sender.compose(self._session, to, body, options)
+        return self._store(tx, self._outbox.compose(self._session, to, body, options))
+
+    def _store(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         try:
-            return self._sender.add(tx, message)
+            return self._outbox.add(tx, message)
         except Exception as error:
-            raise self._sender.translate_error(error) from error
+            raise self._outbox.db.translate_error(error) from error
 
     def dispatch(
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
@@ -114,11 +119,8 @@ class Transaction:
         """
         tx = self._alive()
         self._count_hops(options)
-        message = task(self._sender, self._session, to, body, session=session, options=options)
-        try:
-            return self._sender.add(tx, message)
-        except Exception as error:
-            raise self._sender.translate_error(error) from error
+        message = task(self._outbox, self._session, to, body, session=session, options=options)
+        return self._store(tx, message)
 
     def request(
         self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
@@ -131,31 +133,28 @@ class Transaction:
         """
         tx = self._alive()
         self._count_hops(options)
-        options.setdefault("reply_to", self._sender.db.agent)
-        message = self._sender.compose(self._session, to, body, parse_options(options))
+        options.setdefault("reply_to", self._outbox.db.agent)
+        message = self._outbox.compose(self._session, to, body, parse_options(options))
         try:
-            return self._sender.add_request(tx, message, timeout=timeout)
+            return add_request(tx, self._outbox, message, timeout)
         except Exception as error:
-            raise self._sender.translate_error(error) from error
+            raise self._outbox.db.translate_error(error) from error
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every subscriber of *topic*, each once; return the message ids."""
         self._alive()
         self._count_hops(options)
-        return [
-            message_id
-            for _, message_id in self._send_fanout(
-                self._sender.to_subscribers(self._session, topic, body, options)
-            ).copies
-        ]
+        composer = self._outbox.composer
+        copies = to_subscribers(composer, self._session, topic, body, options)
+        return [message_id for _, message_id in self._send_fanout(copies).copies]
 
     def _count_hops(self, options: PublishOptions) -> None:
         """Let messages of a handler go on with the chain of the message that it handles."""
         if self._hops:
             options.setdefault("hops", self._hops)
 
-    def _send_fanout(self, fanout: Fanout) -> SendResult:
-        return self._sender.add_fanout(self._alive(), fanout)
+    def _send_fanout(self, copies: Fanout) -> SendResult:
+        return self._outbox.add_fanout(self._alive(), copies)
 
     def _alive(self) -> StoreTransaction:
         if not self._open:
@@ -171,7 +170,7 @@ class Transaction:
 
     def _translate(self, error: Exception) -> BaseException:
         """Return what an error of a user's statement means; errors of its SQL stay as they are."""
-        return translate_error(error, self._sender.db.path)
+        return translate_error(error, self._outbox.db.path)
 
     def _finish(self) -> None:
         """End the use of this transaction; every later call raises StoreError."""

@@ -1,10 +1,14 @@
-"""Open the directory of a home: one small file that its agents share, made on first use."""
+"""
+Open the files of a home: its directory, and those of its other agents.
+
+The directory is one small file that the agents share, made on first use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any, Final, NoReturn, TypeVar
 
 import apsw
@@ -23,6 +27,8 @@ from onceward.message.names import DIRECTORY
 from onceward.message.settings import Settings
 
 T = TypeVar("T")
+FileOf = Callable[[str], Path | None]
+"""From an agent's name to its file, None where there is none."""
 AGENTS: Final = "agents"
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x6F6E6469  # "ondi"
@@ -179,3 +185,34 @@ class DirectoryHandle:
             opened, self._open, self._closed = self._open, None, True
         if opened is not None:
             opened.close()
+
+
+class OpenAgentFiles:
+    """The files of other agents that one postbox has open."""
+
+    def __init__(self, db: Database, settings: Settings, file_of: FileOf) -> None:
+        self._db, self._settings, self._file_of = db, settings, file_of
+        self._opened: dict[str, Database] = {}
+        self._lock = Lock()
+
+    def file(self, agent: str) -> Database | None:
+        """Return the open file of an agent of the home, also our own; None where there is none."""
+        if agent == self._db.agent:
+            return self._db
+        with self._lock:
+            if agent not in self._opened:
+                path = self._file_of(agent)
+                if path is None:
+                    return None
+                wanted = Settings._inherit(busy_timeout=self._settings.busy_timeout)
+                self._opened[agent] = Database.open(
+                    path, agent=agent, settings=wanted, clock=self._db.clock, mode="existing"
+                )
+            return self._opened[agent]
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            opened, self._opened = self._opened, {}
+        for db in opened.values():
+            db.close()

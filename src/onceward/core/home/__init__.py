@@ -1,1 +1,0 @@
-"""The directory of a home: its agents, and the files of others that are open."""

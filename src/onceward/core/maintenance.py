@@ -1,0 +1,391 @@
+"""
+Keep one file in order: what a restart ends, what has expired, and what is old enough.
+
+Work is done in slices, between which writers have their turn; correctness does not
+depend on any of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from onceward.core.accept import receipts
+from onceward.core.engine.engine_loop import EngineLoop
+from onceward.core.handle import inbox, lanes
+from onceward.core.send.sent import note_pruned
+from onceward.errors import SchemaTooNew
+from onceward.file import identity, migrations
+from onceward.file.database import Database
+from onceward.file.environment import disabled_by_environment
+from onceward.file.owner_lock import OwnerLock
+from onceward.file.transaction import StoreTransaction, bump
+from onceward.hooks import Hooks
+from onceward.message.clock import Millis
+from onceward.message.events import EphemeralDropped
+from onceward.message.ids import time_prefix
+from onceward.message.reasons import reason_text
+from onceward.message.settings import Settings
+
+Prune = Callable[..., int]
+"""Deletes up to *limit* rows that ended before *before*; returns how many."""
+# Oldest first by sequence: a row ends after its creation, so the first young row ends the scan.
+OUTBOX: Final = """
+SELECT seq, state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < :before
+  FROM _onceward_outbox
+ WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
+"""
+# A reply is kept while the handler that asked for it waits for others.
+NOT_NEEDED: Final = """NOT (instr(b.frame, '"inreplyto"') AND json_valid(b.frame)
+                AND EXISTS (SELECT 1
+                              FROM _onceward_pending_replies AS t
+                              JOIN _onceward_inbox AS a ON a.seq = t.asker_seq
+                             WHERE t.id = b.frame ->> '$.inreplyto'
+                               AND t.reply_id = b.id
+                               AND a.state = 'pending'))"""
+INBOX: Final = f"""
+SELECT seq, state <> 'pending' AND ended_at < :before
+       AND {NOT_NEEDED}
+  FROM _onceward_inbox AS b
+ WHERE seq > :after AND received_at < :before ORDER BY seq LIMIT :limit
+"""
+DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
+DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
+# Only dedup records of ids that we minted are pruned, below the horizon id: others, and ids that
+# their sender chose, are kept for ever. An id is pruned by its own time, too: one from a fast clock
+# stays until its time has come, so that the horizon never passes the present.
+HEX: Final = "[0-9a-f]"
+MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
+OLD_MARKS: Final = f"""
+SELECT seq, sender, message_id FROM _onceward_processed_messages
+ WHERE processed_at < :before AND message_id GLOB '{MINTED}' AND message_id < :young
+   AND NOT EXISTS (SELECT 1 FROM _onceward_chosen_ids AS c
+                    WHERE c.sender = _onceward_processed_messages.sender
+                      AND c.id = _onceward_processed_messages.message_id)
+ ORDER BY seq LIMIT :limit
+"""
+HORIZON: Final = f"""
+UPDATE _onceward_sender_streams
+   SET horizon_id = max(horizon_id,
+                        (SELECT max(m.message_id)
+                           FROM ({OLD_MARKS}) AS m
+                          WHERE m.sender = _onceward_sender_streams.sender))
+ WHERE sender IN (SELECT sender FROM ({OLD_MARKS}))
+"""
+MARKS: Final = (
+    f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
+)
+# A ticket waits at least as long as its request does, which is kept until it is settled, and as
+# long as the handler that asked, which would ask again without it.
+TICKETS: Final = """
+DELETE FROM _onceward_pending_replies
+ WHERE id IN (SELECT id
+                FROM _onceward_pending_replies
+               WHERE coalesce(ended_at, max(deadline_at, asked_at), asked_at) < :before
+                 AND NOT EXISTS (SELECT 1 FROM _onceward_inbox AS a
+                                  WHERE a.seq = asker_seq AND a.state = 'pending')
+                 AND (state <> 'open'
+                      OR NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o
+                                      WHERE o.id = _onceward_pending_replies.id))
+               LIMIT :limit)
+"""
+TRANSITIONS: Final = """
+DELETE FROM _onceward_transitions
+ WHERE seq IN (SELECT seq FROM _onceward_transitions WHERE at < :before ORDER BY seq LIMIT :limit)
+"""
+DROPS: Final = """
+DELETE FROM _onceward_drops
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_drops
+                WHERE dropped_at < :before
+                ORDER BY dropped_at LIMIT :limit)
+"""
+# A reader that comes back after more late changes than these compares all rows.
+LATE_KEPT: Final = 100_000
+LATE_CHANGES: Final = f"""
+DELETE FROM _onceward_late_changes
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_late_changes
+                WHERE seq <= (SELECT max(seq) FROM _onceward_late_changes) - {LATE_KEPT}
+                ORDER BY seq LIMIT :limit)
+"""
+# Rows that were read back from elsewhere: each must still be as it was there.
+ARCHIVED: Final = {
+    "outbox": """
+DELETE FROM _onceward_outbox
+ WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state NOT IN ('pending', 'sent')
+RETURNING ended_at
+""",
+    "inbox": f"""
+DELETE FROM _onceward_inbox AS b
+ WHERE seq = ? AND id = ? AND state = ? AND ended_at = ? AND state <> 'pending' AND {NOT_NEEDED}
+RETURNING ended_at
+""",
+    "transitions": """
+DELETE FROM _onceward_transitions WHERE seq = ? AND id = ? AND to_state = ? AND at = ?
+RETURNING at
+""",
+}
+ARCHIVED_MARKS: Final = OLD_MARKS.replace(
+    " ORDER BY seq LIMIT :limit",
+    """   AND (seq, message_id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:rows))""",
+)
+VACUUM: Final = "PRAGMA incremental_vacuum(200)"
+# Leased messages are not dropped, by a lane's lease or a group's; nor are those of a run.
+EPHEMERAL: Final = """
+SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
+ WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_seq IS NULL AND b.seq > :after
+   AND b.seq NOT IN (SELECT j.value
+                       FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j
+                      WHERE l.leased_seqs IS NOT NULL)
+   AND b.seq NOT IN (SELECT h.seq
+                       FROM _onceward_mailbox_leases AS h
+                      WHERE h.owner IS NOT NULL AND h.due_at > :now)
+ ORDER BY b.seq LIMIT :limit
+"""
+DROP_EPHEMERAL: Final = """
+UPDATE _onceward_inbox
+   SET state = 'dropped', ended_at = ?, reason = ?
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+"""
+NOT_TAKEN: Final = reason_text("ephemeral", "not taken before a restart")
+
+
+class Upkeep(NamedTuple):
+    """Work that a feature has done in each round of maintenance."""
+
+    expire: Callable[[StoreTransaction, int], int] | None = None
+    """Ends up to so many expired messages; returns how many."""
+    prune: Prune | None = None
+    keep: Callable[[Database], None] | None = None
+    """Brings indexes up to date."""
+
+
+class Maintenance:
+    """Maintains one file at intervals, in slices between which writers have their turn."""
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        upkeep: Sequence[Upkeep] = (),
+        extra_tasks: Sequence[Callable[[int], int]] = (),
+    ) -> None:
+        self._db, self._settings, self._extra_tasks = db, settings, extra_tasks
+        self._expires = [each.expire for each in upkeep if each.expire is not None]
+        self._prunes = [each.prune for each in upkeep if each.prune is not None]
+        self._indexes = [each.keep for each in upkeep if each.keep is not None]
+        self._loop = EngineLoop(db, "maintenance", self._look, pause=settings.maintenance_interval)
+
+    def start(self) -> None:
+        """Start maintaining in the background, for the first time after one interval."""
+        self._loop.start(delay=self._settings.maintenance_interval)
+
+    def stop(self, timeout: float) -> None:
+        """End after the present slice; wait up to *timeout* seconds for it."""
+        self._loop.stop(timeout)
+
+    def _look(self) -> float:
+        self.run_once()
+        return self._settings.maintenance_interval
+
+    def run_once(self) -> int:
+        """Do one round; return how many rows were pruned."""
+        self._refuse_upgraded()
+        before = self._db.now() - round(1000 * self._settings.retention)
+        limit = self._settings.retention_slice
+        self._expire(limit)
+        pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
+        for prune in (prune_marks, prune_misc, *self._prunes):
+            pruned += self._write_slices(
+                lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
+            )
+        self._write_slices(partial(lanes.forget_empty, limit=limit))
+        self._db.write(lambda tx: receipts.prune(tx, before=before))
+        if pruned:
+            self._db.write(lambda tx: tx.rows(VACUUM))
+        for index in self._indexes:
+            index(self._db)
+        self._db.persist_clock()
+        self._checkpoint()
+        for task in self._extra_tasks:  # last: the directory that they read may be broken
+            self._until_done(partial(task, limit))
+        return pruned
+
+    def _refuse_upgraded(self) -> None:
+        """Close a file that a newer version has upgraded; every later write raises SchemaTooNew."""
+        try:
+            self._db.write(migrations.pending)
+        except SchemaTooNew:
+            with self._db.writer.exclusive():
+                self._db.reopen()
+
+    def _expire(self, limit: int) -> None:
+        """End what has expired; nothing expires while the file or the environment is paused."""
+        if disabled_by_environment() or identity.is_paused(self._db.read):
+            return
+        for expire in (*self._expires, inbox.expire):
+            self._write_slices(lambda tx, expire=expire: expire(tx, limit))  # type: ignore[misc]
+
+    def _prune(self, box: str, before: int) -> int:
+        after, pruned = 0, 0
+        while after >= 0 and not self._loop.stopping.is_set():
+            seen = after
+            after, count = self._db.write(
+                lambda tx, seen=seen: slice_of(
+                    tx, box, after=seen, before=before, limit=self._settings.retention_slice
+                )  # type: ignore[misc]
+            )
+            pruned += count
+        return pruned
+
+    def _write_slices(self, work: Callable[[StoreTransaction], int]) -> int:
+        """Commit *work* again and again until it changes nothing; return how many rows it did."""
+        return self._until_done(lambda: self._db.write(work))
+
+    def _until_done(self, work: Callable[[], int]) -> int:
+        total = 0
+        while not self._loop.stopping.is_set() and (count := work()):
+            total += count
+        return total
+
+    def _checkpoint(self) -> None:
+        """Truncate a WAL above its limit; below it SQLite's automatic checkpoints do the work."""
+        self._db.checkpoint(truncate=self._db.wal_bytes() > self._settings.wal_limit)
+        self._db.readers.close_idle()
+
+
+class OwnerSession:
+    """
+    One opening's share in a session of the file's owner.
+
+    A session goes on as long as some process has a postbox of the file open,
+    with engines or without. An opening with engines that finds no other begins
+    a new session: messages marked ephemeral that the last session left are
+    dropped before an engine starts, and messages that a worker of it may have
+    died of are claimed alone. An opening without engines (a read, a
+    command) never begins a session, so it drops nothing.
+    """
+
+    def __init__(self, db: Database, settings: Settings, hooks: Hooks, *, vfs: str | None) -> None:
+        self._db, self._hooks, self._slice = db, hooks, settings.retention_slice
+        self._path, self._patience = None if vfs else db.path, settings.busy_timeout
+        self._presence: OwnerLock | None = None
+
+    def begin(self, *, engines: bool) -> int:
+        """
+        Join the session, or begin one if there is none and *engines* are to start.
+
+        Returns how many ephemeral messages were dropped.
+        """
+        if self._path is None:
+            return 0
+        self._presence = OwnerLock(self._path, patience=self._patience)
+        first = engines and self._presence.exclusive
+        if first and lanes.has_workers(self._db.read):
+            self._db.write(lanes.end_workers)
+        dropped = self._drop() if first and not disabled_by_environment() else 0
+        self._presence.share()
+        if dropped:
+            self._hooks.hold(
+                EphemeralDropped(agent=self._db.agent, at=self._db.now(), count=dropped)
+            )
+        return dropped
+
+    def _drop(self) -> int:
+        after, dropped = 0, 0
+        while after >= 0:
+            count, after = self._db.write(
+                lambda tx, after=after: drop_ephemeral(tx, after=after, limit=self._slice)  # type: ignore[misc]
+            )
+            dropped += count
+        if dropped:
+            self._db.notifier.notify("out")
+        return dropped
+
+    def end(self) -> None:
+        """Close the file and leave the session."""
+        self._db.close()
+        if self._presence is not None:
+            self._presence.close()
+
+
+def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int, int]:
+    """
+    Drop the next ephemeral messages that no reader has taken.
+
+    Returns how many, and the sequence to go on from, -1 at the end. Their senders
+    get the receipt of every dropped message: it is settled.
+    """
+    if identity.is_paused(tx.rows):
+        return 0, -1
+    found = tx.rows(EPHEMERAL, {"after": after, "limit": limit, "now": tx.now})
+    seqs = [int(seq) for seq, _ in found]
+    boxed = json.dumps([seq for seq, in_box in found if in_box])
+    inbox.end_unclaimed(tx, [int(seq) for seq, in_box in found if not in_box], "dropped", NOT_TAKEN)
+    gone = tx.run(DROP_EPHEMERAL, (tx.now, NOT_TAKEN, boxed))
+    bump(tx, dropped=gone, ended=gone, ephemeral_dropped=len(seqs))
+    return len(seqs), seqs[-1] if len(seqs) == limit else -1
+
+
+class ArchivedRow(NamedTuple):
+    """A row as an archive has it."""
+
+    seq: int
+    id: str
+    state: str
+    ended_at: Millis
+
+
+def slice_of(
+    tx: StoreTransaction, box: str, *, after: int, before: Millis, limit: int
+) -> tuple[int, int]:
+    """
+    Prune one slice of ``outbox`` or ``inbox`` beyond sequence *after*.
+
+    Returns (sequence to go on from, -1 at the end; rows pruned).
+    """
+    select, drop = (OUTBOX, DROP_OUT) if box == "outbox" else (INBOX, DROP_IN)
+    rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
+    old = [(seq,) for seq, ended in rows if ended]
+    tx.many(drop, old)
+    if old and box == "outbox":
+        note_pruned(tx, before)
+    return (rows[-1][0] if len(rows) == limit else -1), len(old)
+
+
+def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Prune a slice of dedup records, advancing the horizon id first; return how many."""
+    named = {"before": before, "limit": limit, "young": time_prefix(before)}
+    tx.run(HORIZON, named)
+    return tx.run(MARKS, named)
+
+
+def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Prune a slice of pending replies, transitions, drops, late changes; return how many rows."""
+    named = {"before": before, "limit": limit}
+    return sum(tx.run(sql, named) for sql in (TICKETS, TRANSITIONS, DROPS, LATE_CHANGES))
+
+
+def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) -> int:
+    """
+    Prune rows of ``outbox``, ``inbox`` or ``transitions`` that are still as given; return how many.
+
+    A row that changed since it was archived stays.
+    """
+    gone = [ended for row in rows for (ended,) in tx.rows(ARCHIVED[box], row)]
+    if gone and box == "outbox":
+        note_pruned(tx, max(gone) + 1)
+    return len(gone)
+
+
+def prune_archived_marks(
+    tx: StoreTransaction, rows: Sequence[tuple[int, str]], *, before: Millis
+) -> int:
+    """Prune dedup records (seq, message id) that are older, advancing the horizon id first."""
+    named = {"before": before, "young": time_prefix(before), "rows": json.dumps(rows)}
+    tx.run(HORIZON.replace(OLD_MARKS, ARCHIVED_MARKS), named)
+    return tx.run(MARKS.replace(OLD_MARKS, ARCHIVED_MARKS), named)

@@ -1,0 +1,485 @@
+"""
+Requests that wait for a reply, and tasks whose end is told to the session that gave them.
+
+A wait is stored with its request, so that it survives a restart of the asker. A handler
+ends while replies are awaited, and is called again with them.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
+
+from onceward.core.send.compose import OutgoingMessage
+from onceward.core.send.outbox import Outbox
+from onceward.errors import (
+    AnswerTimeout,
+    Conflict,
+    HandlerSignal,
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    RequestFailed,
+    TooLarge,
+)
+from onceward.file.connection import ConstraintError
+from onceward.file.database import Database
+from onceward.file.transaction import StoreTransaction
+from onceward.message.body import decode, encode
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+from onceward.message.ids import new_token
+from onceward.message.queue_modes import CALLER, WORKER_RESULT
+from onceward.message.send_options import MessageOptions, SendOptions, parse_options
+from onceward.message.states import AWAITS, Dead, Done, Settlement
+from onceward.message.ticket import Ticket
+from onceward.message.times import Span, millis
+from onceward.message.vocabulary import RequestState
+
+T = TypeVar("T")
+LOOK_AGAIN: Final = 86_400_000
+"""Milliseconds after which a handler is called again that waits for a reply without a deadline."""
+NAMES_CALLER: Final = f'"{CALLER}"'
+"""Text of the frame of every dispatched task; a body may have it, too."""
+OPEN: Final = """
+INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at,
+                                       asker_seq, asker_index, asker_digest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+"""
+# A limit may have dropped the request in the same transaction: no reply will come.
+END_DROPPED: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'failed', ended_at = :now,
+       reason = 'dropped: ' || (SELECT reason FROM _onceward_outbox WHERE id = :id)
+ WHERE id = :id AND state = 'open'
+   AND EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = :id AND state = 'dropped')
+"""
+STATE: Final = "SELECT state, deadline_at FROM _onceward_pending_replies WHERE id = ?"
+PROGRESS: Final = "onceward.progress"
+"""Kind and type of a message that tells how far the handler of a request is."""
+NOTE_PROGRESS: Final = """
+UPDATE _onceward_pending_replies
+   SET progress = :body, progress_at = :now
+ WHERE id = :id AND recipient = :sender AND state = 'open'
+"""
+QUESTION: Final = "onceward.question"
+"""Kind of a request that a handler makes: the message of its handler waits for the reply."""
+GET_PROGRESS: Final = "SELECT progress FROM _onceward_pending_replies WHERE id = ?"
+OF_HANDLER: Final = """
+SELECT asker_index, id, recipient, asker_digest
+  FROM _onceward_pending_replies
+ WHERE asker_seq = ?
+"""
+ADOPT: Final = "UPDATE _onceward_pending_replies SET asker_index = ? WHERE id = ?"
+LOOK: Final = """
+SELECT t.state, t.reason, t.recipient, b.frame
+  FROM _onceward_pending_replies AS t
+  LEFT JOIN _onceward_inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient
+ WHERE t.id = ?
+"""
+LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at, t.ended_at\n", 1)
+
+
+class Asker(NamedTuple):
+    """The handler of a message that made a request: which one in its order, and its contents."""
+
+    seq: int
+    number: int
+    digest: bytes
+
+
+NOBODY: Final = (None, None, None)
+"""The asker of a request that no handler made."""
+
+
+class HandlerRequest(NamedTuple):
+    """A request that an earlier call of a handler made."""
+
+    id: str
+    recipient: str
+    digest: bytes
+
+
+class ReplyState(NamedTuple):
+    """The state of a request: open, answered, late or failed; ``frame`` is the reply."""
+
+    state: RequestState
+    reason: str | None
+    recipient: str
+    frame: str | None
+
+
+class HandledMessage(Protocol):
+    """A message in the hands of its handler, as far as its requests and its caller need it."""
+
+    @property
+    def seq(self) -> int:
+        """Return its sequence in the inbox."""
+
+    @property
+    def session(self) -> str:
+        """Return its conversation."""
+
+    @property
+    def frame(self) -> str:
+        """Return its frame's text."""
+
+    @property
+    def intact(self) -> bool:
+        """Return whether the frame is what was accepted."""
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+def add_request(
+    tx: StoreTransaction,
+    outbox: Outbox,
+    message: OutgoingMessage,
+    timeout: Span | None,
+    asker: Asker | None = None,
+) -> Ticket:
+    """Store a request and the ticket that waits for its reply."""
+    message_id = outbox.add(tx, message)
+    if message_id == message.id:
+        wait = None if timeout is None else millis("timeout", timeout, error=InvalidMessage)
+        deadline_at = None if wait is None else tx.now + wait
+        opened = message_id, message.session, message.recipient, tx.now, deadline_at
+        tx.run(OPEN, (*opened, *(asker or NOBODY)))
+        if not outbox.admission.unlimited:
+            tx.run(END_DROPPED, {"id": message_id, "now": tx.now})
+    return Ticket(message_id, message.recipient)
+
+
+def reply_state(db: Database, request: str) -> ReplyState:
+    """Return how far a request is; raises InvalidArgument for an unknown one."""
+    rows = db.read(LOOK, (request,))
+    if not rows:
+        raise _unknown(request)
+    return ReplyState(*rows[0])
+
+
+def progress(db: Database, request: str) -> Any:
+    """Return what the handler of a request told last; raises InvalidArgument for an unknown one."""
+    rows = db.read(GET_PROGRESS, (request,))
+    if not rows:
+        raise _unknown(request)
+    return _plain(rows[0][0])
+
+
+def _unknown(request: str) -> InvalidArgument:
+    return InvalidArgument(f"no request {request} here: never sent from this file, or pruned")
+
+
+def read_reply(ticket_id: str, found: ReplyState, reply: type[T]) -> T:
+    """Return a reply read as *reply*; raises RequestFailed where none will come."""
+    if found.frame is None:
+        reason = found.reason or "its reply was pruned"
+        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
+        ticket = Ticket(ticket_id, found.recipient)
+        raise RequestFailed(msg, message_id=ticket_id, ticket=ticket, reason=reason)
+    frame = Frame.parse(found.frame)
+    if frame.body_error is not None:
+        msg = f"reply {frame.id} to request {ticket_id}: {frame.body_error}"
+        raise InvalidMessage(msg)
+    value: T = decode(frame.data, frame.data_base64, reply)
+    return value
+
+
+def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Keep what a handler tells of its progress, for the request that it was sent for; say True."""
+    data = frame.data if frame.data_base64 is None else frame.data_base64
+    named = {"id": frame.causationid, "sender": sender, "body": encode(data).text, "now": tx.now}
+    tx.run(NOTE_PROGRESS, named)
+    return True
+
+
+# -- requests of a handler ------------------------------------------------------------------------
+
+
+class Suspended(BaseException):
+    """Ends a call of a handler; ``except Exception`` does not catch it, as no failure happened."""
+
+    def __init__(self, request: str) -> None:
+        super().__init__(f"{AWAITS}{request}")
+        self.request = request
+
+
+def cause_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return why tasks ended: what failed, or what the handler says, or the request it awaits."""
+    ends, failed = group.split((HandlerSignal, Suspended))
+    if ends is None or failed is not None:
+        return failed or group
+    cause: BaseException = ends.subgroup(HandlerSignal) or ends
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return cause
+
+
+class MadeRequest(NamedTuple):
+    """A request that this call of the handler has made, and that is not committed."""
+
+    message: OutgoingMessage
+    timeout: Span | None
+    asker: Asker
+
+
+class HandlerRequests:
+    """
+    The requests that the handler of one message makes, told apart by their order.
+
+    A call that finds its request made by an earlier one gets its reply, and
+    makes none.
+    """
+
+    def __init__(self, outbox: Outbox, handled: HandledMessage) -> None:
+        self._outbox, self._handled = outbox, handled
+        self._known: dict[int, HandlerRequest] | None = None
+        self._count = 0
+        self._made: list[MadeRequest] = []
+        self._awaited: Suspended | None = None
+        """Why this call has ended, also where its handler caught that."""
+        self._adopted: dict[int, str] = {}
+        """Requests from before a replay that this call has found again, by their number."""
+
+    def find_or_make(
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+    ) -> Ticket | MadeRequest:
+        """
+        Return the ticket of the request that an earlier call made here, or a new one to be sent.
+
+        Raises:
+            Conflict: the earlier call asked something else here.
+            InvalidArgument: an option that would make two requests one.
+
+        """
+        if {"key", "message_id"} & options.keys():
+            msg = "a handler's requests are told apart by their order: leave key and id out"
+            raise InvalidArgument(msg)
+        index, self._count = self._count, self._count + 1
+        asker = Asker(self._handled.seq, index, sha256(repr((to, encode(body))).encode()).digest())
+        known = self._earlier().get(index) or self._from_before_replay(index, asker.digest)
+        if known is None:
+            message = self._outbox.compose(self._handled.session, to, body, options)
+            self._made.append(made := MadeRequest(message, timeout, asker))
+            return made
+        if known.digest != asker.digest:
+            msg = (
+                f"request {index + 1} of this handler was another one when it was called first"
+                f" ({known.id} to {known.recipient}): ask the same at each call, and what changes"
+                " (time, random numbers, the file) only after the last reply"
+            )
+            raise Conflict(msg, message_id=known.id)
+        return Ticket(known.id, known.recipient)
+
+    def has(self, message_id: str | None) -> bool:
+        """Return whether an earlier call of the handler made a request, whose outcome is stored."""
+        return any(each.id == message_id for each in self._earlier().values())
+
+    def _from_before_replay(self, index: int, digest: bytes) -> HandlerRequest | None:
+        """Return the request that a call made here before the message died, if it is the same."""
+        found = self._earlier().get(-1 - index)  # the number that a replay gave it
+        if found is None or found.digest != digest:
+            return None
+        self._adopted[index] = found.id
+        return found
+
+    def result(self, ticket: Ticket, reply: type[T]) -> T:
+        """Return a reply; raise Suspended where it is still awaited."""
+        if any(made.message.id == ticket.id for made in self._made):
+            self.wait(ticket.id)
+        rows = self._outbox.db.read(LOOK_WITH_DEADLINE, (ticket.id,))
+        if not rows:
+            raise _unknown(ticket.id)
+        *state, deadline_at, ended_at = rows[0]
+        found = ReplyState(*state)
+        until = self._outbox.db.now() if ended_at is None else ended_at
+        if deadline_at is not None and until > deadline_at:
+            msg = f"no reply to {ticket.id} in time"
+            raise AnswerTimeout(msg, message_id=ticket.id, ticket=ticket, reason=found.state)
+        if found.state == "open":
+            self._check_own(ticket.id)
+            self.wait(ticket.id)
+        if found.reason is not None:  # it had failed for the calls before its reply came
+            found = found._replace(frame=None)
+        return read_reply(ticket.id, found, reply)
+
+    def _check_own(self, request: str) -> None:
+        """Raise InvalidArgument for a request whose reply would not call this handler."""
+        if all(request != each.id for each in self._earlier().values()):
+            msg = (
+                f"request {request} was not made by this handler, which waits for its own only:"
+                " make it by ctx.request, or ask for its result where it was made"
+            )
+            raise InvalidArgument(msg)
+
+    def wait(self, request: str) -> NoReturn:
+        """End the call, until the reply to a request is there."""
+        self._awaited = Suspended(request)
+        raise self._awaited
+
+    def end_call(self) -> None:
+        """End a call that has returned all the same, where a reply is still awaited."""
+        if self._awaited is not None:
+            raise self._awaited
+
+    def add(self, tx: StoreTransaction, made: MadeRequest) -> Ticket:
+        """
+        Store a request in the handler's transaction.
+
+        Raises:
+            LeaseLost: another worker handles the message, and has made this request.
+
+        """
+        try:
+            return add_request(tx, self._outbox, made.message, made.timeout, made.asker)
+        except ConstraintError as error:
+            msg = "another worker has the message, and has asked already"
+            raise LeaseLost(msg) from error
+
+    def suspend(self, tx: StoreTransaction, request: str) -> Millis:
+        """
+        Store what this call has asked; return when the handler is to be called again at the latest.
+
+        A reply calls it earlier: the lane is woken in the commit that stores the reply.
+        """
+        for made in self._made:
+            self.add(tx, made)
+        for number, message_id in self._adopted.items():
+            tx.run(ADOPT, (number, message_id))
+        [(state, deadline_at)] = tx.rows(STATE, (request,))
+        if state != "open":  # the reply came after this call had looked
+            return tx.now
+        return int(tx.now + LOOK_AGAIN if deadline_at is None else deadline_at + 1)
+
+    def _earlier(self) -> dict[int, HandlerRequest]:
+        if self._known is None:
+            rows = self._outbox.db.read(OF_HANDLER, (self._handled.seq,))
+            self._known = {row[0]: HandlerRequest(*row[1:]) for row in rows}
+        return self._known
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+class EndedRun(Protocol):
+    """The run that a task ended in, as far as its caller is told of it."""
+
+    @property
+    def id(self) -> str:
+        """Return the id of the run."""
+
+    @property
+    def partial(self) -> str | None:
+        """Return what the run had done so far, as JSON."""
+
+
+def task(
+    outbox: Outbox, caller: str, to: str, body: object, *, session: str | None, options: SendOptions
+) -> OutgoingMessage:
+    """
+    Return a task for another agent, in a session of its own; its id is the dispatch id.
+
+    However the task ends there, a ``worker_result`` comes back into the session *caller*, once.
+    """
+    named = parse_options(options)
+    spawned = session or f"{to}-{_session_token(to, named)}"
+    headers: dict[str, Any] = dict(named.get("headers") or {}) | {CALLER: caller}
+    return outbox.compose(spawned, to, body, {**named, "headers": headers})
+
+
+def _session_token(to: str, named: MessageOptions) -> str:
+    """Return the name of a task's session; the same key or id gives the same one."""
+    chosen = named.get("message_id") or named.get("key")
+    return sha256(f"{to}\0{chosen}".encode()).hexdigest()[:12] if chosen else new_token()[:12]
+
+
+def task_of(handled: HandledMessage) -> Frame | None:
+    """Return the dispatched task that a message is, None for all others."""
+    if NAMES_CALLER not in handled.frame or not handled.intact:
+        return None
+    try:
+        frame = Frame.parse(handled.frame)
+    except InvalidMessage:
+        return None
+    return frame if isinstance(frame.headers.get(CALLER), str) else None
+
+
+def tell(
+    tx: StoreTransaction,
+    outbox: Outbox,
+    handled: HandledMessage,
+    end: TaskOutcome,
+    run: EndedRun | None = None,
+) -> None:
+    """Send the caller of a dispatched task its result; do nothing for other messages."""
+    frame = task_of(handled)
+    if frame is None:
+        return
+    try:
+        message = _result(outbox, frame, end, run)
+    except InvalidMessage:  # it names no agent that could be told
+        return
+    with suppress(Conflict):  # told before: a replayed dead letter ends a second time
+        outbox.add(tx, message)
+
+
+def _result(
+    outbox: Outbox, frame: Frame, end: TaskOutcome, run: EndedRun | None
+) -> OutgoingMessage:
+    caller = str(frame.headers[CALLER])
+    body: dict[str, Any] = {
+        "dispatch_id": frame.id,
+        "session": frame.session,
+        "outcome": end.outcome,
+        "error": end.error,
+    }
+    body["run_id"] = None if run is None else run.id
+    told = {"result": _plain(end.result), "partial": _plain(None if run is None else run.partial)}
+    options = MessageOptions(
+        type=WORKER_RESULT,
+        key=f"{WORKER_RESULT}:{frame.id}",
+        in_reply_to=frame.id,
+        causation_id=frame.id,
+        hops=frame.hops + 1,
+        correlation_id=frame.correlationid,
+        headers={"dispatchid": frame.id, "spawnedsession": frame.session},
+    )
+    to = frame.replyto or frame.sender
+    outbox.composer.allow_recipient(to)
+    try:
+        return outbox.compose(caller, to, body | told, options)
+    except TooLarge:
+        return outbox.compose(
+            caller, to, body | {"result": None, "partial": None, "truncated": True}, options
+        )
+
+
+def _plain(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+class TaskOutcome(NamedTuple):
+    """How a task ended, as its caller is told."""
+
+    outcome: str
+    """done, failed, aborted, dropped, expired, refused or undelivered."""
+    error: str | None = None
+    result: str | None = None
+
+
+def outcome_of(settlement: Settlement, result: str | None = None) -> TaskOutcome:
+    """Return what a settlement means for the caller of a task."""
+    match settlement:
+        case Dead(reason="overflow", error=error):
+            return TaskOutcome("refused", error)
+        case Dead(reason=reason, error=error):
+            return TaskOutcome("failed", f"{reason}: {error}")
+        case Done(outcome="processed"):
+            return TaskOutcome("done", None, result)
+        case Done(outcome=outcome):
+            return TaskOutcome(outcome)
+    return TaskOutcome("aborted")

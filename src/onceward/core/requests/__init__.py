@@ -1,1 +1,0 @@
-"""Wait for replies: in a caller, and in a handler that is called again."""

@@ -1,0 +1,404 @@
+"""
+Compose messages: from the arguments of a send to one frozen value.
+
+A message is checked and serialised here, before any lock is taken; nothing is
+read from the file and nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient
+from onceward.file.environment import SWITCH, disabled_by_environment
+from onceward.hooks import Hooks, SendFacts
+from onceward.message.body import BYTES, TEXT, Payload, encode
+from onceward.message.clock import Clock, Millis, MonotonicFileClock, iso
+from onceward.message.frame import (
+    BEFORE_ID,
+    BEFORE_TIME,
+    DIGEST_BYTES,
+    EPHEMERAL,
+    INT32,
+    RESERVED_ATTRIBUTES,
+    FrameHeaders,
+    check_extension,
+    digest,
+    frame_prefix,
+    render_head,
+)
+from onceward.message.ids import IdSource
+from onceward.message.names import agent_name, plain_text, rank
+from onceward.message.quoting import quoted
+from onceward.message.send_options import PLAIN, MessageOptions
+from onceward.message.settings import Settings
+from onceward.message.times import Span, millis, point
+from onceward.message.topics import TopicPolicies
+
+if TYPE_CHECKING:
+    from onceward.observed import ObservedSend
+
+ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+TEMPLATES_MAX: Final = 4096
+"""Most templates of one generation; two are kept."""
+
+
+class OutgoingMessage(NamedTuple):
+    """A message that only needs to be stored."""
+
+    headers: FrameHeaders
+    """Its options, which all copies of a message share: the recipient is the message's own."""
+    id: str
+    recipient: str
+    frame: str
+    digest: bytes
+    created_at: Millis
+    due_at: Millis | None = None
+    held_by: str | None = None
+    """``channel:NAME`` or ``limit:SCOPE:NAME``; None where nothing holds it."""
+    body_id: int | None = None
+    """The stored body, where the body stands beside the message and the frame ends before it."""
+    body: str | None = None
+    """The text of a body that stands beside the message; no column of the outbox."""
+    sending: ObservedSend | None = None
+    """The send that it belongs to, where observers see it; no column of the outbox."""
+
+    @property
+    def session(self) -> str:
+        """The conversation."""
+        return self.headers.session
+
+    @property
+    def type(self) -> str:
+        """Wire name of its type."""
+        return self.headers.type
+
+    @property
+    def correlation_id(self) -> str | None:
+        """Id of the conversation's first message; None where it is the first."""
+        return self.headers.correlation_id
+
+    @property
+    def text(self) -> str:
+        """The whole frame, with its body."""
+        return self.frame if self.body is None else f"{self.frame}{self.body}}}"
+
+    @property
+    def caller_chose_id(self) -> bool:
+        """Whether the caller chose the id or a key, so that the message may be known already."""
+        return self.headers.chosen_id or self.headers.key is not None
+
+
+def split_digest(head: str, body_digest: bytes) -> bytes:
+    """Return 128 bits over a frame's head and the digest of its body, which is computed once."""
+    return sha256(head.encode() + body_digest).digest()[:DIGEST_BYTES]
+
+
+class Template(NamedTuple):
+    """The part that all messages without options from a session to an agent share."""
+
+    headers: FrameHeaders
+    prefix: str
+
+
+class Sender(Protocol):
+    """The file whose messages are composed: its agent, and the time that it has."""
+
+    @property
+    def agent(self) -> str:
+        """Return the agent's name."""
+
+    @property
+    def clock(self) -> Clock:
+        """Return the wall clock."""
+
+    @property
+    def time(self) -> MonotonicFileClock:
+        """Return the file's time, which never runs backwards."""
+
+
+class Recipients(Protocol):
+    """Finds the recipients of a message to many in the home."""
+
+    def other_agents(self) -> list[str]:
+        """Return all other agents of the home, by name."""
+
+    def subscribers(self, topic: str, *, channel: str = "") -> list[str]:
+        """Return the agents that subscribed to *topic*, each once."""
+
+
+class Composer:
+    """Composes the messages of one agent."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        settings: Settings,
+        ids: IdSource,
+        hooks: Hooks,
+        known: Callable[[str], bool],
+        recipients: Recipients,
+    ) -> None:
+        self._sender, self._settings, self._known = sender, settings, known
+        self.hooks = hooks
+        """Their observers see each send."""
+        self.mint = ids
+        """Mints one new id at each call."""
+        self.recipients = recipients
+        """The agents and subscriptions of the home."""
+        self.topics = TopicPolicies(settings.topics, settings.session_topics)
+        self._cut = min(settings.body_threshold, settings.max_body)
+        self._good: set[str] = set()
+        self._templates: dict[tuple[str, str, str, str], Template] = {}
+        self._older_templates = self._templates
+        """Those that were made before the last ``TEMPLATES_MAX``; the ones in use move over."""
+
+    def compose(
+        self, session: str, to: str, body: object, options: MessageOptions = PLAIN
+    ) -> OutgoingMessage:
+        """Check, mint and serialise a message; nothing is written, any SendError may be raised."""
+        if self.hooks.observers:
+            return self._compose_observed(session, [(to, body)], options)[0]
+        return self.compose_at(session, to, body, options, self.begin())
+
+    def check(self, session: str, to: str, body: object, options: MessageOptions) -> None:
+        """Raise what ``compose`` would raise; nothing is sent, so no observer sees it."""
+        self.compose_at(session, to, body, options, self.begin())
+
+    def compose_many(
+        self,
+        session: str,
+        messages: Iterable[tuple[str, object]],
+        options: MessageOptions = PLAIN,
+    ) -> list[OutgoingMessage]:
+        """Check, mint and serialise many messages of one moment; see ``compose``."""
+        if self.hooks.observers:
+            return self._compose_observed(session, list(messages), options)
+        now = self.begin()
+        return [self.compose_at(session, to, body, options, now) for to, body in messages]
+
+    def _compose_observed(
+        self, session: str, messages: Sequence[tuple[str, object]], options: MessageOptions
+    ) -> list[OutgoingMessage]:
+        """Compose the messages of one send, which observers see."""
+        send = self.observe(session, [to for to, _ in messages], options)
+        with send.composing():
+            now, named = self.begin(), with_headers(options, send)
+            composed = [
+                self.compose_at(session, to, body, named, now)._replace(sending=send)
+                for to, body in messages
+            ]
+        send.composed(composed)
+        return composed
+
+    def observe(
+        self, session: str, recipients: Sequence[str], options: MessageOptions
+    ) -> ObservedSend:
+        """Begin a send that observers see."""
+        from onceward.observed import ObservedSend  # noqa: PLC0415 - rarely needed
+
+        facts = SendFacts(
+            agent=self._sender.agent,
+            session=session,
+            recipients=recipients,
+            topic=options.get("topic"),
+            channel=options.get("channel"),
+            headers=options.get("headers") or {},
+        )
+        return ObservedSend(self.hooks.observers, facts)
+
+    def begin(self) -> Millis:
+        """Return the moment of a send; raises Paused where the environment forbids it."""
+        if SWITCH in os.environ and disabled_by_environment():
+            msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
+            raise Paused(msg)
+        return self._sender.time.now(self._sender.clock)
+
+    def compose_at(
+        self, session: str, to: str, body: object, options: MessageOptions, now: Millis
+    ) -> OutgoingMessage:
+        """Check, mint and serialise a message of one moment, which no observer sees."""
+        media, text, declared = payload = encode(body)
+        beside = len(text) * 4 > self._cut and self._is_long(body, payload)
+        kind = options.get("type") if options else None
+        kind = declared if kind is None else kind
+        template = None if options else self._templates.get((session, to, kind, media))
+        headers, prefix = template or self._template(
+            session, to, kind, media, options=options, now=now
+        )
+        chosen = options.get("message_id")
+        message_id = self.mint() if chosen is None else _message_id(chosen)
+        if beside:
+            frame = render_head(prefix, message_id, now)
+            sealed = split_digest(frame, digest(text))
+        else:
+            frame = f"{BEFORE_TIME}{iso(now)}{BEFORE_ID}{message_id}{prefix}{text}}}"
+            sealed = sha256(frame.encode()).digest()[:DIGEST_BYTES]  # digest, without its call
+        return OutgoingMessage(
+            headers=headers,
+            id=message_id,
+            recipient=headers.recipient,
+            frame=frame,
+            digest=sealed,
+            created_at=now,
+            due_at=headers.due_at,
+            body=text if beside else None,
+        )
+
+    def _is_long(self, body: object, payload: Payload) -> bool:
+        """Return whether a body is stored beside its message; raises TooLarge beyond max_body."""
+        return self.check_size(body, payload) > self._settings.body_threshold
+
+    def check_size(self, body: object, payload: Payload) -> int:
+        """Return the size of a body in bytes; raises TooLarge beyond max_body."""
+        size, limit = size_of(body, payload), self._settings.max_body
+        if size > limit:
+            msg = (
+                f"body of {size} bytes exceeds max_body {limit}: "
+                "send a reference, or raise the limit on both sides"
+            )
+            raise TooLarge(msg)
+        return size
+
+    def _template(
+        self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
+    ) -> Template:
+        """Return the checked headers of a message and its frame's prefix, kept if it is plain."""
+        key = session, to, kind, media
+        template = None if options else self._older_templates.get(key)
+        if template is None:
+            self._check_recipient(to)
+            headers = self.headers(session, to, kind, media, options=options, now=now)
+            template = Template(headers, frame_prefix(headers))
+        if not options:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._older_templates, self._templates = self._templates, {}
+            self._templates[key] = template
+        return template
+
+    def allow_recipient(self, name: str) -> None:
+        """Accept messages to *name* without a known address: it wrote to us, and will be found."""
+        self._good.add(agent_name(name))
+
+    def _check_recipient(self, to: str) -> None:
+        if isinstance(to, str) and to in self._good:
+            return
+        agent_name(to)
+        if not (self._settings.hold_unknown or self._known(to)):
+            msg = (
+                f"no agent is called {to!r}: create {to}.db beside this file, tell where it is "
+                "(onceward peers add), or open this one with hold_unknown=True"
+            )
+            raise UnknownRecipient(msg)
+        self._good.add(to)
+
+    def headers(
+        self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
+    ) -> FrameHeaders:
+        """Return everything of a message but its id, time and body, checked."""
+        topic, reply_to = options.get("topic"), options.get("reply_to")
+        return FrameHeaders(
+            sender=self._sender.agent,
+            recipient=to,
+            type=plain_text("type", kind),
+            media=media,
+            session=plain_text("session", session),
+            topic=None
+            if topic is None
+            else self.topics.of(session).checked(topic, system=options.get("system", False)),
+            rank=rank(options.get("priority", "normal")),
+            ordering_key=_text("ordering_key", options.get("ordering_key")),
+            lane=options.get("ordering_key") or session,
+            correlation_id=_text("correlation_id", options.get("correlation_id")),
+            causation_id=_text("causation_id", options.get("causation_id")),
+            in_reply_to=_text("in_reply_to", options.get("in_reply_to")),
+            reply_to=None if reply_to is None else agent_name(reply_to),
+            expires_at=_expiry(options, now),
+            answer_by=options.get("answer_by"),
+            key=_text("key", options.get("key")),
+            channel=_text("channel", options.get("channel")),
+            kind=_text("kind", options.get("kind")),
+            mailbox=_text("mailbox", options.get("mailbox")),
+            mailbox_key=_text("mailbox_key", options.get("mailbox_key")),
+            hops=_hops(options.get("hops", 0)),
+            due_at=_due(options, now) if options else None,
+            chosen_id=options.get("message_id") is not None,
+            headers=_extensions(options),
+        )
+
+
+def size_of(body: object, payload: Payload) -> int:
+    """Return the size of a body in bytes: raw for bytes, UTF-8 for text, its JSON otherwise."""
+    if payload.media == BYTES:
+        return len(bytes(body))  # type: ignore[call-overload]  # encode took it for bytes
+    if payload.media == TEXT:
+        return len(str(body).encode())
+    return len(payload.text.encode())
+
+
+def _due(options: MessageOptions, now: Millis) -> Millis | None:
+    """Return when a message may leave; None is at once."""
+    delay, at = options.get("delay"), options.get("at")
+    if at is not None:
+        if delay is not None:
+            msg = "at and delay both say when the message may leave: give one of them"
+            raise InvalidMessage(msg)
+        due_at = point("at", at, error=InvalidMessage)
+        return due_at if due_at > now else None
+    wait = 0 if delay is None else _millis("delay", delay)
+    return now + wait if wait else None
+
+
+def _millis(field: str, span: Span) -> Millis:
+    return millis(field, span, error=InvalidMessage)
+
+
+def _expiry(options: MessageOptions, now: Millis) -> Millis | None:
+    """Return when a message expires: after its time to live, or earlier with its mailbox."""
+    ttl, ends_at = options.get("ttl"), options.get("ends_at")
+    expires_at = None if ttl is None else now + _millis("ttl", ttl)
+    if ends_at is None or expires_at is None:
+        return ends_at if expires_at is None else expires_at
+    return min(expires_at, ends_at)
+
+
+def _text(field: str, value: str | None) -> str | None:
+    return None if value is None else plain_text(field, value)
+
+
+def _message_id(value: str) -> str:
+    if not isinstance(value, str) or ID.fullmatch(value) is None:
+        msg = f"message id {quoted(value)} must match {ID.pattern}"
+        raise InvalidMessage(msg)
+    return value
+
+
+def _hops(hops: object) -> int:
+    if isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops < INT32:
+        msg = f"hops {quoted(hops)} must be a number of messages"
+        raise InvalidMessage(msg)
+    return hops
+
+
+def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
+    """Return *options* with the extension attributes of observers; those of the caller stay."""
+    if not send.headers:
+        return options
+    return {**options, "headers": {**send.headers, **(options.get("headers") or {})}}
+
+
+def _extensions(options: MessageOptions) -> dict[str, Any] | None:
+    """Return the extension attributes of a message, checked; None where it has none."""
+    ephemeral = {EPHEMERAL: True} if options.get("ephemeral") else {}
+    headers: dict[str, Any] = {**(options.get("headers") or {}), **ephemeral}
+    for name, value in headers.items():
+        if name in RESERVED_ATTRIBUTES:
+            msg = f"header {name!r} is an attribute of the frame: use the argument of send"
+            raise InvalidMessage(msg)
+        check_extension(name, value)
+    return headers or None

@@ -1,1 +1,0 @@
-"""Prune, expire, checkpoint; health, dead letters, and a file that changes hands."""

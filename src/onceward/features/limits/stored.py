@@ -1,0 +1,170 @@
+"""Store the limits that users set, and count what each of their scopes holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.errors import InvalidArgument
+from onceward.file.database import Database
+from onceward.file.migrations import folder
+from onceward.file.transaction import StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.vocabulary import DropPolicy, DropScope, LimitScope, Overflow
+
+KEEP: Final = """
+INSERT INTO _onceward_limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (scope, name) DO UPDATE
+   SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes,
+       overflow = excluded.overflow
+"""
+REMOVE: Final = "DELETE FROM _onceward_limits WHERE scope = ? AND name = ?"
+ANY: Final = "SELECT 1 FROM _onceward_limits LIMIT 1"
+INSTALLED: Final = """
+SELECT type, name
+  FROM sqlite_schema
+ WHERE name GLOB '_onceward_limits_*' AND type IN ('trigger', 'view', 'index')
+"""
+EMPTY: Final = "DELETE FROM _onceward_limit_usage"
+RECOUNT: Final = """
+INSERT INTO _onceward_limit_usage (scope, name, messages, bytes)
+SELECT f.scope, f.name, count(*), sum(f.bytes)
+  FROM _onceward_limits_of AS f JOIN _onceward_outbox AS o ON o.seq = f.seq
+ WHERE o.state IN ('pending', 'sent') AND o.held_by IS NULL
+   AND EXISTS (SELECT 1
+                 FROM _onceward_limits AS l
+                WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
+ GROUP BY f.scope, f.name
+"""
+FREE_ALL: Final = """
+UPDATE _onceward_outbox
+   SET held_by = NULL
+ WHERE state = 'pending' AND held_by GLOB 'limit:*'
+"""
+FREE_NEXT: Final = """
+UPDATE _onceward_outbox
+   SET held_by = NULL
+ WHERE seq = (SELECT seq FROM _onceward_limits_next)
+"""
+ORPHANS: Final = """
+UPDATE _onceward_outbox SET held_by = NULL
+ WHERE held_by GLOB 'limit:*' AND NOT EXISTS (
+       SELECT 1
+         FROM _onceward_limits AS l
+        WHERE l.overflow = 'hold' AND _onceward_outbox.held_by GLOB 'limit:' || l.scope || ':*'
+          AND (l.name = '*' OR _onceward_outbox.held_by = 'limit:' || l.scope || ':' || l.name))
+"""
+FULLNESS: Final = """
+SELECT scope, name, messages, bytes
+  FROM _onceward_limit_usage
+ WHERE messages > 0
+ ORDER BY scope, name
+"""
+DROPS: Final = """
+SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at
+  FROM onceward_drops
+ ORDER BY seq DESC LIMIT ?
+"""
+SET_RATE: Final = """
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+   SET per_second = excluded.per_second, burst = excluded.burst,
+       tokens = min(tokens, excluded.burst)
+"""
+NO_RATE: Final = "DELETE FROM _onceward_rate_limits WHERE name = ?1 OR name GLOB ?1 || '/*'"
+SET_FILE: Final = "UPDATE _onceward_file_info SET max_file_bytes = ?"
+NO_FILE: Final = """
+UPDATE _onceward_file_info SET max_file_bytes = NULL WHERE max_file_bytes IS NOT NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """
+    Most messages and bytes that may be unsettled in one scope.
+
+    The name ``*`` limits each session, lane or channel by itself.
+    """
+
+    scope: LimitScope
+    name: str
+    messages: int | None
+    bytes: int | None
+    overflow: Overflow
+
+
+@dataclass(frozen=True, slots=True)
+class DropRecord:
+    """A message that a policy dropped."""
+
+    id: str
+    recipient: str
+    session: str
+    scope: DropScope
+    name: str
+    policy: DropPolicy
+    line: str | None
+    summary_id: str | None
+    dropped_at: Millis
+
+
+def fullness(db: Database) -> dict[str, tuple[int, int]]:
+    """Return by scope and name (``session run-42``) the messages and bytes that count now."""
+    return {f"{scope} {name}".rstrip(): (n, size) for scope, name, n, size in db.read(FULLNESS)}
+
+
+def drops(db: Database, limit: int) -> list[DropRecord]:
+    """Return what policies dropped, newest first."""
+    return [DropRecord(*row) for row in db.read(DROPS, (limit,))]
+
+
+def save(tx: StoreTransaction, limit: Limit) -> None:
+    """Set a limit; messages beyond it that exist already stay."""
+    tx.run(KEEP, (limit.scope, limit.name, limit.messages, limit.bytes, limit.overflow))
+    _recount(tx)
+
+
+def remove(tx: StoreTransaction, scope: str, name: str) -> bool:
+    """Remove a limit and release what only it held back; return whether it existed."""
+    gone = tx.run(REMOVE, (scope, name)) > 0
+    _recount(tx)
+    return gone
+
+
+def _recount(tx: StoreTransaction) -> None:
+    """Put the triggers there while there are limits, and count what each scope holds."""
+    for kind, name in tx.rows(INSTALLED):
+        tx.run(f'DROP {kind} "{name}"')
+    tx.run(EMPTY)
+    if not tx.rows(ANY):
+        tx.run(FREE_ALL)
+        return
+    tx.rows((folder() / "limits.sql").read_text(encoding="utf-8"))
+    tx.run(RECOUNT)
+    tx.run(ORPHANS)
+    while tx.run(FREE_NEXT):
+        pass
+
+
+def remove_rate(tx: StoreTransaction, of: str) -> bool:
+    """Remove the rate of sending, or of accepting from each sender; return whether it was set."""
+    return tx.run(NO_RATE, (of,)) > 0
+
+
+def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> None:
+    """Set the rate of sending (``send``), or of accepting from each sender (``accept``)."""
+    if not burst >= 1:
+        msg = f"a rate has a burst of at least one message, not {burst!r}"
+        raise InvalidArgument(msg)
+    tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
+
+
+def set_file(tx: StoreTransaction, max_bytes: int) -> None:
+    """Set how many bytes of the file may be in use."""
+    tx.run(SET_FILE, (max_bytes,))
+
+
+def remove_file(tx: StoreTransaction) -> bool:
+    """Let the file grow without limit; return whether it had one."""
+    return tx.run(NO_FILE) > 0
