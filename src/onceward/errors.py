@@ -37,7 +37,7 @@ Define every error of the package, as one tree.
     ├── DuplicateMailbox           a mailbox of that name exists
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
     │   └── RunAborted               the run was ended from outside; its messages go to another
-    ├── AnswerTimeout              no reply in time; the ticket stays valid
+    ├── AnswerTimeout              no reply in time; a late one is kept
     └── RequestFailed              the request ended without a reply
 
 Each class says in ``retryable`` whether the same call may succeed later
@@ -47,10 +47,7 @@ without any change elsewhere, and its message says what to do.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, NoReturn
-
-if TYPE_CHECKING:
-    from onceward.message.ticket import Ticket
+from typing import ClassVar, NoReturn
 
 
 class OncewardError(Exception):
@@ -87,7 +84,7 @@ class OutcomeUnknown(StoreError):
 
     Ask ``postbox.resolve(id)`` for the ids in ``message_ids``, or send again
     with the same id or key: that is always safe. ``message_id`` is the first of
-    them, ``ticket`` that of a request, ``reason`` what COMMIT raised.
+    them, ``reason`` what COMMIT raised.
     """
 
     retryable = True
@@ -98,7 +95,6 @@ class OutcomeUnknown(StoreError):
         super().__init__(message)
         self.message_ids, self.reason = message_ids, reason
         self.message_id: str | None = message_ids[0] if message_ids else None
-        self.ticket: Ticket | None = None
 
 
 class StoreCapacity(StoreError):
@@ -213,7 +209,7 @@ class Conflict(SendError):
 
     ``message_id`` is the message that it stands for, ``key`` the key where that is
     what collided, ``differs`` names what differs: body, session, priority …;
-    ``reason`` says where it stands, ``ticket`` is that of a request.
+    ``reason`` says where it stands.
     """
 
     def __init__(
@@ -223,12 +219,11 @@ class Conflict(SendError):
         message_id: str | None = None,
         key: str | None = None,
         differs: tuple[str, ...] = (),
-        ticket: Ticket | None = None,
         reason: str = "",
     ) -> None:
         super().__init__(message)
         self.message_id, self.key, self.differs = message_id, key, differs
-        self.ticket, self.reason = ticket, reason
+        self.reason = reason
 
 
 class QueueFull(SendError):
@@ -384,43 +379,29 @@ class DuplicateMailbox(OncewardError):
 
 class AnswerTimeout(OncewardError, TimeoutError):
     """
-    No reply within the timeout: ask ``result(ticket)`` again later, a late reply is kept.
+    No reply within the timeout: ask ``result(message_id)`` again later, a late reply is kept.
 
     ``message_id`` is the request, ``reason`` the state in which it is.
     """
 
     retryable = True
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        message_id: str | None = None,
-        ticket: Ticket | None = None,
-        reason: str = "",
-    ) -> None:
+    def __init__(self, message: str, *, message_id: str | None = None, reason: str = "") -> None:
         super().__init__(message)
-        self.message_id, self.ticket, self.reason = message_id, ticket, reason
+        self.message_id, self.reason = message_id, reason
 
 
 class RequestFailed(OncewardError):
     """
     The request ended without a reply: read ``reason``, then send a corrected request.
 
-    ``message_id`` is the request; should a reply come all the same, ``result(ticket)``
-    returns it.
+    ``message_id`` is the request; should a reply come all the same,
+    ``result(message_id)`` returns it.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        message_id: str | None = None,
-        ticket: Ticket | None = None,
-        reason: str = "",
-    ) -> None:
+    def __init__(self, message: str, *, message_id: str | None = None, reason: str = "") -> None:
         super().__init__(message)
-        self.message_id, self.ticket, self.reason = message_id, ticket, reason
+        self.message_id, self.reason = message_id, reason
 
 
 class HandlerSignal(Exception):

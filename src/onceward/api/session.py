@@ -18,10 +18,8 @@ from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult, to_everyo
 from onceward.core.send.outbox import Outbox
 from onceward.errors import (
     AnswerTimeout,
-    Conflict,
     InvalidArgument,
     InvalidMessage,
-    OutcomeUnknown,
 )
 from onceward.features.history import history
 from onceward.file.database import Database
@@ -171,7 +169,7 @@ class Session:
 
         A reply that comes later than *timeout* seconds is kept as a late one.
         """
-        return self._commit_request(self._requesting(to, body, timeout, options), to)
+        return self._db.write(self._requesting(to, body, timeout, options))
 
     def _requesting(
         self, to: str, body: object, timeout: Span | None, options: SendOptions
@@ -179,14 +177,6 @@ class Session:
         options.setdefault("reply_to", self._db.agent)
         message = self._outbox.compose(self.name, to, body, parse_options(options))
         return partial(requests.add_request, outbox=self._outbox, message=message, timeout=timeout)
-
-    def _commit_request(self, work: Callable[[StoreTransaction], Ticket], to: str) -> Ticket:
-        try:
-            return self._db.write(work)
-        except (Conflict, OutcomeUnknown) as error:
-            if error.message_id is not None:
-                error.ticket = Ticket(error.message_id, to)
-            raise
 
     def ask(
         self,
@@ -215,7 +205,7 @@ class Session:
             raise InvalidArgument(msg)
         work = self._requesting(to, body, timeout, options)
         with self._db.outside_handler():
-            ticket = self._commit_request(work, to)
+            ticket = self._db.write(work)
         return self.result(ticket, reply=reply, timeout=timeout)
 
     def result(self, ticket: Ticket | str, *, reply: type[T], timeout: Span = 0.0) -> T:
@@ -253,12 +243,10 @@ class Session:
     def _overdue(self, ticket_id: str, timeout: Span) -> AnswerTimeout:
         """Return the error for a reply that did not come in time, with the state of its request."""
         state = queries.resolve(self._db, ticket_id)
-        recipient = requests.reply_state(self._db, ticket_id).recipient
         return AnswerTimeout(
             f"no reply to {ticket_id}, which is {state}, within {seconds('timeout', timeout):g} s: "
             "ask result() again later, a late reply is kept",
             message_id=ticket_id,
-            ticket=Ticket(ticket_id, recipient),
             reason=state,
         )
 

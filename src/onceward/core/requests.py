@@ -179,8 +179,7 @@ def read_reply(ticket_id: str, found: ReplyState, reply: type[T]) -> T:
     if found.frame is None:
         reason = found.reason or "its reply was pruned"
         msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
-        ticket = Ticket(ticket_id, found.recipient)
-        raise RequestFailed(msg, message_id=ticket_id, ticket=ticket, reason=reason)
+        raise RequestFailed(msg, message_id=ticket_id, reason=reason)
     frame = Frame.parse(found.frame)
     if frame.body_error is not None:
         msg = f"reply {frame.id} to request {ticket_id}: {frame.body_error}"
@@ -287,25 +286,25 @@ class HandlerRequests:
         self._adopted[index] = found.id
         return found
 
-    def result(self, ticket: Ticket, reply: type[T]) -> T:
+    def result(self, request: str, reply: type[T]) -> T:
         """Return a reply; raise Suspended where it is still awaited."""
-        if any(made.message.id == ticket.id for made in self._made):
-            self.wait(ticket.id)
-        rows = self._outbox.db.read(LOOK_WITH_DEADLINE, (ticket.id,))
+        if any(made.message.id == request for made in self._made):
+            self.wait(request)
+        rows = self._outbox.db.read(LOOK_WITH_DEADLINE, (request,))
         if not rows:
-            raise _unknown(ticket.id)
+            raise _unknown(request)
         *state, deadline_at, ended_at = rows[0]
         found = ReplyState(*state)
         until = self._outbox.db.now() if ended_at is None else ended_at
         if deadline_at is not None and until > deadline_at:
-            msg = f"no reply to {ticket.id} in time"
-            raise AnswerTimeout(msg, message_id=ticket.id, ticket=ticket, reason=found.state)
+            msg = f"no reply to {request} in time"
+            raise AnswerTimeout(msg, message_id=request, reason=found.state)
         if found.state == "open":
-            self._check_own(ticket.id)
-            self.wait(ticket.id)
+            self._check_own(request)
+            self.wait(request)
         if found.reason is not None:  # it had failed for the calls before its reply came
             found = found._replace(frame=None)
-        return read_reply(ticket.id, found, reply)
+        return read_reply(request, found, reply)
 
     def _check_own(self, request: str) -> None:
         """Raise InvalidArgument for a request whose reply would not call this handler."""

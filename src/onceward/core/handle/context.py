@@ -157,11 +157,11 @@ class Context:
         made = self._ask(to, body, timeout, options)
         if not isinstance(made, Ticket):
             self._requests.wait(made.message.id)
-        return self._requests.result(made, reply)
+        return self._requests.result(made.id, reply)
 
-    def result(self, ticket: Ticket, *, reply: type[T]) -> T:
-        """Return the reply to a ticket of ``request``, as ``ask`` does."""
-        return self._requests.result(ticket, reply)
+    def result(self, ticket: Ticket | str, *, reply: type[T]) -> T:
+        """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""
+        return self._requests.result(ticket if isinstance(ticket, str) else ticket.id, reply)
 
     @cached_property
     def _requests(self) -> HandlerRequests:
