@@ -57,7 +57,7 @@ def configured(app: ASGIApp, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(app, **(settings | more))
 
 
-class Served:
+class ServerThread:
     """An application that is served at a socket by a thread of its own, until it is closed."""
 
     def __init__(

@@ -16,7 +16,7 @@ LIBRARIES = {
     ),
     "asyncio": (
         "api. core. features. file.write_queue ops.inspector.pages.live"
-        " integrations.sqlalchemy.loop_connections integrations.sqlalchemy.loop_engines"
+        " integrations.sqlalchemy.loop_connections integrations.sqlalchemy.loop_engines serving"
         " ops.observe.exposition transports."
     ),
     "cyclopts": "ops.cli.",

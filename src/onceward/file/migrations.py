@@ -12,7 +12,7 @@ from onceward.errors import SchemaMismatch, SchemaTooNew
 from onceward.message.clock import Millis
 
 APPLICATION_ID: Final = 0x6F6E6365  # "once"
-"""What an agent's file bears in its header."""
+"""The mark in the header of an agent's file."""
 LEDGER: Final = """
 CREATE TABLE _onceward_migrations (
     version    INTEGER PRIMARY KEY,

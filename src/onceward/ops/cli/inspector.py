@@ -61,7 +61,7 @@ def inspect(
     """
     with needs("inspector", "inspect"):
         from onceward.ops.inspector import app  # noqa: PLC0415 - an extra
-        from onceward.serving import Served, bound, configured  # noqa: PLC0415 - an extra
+        from onceward.serving import ServerThread, bound, configured  # noqa: PLC0415 - an extra
     places = _existing(targets or (Path(env_or_project("home") or "."),))
     token = given_token(TOKEN)
     if token is None and (write or not is_loopback(host)):
@@ -85,7 +85,7 @@ def inspect(
     told: SimpleQueue[int] = SimpleQueue()
     with ExitStack() as stack:
         stack.enter_context(stops(told))
-        served = Served(configured(made), listening, "onceward-inspector-http")
+        served = ServerThread(configured(made), listening, "onceward-inspector-http")
         stack.callback(served.close)
         stack.callback(made.state.streams.stop)
         note(f"inspecting {', '.join(map(str, places))} at {url}{_query(token)}; interrupt to stop")

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class BoxSource:
-    """A postbox as what questions are asked of."""
+    """A postbox through which questions are asked."""
 
     def __init__(self, box: Postbox) -> None:
         self._box = box

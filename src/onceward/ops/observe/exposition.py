@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from onceward import Postbox
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.message.hosts import LOOPBACK, is_loopback, place, url_of
-from onceward.serving import Guard, Served, bound, configured
+from onceward.serving import Guard, ServerThread, bound, configured
 
 PATH: Final = "/metrics"
 LIVE: Final = "/live"
@@ -115,7 +115,9 @@ class MetricsServer:
         except OSError as error:
             msg = f"cannot serve metrics at {address}: {error}"
             raise InvalidArgument(msg) from error
-        self._served = Served(configured(guarded, lifespan="off"), listening, "onceward-metrics")
+        self._served = ServerThread(
+            configured(guarded, lifespan="off"), listening, "onceward-metrics"
+        )
 
     @property
     def url(self) -> str:

@@ -142,7 +142,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunContent:
-    """What a run worked on and made; each is JSON text."""
+    """The messages of a run and its output; each is JSON text."""
 
     token: int | None
     event_ids: str

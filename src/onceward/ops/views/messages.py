@@ -99,7 +99,7 @@ class StoredDeath:
 
     @property
     def why(self) -> str | None:
-        """What its last attempt ended with."""
+        """The error of its last attempt."""
         return self.last_error
 
 

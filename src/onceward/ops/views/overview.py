@@ -100,7 +100,7 @@ class Overview:
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """What keeps messages from their way, in words; the worst first."""
+        """Words for each thing that holds messages back; the worst first."""
         words = {
             "paused": self.file.paused_at is not None,
             "failing": bool(self.lanes.failing),

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """What questions are asked of: it runs one reading statement."""
+    """Runs one reading statement: questions are asked through it."""
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Return all rows of a statement."""

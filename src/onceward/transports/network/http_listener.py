@@ -12,7 +12,7 @@ from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.errors import InvalidArgument
 from onceward.message.hosts import is_loopback, url_of
 from onceward.message.times import seconds
-from onceward.serving import BACKLOG, Served, bound, configured
+from onceward.serving import BACKLOG, ServerThread, bound, configured
 from onceward.transports.network.http_connections import Connections, ConnectionStats
 from onceward.transports.network.http_endpoint import Binding, HttpEndpoint, HttpLimits
 from onceward.transports.network.http_guard import GuardedLoop, guarded
@@ -50,7 +50,7 @@ class HttpListener:
         self._tls = (certfile, keyfile or certfile, client_ca)
         self.endpoint = HttpEndpoint(limits)
         self._connections: Connections | None = None
-        self._shared = Shared(self._start, Served.close)
+        self._shared = Shared(self._start, ServerThread.close)
 
     @property
     def url(self) -> str:
@@ -75,7 +75,7 @@ class HttpListener:
         """
         self._shared.enter()
 
-    def _start(self) -> Served:
+    def _start(self) -> ServerThread:
         self._check_files()
         config = self._config()
         config.load()
@@ -84,7 +84,7 @@ class HttpListener:
         except OSError as error:
             msg = f"cannot listen at {self.url}: {error}"
             raise InvalidArgument(msg) from error
-        served = Served(config, listening, "onceward-http-server", loop=GuardedLoop)
+        served = ServerThread(config, listening, "onceward-http-server", loop=GuardedLoop)
         self._port = served.port
         return served
 
