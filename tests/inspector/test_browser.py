@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ import pytest
 
 from onceward import Postbox
 from onceward.fleet import Rules, reconcile
-from onceward.ops.inspector import app, server
+from onceward.ops.inspector import app
+from onceward.serving import ServerThread, bound, configured
 from onceward.testing import Controls
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ def served(
         [home.path], clock=home.clock, write=True, audit=audit, token=token, report_at=report
     )
     made.state.site.refresher.refresh()
-    listening = server.bound("127.0.0.1", 0)
-    with server.serving(made, listening):
+    listening = bound("127.0.0.1", 0)
+    with closing(ServerThread(configured(made), listening, "onceward-inspector-http")):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        made.state.streams.stop()
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ def test_a_missing_library_names_its_extra() -> None:
         raise ModuleNotFoundError(name="nats.aio")
 
     assert (
-        "a url of nats: needs nats.aio, which is not installed: pip install 'onceward[nats]'"
+        "a url of nats: needs nats, which is not installed: pip install 'onceward[nats]'"
     ) == str(caught.value)
-    assert "nats.aio" == caught.value.name
+    assert "nats" == caught.value.name
     assert isinstance(caught.value, ModuleNotFoundError | InvalidArgument)
 
 

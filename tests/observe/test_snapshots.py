@@ -16,7 +16,7 @@ from onceward.ops.views.reader import opened
 from onceward.testing import Controls, ManualClock
 
 Settle = Callable[[Path], None]
-SMALL = {"CONSTANT", "m", "onceward_backlog", "q", "w"}
+SMALL = {"(subquery-3)", "CONSTANT", "m", "onceward_backlog", "q", "w"}
 """Scans of what is short: rows of peers, of sessions with runs and of their handlers."""
 
 

@@ -40,12 +40,13 @@ from onceward.message import wire
 from onceward.message.clock import SystemClock
 from onceward.message.notices import Notice, decode_notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
+from onceward.serving import bound
 from onceward.testing.clock import ManualClock
 from onceward.transports.network.http import HttpTransport
 from onceward.transports.network.http_connections import HELD_AT_LEAST, Connections
 from onceward.transports.network.http_endpoint import HttpEndpoint, HttpLimits, Nonces
 from onceward.transports.network.http_guard import GuardedLoop
-from onceward.transports.network.http_listener import HttpListener, _bound
+from onceward.transports.network.http_listener import HttpListener
 from onceward.transports.network.http_signing import Signed
 from onceward.transports.network.keys import Keys
 
@@ -674,8 +675,8 @@ def test_a_signed_ping_is_no_parcel(there: Served) -> None:
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
     """The socket names its protocol; without it asyncio sets no TCP_NODELAY."""
-    with _bound("127.0.0.1", 0) as bound:
-        assert socket.IPPROTO_TCP == bound.proto
+    with bound("127.0.0.1", 0) as listening:
+        assert socket.IPPROTO_TCP == listening.proto
 
 
 def test_two_agents_share_a_server(tmp_path: Path) -> None:

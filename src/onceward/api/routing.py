@@ -233,6 +233,9 @@ class TransportRouter:
             raise
         except Exception as error:
             why = error_text(error)
+            if scheme in BUILT_IN and isinstance(error, ModuleNotFoundError):
+                extra = "nats" if scheme == "nats" else "http"
+                why = f"{error.name} is not installed: pip install 'onceward[{extra}]'"
             self._failed[scheme] = f"the transport for {scheme} cannot be made: {why}"
             raise Unreachable(self._failed[scheme]) from error
         self._failed.pop(scheme, None)

@@ -20,8 +20,8 @@ def needs(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        library = error.name or ""
-        if isinstance(error, MissingExtra) or library.partition(".")[0] == "onceward":
+        library = (error.name or "").partition(".")[0]
+        if isinstance(error, MissingExtra) or library == "onceward":
             raise
         cure = f"pip install 'onceward[{extra}]'"
         msg = f"{what} needs {library}, which is not installed: {cure}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -30,7 +30,7 @@ from onceward.ops.views.reader import NEVER, Reader
 
 CONVERSATION = Conversation()
 WHERE = Where()
-KINDS: Final = {
+KINDS: Final[dict[str, tuple[Callable[..., Iterable[Any]], str]]] = {
     "queues": (queues, "box peer session state messages oldest_at"),
     "lanes": (lists.lanes, "sender lane priority state head_id attempts due_at reason"),
     "outbox": (

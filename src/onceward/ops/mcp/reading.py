@@ -102,7 +102,7 @@ def _waiting(row: Glimpse) -> Waiting:
         session=row.session,
         type=row.type,
         topic=row.topic,
-        state=row.state,
+        state="processing" if row.state == "processing" else "pending",
         attempts=row.attempts,
         received_at=iso(row.received_at),
         body=visible(row.text or ""),

@@ -124,7 +124,7 @@ def listing(
     until = time.monotonic() + budget
     with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
         seqs, looked, last = _found(looking, rows, until)
-    kind = StoredDeath if box == "dead" else StoredMessage
+    kind: type[StoredMessage | StoredDeath] = StoredDeath if box == "dead" else StoredMessage
     found = values(reader, kind, ROW[box], seqs=json.dumps(seqs))
     ended = None
     if last is not None and len(seqs) < rows:
