@@ -73,7 +73,7 @@ class Feature:
     """The parts of one feature, which a postbox puts together; it has no others."""
 
     name: str
-    """Its folder in ``onceward.features``, and its attribute of the postbox."""
+    """Its folder in ``onceward.features``."""
     accepting: Callable[[DirectoryHandle, str], Inspect] | None = None
     """Makes, for an agent of a home, what judges the frames of a parcel before they are stored."""
     storing: Storing | None = None
@@ -82,9 +82,7 @@ class Feature:
     """Its work in each round of maintenance."""
     switches: Mapping[str, Switch] = field(default_factory=dict)
     """By setting: what applies it to the file, where the caller gave that setting."""
-    gates: (
-        Callable[[Agent, int | None, Callable[[], None]], Callable[[], ClaimGate] | None] | None
-    ) = None
+    gates: MakeGates | None = None
     """Makes what admits messages to the workers of an agent."""
     guard: Callable[[Agent], CallGuard | None] | None = None
     """Makes what decides in the file whether a handler of an agent is called."""

@@ -149,7 +149,7 @@ ReadyLane = tuple[int, int, int, int, int]
 
 
 class Agenda(NamedTuple):
-    """What the lanes of a file have for workers and readers."""
+    """The work that the lanes of a file have for workers and readers."""
 
     paused_at: Millis | None
     """Since when the file is paused; None where it is not."""
@@ -186,7 +186,7 @@ def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
 
 
 def agenda(read: Rows) -> Agenda:
-    """Return what the lanes of a file have for workers and readers."""
+    """Return the work that the lanes of a file have for workers and readers."""
     return Agenda._make(read(AGENDA, ())[0])
 
 

@@ -291,7 +291,7 @@ def declared(tx: StoreTransaction, session: str) -> QueuePolicy:
 
 
 class RunAgenda(NamedTuple):
-    """What the sessions of one process have for its runs."""
+    """The work that the sessions of one process have for its runs."""
 
     paused_at: Millis | None
     """Since when the file is paused; None where it is not."""
