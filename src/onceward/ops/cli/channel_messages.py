@@ -13,7 +13,7 @@ from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
 from onceward.ops.cli.history import PAST, Sought, print_page
 from onceward.ops.cli.options import Body, OfTopics, OfType, Wait, said
 from onceward.ops.cli.output import document
-from onceward.ops.cli.poll import note_problem
+from onceward.ops.cli.records import note_problem
 from onceward.ops.cli.send import Delayed, Topical, parsed
 from onceward.ops.cli.target import Conversation, in_session
 

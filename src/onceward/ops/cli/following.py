@@ -14,8 +14,8 @@ from onceward.errors import StoreUnusable
 from onceward.file.file_checks import file_key
 from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.output import dated, row_of
-from onceward.ops.cli.poll import print_records
 from onceward.ops.cli.readonly import views
+from onceward.ops.cli.records import print_records
 from onceward.ops.views.messages import last_transition, records_transitions, transitions_after
 from onceward.ops.views.reader import Reader
 

@@ -14,8 +14,8 @@ from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.ls import Id
 from onceward.ops.cli.options import Limit, Quiet, Several, said
 from onceward.ops.cli.output import dated, document
-from onceward.ops.cli.poll import plain_body
 from onceward.ops.cli.readonly import views, whole_id
+from onceward.ops.cli.records import plain_body
 from onceward.ops.cli.target import Conversation, Where
 from onceward.ops.views.messages import message_ids
 from onceward.types import Page

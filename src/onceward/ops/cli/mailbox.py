@@ -26,7 +26,7 @@ from onceward.ops.cli.options import (
     Wait,
     said,
 )
-from onceward.ops.cli.poll import Problems, print_records, readable
+from onceward.ops.cli.records import Problems, print_records, readable
 from onceward.ops.cli.send import MailboxOptions, delivered, parsed
 from onceward.ops.cli.target import Conversation
 from onceward.types import Start

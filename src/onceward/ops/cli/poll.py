@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
-from onceward import Message, MessageRecord, Postbox
+from onceward import Postbox
 from onceward.ops.cli.command import Found, command
-from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY
+from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.options import Number, OfTopics, Quiet, said
-from onceward.ops.cli.output import dated, document, note
+from onceward.ops.cli.output import document
 from onceward.ops.cli.readonly import views
+from onceward.ops.cli.records import print_records, readable
 from onceward.ops.cli.target import Conversation, in_session
 
-Readable = MessageRecord | Message[Any]
-Problems = list[str | None]
-"""Why the body of each message cannot be read; None where it can."""
 WHERE = Conversation()
 MaybeLimit = Annotated[int | None, said("Take at most so many.")]
 Keep = Annotated[bool, Quiet, said("Leave what --topic excludes for another poll.")]
@@ -74,7 +69,7 @@ def tail(
     newest = partial(box.sessions.tail, in_session(where), include_expired=include_expired)
     if not follow and not transitions:
         return readable(print_records(newest(n)))
-    from onceward.ops.cli import following  # noqa: PLC0415 - it imports this module
+    from onceward.ops.cli import following  # noqa: PLC0415 - rarely needed
 
     if not transitions:
         following.follow_messages(box, newest, n)
@@ -102,56 +97,3 @@ def stats(box: Postbox, /, *, where: Conversation = WHERE) -> int:
     """
     document(box.sessions.stats(where.session))
     return DONE
-
-
-def print_records(records: Iterable[Readable]) -> Problems:
-    """Print messages, each as a JSON object on a line; note and return their problems."""
-    problems: Problems = []
-    for record in records:
-        sys.stdout.write(json.dumps(described(record), ensure_ascii=False) + "\n")
-        problems.append(record.body_error)
-        note_problem(record.id, record.body_error)
-    return problems
-
-
-def plain_body(record: Readable) -> Any:
-    """Return a body as JSON has it: bytes are base64 text."""
-    encoded = record.frame.data_base64
-    return record.body if encoded is None else encoded
-
-
-def readable(problems: Problems) -> int:
-    """Return the exit code of a reading: PARTLY with problems, FAILED where nothing is sound."""
-    if not any(problems):
-        return DONE
-    return FAILED if all(problems) else PARTLY
-
-
-def note_problem(message_id: str, problem: str | None) -> None:
-    """Write a note for a message whose body cannot be read."""
-    if problem is not None:
-        note(f"{message_id}: {problem}")
-
-
-def described(record: Readable) -> dict[str, Any]:
-    """Return a message by the field names of history, with ``body_error`` if its body is lost."""
-    frame = record.frame
-    sent_at = None if frame.time is None else round(1000 * frame.time.timestamp())
-    found = dated(
-        {
-            "id": frame.id,
-            "sender": frame.sender,
-            "recipient": frame.recipient,
-            "session": frame.session,
-            "type": frame.type,
-            "topic": frame.topic,
-            "priority": frame.priority_name,
-            "at": record.received_at,
-            "created_at": sent_at,
-            "expires_at": frame.expires_at,
-            "correlation_id": record.correlation_id,
-            "in_reply_to": frame.inreplyto or frame.causationid,
-            "body": plain_body(record),
-        }
-    )
-    return found if record.body_error is None else found | {"body_error": record.body_error}

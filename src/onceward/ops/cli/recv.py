@@ -19,8 +19,8 @@ from onceward.message.frame import Frame
 from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
 from onceward.ops.cli.options import OfType, Wait
 from onceward.ops.cli.output import compact, show, show_one
-from onceward.ops.cli.poll import note_problem
 from onceward.ops.cli.readonly import views
+from onceward.ops.cli.records import note_problem
 from onceward.ops.cli.target import Conversation, open_box
 from onceward.ops.views.waiting import next_message
 
