@@ -15,6 +15,7 @@ from tests.interrupts import interrupted
 from onceward import Agent, Postbox
 from onceward.core.deliver import carriers, delivery
 from onceward.core.engine import engine_loop as engine
+from onceward.errors import Refused
 from onceward.file import group_commit
 from onceward.file.transaction import StoreTransaction
 from onceward.transports.function import FunctionTransport
@@ -49,7 +50,9 @@ class Taken:
         self.bodies: list[object] = []
 
     def __call__(self, frames: list[Frame]) -> bool:
-        """Take them."""
+        """Take them, unless the first is to be refused."""
+        if frames[0].data == "refused":
+            raise Refused("no such order")
         self.bodies += [frame.data for frame in frames]
         return True
 
@@ -82,23 +85,29 @@ def until_left(box: Postbox) -> None:
         Event().wait(0.001)
 
 
+@pytest.mark.parametrize("first", ["taken", "refused"])
 def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
-    shop: Postbox, taken: Taken, monkeypatch: pytest.MonkeyPatch
+    shop: Postbox, taken: Taken, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """A carrier ends, and the dispatcher looks, between the packing of a message and its COMMIT."""
+    """
+    A carrier ends, and the dispatcher looks, between the packing of a message and its COMMIT.
+
+    It ends with an answer, for which the commit packs the next parcel, or without one.
+    """
     dispatcher, settled, packed, looked = shop._dispatcher, Event(), Event(), Event()
     deliver, plan = dispatcher._deliveries.deliver, dispatcher._plan
     commit = StoreTransaction.commit
 
-    def leave_late(name: str, first: InFlight | None = None) -> int:
-        count = deliver(name, first)
+    def leave_late(name: str, packed_first: InFlight | None = None) -> int:
+        count = deliver(name, packed_first)
         settled.set()
         assert packed.wait(LIMIT)
         return count
 
     def look() -> Any:
+        has_ended = packed.is_set() and not dispatcher._deliveries._busy._names
         found = plan()
-        if packed.is_set():
+        if has_ended:
             looked.set()
         return found
 
@@ -110,12 +119,12 @@ def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
 
     monkeypatch.setattr(dispatcher._deliveries, "deliver", leave_late)
     monkeypatch.setattr(dispatcher, "_plan", look)
-    shop.send("peer", 1)
+    shop.send("peer", first)
     assert settled.wait(LIMIT)
     monkeypatch.setattr(StoreTransaction, "commit", commit_late)
     shop.send("peer", 2)
 
-    assert (0, [1, 2]) == (shop.flush(SOON), taken.bodies)
+    assert (0, [2]) == (shop.flush(SOON), taken.bodies[-1:])
 
 
 def test_a_commit_that_ends_after_the_carriers_leaves_no_lease(
