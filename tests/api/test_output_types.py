@@ -15,7 +15,8 @@ from onceward.core.directory import Member
 from onceward.core.views import DeadLetter, PeerInfo, QueueInfo, RunInfo
 from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.directory import ChannelInfo
-from onceward.features.limits.api import DropRecord, LimitInfo
+from onceward.features.limits.api import LimitInfo
+from onceward.features.limits.stored import DropRecord
 from onceward.message import events
 
 if TYPE_CHECKING:
