@@ -308,7 +308,7 @@ class OutOfDescriptors(DeliveryError):
     """
     The process can open no further file: raise its limit (``ulimit -n``), or close files.
 
-    It is no failure of the peer: the parcel is pushed again shortly.
+    A parcel that met it is pushed again shortly: it is no failure of the peer.
     """
 
     retryable = True

@@ -11,6 +11,7 @@ from onceward import Postbox
 from onceward.core import dead_letters
 from onceward.core.deliver.transport import Features
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
+from onceward.message.controls import Controls
 from onceward.message.parcel import Answer, Parcel, Receipt
 
 Open = Callable[..., Postbox]
@@ -64,7 +65,7 @@ def disk() -> Iterator[Flaky]:
 @pytest.fixture
 def shaky(opened: Open, disk: Flaky) -> Postbox:
     """Return a postbox on that file system, with a table of the user's own."""
-    box = opened(vfs="onceward-flaky")
+    box = opened(testing=Controls(vfs="onceward-flaky"))
     with box.begin() as tx:
         tx.execute("CREATE TABLE t (x)")
     return box
@@ -76,7 +77,7 @@ def test_opening_makes_a_durable_commit_before_anything_is_read(opened: Open, di
     first.close()
     disk.synced.clear()
 
-    again = opened(vfs="onceward-flaky")
+    again = opened(testing=Controls(vfs="onceward-flaky"))
 
     assert [(2,)] == again._db.read("SELECT opened FROM _onceward_file_info")
     assert "wal" in disk.synced
@@ -179,7 +180,7 @@ def received(opened: Open, disk: Flaky) -> Postbox:
     sender.send("b", 1)
     sender.run_until_idle()
     sender.close()
-    return opened("b", vfs="onceward-flaky")
+    return opened("b", testing=Controls(vfs="onceward-flaky"))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ class Stored:
 def test_settling_a_parcel_through_a_failed_sync_skips_no_number(opened: Open, disk: Flaky) -> None:
     """A stream's numbers stay without gaps when the commit that settles a parcel is repeated."""
     peer = Stored(disk, 1)
-    box = opened(vfs="onceward-flaky", transports={"stored": peer})
+    box = opened(testing=Controls(vfs="onceward-flaky"), transports={"stored": peer})
     box.peers.add("b", "stored:b")
     ids = [box.send("b", k) for k in range(2)]
     for _ in range(3):

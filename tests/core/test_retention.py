@@ -258,7 +258,7 @@ def test_a_peer_from_the_future_makes_nobody_else_stale(pair: Pair, opened: Open
     """The clock of one sender, or its malice, never dead-letters the mail of another."""
     pair.journey(message_id="ffffffff-ffff-7fff-bfff-ffffffffffff")
     pair.later()
-    other = opened("c", clock=pair.clock)
+    other = opened("c", testing=Controls(clock=pair.clock))
     for epoch in ("one", "two"):
         message_id = other.send("b", 1)
         other._db.write(
@@ -308,7 +308,10 @@ def test_tickets_are_forgotten_too(pair: Pair) -> None:
 def test_the_trail_says_when_a_receipt_was_asked_for(opened: Open) -> None:
     """Not when the message had been stored there: a trigger has the time of the system."""
     clock = ManualClock(SystemClock().now() - 86_400_000)
-    box, _ = opened("a", clock=clock, transitions=True), opened("b", clock=clock)
+    box, _ = (
+        opened("a", testing=Controls(clock=clock), transitions=True),
+        opened("b", testing=Controls(clock=clock)),
+    )
     box.send("b", 1)
     for _ in range(40):
         box.run_until_idle()
@@ -322,7 +325,7 @@ def test_the_trail_says_when_a_receipt_was_asked_for(opened: Open) -> None:
 
 def test_the_trail_is_forgotten_too(opened: Open, clock: ManualClock) -> None:
     """Transitions are kept as long as the rest."""
-    box = opened("a", clock=clock, retention=HOUR, transitions=True)
+    box = opened("a", testing=Controls(clock=clock), retention=HOUR, transitions=True)
     box.send("b", 1)
     assert 1 == rows(box, "transitions")
     clock.advance(2 * HOUR)
@@ -363,13 +366,13 @@ def test_the_clock_of_a_file_never_runs_back(opened: Open, clock: ManualClock) -
 
     That holds through restarts under a clock that was set back.
     """
-    box = opened("a", clock=clock)
+    box = opened("a", testing=Controls(clock=clock))
     box.file.run_maintenance()
     before = box._db.now()
     box.close()
     clock.step(-1_000_000)
 
-    assert before == opened("a", clock=clock)._db.now()
+    assert before == opened("a", testing=Controls(clock=clock))._db.now()
 
 
 def test_a_fast_file_that_saw_a_reboot_opens_a_new_epoch(opened: Open) -> None:

@@ -120,7 +120,7 @@ held, done = threading.Event(), threading.Event()
 
 
 def hold() -> None:
-    with box._dispatcher._loop.notified._lock, box._lock, open_files.lock:
+    with box._dispatcher._loop._threads._lock, box._lock, open_files.lock:
         held.set()
         done.wait()
 

@@ -99,7 +99,7 @@ def test_a_function_that_does_not_end_loses_its_transaction(
     assert found == stored(path, "SELECT type, state FROM onceward_inbox")
 
 
-def test_a_closed_loop_fails_the_handler_and_ends_no_heartbeat(
+def test_a_closed_loop_fails_the_handler_and_ends_no_keeper(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The attempt fails with what happened; handlers that are functions are still called."""
@@ -128,7 +128,7 @@ def test_a_closed_loop_fails_the_handler_and_ends_no_heartbeat(
 
     assert (True, lost) == (in_time, letter.id)
     assert "event loop was closed" in (letter.last_error or "")
-    assert "heartbeat goes on" in caplog.text
+    assert "keeper waits" in caplog.text
 
 
 def test_an_async_opening_is_awaited(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ class SteppedEngines:
     def handle_by(self, worker: Worker) -> int:
         """Let one worker handle one claim; return how many messages it had."""
         self._end_dead_owners()
-        worker._loop.notified.set()  # so that it asks whether the file is paused
+        worker._loop.notified = True  # so that it asks whether the file is paused
         return worker.run_due()
 
     def beat(self) -> None:

@@ -66,7 +66,8 @@ from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState
 from onceward.transports import file_slots
 from onceward.transports.memory import MemoryListener
-from onceward.transports.network.event_loop import start_loop
+from onceward.transports.network.event_loop import handler_loop
+from onceward.transports.network.shared import Shared
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -156,7 +157,8 @@ class Postbox(Session, EventSource):
         self._receiver = receiver()
         self._door = receiver(network=True, handled=start and self._handlers is not None)
         self._listeners: list[Listener] = []
-        self._lock, self._closed, self._loop, self._loop_is_ours = Lock(), False, loop, False
+        self._lock, self._closed, self._loop = Lock(), False, loop
+        self._shared_loop: Shared[AbstractEventLoop] | None = None
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
             self._build_runtime(controls.ids or _ids_of(clock))
@@ -335,7 +337,8 @@ class Postbox(Session, EventSource):
     def _own_loop(self) -> AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop, self._loop_is_ours = start_loop(f"onceward-loop-{self.agent}"), True
+                self._shared_loop = handler_loop()
+                self._loop = self._shared_loop.enter()
             return self._loop
 
     # -- sessions -----------------------------------------------------------------------------
@@ -626,8 +629,8 @@ class Postbox(Session, EventSource):
         return self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
 
     def _stop_loop(self) -> None:
-        if self._loop is not None and self._loop_is_ours:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._shared_loop is not None:
+            self._shared_loop.leave()
 
     def _stop_receiving(self) -> None:
         """Close all listeners, from the last to the first, also where one of them raises."""

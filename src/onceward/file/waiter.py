@@ -36,7 +36,7 @@ class Waiter:
     ) -> None:
         self._notifier, self._side, self._version, self._every = notifier, side, version, poll
         self._flag, self._lock = Event(), Lock()
-        self._wakeup = _wakeup()
+        self._wakeup = wakeup_descriptors()
         self._waits = self._woken = False
         self._look_at = 0.0
         self._stop_listening = notifier.listen(side, self.set)
@@ -131,7 +131,7 @@ class Waiter:
         return bool(found)
 
 
-def _wakeup() -> tuple[int, int] | None:
+def wakeup_descriptors() -> tuple[int, int] | None:
     """Return descriptors to wait on and to end the wait; None where polling has to do."""
     if not HAS_POLL:
         return None

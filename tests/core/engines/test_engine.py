@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -90,24 +90,21 @@ def test_a_loop_ends_with_its_file(db: Database) -> None:
     assert 1 == looks.count
 
 
-def test_a_stop_before_the_clear_of_a_notification_is_seen(db: Database) -> None:
-    """A stop whose notification the loop clears still ends the loop, without another look."""
-    looks = Looks(0.0)
+def test_a_stop_during_a_look_makes_it_the_last_one(db: Database) -> None:
+    """A loop that is told to look again, and stopped, by its own look does not look again."""
+    looks = Looks(0.0, 0.0)
     loop = EngineLoop(db, "test", looks)
-    clear: Callable[[], None] = loop.notified.clear
 
-    def stopped_just_before() -> None:
-        if looks.count:
-            loop.stopping.set()
-            loop.notified.set()
-        clear()
+    def stop() -> float | None:
+        loop.notify()
+        loop.stop(LIMIT)
+        return looks()
 
-    loop.notified.clear = stopped_just_before  # type: ignore[method-assign]
+    loop._look = stop
     loop.start()
-    assert loop._thread is not None
-    loop._thread.join(LIMIT)
 
-    assert (False, 1) == (loop._thread.is_alive(), looks.count)
+    assert loop.over.wait(LIMIT)
+    assert (False, 1) == (loop.busy, looks.count)
 
 
 def test_a_loop_with_a_delay_does_not_look_before(db: Database) -> None:

@@ -260,7 +260,6 @@ def test_a_worker_whose_handler_outlives_the_stop_is_forgotten_when_it_ends(tmp_
         go_on.set()
         until(lambda: billing.stats()["processed"] == 1)
         [worker] = billing._workers
-        assert worker._loop._thread is not None
-        worker._loop._thread.join(LIMIT)
+        assert worker._loop.over.wait(LIMIT)
 
         assert (1, []) == (len(meanwhile), billing._db.read(lanes.WORKERS))

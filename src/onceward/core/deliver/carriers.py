@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition, Event, Lock, Thread, get_ident
+from threading import Event, Lock, get_ident
 from typing import Final, Literal, NamedTuple
 
 from onceward.core.deliver.parcels import InFlight
+from onceward.core.engine.threads import engine_threads
 
 Share = Literal["known", "new", "failing"]
 """Peers that answered last, peers that never answered, and peers whose last push failed."""
@@ -31,7 +32,7 @@ class Delivery:
 
 class Carriers:
     """
-    At most *size* daemon threads that run deliveries; each starts when it is needed.
+    At most *size* threads of the process that run deliveries, each while there are any.
 
     Peers that never answered get half of them, peers whose last push failed a
     quarter and at most FAILING_MAX, so that some are left for peers that answer.
@@ -54,9 +55,9 @@ class Carriers:
         }
         self._running: dict[int, Delivery] = {}
         self._hanging: set[int] = set()
-        self._threads = self._idle = 0
+        self._threads = 0
         self._stopped = False
-        self._changed = Condition()
+        self._lock = Lock()
 
     def submit(self, delivery: Delivery) -> bool:
         """
@@ -64,44 +65,37 @@ class Carriers:
 
         Returns False once stopped, and where the system gives this process no thread.
         """
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 return False
-            if self._idle:
-                self._wake()
-            else:
-                self._start()
+            self._start()
             if self._threads:
                 self._waiting[delivery.share].append(delivery)
             return self._threads > 0
 
     def _start(self) -> None:
-        """Start one more thread, if there may be one and the system has one."""
+        """Use one more thread, if there may be one and the system has one."""
         if self._threads < self._size:
             with suppress(RuntimeError):
-                Thread(target=self._work, name="onceward-carrier", daemon=True).start()
+                engine_threads().run("onceward-carrier", self._work)
                 self._threads += 1
 
     def give_up(self, thread: int) -> None:
         """Replace a thread whose delivery hangs."""
-        with self._changed:
+        with self._lock:
             if self._running.pop(thread, None) is not None:
                 self._hanging.add(thread)
                 self._threads -= 1
-                if self._idle:  # its share has a free carrier again
-                    self._wake()
-                elif any(self._waiting.values()):
+                if any(self._waiting.values()):
                     self._start()
 
     def stop(self) -> list[Delivery]:
         """Begin no further delivery, wait for none; return those that had not begun."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             left = [delivery for queue in self._waiting.values() for delivery in queue]
             for queue in self._waiting.values():
                 queue.clear()
-            self._idle = 0
-            self._changed.notify_all()
         return left
 
     def _work(self) -> None:
@@ -114,21 +108,14 @@ class Carriers:
                 return
 
     def _next(self) -> Delivery | None:
-        """Wait for a delivery whose share has a free carrier; None once stopped."""
-        with self._changed:
-            while not self._stopped:
-                found = self._take()
-                if found is not None:
-                    self._running[get_ident()] = found
-                    return found
-                self._idle += 1
-                self._changed.wait()
-            self._threads -= 1
-        return None
-
-    def _wake(self) -> None:
-        self._idle -= 1  # here, for the thread that is woken counts itself only later
-        self._changed.notify()
+        """Return a delivery whose share has a free carrier; else leave the thread."""
+        with self._lock:
+            found = self._take()
+            if found is None:
+                self._threads -= 1
+            else:
+                self._running[get_ident()] = found
+            return found
 
     def _take(self) -> Delivery | None:
         busy: dict[Share, int] = {"known": 0, "new": 0, "failing": 0}
@@ -143,14 +130,14 @@ class Carriers:
 
     def _end(self) -> bool:
         """End the delivery of this thread; return False where the thread was given up."""
-        with self._changed:
-            if self._idle:  # its share has a free carrier again
-                self._wake()
-            if get_ident() in self._hanging:
-                self._hanging.discard(get_ident())
-                return False
-            del self._running[get_ident()]
-            return True
+        with self._lock:
+            if get_ident() not in self._hanging:
+                del self._running[get_ident()]
+                return True
+            self._hanging.discard(get_ident())
+            if any(self._waiting.values()):  # its share may have a free carrier again
+                self._start()
+            return False
 
 
 class Push(NamedTuple):

@@ -109,9 +109,8 @@ class Dispatcher:
         self._policy = deps.settings.delivery_policy
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         reaper = DeadOwnerReaper(deps.db, owners=peers.owners, free=peers.end_dead_owner)
-        self._loop = EngineLoop(
-            deps.db, "dispatcher", self._dispatch_due, reaper=reaper, watch=self._watch
-        )
+        self._loop = EngineLoop(deps.db, "dispatcher", self._dispatch_due, reaper=reaper)
+        self._watch_loop = EngineLoop(deps.db, "push-watch", self._watch)
         self._deliveries = Deliveries(
             deps, routes, policy=self._policy, stopping=self._loop.stopping, wake=self._notify
         )
@@ -127,6 +126,7 @@ class Dispatcher:
         """Start pushing in the background."""
         self._deliveries.push_by(Carriers(self._settings.carriers, self._deliveries.carry))
         self._loop.start("out", poll=self._settings.poll_interval)
+        self._watch_loop.start(delay=self._watch())
 
     def stop(self, timeout: float) -> None:
         """
@@ -139,6 +139,7 @@ class Dispatcher:
         self._db.writer.queue.hurry()
         deadline = time.monotonic() + timeout
         self._loop.stop(timeout)
+        self._watch_loop.stop(max(0.0, deadline - time.monotonic()))
         self._deliveries.stop(deadline)
 
     def push_owed(self, timeout: float) -> None:
@@ -163,7 +164,7 @@ class Dispatcher:
         return self._deliveries.give_up_late()
 
     def _notify(self) -> None:
-        self._loop.notified.set()
+        self._loop.notify()
 
     # -- giving peers to carriers -----------------------------------------------------------
 

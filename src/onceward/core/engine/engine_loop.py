@@ -7,18 +7,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Thread
+from functools import partial
+from threading import Event, Lock, get_ident
 from typing import Final, TypeVar
 
+from onceward.core.engine.threads import Task, engine_threads
 from onceward.core.handle import lanes
 from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreClosed
 from onceward.file import file_checks
 from onceward.file.database import Database
-from onceward.file.notify import Direction
+from onceward.file.notify import Direction, Notifier
 from onceward.file.rows import Rows
 from onceward.file.transaction import StoreTransaction
-from onceward.file.waiter import Waiter
 from onceward.hooks import Hooks
 from onceward.message.log import log
 from onceward.message.retry import RetryPolicy
@@ -83,17 +84,17 @@ class DeadOwnerReaper:
                 self._free(tx, owner)
 
 
-class EngineLoop:
+class EngineLoop(Task):
     """
-    Call *look* on a thread of its own until the loop is stopped.
+    Call *look* on a thread of the process until the loop is stopped, never on two at once.
 
     *look* does what is due and returns the seconds until more is due: 0 for at
     once, None for not before a notification. With a *reaper* a longer wait than
     MAX_IDLE_SECONDS is cut to that, and the leases of dead processes are ended
     before it; None is not cut, as a look returns seconds while any lease is held:
-    its end is due. *watch* is called before each wait, and during it each time the
-    seconds that it returned are over. An error of *look* is logged, and the loop
-    goes on after *pause* seconds; StoreClosed ends it.
+    its end is due. *beat* is called by the heartbeat while a look goes on, see ``Task``.
+    An error of *look* is logged, and the loop goes on after *pause* seconds; StoreClosed
+    ends it. Of the loops of a *team*, which do the same, a notification wakes one.
     """
 
     def __init__(
@@ -103,16 +104,18 @@ class EngineLoop:
         look: Callable[[], float | None],
         *,
         reaper: DeadOwnerReaper | None = None,
-        watch: Callable[[], float] | None = None,
+        beat: Callable[[], float] | None = None,
+        team: Team | None = None,
         pause: float = MAX_IDLE_SECONDS,
     ) -> None:
-        self._db, self._name, self._look, self._watch = db, name, look, watch
-        self._reaper, self._pause = reaper, pause
-        self.notified: Event | Waiter = Event()
+        super().__init__(f"onceward-{name}-{db.agent}", self._look_safely, beat=beat)
+        self._db, self._kind, self._look = db, name, look
+        self._reaper, self._pause, self._team = reaper, pause, team
+        self._threads = engine_threads()
         self.stopping = Event()
-        self._thread: Thread | None = None
+        self._unlisten: Callable[[], None] = lambda: None
         self.started = False
-        """Whether the loop has a thread; without one its engine runs on the caller's."""
+        """Whether the loop runs in the background; else its engine runs on the caller's thread."""
 
     def start(
         self, direction: Direction | None = None, *, poll: float = 0.0, delay: float = 0.0
@@ -125,63 +128,63 @@ class EngineLoop:
         """
         if self._reaper is not None:
             self._reaper.release_leases()
+        self._threads.start()
         if direction is not None:
-            self.notified = self._db.waiter(direction, poll)
-        self._thread = named_thread(self._db, self._name, lambda: self._work(delay))
+            self._unlisten = self._listen(direction, poll)
         self.started = True
-        self._thread.start()
+        self._threads.plan(self, delay)
+
+    def _listen(self, direction: Direction, poll: float) -> Callable[[], None]:
+        notifier, threads = self._db.notifier, self._threads
+        team = self._team
+        if team is None:
+            end = notifier.listen(direction, partial(threads.notify, self))
+        else:
+            end = team.join(self, notifier, direction)
+        threads.watch(notifier, direction, self._db.version_if_open, poll)
+
+        def stop() -> None:
+            end()
+            threads.unwatch(notifier)
+
+        return stop
+
+    def notify(self) -> None:
+        """Look soon; without a thread, take note that there is something to look at."""
+        self._threads.notify(self)
+
+    def wake_next(self) -> None:
+        """Wake one more loop of the team, as there is more to do than this one does."""
+        if self._team is not None:
+            self._team.notify()
 
     def stop(self, timeout: float) -> None:
         """Look no more; wait up to *timeout* seconds for a look that has begun."""
         self.stopping.set()
-        self.notified.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
+        unlisten, self._unlisten = self._unlisten, lambda: None
+        unlisten()
+        self._threads.end(self)
+        if self.thread != get_ident():  # else it ends itself
+            self.over.wait(timeout)
 
     @property
     def busy(self) -> bool:
         """Whether a look goes on after ``stop``."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def _work(self, wait: float | None) -> None:
-        try:
-            self._run(wait)
-        finally:
-            if isinstance(self.notified, Waiter):
-                self.notified.close()
-
-    def _run(self, wait: float | None) -> None:
-        while True:
-            if wait != 0.0:
-                self._wait(wait)
-            self.notified.clear()
-            if self.stopping.is_set():  # after the clear, which may have cleared what stop set
-                return
-            wait = self._look_safely()
-
-    def _wait(self, seconds: float | None) -> None:
-        """Wait for a notification; watch meanwhile."""
-        if self._watch is None:
-            self.notified.wait(seconds)
-            return
-        end = None if seconds is None else time.monotonic() + seconds
-        while True:
-            left = self._watch()
-            if end is not None:
-                left = min(left, end - time.monotonic())
-            if left <= 0 or self.notified.wait(left):
-                return
+        return self.started and not self.over.is_set()
 
     def _look_safely(self) -> float | None:
+        if self.stopping.is_set():
+            return None
         try:
             wait = self._look()
         except StoreClosed:
             self.stopping.set()
-            return 0.0
+            self._threads.end(self)
+            return None
         except Exception as error:  # noqa: BLE001 - an engine outlives every error of its file
             log.failure(
                 "warning",
-                f"{self._name} waits",
+                f"{self._kind} waits",
                 error,
                 agent=self._db.agent,
                 seconds=self._pause,
@@ -193,9 +196,33 @@ class EngineLoop:
         return wait
 
 
-def named_thread(db: Database, name: str, target: Callable[[], None]) -> Thread:
-    """Return a daemon thread, not started yet, named after its work and its agent."""
-    return Thread(target=target, name=f"onceward-{name}-{db.agent}", daemon=True)
+class Team:
+    """Loops that do the same for one file: a notification wakes one of them."""
+
+    def __init__(self) -> None:
+        self._tasks: tuple[Task, ...] = ()
+        self._unlisten: Callable[[], None] = lambda: None
+        self._lock = Lock()
+
+    def join(self, task: Task, notifier: Notifier, side: Direction) -> Callable[[], None]:
+        """Add a loop; returns what takes it out again."""
+        with self._lock:
+            if not self._tasks:
+                self._unlisten = notifier.listen(side, self.notify)
+            self._tasks = (*self._tasks, task)
+
+        def leave() -> None:
+            with self._lock:
+                self._tasks = tuple(each for each in self._tasks if each is not task)
+                if not self._tasks:
+                    self._unlisten()
+            self.notify()  # it may have been woken for what it does no more
+
+        return leave
+
+    def notify(self) -> None:
+        """Wake one loop that has nothing to do; those that work look again after that."""
+        engine_threads().notify_one(self._tasks)
 
 
 def lane_reaper(db: Database) -> DeadOwnerReaper:

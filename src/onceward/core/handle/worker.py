@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -10,14 +11,14 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Event as Flag
 from threading import Lock
 from typing import Any, Final, NoReturn, Protocol
 
 from onceward.core import requests
 from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper, named_thread
+from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, Team, lane_reaper
 from onceward.core.engine.event_emitter import kind_of, settlement_event
+from onceward.core.engine.threads import QUICK_TICK, TICK
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
@@ -61,8 +62,6 @@ A handler that takes longer has the lanes given back that its worker has not beg
 """
 SLOW: Final = 0.5
 """Seconds above which a claim is called slow, so that the next one has a single message."""
-TICK: Final = 0.02
-"""Seconds between two looks of the heartbeat while messages are handled."""
 LANES: Final = 100
 """Most lanes that one claim looks at."""
 MANY: Final = 16
@@ -131,6 +130,7 @@ class Worker:
         gate: ClaimGate | None = None,
         guard: CallGuard | None = None,
         grow: Callable[[], bool] = _stay,
+        team: Team | None = None,
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
         self._outbox, self._rng, self._policy = deps.outbox, deps.rng, deps.policy
@@ -147,8 +147,19 @@ class Worker:
         self._grow = grow
         """Start a further worker; False once there is no more to start."""
         self._may_grow = grow is not _stay
-        self._loop = EngineLoop(deps.db, "worker", self._look, reaper=lane_reaper(deps.db))
-        self._active = Flag()
+        self._loop = EngineLoop(
+            deps.db,
+            "worker",
+            self._look,
+            reaper=lane_reaper(deps.db),
+            beat=self._beat,
+            team=team,
+        )
+        self._keeper = EngineLoop(deps.db, "keeper", self._keep)
+        self._active = False
+        """Whether a claim is handled, which the keeper looks after."""
+        self._beaten = 0.0
+        """When the leases were last prolonged."""
         self._size = 1
         self._prepared: dict[RowKey, Prepared | Settlement] = {}
         """Messages that were decoded ahead of their claim, by sequence, id and attempt."""
@@ -175,9 +186,9 @@ class Worker:
     # -- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start claiming in the background, with a heartbeat on a second thread."""
+        """Start claiming in the background."""
+        self._keeper.start(delay=math.inf)
         self._loop.start("in", poll=self._settings.poll_interval)
-        named_thread(self._db, "heartbeat", self._beat).start()
 
     def stop(self, timeout: float) -> None:
         """
@@ -188,7 +199,8 @@ class Worker:
         the handler may have been at.
         """
         self._loop.stop(timeout)
-        self._active.set()
+        if not self._loop.busy:
+            self._keeper.stop(timeout)
         self._unregister()
 
     def cancel(self) -> None:
@@ -206,8 +218,7 @@ class Worker:
 
     def join(self, timeout: float) -> None:
         """Wait after ``stop`` up to *timeout* seconds for the handler that still runs."""
-        self._loop.stop(timeout)
-        self._unregister()
+        self.stop(timeout)
 
     def _unregister(self) -> None:
         if self._registered and not self._held:
@@ -279,6 +290,8 @@ class Worker:
                 over = last in turn or len(turn) >= LANES
                 self._served = frozenset([last]) if over else turn | {last}
             self._many = total >= MANY and (not request.ahead or self._is_ahead(claimed))
+            if total >= request.messages:
+                self._loop.wake_next()
             if total:
                 started = self._db.clock.monotonic()
                 self._handle_all(claimed)
@@ -346,14 +359,14 @@ class Worker:
             self._held[lane[0].lane.lane_id] = lane[0].lane
         self._quick, self._logs_each = True, log.takes("debug")
         self._unbegun.extend(claimed)
-        self._active.set()
+        self._beaten, self._active = time.monotonic(), True
         try:
             self._handle_claimed()
         except BaseException:
             self._batch.abandon()
             raise
         finally:
-            self._active.clear()
+            self._active = False
             self._batch.commit()
             self._quick = self._quick and not self._batch.lost
             self._held = {}
@@ -413,7 +426,7 @@ class Worker:
             )
         ]
         for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
-            if (self._loop.notified.is_set() or not self._loop.started) and self._paused():
+            if (self._loop.notified or not self._loop.started) and self._paused():
                 return messages[index:]
             settlement = self._handle(leased, ready)
             if self._batch.lost:
@@ -429,7 +442,7 @@ class Worker:
 
     def _paused(self) -> bool:
         """Return whether the file is paused; a pause notifies, so it is asked after those only."""
-        self._loop.notified.clear()
+        self._loop.notified = False
         disabled = SWITCH in os.environ and disabled_by_environment()
         return disabled or lanes.agenda(self._db.read).paused_at is not None
 
@@ -615,23 +628,21 @@ class Worker:
 
     # -- heartbeat --------------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        every = max(0.05, self._settings.lease / 3)
-        beaten = time.monotonic()
-        while not self._loop.stopping.is_set() or self._held:
-            if not self._active.wait(every):
-                continue
-            if not self._held and self._loop.stopping.is_set():
-                return
-            due = time.monotonic() - beaten >= every
-            beaten = time.monotonic() if due else beaten
-            try:
-                self._look_after(due=due)
-            except OncewardError:  # the file fails: the round that it is of says so
-                pass
-            except Exception as error:  # noqa: BLE001 - it outlives every error, as its engine does
-                log.failure("warning", "heartbeat goes on", error, agent=self._db.agent)
-            time.sleep(CLAIM_WAITS if self._quick else TICK)
+    def _beat(self) -> float:
+        """Have the keeper look after the claim that is handled; see ``Task``."""
+        if self._active:
+            self._keeper.notify()
+        return QUICK_TICK if self._quick else TICK
+
+    def _keep(self) -> None:
+        """Look after the claim that is handled, which may wait for its file."""
+        if not (self._active or self._held):
+            return
+        now = time.monotonic()
+        due = now - self._beaten >= max(0.05, self._settings.lease / 3)
+        self._beaten = now if due else self._beaten
+        with suppress(OncewardError):  # the file fails: the round that it is of says so
+            self._look_after(due=due)
 
     def _look_after(self, *, due: bool) -> None:
         """Stop what is late, give back what waits, and prolong leases if that is *due*."""
@@ -708,7 +719,7 @@ class WorkerPool:
         said = deps.settings.workers
         self._gate = gate
         self._spare = 0 if said is not None else pool_size(agent, None) - 1
-        self._new = partial(Worker, deps, agent, loop, guard=guard)
+        self._new = partial(Worker, deps, agent, loop, guard=guard, team=Team())
         if self._spare:
             self._new = partial(self._new, grow=self.grow)
         self._lock, self._name = Lock(), agent.name

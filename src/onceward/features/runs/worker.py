@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 from onceward.core.block import Transaction
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.async_face import OnWorker
-from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper, named_thread
+from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper
 from onceward.core.engine.event_emitter import EventEmitter
+from onceward.core.engine.threads import engine_threads
 from onceward.core.handle import lanes
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.invoke import (
@@ -417,15 +418,16 @@ class RunWorker:
             deps, handlers, self.completion, owner=self.owner, delay=self._calls.delay
         )
         self._loop = EngineLoop(deps.db, "run-worker", self._look, reaper=lane_reaper(deps.db))
+        self._keeper = EngineLoop(deps.db, "run-keeper", self._keep)
         self._extended_at = 0.0
         self._db.write(self.scheduler.register)
 
     # -- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start serving in the background, with a heartbeat on a second thread."""
+        """Start serving in the background."""
+        self._keeper.start(delay=math.inf)
         self._loop.start("in", poll=self._settings.poll_interval)
-        named_thread(self._db, "run-heartbeat", self._beat).start()
 
     def stop(self, timeout: float) -> None:
         """
@@ -439,6 +441,8 @@ class RunWorker:
                 self._db.write(self._abort_mine)
             self._cancel(self._calls.counted())
             self._calls.quiet.wait(timeout)
+        if not self.busy:
+            self._keeper.stop(timeout)
 
     def cancel(self) -> None:
         """Do nothing: ``stop`` has cancelled the calls that outlived it."""
@@ -450,7 +454,8 @@ class RunWorker:
 
     def join(self, timeout: float) -> None:
         """Wait up to *timeout* seconds for calls that still run."""
-        self._calls.quiet.wait(timeout)
+        if self._calls.quiet.wait(timeout):
+            self._keeper.stop(timeout)
 
     def _abort_mine(self, tx: StoreTransaction) -> None:
         for execution in self._calls.counted():
@@ -491,7 +496,8 @@ class RunWorker:
             self._db.notifier.notify("out")  # receipts of messages that a full queue refused
         self._cancel(self._ended_elsewhere())
         for execution in [self._enter(started) for started in looked.started]:
-            named_thread(self._db, "run", partial(self._execute, execution)).start()
+            name = f"onceward-run-{self._db.agent}"
+            engine_threads().run(name, partial(self._execute, execution))
         return looked
 
     def _ended_elsewhere(self) -> list[RunExecution]:
@@ -542,6 +548,7 @@ class RunWorker:
             watched=self._loop.started,
         )
         self._calls.add(execution)
+        self._keeper.notify()
         return execution
 
     def _execute(self, execution: RunExecution, *, alone: bool = False) -> None:
@@ -562,22 +569,21 @@ class RunWorker:
                 )  # fmt: skip
             finally:
                 self._calls.remove(execution)
-        self._loop.notified.set()
+        self._loop.notify()
 
     # -- heartbeat --------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _keep(self) -> float | None:
+        """Cancel what is late and prolong the leases of the rest; return when to do so again."""
         every = max(0.02, self._settings.lease / 3)
-        while not self._loop.stopping.wait(min(every, 1.0)) or self._calls.counted():
-            late = [execution for execution in self._calls.counted() if execution.overdue]
-            for execution in late:
-                execution.cancel(late=True)
-            kept = [execution for execution in self._calls.counted() if execution not in late]
-            if kept and time.monotonic() >= self._extended_at + every:
-                with suppress(OncewardError):
-                    self._extend(kept)
-            if self._loop.stopping.is_set():
-                self._calls.quiet.wait(every)
+        late = [execution for execution in self._calls.counted() if execution.overdue]
+        for execution in late:
+            execution.cancel(late=True)
+        kept = [execution for execution in self._calls.counted() if execution not in late]
+        if kept and time.monotonic() >= self._extended_at + every:
+            with suppress(OncewardError):
+                self._extend(kept)
+        return min(every, 1.0) if self._calls.counted() else None
 
     def _extend(self, executions: list[RunExecution]) -> None:
         lease_for = round(1000 * self._settings.lease)

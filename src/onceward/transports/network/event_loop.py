@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from onceward.transports.network.shared import Shared
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -20,6 +23,19 @@ def start_loop(name: str) -> AbstractEventLoop:
     loop = asyncio.new_event_loop()
     Thread(target=_serve, args=(loop,), name=name, daemon=True).start()
     return loop
+
+
+_handler_loops: Final[dict[int, Shared[AbstractEventLoop]]] = {}
+
+
+def handler_loop() -> Shared[AbstractEventLoop]:
+    """Return the loop that runs the coroutines of all agents of this process."""
+    made = Shared(lambda: start_loop("onceward-loop"), _stop)
+    return _handler_loops.setdefault(os.getpid(), made)  # that of a parent is left to it
+
+
+def _stop(loop: AbstractEventLoop) -> None:
+    loop.call_soon_threadsafe(loop.stop)
 
 
 def _serve(loop: AbstractEventLoop) -> None:

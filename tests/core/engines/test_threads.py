@@ -1,0 +1,256 @@
+"""Threads that the engines of a process share: what waits for what, and how many there are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from threading import Event
+
+import pytest
+from tests.children import PYTHON, Child
+from tests.waiting import until
+
+from onceward import Agent, Postbox
+from onceward.core.engine.threads import AT_ONCE, EngineThreads, Task
+from onceward.file.notify import Notifier
+
+LIMIT = 60.0
+"""Seconds that a test waits for what happens at once."""
+NOTE: ContextVar[str] = ContextVar("note", default="none")
+COUNT = """
+import sys, threading
+from onceward import Agent, Postbox
+
+folder, count = sys.argv[1], int(sys.argv[2])
+agents = [Agent(f"a{number}-of-{count}") for number in range(count)]
+for agent in agents:
+    agent.on("*")(lambda _: None)
+boxes = [Postbox(f"{folder}/{agent.name}.db", agent=agent) for agent in agents]
+for number, box in enumerate(boxes):
+    box.send(agents[number - 1].name, number)
+while sum(box.stats()["processed"] for box in boxes) < count:
+    threading.Event().wait(0.01)
+print(threading.active_count(), flush=True)
+for box in boxes:
+    box.close()
+"""
+
+
+@pytest.fixture
+def threads() -> EngineThreads:
+    """Return threads of their own, which are left without a task at the end."""
+    return EngineThreads()
+
+
+class Counted:
+    """Work that counts its runs and may be held up."""
+
+    def __init__(self, *, held: bool = False) -> None:
+        self.began, self.go_on, self.runs = Event(), Event(), 0
+        if not held:
+            self.go_on.set()
+
+    def __call__(self) -> None:
+        """Run once."""
+        self.runs += 1
+        self.began.set()
+        assert self.go_on.wait(LIMIT)
+
+
+def planned(
+    threads: EngineThreads, work: Callable[[], float | None], seconds: float | None = None
+) -> Task:
+    """Return a task that was planned."""
+    threads.start()
+    task = Task("onceward-test", work)
+    threads.plan(task, seconds)
+    return task
+
+
+def ended(threads: EngineThreads, *tasks: Task) -> bool:
+    """End tasks and return whether none of them runs any more."""
+    for task in tasks:
+        threads.end(task)
+    return [True] * len(tasks) == [task.over.wait(LIMIT) for task in tasks]
+
+
+def test_a_task_runs_when_it_is_due_and_after_each_notification(threads: EngineThreads) -> None:
+    """One that is due at once runs; then a notification runs it, and nothing else does."""
+    work = Counted()
+    task = planned(threads, work, 0.0)
+    assert work.began.wait(LIMIT)
+    until(lambda: task.state == "idle")
+    work.began.clear()
+    threads.notify(task)
+    assert work.began.wait(LIMIT)
+
+    assert ended(threads, task)
+    assert 2 == work.runs
+
+
+def test_a_task_that_was_notified_while_it_ran_runs_again(threads: EngineThreads) -> None:
+    """What came after its look is looked at, and never by a second thread meanwhile."""
+    work = Counted(held=True)
+    task = planned(threads, work, 0.0)
+    assert work.began.wait(LIMIT)
+    threads.notify(task)
+    during = work.runs
+    work.go_on.set()
+    until(lambda: work.runs == 2)
+
+    assert ended(threads, task)
+    assert (1, 2) == (during, work.runs)
+
+
+def test_tasks_that_hang_delay_no_other(threads: EngineThreads) -> None:
+    """More of them than threads are started at once; one more task still runs, and one in time."""
+    hanging = [Counted(held=True) for _ in range(AT_ONCE + 8)]
+    tasks = [planned(threads, work, 0.0) for work in hanging]
+    assert [True] * len(hanging) == [work.began.wait(LIMIT) for work in hanging]
+    one, later = Counted(), Counted()
+    tasks += [planned(threads, one, 0.0), planned(threads, later, 0.01)]
+
+    assert (True, True) == (one.began.wait(LIMIT), later.began.wait(LIMIT))
+    for work in hanging:
+        work.go_on.set()
+    assert ended(threads, *tasks)
+
+
+def test_threads_without_a_task_end(threads: EngineThreads) -> None:
+    """After many tasks that ran at once a few threads stay."""
+    hanging = [Counted(held=True) for _ in range(AT_ONCE + 8)]
+    tasks = [planned(threads, work, 0.0) for work in hanging]
+    assert [True] * len(hanging) == [work.began.wait(LIMIT) for work in hanging]
+    most = len(threads._threads)
+    for work in hanging:
+        work.go_on.set()
+    until(lambda: len(threads._threads) <= 5)
+
+    assert most > AT_ONCE
+    assert ended(threads, *tasks)
+
+
+def test_one_of_several_that_wait_is_woken(threads: EngineThreads) -> None:
+    """A notification for tasks that do the same runs one; each that runs looks again after it."""
+    works = [Counted(held=True) for _ in range(4)]
+    tasks = [planned(threads, work) for work in works]
+    runs = []
+    for number in range(1, 5):
+        threads.notify_one(tasks)
+        until(lambda number=number: sum(work.runs for work in works) == number)  # type: ignore[misc]
+        runs.append([task.notified for task in tasks].count(True))
+    for work in works:
+        work.go_on.set()
+
+    assert ended(threads, *tasks)
+    assert [0, 1, 2, 3] == runs
+
+
+def test_an_ended_task_begins_no_run(threads: EngineThreads) -> None:
+    """One that waits is over at once, one that runs when its run ends; neither runs again."""
+    waiting, running = Counted(), Counted(held=True)
+    tasks = planned(threads, waiting), planned(threads, running, 0.0)
+    assert running.began.wait(LIMIT)
+    for task in tasks:
+        threads.end(task)
+        threads.notify(task)
+    over = [task.over.is_set() for task in tasks]
+    running.go_on.set()
+
+    assert [True] * len(tasks) == [task.over.wait(LIMIT) for task in tasks]
+    assert ([True, False], (0, 1)) == (over, (waiting.runs, running.runs))
+
+
+def test_a_task_that_raises_costs_no_thread(
+    threads: EngineThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What no engine expects, as an exit, is logged, and the threads go on."""
+
+    def leave() -> None:
+        raise SystemExit
+
+    tasks = [planned(threads, leave, 0.0)]
+    other = Counted()
+    until(lambda: "SystemExit" in caplog.text)
+    tasks.append(planned(threads, other, 0.0))
+
+    assert other.began.wait(LIMIT)
+    assert ended(threads, *tasks)
+
+
+def test_values_of_a_context_reach_no_other_task(threads: EngineThreads) -> None:
+    """What a handler of one agent binds, as fields of its log, is not seen by another agent."""
+    seen: list[str] = []
+
+    def bind() -> None:
+        seen.append(NOTE.get())
+        NOTE.set("bound")
+
+    tasks = [planned(threads, bind, 0.0) for _ in range(20)]
+    until(lambda: len(seen) == 20)
+
+    assert ended(threads, *tasks)
+    assert {"none"} == set(seen)
+
+
+def test_other_processes_are_heard_while_each_thread_runs_a_task(
+    threads: EngineThreads, tmp_path: Path
+) -> None:
+    """A thread that hears of a message and handles it for long leaves the files to another one."""
+    (tmp_path / "a.db").touch()
+    here, there = Notifier(tmp_path / "a.db"), Notifier(tmp_path / "a.db")
+    held, other = Counted(held=True), Counted()
+    tasks = planned(threads, held), planned(threads, other)
+    stops = [here.listen("in", lambda: threads.notify(tasks[0]))]
+    threads.watch(here, "in", lambda: 0, 0.0)
+    there.notify("in")
+    assert held.began.wait(LIMIT)
+    stops.append(here.listen("in", lambda: threads.notify(tasks[1])))
+    there.notify("in")
+
+    assert other.began.wait(LIMIT)
+    held.go_on.set()
+    assert ended(threads, *tasks)
+    threads.unwatch(here)
+    for stop in (*stops, here.close, there.close):
+        stop()
+
+
+def test_the_threads_of_many_postboxes_are_few(tmp_path: Path) -> None:
+    """Thirty agents with handlers, each with a message, take no more threads than ten do."""
+    found = []
+    for count in (10, 30):
+        (tmp_path / str(count)).mkdir()
+        with Child([*PYTHON, "-c", COUNT, tmp_path / str(count), str(count)], "stdout") as child:
+            found.append(int(child.hear()))
+
+    assert max(found) <= AT_ONCE + 6, found
+
+
+def test_a_handler_that_hangs_delays_no_other_agent(tmp_path: Path) -> None:
+    """More handlers hang than there are threads at first; another agent handles its messages."""
+    go_on, entered, done = Event(), threading.Semaphore(0), Event()
+    stuck = [Agent(f"stuck{number}") for number in range(AT_ONCE + 2)]
+
+    def hang(_: object) -> None:
+        entered.release()
+        assert go_on.wait(LIMIT)
+
+    for agent in stuck:
+        agent.on("*")(hang)
+    quick = Agent("quick")
+    quick.on("*")(lambda _: done.set())
+    boxes = [Postbox(tmp_path / f"{agent.name}.db", agent=agent) for agent in (*stuck, quick)]
+    try:
+        for agent in stuck:
+            boxes[0].send(agent.name, 1)
+        assert [True] * len(stuck) == [entered.acquire(timeout=LIMIT) for _ in stuck]
+        boxes[0].send("quick", 1)
+
+        assert done.wait(LIMIT)
+    finally:
+        go_on.set()
+        for box in boxes:
+            box.close()
