@@ -31,6 +31,7 @@ OPEN: Final = {
     ("Dropped", "policy"): "may be a word of the recipient's own",
     ("Start", "kind"): "an argument, which is checked",
     ("MessageRecord", "kind"): "comes from the frame of a peer",
+    ("DeadLetter", "kind"): "as above",
     ("Dropped", "scope"): "names a session or lane, or says what the recipient said",
 }
 """Fields of such a name that hold any text, and why."""

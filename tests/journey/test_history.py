@@ -528,3 +528,25 @@ def test_without_opting_in_there_is_no_index(world: World) -> None:
     shop = world.open("shop", search=False)
 
     assert [(0,)] == before == shop._db.read(tables)
+
+
+def test_a_record_has_the_fields_of_a_message(world: World) -> None:
+    """What a reader of messages knows by name it finds in records, with the same values."""
+    box = world.open("a")
+    box.send(
+        "a", {"n": 1}, type="job", topic="t", priority="urgent", headers={"tags": "x,y"}, ttl=60
+    )
+    box.run_until_idle()
+    message = box.receive()
+    assert message is not None
+    [record] = box.sessions.tail()
+    fields = {
+        name
+        for name in dir(message)
+        if not name.startswith("_") and not callable(getattr(message, name))
+    } - {"attempt", "settled"}
+
+    assert {"body", "correlation_id", "created_at", "id", "received_at", "sender"} <= fields
+    assert {name: getattr(message, name) for name in fields} == {
+        name: getattr(record, name) for name in fields
+    }

@@ -62,7 +62,10 @@ def public_classes() -> list[type]:
     faces = {
         v for v in vars(held).values() if inspect.isclass(v) and "onceward.api" in v.__module__
     }
-    return sorted(exported | (faces - {held.FileBridge}), key=lambda kind: kind.__qualname__)
+    return sorted(
+        exported | (faces - {held.AsyncBridge, held.AsyncWaiter, held.FileBridge}),
+        key=lambda kind: kind.__qualname__,
+    )
 
 
 def public_calls(kind: type) -> Iterator[tuple[str, Any]]:

@@ -259,7 +259,7 @@ class Postbox(Session, EventSource):
         """Messages that ended badly here."""
         self.limits = Limits(db, self._outbox.admission)
         """Limits of the file: messages, bytes, rates."""
-        self.sessions = Sessions(db, outbox=self._outbox, hooks=hooks, grace=settings.abort_grace)
+        self.sessions = Sessions(db, outbox=self._outbox, hooks=hooks, settings=settings)
         """The sessions of the file: their messages, queues and runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""

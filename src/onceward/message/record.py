@@ -18,8 +18,8 @@ class MessageRecord:
     """
     A message as a file has it; its fields bear the names that they have in ``Message``.
 
-    ``body`` is None where ``body_error`` says why. What the file does not store in columns is
-    read from the frame when it is asked for.
+    ``body`` is None where ``body_error`` says why. Fields that the file has no column for are
+    read from the frame when they are asked for.
     """
 
     id: str
@@ -78,16 +78,16 @@ class MessageRecord:
         return self._read.error
 
     @cached_property
-    def _read(self) -> _Body:
+    def _read(self) -> _ReadBody:
         if not self.sound:
-            return _Body(error="the stored message does not match its digest")
+            return _ReadBody(error="the stored message does not match its digest")
         frame = self.frame
         if frame.body_error is not None:
-            return _Body(error=frame.body_error)
+            return _ReadBody(error=frame.body_error)
         try:
-            return _Body(value=decode(frame.data, frame.data_base64, self.wanted))
+            return _ReadBody(value=decode(frame.data, frame.data_base64, self.wanted))
         except InvalidMessage as error:
-            return _Body(error=str(error))
+            return _ReadBody(error=str(error))
 
     @property
     def created_at(self) -> Millis:
@@ -107,8 +107,8 @@ class MessageRecord:
 
     @property
     def in_reply_to(self) -> str | None:
-        """Id of the message that it answers, if it does."""
-        return self.frame.inreplyto or self.frame.causationid
+        """Id of the request that it answers."""
+        return self.frame.inreplyto
 
     @property
     def expires_at(self) -> Millis | None:
@@ -132,7 +132,7 @@ class MessageRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Body:
+class _ReadBody:
     """A body, or why there is none."""
 
     value: Any = None

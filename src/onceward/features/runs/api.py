@@ -23,6 +23,7 @@ from onceward.message.names import plain_text
 from onceward.message.queue_modes import QueueOptions, checked, glob
 from onceward.message.reasons import reason_text
 from onceward.message.record import MessageRecord
+from onceward.message.settings import Settings
 from onceward.message.states import Done
 from onceward.message.vocabulary import RunState
 
@@ -30,14 +31,14 @@ from onceward.message.vocabulary import RunState
 class SessionQueues:
     """The queues and runs of sessions; a change of settings loses no waiting message."""
 
-    def __init__(self, db: Database, *, outbox: Outbox, hooks: Hooks, grace: float) -> None:
+    def __init__(self, db: Database, *, outbox: Outbox, hooks: Hooks, settings: Settings) -> None:
         self._db = db
         self._closing = RunCompletion(
             db.agent,
             outbox=outbox,
             emitter=EventEmitter(hooks, db.agent),
             owner=owner_name(),
-            grace=grace,
+            grace=settings.abort_grace,
         )
 
     def list(self) -> list[QueueInfo]:

@@ -31,7 +31,7 @@ def new_registry() -> CollectorRegistry:
 
 
 def are_ready(boxes: Iterable[Postbox]) -> bool:
-    """Return whether no agent is failing, by ``Postbox.health``."""
+    """Return whether no agent is failing, by ``box.file.health``."""
     try:
         return all(box.file.health().verdict != "failing" for box in boxes)
     except OncewardError:
