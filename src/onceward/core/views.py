@@ -107,7 +107,7 @@ class DeadLetter(MessageRecord):
     dead_at: Millis
     last_error: str | None
     late_outcome: str | None
-    """What became of it at its recipient, told after its death here."""
+    """Its outcome at the recipient, told after its death here."""
     replays: int
     """How often it was replayed already, and died again."""
     seq: int
