@@ -1,1 +1,5 @@
-"""The objects that users hold: postbox, session, channels, mailboxes, and their async faces."""
+"""
+Hold what users hold: postbox, session, their async faces, and the list of features.
+
+Imports core, features, transports, file and message.
+"""

@@ -1,5 +1,5 @@
 """
-The way of a message: send, deliver, accept, handle, and what all of them need.
+Carry a message on its way: send, deliver, accept, handle, and what all of them need.
 
-Imports file and message, never a feature.
+Imports file and message; never a feature.
 """

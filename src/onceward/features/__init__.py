@@ -1,5 +1,5 @@
 """
-Features, which plug into the way of a message; each folder can be read by itself.
+Hold the features, which plug into the way of a message; each is one folder.
 
-Imports core, file and message.
+Imports core, file and message; never another feature.
 """

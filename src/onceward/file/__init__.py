@@ -1,5 +1,5 @@
 """
-One SQLite file: connection, transactions, group commit, notifications, checks.
+Keep one SQLite file: connections, transactions, group commit, notifications, checks.
 
 Imports message.
 """

@@ -3,6 +3,8 @@ Read many agents' files at once, and judge what became of every message.
 
 Needs neither Spark nor Arrow: ``onceward.fleet.spark`` builds on it, never the other way. The
 modules ``rows`` and ``ship`` alone need pyarrow.
+
+Imports the public names, file and message.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Connect onceward with other libraries; each module needs the extra of its name."""
+"""
+Connect onceward with other libraries; each module needs the extra of its name.
+
+Imports the public names, file and message.
+"""

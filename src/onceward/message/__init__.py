@@ -1,5 +1,5 @@
 """
-Values: messages, parcels, states, settings, clocks; no I/O.
+Define values: frames, parcels, states, settings, clocks, ids; no I/O.
 
-Imports errors only.
+Imports no other folder.
 """

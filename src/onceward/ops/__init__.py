@@ -1,5 +1,5 @@
 """
-The command, the inspector, metrics and MCP.
+Serve operators: the command, the inspector, live views, metrics, MCP.
 
-Imports what users import.
+Imports the public names, fleet, testing, file and message.
 """

@@ -3,6 +3,8 @@ Aids for tests of agents, programs and transports.
 
 A clock that tests advance, transports that fail by script, agents that are
 killed, the conformance suites of transports and listeners, a judge.
+
+Imports api, features, core, file and message.
 """
 
 from importlib import import_module

@@ -3,6 +3,8 @@ The contract of transports, for authors of one: what they get, what they answer,
 
 Every parcel that arrives is checked with ``refuse_damaged`` before it is
 accepted: a frame whose text does not fit its ``digest`` is pushed again.
+
+Imports core, file and message.
 """
 
 from importlib import import_module

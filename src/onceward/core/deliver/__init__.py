@@ -1,5 +1,5 @@
 """
 Pack parcels for a peer, push them, and settle what the peer answers.
 
-It imports what was sent, the receipts of what was accepted, and the engine; no feature.
+Imports core, file and message.
 """

@@ -1,1 +1,5 @@
-"""Threads and events that every stage of a message needs."""
+"""
+Run the threads and emit the events that every stage of a message needs.
+
+Imports core, file and message.
+"""

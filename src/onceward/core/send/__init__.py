@@ -1,1 +1,5 @@
-"""Compose a message, and store it in the transaction of its sender."""
+"""
+Compose a message, and store it in the transaction of its sender.
+
+Imports core, file and message.
+"""

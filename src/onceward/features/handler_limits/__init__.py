@@ -1,1 +1,5 @@
-"""Limits of handlers: calls at once, calls in a span of time, and no like body twice."""
+"""
+Limit handlers: calls at once, calls in a span of time, like bodies once.
+
+Imports core, file and message; never another feature.
+"""

@@ -1,1 +1,5 @@
-"""Past messages: pages, threads, words."""
+"""
+Find past messages: pages, threads, words.
+
+Imports core, file and message; never another feature.
+"""

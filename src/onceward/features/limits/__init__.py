@@ -1,1 +1,5 @@
-"""Limits of a file, as users set them."""
+"""
+Set, list and remove the limits of a file.
+
+Imports core, file and message; never another feature.
+"""

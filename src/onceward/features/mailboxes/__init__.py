@@ -1,1 +1,5 @@
-"""Mailboxes of a home, and their readers."""
+"""
+Keep the mailboxes of a home, and their readers.
+
+Imports core, file and message; never another feature.
+"""

@@ -1,1 +1,5 @@
-"""One cursor for each session."""
+"""
+Read each session by one cursor, which is the ack.
+
+Imports core, file and message; never another feature.
+"""

@@ -1,1 +1,5 @@
-"""Sessions that collect messages into runs, in five modes."""
+"""
+Collect the messages of a session into runs, in five modes.
+
+Imports core, file and message; never another feature.
+"""

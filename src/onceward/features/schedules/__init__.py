@@ -1,1 +1,5 @@
-"""Messages that are sent again and again, at dates."""
+"""
+Send messages again and again, at dates.
+
+Imports core, file and message; never another feature.
+"""

@@ -8,6 +8,8 @@ Needs the extra ``onceward[ship]`` (pyarrow); nothing else of onceward loads it.
   horizons; ``batches(table)`` yields rows as Arrow record batches; ``into_sqlite(con)`` writes all
   of it into tables of a SQLite connection.
 - ``prune.files(paths, log)`` deletes from files what it has read back from the log.
+
+Imports the public names, fleet, file and message.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 Agents' files as Spark tables: read them, follow them, write to them.
 
 Needs the extra ``onceward[spark]``; nothing else of onceward loads it.
+
+Imports the public names, fleet, file and message.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ Use SQLAlchemy on an agent's file; needs ``onceward[sqlalchemy]``.
 
 The engine works through the postbox's own connections, so ORM work and messages are one
 transaction, and no second SQLite library opens the file.
+
+Imports the public names, file and message.
 """
 
 from onceward.integrations.sqlalchemy.autogenerate import include_name, include_object

@@ -1,4 +1,8 @@
-"""Run the command ``onceward`` (``main``) and return its help texts (``help_pages``)."""
+"""
+Run the command ``onceward`` (``main``) and return its help texts (``help_pages``).
+
+Imports the public names, ops, fleet, testing, file and message.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """
-Look at agents' files in a browser: a page for each agent, message and conversation.
+Show agents' files in a browser: a page for each agent, message and conversation.
 
 It reads on connections that cannot write, and never makes a writer wait. It needs
 the extra ``inspector``. ``onceward inspect`` serves it; ``app`` is an ASGI application.
+
+Imports the public names, ops, file and message.
 """
 
 from onceward.ops.inspector.application import app

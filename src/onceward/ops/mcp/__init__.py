@@ -1,7 +1,9 @@
 """
-An MCP server: an agent's file as tools of a model.
+Offer an agent's file as tools of a model: an MCP server.
 
 ``server(box)`` makes one of an open ``AsyncPostbox``; ``onceward mcp`` runs it.
+
+Imports the public names, ops and message.
 """
 
 from onceward.ops.mcp.options import McpOptions

@@ -1,5 +1,5 @@
 """
-Other machines: HTTP, polling, NATS, keys.
+Reach other machines: HTTP, polling, NATS, keys.
 
-Imports transports and core.
+Imports core, file and message.
 """

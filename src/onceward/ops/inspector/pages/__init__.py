@@ -1,1 +1,5 @@
-"""The pages: one module for each, a function from a request to an answer."""
+"""
+Make the pages: one module for each, a function from a request to an answer.
+
+Imports ops and message.
+"""
