@@ -12,6 +12,7 @@ from onceward.core.maintenance import Upkeep
 from onceward.features.channels import acknowledgments
 from onceward.features.history import full_text, transitions
 from onceward.features.history import upkeep as history
+from onceward.features.limits.api import Limits
 from onceward.features.mailboxes import keys, mailboxes
 from onceward.features.mailboxes.directory import Arrivals
 from onceward.features.runs import runs
@@ -88,6 +89,8 @@ class Feature:
     """Makes what decides in the file whether a handler of an agent is called."""
     engines: Callable[[RuntimeDeps, Agent, Loop], Sequence[Engine]] | None = None
     """Makes what handles messages of an agent besides its workers."""
+    attribute: Callable[[RuntimeDeps], object] | None = None
+    """Makes what users hold of it: the attribute of a postbox that is called like the feature."""
 
 
 def _run_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
@@ -154,6 +157,10 @@ FEATURES: Final = (
         upkeep=Upkeep(keep=history.index),
         switches={"transitions": transitions.switch, "search": full_text.switch},
     ),
+    Feature(
+        name="limits",
+        attribute=lambda deps: Limits(deps.db, deps.outbox.admission),
+    ),
 )
 
 STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
@@ -195,3 +202,10 @@ def switches() -> Iterator[tuple[str, Switch]]:
     """Yield the settings that change a file, and what applies them."""
     for each in FEATURES:
         yield from each.switches.items()
+
+
+def attributes(deps: RuntimeDeps) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of a postbox that features make, by their names."""
+    for each in FEATURES:
+        if each.attribute is not None:
+            yield each.name, each.attribute(deps)

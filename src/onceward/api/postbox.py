@@ -18,7 +18,16 @@ from onceward.api.agent_file import AgentFile
 from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
-from onceward.api.features import FEATURES, STORING, Engine, engines, judging, switches, worker_pool
+from onceward.api.features import (
+    FEATURES,
+    STORING,
+    Engine,
+    attributes,
+    engines,
+    judging,
+    switches,
+    worker_pool,
+)
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
@@ -42,7 +51,6 @@ from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.channel_tasks import ChannelTasks
 from onceward.features.checks.audit import audit_sends
 from onceward.features.history import full_text, history
-from onceward.features.limits.api import Limits
 from onceward.features.mailboxes.api import Mailboxes
 from onceward.features.polling import polling
 from onceward.features.polling.polling import Poll, ScanPosition
@@ -75,6 +83,7 @@ if TYPE_CHECKING:
     from onceward.core.handle.worker import Worker
     from onceward.features.checks.invariants import Violation
     from onceward.features.history.journey import Journey
+    from onceward.features.limits.api import Limits
     from onceward.features.schedules.api import Schedules
 
 MAX_ROUNDS: Final = 10_000
@@ -119,6 +128,9 @@ class Postbox(Session, EventSource):
         StoreCorrupt: the file is damaged; it was left as it is.
 
     """
+
+    limits: Limits
+    """Limits of the file: messages, bytes, rates."""
 
     def __init__(
         self,
@@ -257,8 +269,6 @@ class Postbox(Session, EventSource):
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = DeadLetters(self._db, self._outbox)
         """Messages that ended badly here."""
-        self.limits = Limits(db, self._outbox.admission)
-        """Limits of the file: messages, bytes, rates."""
         self.sessions = Sessions(db, outbox=self._outbox, hooks=hooks, settings=settings)
         """The sessions of the file: their messages, queues and runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
@@ -283,6 +293,8 @@ class Postbox(Session, EventSource):
             audit_damage=self._audit_damage,
         )
         """The file itself: health, checks, repairs, maintenance, pause."""
+        for name, held in attributes(self._deps):
+            setattr(self, name, held)
         for name, switch in switches():
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
