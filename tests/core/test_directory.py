@@ -17,12 +17,13 @@ import pytest
 from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
-from onceward.core.directory import agent_names, register_agent
-from onceward.core.home import (
+from onceward.core.directory import (
     VERSION,
     DirectoryDatabase,
     DirectoryHandle,
+    agent_names,
     directory_path,
+    register_agent,
 )
 from onceward.errors import (
     ForkedProcess,
@@ -43,7 +44,7 @@ ENROL_MANY = """
 import sys
 from onceward.message.clock import SystemClock
 from onceward.core.directory import register_agent
-from onceward.core.home import DirectoryDatabase
+from onceward.core.directory import DirectoryDatabase
 from onceward.message.settings import Settings
 from pathlib import Path
 directory = DirectoryDatabase.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())

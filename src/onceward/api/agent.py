@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
 
-from onceward.core.handle.handlers import Handler, Handlers
+from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
 from onceward.message.agent_profile import agent_profile
 from onceward.message.body import message_type

@@ -20,11 +20,11 @@ from onceward.features.runs import runs
 if TYPE_CHECKING:
     from onceward.api.agent import Agent
     from onceward.core.accept.accept import Inspect, ParsedFrame
+    from onceward.core.directory import DirectoryHandle
     from onceward.core.engine.engine_loop import RuntimeDeps
     from onceward.core.handle.inbox import ClaimGate
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.worker import CallGuard, WorkerPool
-    from onceward.core.home import DirectoryHandle
     from onceward.file.database import Database
     from onceward.file.transaction import StoreTransaction
     from onceward.message.clock import Millis

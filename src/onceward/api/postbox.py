@@ -37,10 +37,14 @@ from onceward.core.accept.accept import Receiver
 from onceward.core.block import Bindings
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
-from onceward.core.directory import DirectoryCache, register_at_opening
+from onceward.core.directory import (
+    DirectoryCache,
+    DirectoryHandle,
+    OpenAgentFiles,
+    register_at_opening,
+)
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
-from onceward.core.handle.consumer import Consumer, InboxLeases
-from onceward.core.home import DirectoryHandle, OpenAgentFiles
+from onceward.core.handle.message import Consumer, InboxLeases
 from onceward.core.maintenance import Maintenance, OwnerSession
 from onceward.core.send import sent
 from onceward.core.send.compose import Composer
@@ -129,6 +133,7 @@ class Postbox(Session, EventSource):
 
     """
 
+    _shared_loop: Shared[AbstractEventLoop] | None = None
     limits: Limits
     """Limits of the file: messages, bytes, rates."""
 
@@ -170,7 +175,6 @@ class Postbox(Session, EventSource):
         self._door = receiver(network=True, handled=start and self._handlers is not None)
         self._listeners: list[Listener] = []
         self._lock, self._closed, self._loop = Lock(), False, loop
-        self._shared_loop: Shared[AbstractEventLoop] | None = None
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
             self._build_runtime(controls.ids or _ids_of(clock))

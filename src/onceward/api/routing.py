@@ -24,7 +24,7 @@ from onceward.core.deliver.transport import (
     Transport,
     TransportContext,
 )
-from onceward.core.home import DirectoryHandle
+from onceward.core.directory import DirectoryHandle
 from onceward.errors import InvalidArgument, Unreachable
 from onceward.features.mailboxes.directory import Arrivals
 from onceward.file import file_checks, open_files

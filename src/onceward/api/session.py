@@ -11,8 +11,7 @@ from onceward.core import requests
 from onceward.core import views as queries
 from onceward.core.block import Transaction
 from onceward.core.engine.engine_loop import until_found
-from onceward.core.handle.consumer import InboxConsumer
-from onceward.core.handle.message import Message
+from onceward.core.handle.message import InboxConsumer, Message
 from onceward.core.requests import read_reply
 from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
 from onceward.core.send.outbox import Outbox

@@ -94,7 +94,7 @@ def of_each(patterns: Iterable[str]) -> list[Found]:
     """
     Return the files of the glob *patterns* as ``find`` does; each pattern must name a file.
 
-    What is kept beside agents' files may be named among them, as a shell does for ``home/*.db``.
+    Files that lie beside agents' files may be named among them, as a shell does for ``home/*.db``.
 
     Raises:
         NamesNoFile: a path does not exist, a folder is empty, or a glob matches nothing; or only

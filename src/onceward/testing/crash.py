@@ -17,7 +17,7 @@ from weakref import WeakSet
 import apsw
 
 from onceward.api.agent import Agent
-from onceward.core.handle.handlers import Handler
+from onceward.core.handle.signatures import Handler
 from onceward.features.runs.run import AsyncRun, Run
 from onceward.features.runs.scheduler import SessionHandler
 from onceward.file.file_checks import canonical

@@ -13,7 +13,7 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Postbox
-from onceward.core.engine.threads import AT_ONCE, EngineThreads, Task
+from onceward.core.engine.threads import AT_ONCE, EngineTask, EngineThreads
 from onceward.file.notify import Notifier
 
 LIMIT = 60.0
@@ -61,15 +61,15 @@ class Counted:
 
 def planned(
     threads: EngineThreads, work: Callable[[], float | None], seconds: float | None = None
-) -> Task:
+) -> EngineTask:
     """Return a task that was planned."""
     threads.start()
-    task = Task("onceward-test", work)
+    task = EngineTask("onceward-test", work)
     threads.plan(task, seconds)
     return task
 
 
-def ended(threads: EngineThreads, *tasks: Task) -> bool:
+def ended(threads: EngineThreads, *tasks: EngineTask) -> bool:
     """End tasks and return whether none of them runs any more."""
     for task in tasks:
         threads.end(task)

@@ -17,11 +17,10 @@ from onceward.api.features import call_guard
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
-from onceward.core.directory import DirectoryCache
+from onceward.core.directory import DirectoryCache, DirectoryHandle
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import lanes
 from onceward.core.handle.worker import Worker, pool_size
-from onceward.core.home import DirectoryHandle
 from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument

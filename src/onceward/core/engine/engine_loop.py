@@ -11,7 +11,7 @@ from functools import partial
 from threading import Event, Lock, get_ident
 from typing import Final, TypeVar
 
-from onceward.core.engine.threads import Task, engine_threads
+from onceward.core.engine.threads import EngineTask, engine_threads
 from onceward.core.handle import lanes
 from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreClosed
@@ -84,7 +84,7 @@ class DeadOwnerReaper:
                 self._free(tx, owner)
 
 
-class EngineLoop(Task):
+class EngineLoop(EngineTask):
     """
     Call *look* on a thread of the process until the loop is stopped, never on two at once.
 
@@ -92,7 +92,7 @@ class EngineLoop(Task):
     once, None for not before a notification. With a *reaper* a longer wait than
     MAX_IDLE_SECONDS is cut to that, and the leases of dead processes are ended
     before it; None is not cut, as a look returns seconds while any lease is held:
-    its end is due. *beat* is called by the heartbeat while a look goes on, see ``Task``.
+    its end is due. *beat* is called by the heartbeat while a look goes on, see ``EngineTask``.
     An error of *look* is logged, and the loop goes on after *pause* seconds; StoreClosed
     ends it. Of the loops of a *team*, which do the same, a notification wakes one.
     """
@@ -200,11 +200,11 @@ class Team:
     """Loops that do the same for one file: a notification wakes one of them."""
 
     def __init__(self) -> None:
-        self._tasks: tuple[Task, ...] = ()
+        self._tasks: tuple[EngineTask, ...] = ()
         self._unlisten: Callable[[], None] = lambda: None
         self._lock = Lock()
 
-    def join(self, task: Task, notifier: Notifier, side: Direction) -> Callable[[], None]:
+    def join(self, task: EngineTask, notifier: Notifier, side: Direction) -> Callable[[], None]:
         """Add a loop; returns what takes it out again."""
         with self._lock:
             if not self._tasks:

@@ -51,7 +51,7 @@ PAUSE: Final = 1.0
 State = Literal["new", "idle", "queued", "running", "over"]
 
 
-class Task:
+class EngineTask:
     """
     Work that one thread at a time does: after ``notify``, and when it is due.
 
@@ -95,8 +95,8 @@ class EngineThreads:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._queue: deque[Task] = deque()
-        self._running: set[Task] = set()
+        self._queue: deque[EngineTask] = deque()
+        self._running: set[EngineTask] = set()
         self._threads: set[Thread] = set()
         self._parked: list[Lock] = []
         """Of each thread without a task: the lock on which it stays until it is released."""
@@ -105,9 +105,9 @@ class EngineThreads:
         self._waits_until = 0.0
         self._hearing = 0
         """The thread that reads what it has waited for."""
-        self._found: Task | None = None
+        self._found: EngineTask | None = None
         """The first task that this thread finds, which it runs itself."""
-        self._timers: list[tuple[float, int, Task]] = []
+        self._timers: list[tuple[float, int, EngineTask]] = []
         self._number = count()
         self._files: dict[Notifier, _File] = {}
         self._selector = selectors.DefaultSelector()
@@ -124,7 +124,7 @@ class EngineThreads:
             if not self._threads:
                 self._start_thread()
 
-    def plan(self, task: Task, seconds: float | None) -> None:
+    def plan(self, task: EngineTask, seconds: float | None) -> None:
         """Run a task *seconds* from now for the first time, or before that if it is notified."""
         with self._lock:
             if task.state == "new":
@@ -140,14 +140,14 @@ class EngineThreads:
             RuntimeError: the system gives this process no thread; nothing is done.
 
         """
-        task = Task(name, work)
+        task = EngineTask(name, work)
         with self._lock:
             if not self._threads:
                 self._start_thread()
             self._enqueue(task)
             self._summon()
 
-    def notify(self, task: Task) -> None:
+    def notify(self, task: EngineTask) -> None:
         """Run a task soon; one that runs now is run again after that."""
         with self._lock:
             task.notified = True
@@ -155,7 +155,7 @@ class EngineThreads:
                 self._enqueue(task)
                 self._summon()
 
-    def notify_one(self, tasks: Sequence[Task]) -> None:
+    def notify_one(self, tasks: Sequence[EngineTask]) -> None:
         """Run one of several tasks that do the same; those that run now look again after that."""
         with self._lock:
             idle = None
@@ -170,7 +170,7 @@ class EngineThreads:
                 self._enqueue(idle)
                 self._summon()
 
-    def end(self, task: Task) -> None:
+    def end(self, task: EngineTask) -> None:
         """Begin no further run of a task; ``task.over`` is set once none goes on."""
         with self._lock:
             task.ended = True
@@ -178,7 +178,7 @@ class EngineThreads:
                 task.state = "over"
                 task.over.set()
 
-    def _plan(self, task: Task, seconds: float | None) -> None:
+    def _plan(self, task: EngineTask, seconds: float | None) -> None:
         """Decide what follows a run, or the beginning."""
         task.due = math.inf
         if task.ended:
@@ -194,7 +194,7 @@ class EngineThreads:
                 if task.due < self._waits_until:
                     self._wake_waiting()
 
-    def _enqueue(self, task: Task) -> None:
+    def _enqueue(self, task: EngineTask) -> None:
         task.queued_at = time.monotonic()
         if self._hearing == get_ident() and self._found is None:
             self._found = task
@@ -264,7 +264,7 @@ class EngineThreads:
         """Run tasks, or wait for the files, or stay for later, while there are not too many."""
         own, parked = current_thread(), Lock()
         parked.acquire()
-        task: Task | None
+        task: EngineTask | None
         while True:
             with self._lock:
                 if parked in self._parked:
@@ -285,7 +285,7 @@ class EngineThreads:
             else:
                 parked.acquire()
 
-    def _take(self) -> Task | None:
+    def _take(self) -> EngineTask | None:
         """Take what this thread has found, or else the first task of the queue."""
         found = None
         if self._hearing == get_ident():
@@ -303,7 +303,7 @@ class EngineThreads:
             return task
         return None
 
-    def _run(self, task: Task, own: Thread) -> None:
+    def _run(self, task: EngineTask, own: Thread) -> None:
         seconds: float | None = PAUSE
         own.name = task.name
         try:

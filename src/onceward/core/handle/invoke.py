@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from onceward.core.engine.async_face import OnWorker
 from onceward.core.handle.context import Context
-from onceward.core.handle.handlers import Handler, Handlers
 from onceward.core.handle.inbox import LeasedMessage
-from onceward.core.handle.signatures import Around, await_with, call_with
+from onceward.core.handle.signatures import Around, Handler, Handlers, await_with, call_with
 from onceward.core.requests import Suspended, cause_of_group
 from onceward.errors import (
     Drop,

@@ -22,7 +22,6 @@ from onceward.core.engine.threads import QUICK_TICK, TICK
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
-from onceward.core.handle.handlers import Handlers
 from onceward.core.handle.inbox import (
     SAME,
     SAME_ROW,
@@ -41,6 +40,7 @@ from onceward.core.handle.invoke import (
     settlement_of,
 )
 from onceward.core.handle.lanes import Lease
+from onceward.core.handle.signatures import Handlers
 from onceward.core.requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
 from onceward.file import file_checks
@@ -120,6 +120,21 @@ class Worker:
     """Whether the file says that this worker may handle messages of an open claim."""
     _logs_each = False
     """Whether a line of the log for each message would be written."""
+    _active = False
+    """Whether a claim is handled, which the keeper looks after."""
+    _beaten = 0.0
+    """When the leases were last prolonged."""
+    _quick = False
+    """Whether the last round's handlers were well, and quicker than an open claim waits."""
+    _left_leases = False
+    """Whether an error may have left leases that this worker no longer works on."""
+    _run_now: RunningCall | None = None
+    _took: float | None = None
+    """Seconds that the last handler ran; None where the last message had none."""
+    _raised: BaseException | None = None
+    """The exception of the last handler, for observers."""
+    _note: Any = None
+    """The guard's note of the message that is handled now; None where it has none."""
 
     def __init__(
         self,
@@ -156,10 +171,6 @@ class Worker:
             team=team,
         )
         self._keeper = EngineLoop(deps.db, "keeper", self._keep)
-        self._active = False
-        """Whether a claim is handled, which the keeper looks after."""
-        self._beaten = 0.0
-        """When the leases were last prolonged."""
         self._size = 1
         self._prepared: dict[RowKey, Prepared | Settlement] = {}
         """Messages that were decoded ahead of their claim, by sequence, id and attempt."""
@@ -171,17 +182,6 @@ class Worker:
         """Held while a lane is begun, or those that are not are given back."""
         self._rounds = Lock()
         """Held during a round: the loop's thread and callers of ``run_due`` take turns."""
-        self._quick = False
-        """Whether the last round's handlers were well, and quicker than an open claim waits."""
-        self._left_leases = False
-        """Whether an error may have left leases that this worker no longer works on."""
-        self._run_now: RunningCall | None = None
-        self._took: float | None = None
-        """Seconds that the last handler ran; None where the last message had none."""
-        self._raised: BaseException | None = None
-        """The exception of the last handler, for observers."""
-        self._note: Any = None
-        """The guard's note of the message that is handled now; None where it has none."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -629,7 +629,7 @@ class Worker:
     # -- heartbeat --------------------------------------------------------------------------
 
     def _beat(self) -> float:
-        """Have the keeper look after the claim that is handled; see ``Task``."""
+        """Have the keeper look after the claim that is handled; see ``EngineTask``."""
         if self._active:
             self._keeper.notify()
         return QUICK_TICK if self._quick else TICK

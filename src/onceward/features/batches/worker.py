@@ -12,7 +12,6 @@ from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, LaneRest
 from onceward.core.handle.context import Context
-from onceward.core.handle.handlers import Handler, Handlers
 from onceward.core.handle.inbox import (
     MESSAGE,
     ClaimRequest,
@@ -28,6 +27,7 @@ from onceward.core.handle.invoke import (
     resolve_handler,
     wait_after,
 )
+from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import HANDLED, RunningCall, Worker
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext

@@ -8,8 +8,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 from onceward.core import views as queries
 from onceward.core.directory import Member
 from onceward.core.engine.engine_loop import until_found
-from onceward.core.handle.consumer import Consumer, InboxConsumer
-from onceward.core.handle.message import Message, ReceivedMessage
+from onceward.core.handle.message import Consumer, InboxConsumer, Message, ReceivedMessage
 from onceward.core.send.fanout import SendResult
 from onceward.core.views import next_wakeup
 from onceward.errors import ChannelRefused, NotParticipant

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import inbox, lanes
-from onceward.core.handle.consumer import Consumer, LaneLeases, lease_lost
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
+from onceward.core.handle.message import Consumer, LaneLeases, lease_lost
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.environment import disabled_by_environment

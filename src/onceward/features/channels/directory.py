@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from onceward.core.directory import Member
-from onceward.core.home import DirectoryDatabase
+from onceward.core.directory import DirectoryDatabase, Member
 from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis

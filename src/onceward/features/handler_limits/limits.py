@@ -8,8 +8,8 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
-from onceward.core.handle.handlers import Handler, Handlers
 from onceward.core.handle.inbox import MESSAGE, Kind
+from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import pool_size
 from onceward.features.handler_limits import rates
 from onceward.file.transaction import StoreTransaction

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
 from onceward.core.block import BlockOpener, Transaction
+from onceward.core.directory import DirectoryHandle, OpenAgentFiles
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
-from onceward.core.handle.consumer import Consumer, type_names
-from onceward.core.handle.message import Message
-from onceward.core.home import DirectoryHandle, OpenAgentFiles
+from onceward.core.handle.message import Consumer, Message, type_names
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
 from onceward.features.mailboxes import directory as mailboxes
 from onceward.features.mailboxes.directory import MailboxInfo

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 
 from onceward.core.engine.engine_loop import RuntimeDeps
-from onceward.core.handle.consumer import Consumer, never_settled
+from onceward.core.handle.message import Consumer, never_settled
 from onceward.features.mailboxes import mailbox_readers, mailboxes
 from onceward.features.mailboxes.mailbox_reader import MailboxReader
 from onceward.features.mailboxes.mailbox_readers import MailboxLease
