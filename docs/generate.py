@@ -18,6 +18,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 
 import decision
 import fleets
+import folders
 import layers
 import readers
 import shapes
@@ -135,6 +136,7 @@ def pages() -> dict[str, str]:
         named
         | stories
         | {
+            "docs/explanation/architecture.md": folders.page(),
             "docs/explanation/architecture.svg": layers.draw(),
             "docs/how-to/which-way-to-receive.svg": decision.draw(),
             "schema/frame.schema.json": shapes.frame_schema(),

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src" / "onceward"
+from folders import SOURCE, STAGES, below, layers
 
-LEFT, STEP, BOX = 118, 84, (80, 28)
-"""Width of the labels, distance of two steps, size of a step."""
+LEFT, STEP, BOX = 118, 100, (78, 28)
+"""Width of the labels, distance of two columns, size of a step."""
 HIGH, LOW = 46, 26
-"""Height of a layer with steps and of one without."""
+"""Height of a row with steps and of one without."""
 TOP = 34
 
 STYLE = """
   text { font: 13px ui-sans-serif, system-ui, sans-serif; text-anchor: middle; fill: #24292f }
   .layer { text-anchor: start; font-weight: 600 } .hint { font-size: 12px; fill: #57606a }
-  .band { fill: #f6f8fa } .odd { fill: #ffffff } .number { font-size: 11px; fill: #ffffff }
+  .inner { text-anchor: start; paint-order: stroke; stroke: #f6f8fa; stroke-width: 6 }
+  .inner.odd { stroke: #ffffff }
+  .band { fill: #f6f8fa } .band.odd { fill: #ffffff } .number { font-size: 11px; fill: #ffffff }
   .step { fill: #ddf4ff; stroke: #0969da; stroke-width: 1.2 }
   .back { fill: #fff8c5; stroke: #9a6700; stroke-width: 1.2 }
   .move { fill: none; stroke: #57606a; stroke-width: 1.4; marker-end: url(#tip) }
@@ -27,7 +27,8 @@ STYLE = """
   .border { stroke: #8c959f; stroke-width: 1.2; stroke-dasharray: 6 4 }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .hint { fill: #9da7b3 } .number { fill: #0d1117 }
-    .band { fill: #161b22 } .odd { fill: #0d1117 }
+    .band { fill: #161b22 } .band.odd { fill: #0d1117 }
+    .inner { stroke: #161b22 } .inner.odd { stroke: #0d1117 }
     .step { fill: #0c2d6b; stroke: #58a6ff } .back { fill: #3b2300; stroke: #d29922 }
     .move { stroke: #9da7b3 } #tip path { fill: #9da7b3 } .commit { stroke: #3fb950 }
     .dot { fill: #3fb950 }
@@ -35,7 +36,7 @@ STYLE = """
   }
 """
 TIP = (
-    '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    '<marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '
     'orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
 )
 
@@ -44,43 +45,62 @@ TIP = (
 class Step:
     """One module on the path of a message; *commit* is the number of the commit that ends there."""
 
+    column: int
     layer: str
     module: str
     commit: int = 0
     kind: str = "step"
 
 
-STAGES = ("core/send", "core/deliver", "core/accept", "core/handle")
-"""Folders of the core in the order of a message; the layer is drawn as a row for each."""
-SENDER = (
-    Step("api", "session"),
-    Step("core/send", "compose"),
-    Step("core/send", "outbox", commit=1),
-    Step("core/deliver", "delivery"),
-    Step("core/deliver", "parcels"),
-    Step("transports", "file"),
+PATH = (
+    Step(0, "api", "session"),
+    Step(0, "core/send", "compose"),
+    Step(1, "core/send", "outbox", commit=1),
+    Step(2, "core/deliver", "delivery"),
+    Step(3, "core/deliver", "parcels"),
+    Step(3, "transports", "file"),
+    Step(4, "core/accept", "accept", commit=2),
+    Step(5, "core/handle", "worker"),
+    Step(6, "core/handle", "inbox", commit=3),
+    Step(6, "transports", "file", kind="back"),
+    Step(7, "core/deliver", "parcels", commit=4, kind="back"),
 )
-RECIPIENT = (
-    Step("core/accept", "accept", commit=2),
-    Step("core/handle", "worker"),
-    Step("core/handle", "inbox", commit=3),
-    Step("transports", "file", kind="back"),
-)
-SENDER_AGAIN = (Step("core/deliver", "parcels", commit=4, kind="back"),)
-PATH = (*SENDER, *RECIPIENT, *SENDER_AGAIN)
+PROCESSES = (("sender", 0, 4), ("recipient", 4, 7), ("sender", 7, 8))
+"""Each process on the path, its first column and the one behind its last."""
 
 
-def layers() -> list[list[str]]:
-    """Return the rows of the picture: the layers of the contract, and in the core its stages."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    [contract] = [
-        each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers"
-    ]
-    rows = [
-        [name.strip().rpartition(".")[2] for name in line.split("|")] for line in contract["layers"]
-    ]
-    at = rows.index(["core"])
-    return [*rows[:at], *([stage] for stage in STAGES), *rows[at + 1 :]]
+@dataclass(frozen=True)
+class Row:
+    """One folder in the picture; rows of one layer have the same ground."""
+
+    name: str
+    layer: int
+    top: int
+    height: int
+
+    @property
+    def middle(self) -> float:
+        """Return the height of its name and of its steps."""
+        return self.top + self.height / 2
+
+    @property
+    def ground(self) -> str:
+        """Return the class of its ground: that of every second layer differs."""
+        return "odd" if self.layer % 2 else "even"
+
+
+def rows() -> list[Row]:
+    """Return the rows of the picture: the folders of each layer, and in the core its stages."""
+    lines = layers()
+    at = lines.index(["core"])
+    lines = [*lines[:at], *([stage] for stage in STAGES), *lines[at + 1 :]]
+    high = {"file", *(step.layer for step in PATH)}
+    found, top = list[Row](), TOP
+    for number, names in enumerate(lines):
+        for name in names:
+            found.append(Row(name, number, top, HIGH if name in high else LOW))
+            top += found[-1].height
+    return found
 
 
 def draw() -> str:
@@ -88,77 +108,69 @@ def draw() -> str:
     for step in PATH:
         file = SOURCE / step.layer / f"{step.module}.py"
         assert file.is_file(), f"{file} is not there: the path has changed"  # noqa: S101 - a script
-    rows, height = _rows()
-    width = LEFT + STEP * len(PATH) + 8
+    shown = rows()
+    width, height = LEFT + STEP * PROCESSES[-1][2] + 4, shown[-1].top + shown[-1].height + 4
+    places = {row.name: row.middle for row in shown}
     parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" '
-            f'height="{height}" role="img">'
-        ),
+        _root(width, height),
         "<title>Layers of the package and the path of a message</title>",
         f"<style>{STYLE}</style>",
         f"<defs>{TIP}</defs>",
-        *_bands(width),
+        *(_ground(row, width) for row in shown),
         *_processes(height),
+        *(part for row in shown for part in _names(row)),
+        *(part for step in PATH if step.commit for part in _commit(step, places)),
+        *(
+            _arrow(_place(step, places), _place(following, places))
+            for step, following in pairwise(PATH)
+        ),
+        *(_box(step, places) for step in PATH),
     ]
-    for index, (step, following) in enumerate(zip(PATH, (*PATH[1:], None), strict=True)):
-        parts += _commit(index, step, rows)
-        if following is not None:
-            parts.append(_arrow(_place(index, step, rows), _place(index + 1, following, rows)))
-    parts += [_box(index, step, rows) for index, step in enumerate(PATH)]
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _is_high(layer: list[str]) -> bool:
-    return "file" in layer or any(step.layer in layer for step in PATH)
+def _root(width: int, height: int) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img">'
+    )
 
 
-def _rows() -> tuple[dict[str, float], int]:
-    """Return the middle of each layer's row, and the height of all of them."""
-    rows: dict[str, float] = {}
-    y = TOP
-    for layer in layers():
-        height = HIGH if _is_high(layer) else LOW
-        rows |= dict.fromkeys(layer, y + height / 2)
-        y += height
-    return rows, y + 4
+def _ground(row: Row, width: int) -> str:
+    return (
+        f'<rect class="band {row.ground}" x="0" y="{row.top}" '
+        f'width="{width}" height="{row.height}"/>'
+    )
 
 
-def _bands(width: int) -> list[str]:
-    parts = []
-    y = TOP
-    for number, layer in enumerate(layers()):
-        height = HIGH if _is_high(layer) else LOW
-        kind = "band odd" if number % 2 else "band"
-        parts += [
-            f'<rect class="{kind}" x="0" y="{y}" width="{width}" height="{height}"/>',
-            f'<text class="layer" x="8" y="{y + height / 2 + 4:.0f}">{", ".join(layer)}</text>',
-        ]
-        y += height
+def _names(row: Row) -> list[str]:
+    """Return the name of a row, and those of the folders in it."""
+    y = f"{row.middle + 4:.0f}"
+    parts = [f'<text class="layer" x="8" y="{y}">{row.name}</text>']
+    if inner := [each.partition("/")[2] for each in below(row.name)]:
+        x = LEFT + STEP // 2 + 12  # right of the arrow from the first step
+        text = " · ".join(inner)
+        parts.append(f'<text class="hint inner {row.ground}" x="{x}" y="{y}">{text}</text>')
     return parts
 
 
 def _processes(height: int) -> list[str]:
     """Return the borders between the two processes, and their names."""
     parts = []
-    begin = 0
-    for name, steps in (("sender", SENDER), ("recipient", RECIPIENT), ("sender", SENDER_AGAIN)):
-        middle = LEFT + STEP * (begin + len(steps) / 2)
+    for name, begin, end in PROCESSES:
+        middle = LEFT + STEP * (begin + end) / 2
         parts.append(f'<text class="hint" x="{middle:.0f}" y="21">{name}</text>')
-        begin += len(steps)
-        if begin < len(PATH):
-            x = LEFT + STEP * begin
-            parts.append(f'<path class="border" d="M{x} 8V{height - 4}"/>')
+        if begin:
+            parts.append(f'<path class="border" d="M{LEFT + STEP * begin} 8V{height - 4}"/>')
     return parts
 
 
-def _place(index: int, step: Step, rows: dict[str, float]) -> tuple[float, float]:
-    return LEFT + STEP * (index + 0.5), rows[step.layer]
+def _place(step: Step, places: dict[str, float]) -> tuple[float, float]:
+    return LEFT + STEP * (step.column + 0.5), places[step.layer]
 
 
-def _box(index: int, step: Step, rows: dict[str, float]) -> str:
-    (x, y), (width, height) = _place(index, step, rows), BOX
+def _box(step: Step, places: dict[str, float]) -> str:
+    (x, y), (width, height) = _place(step, places), BOX
     return (
         f'<rect class="{step.kind}" x="{x - width / 2:.0f}" y="{y - height / 2:.0f}" '
         f'width="{width}" height="{height}" rx="6"/>'
@@ -166,22 +178,24 @@ def _box(index: int, step: Step, rows: dict[str, float]) -> str:
     )
 
 
-def _commit(index: int, step: Step, rows: dict[str, float]) -> list[str]:
-    if not step.commit:
-        return []
-    (x, y), below = _place(index, step, rows), rows["file"]
+def _commit(step: Step, places: dict[str, float]) -> list[str]:
+    (x, y), below_it = _place(step, places), places["file"]
     return [
-        f'<path class="commit" d="M{x:.0f} {y + BOX[1] / 2:.0f}V{below - 9:.0f}"/>',
-        f'<circle class="dot" cx="{x:.0f}" cy="{below:.0f}" r="9"/>',
-        f'<text class="number" x="{x:.0f}" y="{below + 4:.0f}">{step.commit}</text>',
+        f'<path class="commit" d="M{x:.0f} {y + BOX[1] / 2:.0f}V{below_it - 9:.0f}"/>',
+        f'<circle class="dot" cx="{x:.0f}" cy="{below_it:.0f}" r="9"/>',
+        f'<text class="number" x="{x:.0f}" y="{below_it + 4:.0f}">{step.commit}</text>',
     ]
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """Return an arrow from the lower or upper edge of one step to the side of the next."""
-    down = 1 if end[1] > start[1] else -1
-    x, y = start[0] + 14, start[1] + down * BOX[1] / 2
-    return (
-        f'<path class="move" d="M{x:.0f} {y:.0f}Q{x:.0f} {end[1]:.0f} '
-        f'{end[0] - BOX[0] / 2:.0f} {end[1]:.0f}"/>'
-    )
+    """Return an arrow: up or down a column, along a row, or from a side to the top of the next."""
+    (x, y), (to_x, to_y) = start, end
+    side, edge = x + BOX[0] / 2, BOX[1] / 2
+    if x == to_x:
+        down = 1 if to_y > y else -1
+        line = f"M{x:.0f} {y + down * edge:.0f}V{to_y - down * edge:.0f}"
+    elif y == to_y:
+        line = f"M{side:.0f} {y:.0f}H{to_x - BOX[0] / 2:.0f}"
+    else:
+        line = f"M{side:.0f} {y:.0f}Q{to_x:.0f} {y:.0f} {to_x:.0f} {to_y - edge:.0f}"
+    return f'<path class="move" d="{line}"/>'

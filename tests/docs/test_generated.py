@@ -79,6 +79,42 @@ def test_nothing_generated_is_left_over(pages: dict[str, str]) -> None:
     assert set() == there - set(pages)
 
 
+def test_every_arrow_of_the_architecture_joins_two_boxes(pages: dict[str, str]) -> None:
+    """It begins at the edge of one step and its tip is at the edge of another."""
+    drawing = pages["docs/explanation/architecture.svg"]
+    boxes = [
+        tuple(map(int, found))
+        for found in re.findall(
+            r'class="(?:step|back)" x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', drawing
+        )
+    ]
+    arrows = re.findall(r'class="move" d="M(\d+) (\d+)([^"]+)"', drawing)
+    ends = [((int(x), int(y)), _end(int(x), int(y), rest)) for x, y, rest in arrows]
+
+    assert len(boxes) - 1 == len(ends)
+    assert [] == [
+        each
+        for each, start, end in zip(ends, boxes, boxes[1:], strict=False)
+        if not (_is_on_edge(each[0], start) and _is_on_edge(each[1], end))
+    ]
+
+
+def _end(x: int, y: int, rest: str) -> tuple[int, int]:
+    """Return where a path ends that goes on from a point."""
+    numbers = [int(each) for each in re.findall(r"\d+", rest)]
+    if rest.startswith(("H", "V")):
+        return (numbers[0], y) if rest.startswith("H") else (x, numbers[0])
+    return numbers[-2], numbers[-1]
+
+
+def _is_on_edge(point: tuple[int, int], box: tuple[int, ...]) -> bool:
+    """Return whether a point is at the edge of a box, to one unit."""
+    (x, y), (left, top, width, height) = point, box
+    across = min(abs(x - left), abs(x - left - width)) <= 1 and top <= y <= top + height
+    along = min(abs(y - top), abs(y - top - height)) <= 1 and left <= x <= left + width
+    return across or along
+
+
 def test_every_public_name_has_a_place(generator: Generator) -> None:
     """A new public name is put beside its relatives; errors have their own page."""
     placed = (

@@ -1,5 +1,5 @@
 """
-Aids for tests of agents, programs and transports.
+Help tests of agents, programs and transports.
 
 A clock that tests advance, transports that fail by script, agents that are
 killed, the conformance suites of transports and listeners, a judge.

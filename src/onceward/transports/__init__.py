@@ -1,5 +1,5 @@
 """
-The contract of transports, for authors of one: what they get, what they answer, what they check.
+Define the contract of transports for their authors: what they get, answer and check.
 
 Every parcel that arrives is checked with ``refuse_damaged`` before it is
 accepted: a frame whose text does not fit its ``digest`` is pushed again.

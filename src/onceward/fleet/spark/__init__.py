@@ -1,5 +1,5 @@
 """
-Agents' files as Spark tables: read them, follow them, write to them.
+Offer agents' files as Spark tables: read them, follow them, write to them.
 
 Needs the extra ``onceward[spark]``; nothing else of onceward loads it.
 
