@@ -10,6 +10,7 @@ with a comment ``<!-- setup … -->`` of Python that readers do not need to see.
 ```sql NAME.db           is run on that file by a new process with Python's own sqlite3
 ```console               ``$ python3 NAME.py`` is run, ``$ onceward …`` is checked against the help
 ```py                    is a signature, nothing is run
+```py NAME, diff NAME    change the package: test_contributing.py does that in a copy
 =======================  ====================================================================
 """
 
@@ -39,7 +40,7 @@ SETUP = re.compile(r"<!-- setup\n(?P<text>.*?)^-->$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-LANGUAGES = {"python", "py", "sql", "console", "text", "json", "toml"}
+LANGUAGES = {"python", "py", "sql", "console", "text", "json", "toml", "diff"}
 
 ASK_SQLITE = """
 import sqlite3, sys
