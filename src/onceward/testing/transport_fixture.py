@@ -17,6 +17,7 @@ from onceward.message.clock import SystemClock
 from onceward.message.controls import Controls
 from onceward.message.frame import Frame
 from onceward.message.parcel import Answer, Parcel, Receipt
+from onceward.message.record import MessageRecord
 from onceward.message.settings import Settings
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
@@ -108,7 +109,7 @@ class FarEnd:
     @property
     def kept(self) -> list[Any]:
         """Bodies that the inbox has kept, in order of their sending."""
-        return [_plain(Frame.parse(past.frame)) for past in _past(self.postbox, "in")]
+        return [_plain(past.frame) for past in _past(self.postbox, "in")]
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ class Line:
         past = _past(self.near, "out")
         return [
             body
-            for body in (_plain(Frame.parse(p.frame)) for p in past if p.state in {"sent", "acked"})
+            for body in (_plain(p.frame) for p in past if p.state in {"sent", "acked"})
             if body not in there
         ]
 
@@ -205,7 +206,7 @@ def _late(acceptors: list[Accept]) -> Accept:
     return accept
 
 
-def _past(box: Postbox, side: str) -> list[Any]:
+def _past(box: Postbox, side: str) -> list[MessageRecord]:
     return [past for past in reversed(box.history(limit=EVERYTHING).messages) if past.box == side]
 
 
