@@ -100,7 +100,8 @@ class SteppedEngines:
     ) -> None:
         self._db, self._dispatcher = box._db, box._dispatcher
         self._deliveries = self._dispatcher._deliveries
-        self._workers = box._workers if workers is None else workers
+        every = [each for each in box._engines if isinstance(each, Worker)]  # batch handlers', too
+        self._workers = every if workers is None else workers
         self._is_dead = is_dead
         self._waiting: deque[Delivery] = deque()
         self._carriers: list[_Carrier] = []
