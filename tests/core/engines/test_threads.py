@@ -14,6 +14,7 @@ from tests.waiting import until
 
 from onceward import Agent, Postbox
 from onceward.core.engine.threads import AT_ONCE, EngineTask, EngineThreads
+from onceward.core.handle.worker import Worker
 from onceward.file.notify import Notifier
 
 LIMIT = 60.0
@@ -254,3 +255,36 @@ def test_a_handler_that_hangs_delays_no_other_agent(tmp_path: Path) -> None:
         go_on.set()
         for box in boxes:
             box.close()
+
+
+def looks_of_messages(path: Path, patch: pytest.MonkeyPatch, workers: int) -> int:
+    """Return how often workers look at ten messages, one after the other, with so many workers."""
+    agent, settled, looks = Agent(f"of-{workers}"), threading.Semaphore(0), [0]
+    agent.on("*")(lambda _: None)
+    look = Worker._look
+
+    def counted(self: Worker) -> float | None:
+        looks[0] += 1
+        return look(self)
+
+    patch.setattr(Worker, "_look", counted)
+    with (
+        Postbox(path / f"to-{workers}.db", agent=f"to-{workers}") as sender,
+        Postbox(path / f"of-{workers}.db", agent=agent, workers=workers),
+    ):
+        sender.on("acked", lambda _: settled.release())
+        for number in range(11):
+            sender.send(agent.name, number)
+            assert settled.acquire(timeout=LIMIT)
+            looks[0] = looks[0] if number else 0  # the first one also waits for all to begin
+    patch.undo()
+    return looks[0]
+
+
+def test_a_message_costs_as_much_beside_many_idle_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker is woken: it looks as often for ten messages as one that is alone."""
+    one, many = (looks_of_messages(tmp_path, monkeypatch, workers) for workers in (1, 64))
+
+    assert many <= one + 20, (one, many)

@@ -215,9 +215,15 @@ class EngineThreads:
             file.users += 1
             descriptor = notifier.fileno(side)
             if descriptor >= 0 and side not in file.sides:
-                self._selector.register(descriptor, selectors.EVENT_READ, (notifier, side))
+                self._register(descriptor, (notifier, side))
                 file.sides[side] = descriptor
             self._wake_waiting()
+
+    def _register(self, descriptor: int, data: tuple[Notifier, Direction]) -> None:
+        """Poll a descriptor; one of the same number that was closed meanwhile is forgotten."""
+        with suppress(KeyError):
+            self._selector.unregister(descriptor)
+        self._selector.register(descriptor, selectors.EVENT_READ, data)
 
     def unwatch(self, notifier: Notifier) -> None:
         """Hear no more of a file that no other engine watches."""
@@ -318,7 +324,11 @@ class EngineThreads:
 
     def _wait(self) -> None:
         """Wait until a file has something, a task is due, or the wait is ended."""
-        found = self._selector.select(self._seconds())
+        found: list[tuple[selectors.SelectorKey, int]] = []
+        try:
+            found = self._selector.select(self._seconds())
+        except (OSError, ValueError) as error:  # a descriptor was closed at this very moment
+            log.failure("warning", "engines look again", error)
         with self._lock:
             self._waits = self._woken = False
             self._hearing = get_ident()
@@ -328,6 +338,17 @@ class EngineThreads:
                 if task.state == "idle" and task.due == due:
                     self._enqueue(task)
             looks = [file for file in self._files.values() if file.look_at <= now]
+        try:
+            self._hear(found)
+            for file in looks:
+                file.look_at = file.notifier.next_poll(file.poll)
+                if file.notifier.is_due(file.poll):
+                    file.notifier.look(file.version)
+        except Exception as error:  # noqa: BLE001 - without this thread no engine would hear any more
+            log.failure("warning", "engines look again", error)
+
+    def _hear(self, found: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+        """Read what was found, and notify whom it is for."""
         for key, _ in found:
             if key.data is None:
                 with suppress(BlockingIOError):
@@ -335,10 +356,6 @@ class EngineThreads:
             else:
                 notifier, side = key.data
                 notifier.hear(side)
-        for file in looks:
-            file.look_at = file.notifier.next_poll(file.poll)
-            if file.notifier.is_due(file.poll):
-                file.notifier.look(file.version)
 
     def _seconds(self) -> float:
         """Return how long the wait may take."""
