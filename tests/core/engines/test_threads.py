@@ -219,6 +219,34 @@ def test_other_processes_are_heard_while_each_thread_runs_a_task(
         stop()
 
 
+def test_an_error_of_a_listener_ends_no_thread(
+    threads: EngineThreads, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread that waits for the files logs it, and hears of the next message."""
+    (tmp_path / "a.db").touch()
+    here, there = Notifier(tmp_path / "a.db"), Notifier(tmp_path / "a.db")
+    work = Counted()
+    task = planned(threads, work)
+
+    def fail() -> None:
+        msg = "a listener failed"
+        raise RuntimeError(msg)
+
+    stops = [here.listen("in", fail)]
+    threads.watch(here, "in", lambda: 0, 0.0)
+    there.notify("in")
+    until(lambda: "a listener failed" in caplog.text)
+    stops.pop()()
+    stops.append(here.listen("in", lambda: threads.notify(task)))
+    there.notify("in")
+
+    assert work.began.wait(LIMIT)
+    assert ended(threads, task)
+    threads.unwatch(here)
+    for stop in (*stops, here.close, there.close):
+        stop()
+
+
 def test_the_threads_of_many_postboxes_are_few(tmp_path: Path) -> None:
     """Thirty agents with handlers, each with a message, take no more threads than ten do."""
     found = []
