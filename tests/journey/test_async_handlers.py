@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from threading import Event as Flag
+from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from onceward import Agent, AsyncContext, Msg, Postbox, Retry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.journey.conftest import World
 
 LONG = 60.0
@@ -231,3 +234,38 @@ def test_a_coroutine_that_holds_the_transaction_writes_through_it(world: World) 
     [letter] = billing.dead_letters.list()
     assert (letter.last_error or "").startswith("Busy: other work of this process held the file")
     assert ([], 0) == (effects(billing), billing.stats()["enqueued"])
+
+
+def test_agents_share_a_loop_that_ends_with_the_last_of_them(tmp_path: Path) -> None:
+    """Closing one postbox ends no coroutine of another; a later one gets a loop that runs."""
+    loops: list[asyncio.AbstractEventLoop] = []
+    handled, entered, go_on = Semaphore(0), Flag(), asyncio.Event()
+
+    def agent(name: str, *, waits: bool = False) -> Agent:
+        made = Agent(name)
+
+        @made.on(Job)
+        async def work(job: Job) -> None:
+            loops.append(asyncio.get_running_loop())
+            if waits:
+                entered.set()
+                await go_on.wait()
+            handled.release()
+
+        return made
+
+    def done(box: Postbox) -> bool:
+        box.send(box.agent, Job(n=1))
+        return handled.acquire(timeout=LONG)
+
+    with Postbox(tmp_path / "a.db", agent=agent("a", waits=True)) as waiting:
+        waiting.send("a", Job(n=1))
+        assert entered.wait(LONG)
+        with Postbox(tmp_path / "b.db", agent=agent("b")) as other:
+            assert done(other)
+        loops[0].call_soon_threadsafe(go_on.set)
+        assert handled.acquire(timeout=LONG)
+        assert loops[0] is loops[1]
+    with Postbox(tmp_path / "c.db", agent=agent("c")) as later:
+        assert done(later)
+    assert loops[0] is not loops[2]
