@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import gzip
 import socket
+import ssl
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -512,6 +515,31 @@ def test_connections_are_counted_before_tls(tmp_path: Path) -> None:
     assert "accepted" == verdict
     assert found is not None
     assert (9, 1) == (found.strangers, found.peers)
+
+
+def _serve_silent_clients(tmp_path: Path) -> None:
+    """Serve two clients that say nothing, one of them after it agreed on TLS, and stop."""
+    certfile = str(tmp_path / "bob.pem")
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certfile)
+    options = {"url": "https://localhost:0", "certfile": certfile, "keyfile": certfile}
+    with ExitStack() as stack, served(tmp_path, limits=HttpLimits(), **options) as there:
+        place = ("localhost", int(there.url.rpartition(":")[2]))
+        silent, agreed = [stack.enter_context(socket.create_connection(place)) for _ in range(2)]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        stack.enter_context(context.wrap_socket(agreed))
+        until(lambda: (found := there.server.connections()) is not None and found.strangers == 2)
+        assert silent.fileno() >= 0
+
+
+def test_a_listener_that_stops_ends_connections_over_tls(tmp_path: Path) -> None:
+    """No client, before or after TLS, leaves its connection to the garbage collector."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _serve_silent_clients(tmp_path)
+        gc.collect()
+
+    assert [] == [str(each.message) for each in told if each.category is ResourceWarning]
 
 
 def test_a_lack_of_files_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from onceward.errors import MissingExtra
 
 
 @contextmanager
-def needs(extra: str, what: str) -> Iterator[None]:
+def needs(extra: str, what: str, *, only: Collection[str] = ()) -> Iterator[None]:
     """
     Import the libraries of an extra in a block, for what is named.
+
+    With *only*, a library that is not among them is not the extra's: its error stays as it is.
 
     Raises:
         MissingExtra: one is not installed.
@@ -21,7 +23,8 @@ def needs(extra: str, what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        if isinstance(error, MissingExtra) or library == "onceward":
+        foreign = library == "onceward" or bool(only and library not in only)
+        if foreign or isinstance(error, MissingExtra):
             raise
         cure = f"pip install 'onceward[{extra}]'"
         msg = f"{what} needs {library}, which is not installed: {cure}"

@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from onceward.errors import MissingExtra
 from onceward.message.extras import needs
+
+LIBRARIES: Final = frozenset({"cyclopts", "rich"})
+"""Libraries of the extra; an agent's module may lack others, which its own error says."""
 
 
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without the extra, say what to install."""
     try:
-        with needs("cli", "the command line"):
+        with needs("cli", "the command line", only=LIBRARIES):
             from onceward.ops.cli.app import run  # noqa: PLC0415 - an extra
 
             return run(sys.argv[1:] if tokens is None else list(tokens))

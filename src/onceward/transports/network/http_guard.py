@@ -9,6 +9,7 @@ from asyncio import sslproto
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
+from weakref import WeakSet
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -137,11 +138,12 @@ class Handshake(sslproto.SSLProtocol):
             ssl_handshake_timeout=HANDSHAKE_TIMEOUT,
         )
         self._counted, self.place = guarded.counted, ""
+        self._below: Any = None
         guarded.handshake = self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, and begin."""
-        self._below: Any = transport
+        self._below = transport
         self.place = (transport.get_extra_info("peername") or ("",))[0]
         super().connection_made(transport)
         self._counted.add(self)
@@ -152,7 +154,8 @@ class Handshake(sslproto.SSLProtocol):
 
     def leave(self) -> None:
         """Close."""
-        self._below.abort()
+        if self._below is not None:
+            self._below.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count it no longer."""
@@ -165,6 +168,18 @@ class GuardedLoop(asyncio.SelectorEventLoop):
 
     _told_at = -TOLD_EVERY
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._handshakes = WeakSet[Handshake]()
+
+    def close(self) -> None:
+        """End the connections that are left, those of which no server knows yet among them."""
+        if not self.is_closed():
+            for each in list(self._handshakes):
+                each.leave()
+            self.run_until_complete(asyncio.sleep(0))
+        super().close()
+
     async def create_server(  # type: ignore[override]
         self, factory: Callable[[], Any], *args: Any, **options: Any
     ) -> asyncio.Server:
@@ -174,7 +189,9 @@ class GuardedLoop(asyncio.SelectorEventLoop):
             return await super().create_server(factory, *args, **options)
 
         def over_tls() -> Handshake:
-            return Handshake(self, factory(), context)
+            made = Handshake(self, factory(), context)
+            self._handshakes.add(made)
+            return made
 
         return await super().create_server(over_tls, *args, **options)
 
