@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -175,7 +176,12 @@ def translated(path: str) -> Iterator[None]:
     except (Unreadable, LogTrouble):
         raise
     except (apsw.Error, OncewardError, OSError, UnicodeDecodeError) as error:
-        raise Unreadable(path, _reason(path, error), str(error)) from error
+        raise Unreadable(path, _reason(path, error), _words(error)) from error
+
+
+def _words(error: Exception) -> str:
+    """Return what SQLite says, without the name under which the file is open."""
+    return re.sub(r"\b(main|agent)\.(?=_?onceward)", "", str(error))
 
 
 def _reason(path: str, error: Exception) -> Reason:
