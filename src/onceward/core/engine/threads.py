@@ -44,6 +44,8 @@ LINGER: Final = 5
 """Looks of the heartbeat without a running task after which it sleeps."""
 STARTED_AT_ONCE: Final = 8
 """Most threads that one look of the heartbeat starts."""
+TOGETHER: Final = 0.05
+"""Seconds by which a file's version is asked early, so that files are asked in one wake-up."""
 LONGEST: Final = 3600.0
 """Most seconds of one wait."""
 PAUSE: Final = 1.0
@@ -337,7 +339,8 @@ class EngineThreads:
                 due, _, task = heapq.heappop(self._timers)
                 if task.state == "idle" and task.due == due:
                     self._enqueue(task)
-            looks = [file for file in self._files.values() if file.look_at <= now]
+            soon = now + TOGETHER
+            looks = [file for file in self._files.values() if file.look_at <= soon]
         try:
             self._hear(found)
             for file in looks:
