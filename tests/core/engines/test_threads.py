@@ -149,6 +149,15 @@ def test_one_of_several_that_wait_is_woken(threads: EngineThreads) -> None:
     assert [0, 1, 2, 3] == runs
 
 
+def test_a_task_that_runs_is_told_beside_one_that_is_queued(threads: EngineThreads) -> None:
+    """The queued one does the work, but one that runs must see, too, that the file was paused."""
+    queued, running = (EngineTask("onceward-test", lambda: None) for _ in range(2))
+    queued.state, running.state = "queued", "running"
+    threads.notify_one([queued, running])
+
+    assert (False, True) == (queued.notified, running.notified)
+
+
 def test_an_ended_task_begins_no_run(threads: EngineThreads) -> None:
     """One that waits is over at once, one that runs when its run ends; neither runs again."""
     waiting, running = Counted(), Counted(held=True)

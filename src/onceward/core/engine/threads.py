@@ -160,15 +160,14 @@ class EngineThreads:
     def notify_one(self, tasks: Sequence[EngineTask]) -> None:
         """Run one of several tasks that do the same; those that run now look again after that."""
         with self._lock:
-            idle = None
+            idle, queued = None, False
             for task in tasks:
                 if task.state == "running":
                     task.notified = True
-                elif task.state == "queued":
-                    return
                 elif task.state == "idle":
                     idle = task
-            if idle is not None:
+                queued |= task.state == "queued"
+            if idle is not None and not queued:
                 self._enqueue(idle)
                 self._summon()
 
