@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import time
@@ -176,12 +175,7 @@ def translated(path: str) -> Iterator[None]:
     except (Unreadable, LogTrouble):
         raise
     except (apsw.Error, OncewardError, OSError, UnicodeDecodeError) as error:
-        raise Unreadable(path, _reason(path, error), _words(error)) from error
-
-
-def _words(error: Exception) -> str:
-    """Return what SQLite says, without the name under which the file is open."""
-    return re.sub(r"\b(main|agent)\.(?=_?onceward)", "", str(error))
+        raise Unreadable(path, _reason(path, error), str(error)) from error
 
 
 def _reason(path: str, error: Exception) -> Reason:
@@ -228,7 +222,8 @@ def identified(con: apsw.Connection, path: str, schema: str = "main") -> Source:
         [(version,)] = con.execute(VERSION.format(schema=schema)).fetchall()
     except apsw.SQLError as error:
         [(tables,)] = con.execute(TABLES.format(schema=schema)).fetchall()
-        raise Unreadable(path, "foreign" if tables else "empty", str(error)) from error
+        detail = str(error).replace(f"{schema}.", "", 1)  # the name under which the file is open
+        raise Unreadable(path, "foreign" if tables else "empty", detail) from error
     if not found:
         raise Unreadable(path, "empty", "it has our tables, but no owner yet")
     [(agent, file_id)] = found
