@@ -215,6 +215,29 @@ def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:
     assert ([], set()) == (stuck, shop._dispatcher._deliveries._busy._names)
 
 
+def test_an_interrupt_of_the_call_that_wakes_the_loop_delays_no_message(
+    shop: Postbox, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No carrier takes the parcel, and Ctrl-C comes before the loop is told of it."""
+    deliveries = shop._dispatcher._deliveries
+    wake, submit = deliveries._wake, deliveries._carriers.submit  # type: ignore[union-attr]
+
+    def refuse(_: Delivery) -> bool:
+        monkeypatch.setattr(deliveries._carriers, "submit", submit)
+        return False
+
+    def interrupt() -> None:
+        monkeypatch.setattr(deliveries, "_wake", wake)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deliveries._carriers, "submit", refuse)
+    monkeypatch.setattr(deliveries, "_wake", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        shop.send("peer", 1)
+
+    assert (0, [1]) == (shop.flush(SOON), taken.bodies)
+
+
 def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

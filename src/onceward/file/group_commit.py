@@ -834,6 +834,7 @@ class Writer:
                     packer.hand_over(durable=tx.durable)
                 except INTERRUPTS:
                     packer.hand_over(durable=tx.durable)
+                    self.wake_dispatchers()  # the first call may have been about to
                     raise
         if tx.durable:
             return None, True
