@@ -9,9 +9,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
+import pyarrow.parquet as pq
+
 from onceward.fleet.spark import reconcile
 from onceward.fleet.spark.fleet import Fleet
 from onceward.fleet.spark.lake import RESULTS, NotFinished, write_to
+from onceward.fleet.verdict_sql import FRAME
 from onceward.fleet.verdicts import Rules
 
 if TYPE_CHECKING:
@@ -41,10 +44,14 @@ def test_each_run_is_appended_once(spark: SparkSession, mail: Path, tmp_path: Pa
             tables = write_to(spark, out, "lake.audit")
 
     assert [f"lake.audit.onceward_{name}" for name in RESULTS] == tables
+    parts = (tmp_path / "1" / "frames").glob("*.parquet")
+    columns = {tuple(pq.read_schema(part).names) for part in parts}
+    assert [(*FRAME, "file")] == list(columns), "Spark takes those of any one file for all"
     found = spark.table("lake.audit.onceward_frames").groupBy("run_at").count()
     assert [5, 5] == [row["count"] for row in found.collect()]
     counted = spark.sql("SELECT sum(messages) AS n FROM lake.audit.onceward_pairs").collect()
     assert 2 * 5 == counted[0]["n"]
+    assert not Path("derby.log").exists()
 
 
 def test_a_run_that_is_not_finished_is_refused(spark: SparkSession, tmp_path: Path) -> None:

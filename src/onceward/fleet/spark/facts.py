@@ -148,6 +148,5 @@ def decided(stated: DataFrame, read: Iterable[Reading], rules: Rules) -> DataFra
     numbers = {name: expr(f"unix_millis({name})") for name in MOMENTS}
     verdict = expr(FINAL_VERDICT.format(cutoff=rules.cutoff, grace=rules.grace_ms))
     times = {name: expr(f"timestamp_millis({name})") for name in MOMENTS}
-    return (
-        joined.withColumns(numbers).withColumn("verdict", verdict).withColumns(times).select(*FRAME)
-    )
+    judged = joined.withColumns(numbers).withColumn("verdict", verdict).withColumns(times)
+    return judged.select(*FRAME, "file")  # the columns of what was settled before

@@ -161,6 +161,7 @@ def command(java: Java, memory: str, folder: Path) -> list[str]:
         *([f"--add-modules={VECTOR}"] if java.has(VECTOR) else []),
         *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
         *PROPERTIES,
+        f"-Dderby.stream.error.file={folder / 'derby.log'}",  # else it lies in the current one
         *(
             ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"]
             if java.version >= NATIVE_ACCESS_SINCE
