@@ -28,7 +28,7 @@ from pieces import code, flow, page, table
 
 import onceward
 from onceward import RetryPolicy, errors, types
-from onceward.message import events, parcel, settings, states, vocabulary
+from onceward.message import events, parcel, settings, vocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
@@ -118,12 +118,12 @@ def pages() -> dict[str, str]:
         "frame.md": shapes.frame_page(),
         "lifecycle.md": lifecycle_page(),
         "lifecycle-inbox.svg": statechart.draw(
-            states.INBOX, statechart.INBOX, "States of an inbox row"
+            vocabulary.INBOX, statechart.INBOX, "States of an inbox row"
         ),
         "lifecycle-outbox.svg": statechart.draw(
-            states.OUTBOX, statechart.OUTBOX, "States of an outbox row"
+            vocabulary.OUTBOX, statechart.OUTBOX, "States of an outbox row"
         ),
-        "lifecycle-runs.svg": statechart.draw(states.RUNS, statechart.RUNS, "States of a run"),
+        "lifecycle-runs.svg": statechart.draw(vocabulary.RUNS, statechart.RUNS, "States of a run"),
         "schema.md": shapes.schema_page(meanings),
         "settings.md": settings_page(),
         "spark.md": fleets.fleet_page(meanings),
@@ -431,15 +431,15 @@ def lifecycle_page() -> str:
         ),
         "## Outbox",
         "![States of an outbox row](lifecycle-outbox.svg)",
-        _moves(states.OUTBOX),
+        _moves(vocabulary.OUTBOX),
         "`sending` is the views' word for a pending row in the parcel in flight.",
         "## Inbox",
         "![States of an inbox row](lifecycle-inbox.svg)",
-        _moves(states.INBOX),
+        _moves(vocabulary.INBOX),
         "`processing` is the views' word for a pending row in a leased lane.",
         "## Runs",
         "![States of a run](lifecycle-runs.svg)",
-        _moves(states.RUNS),
+        _moves(vocabulary.RUNS),
         "What that means for its messages: [which mode do I want](../how-to/runs/which-mode.md).",
         "## Dead letters",
         flow(

@@ -24,10 +24,9 @@ if _typing.TYPE_CHECKING:
     from onceward.features.mailboxes.api import Mailbox
     from onceward.features.runs.run import AsyncRun, Run
     from onceward.message.body import Msg
-    from onceward.message.record import MessageRecord
+    from onceward.message.record import MessageRecord, Ticket
     from onceward.message.retry import RetryPolicy
     from onceward.message.settings import Settings
-    from onceward.message.ticket import Ticket
 
 __all__ = [
     "Agent",
@@ -82,7 +81,7 @@ _MODULES = {
     "Run": "features.runs.run",
     "Session": "api.session",
     "Settings": "message.settings",
-    "Ticket": "message.ticket",
+    "Ticket": "message.record",
     "Transaction": "core.block",
     "errors": "errors",
 }

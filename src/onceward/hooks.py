@@ -19,7 +19,7 @@ from onceward.message.clock import iso
 from onceward.message.events import EVENTS, Event, Expired, Polled
 from onceward.message.frame import Frame
 from onceward.message.log import Level, Log, log
-from onceward.message.states import Settlement
+from onceward.message.vocabulary import Settlement
 
 Hook = Callable[[Event], None]
 ALL: Final = "*"

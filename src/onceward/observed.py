@@ -23,7 +23,7 @@ from onceward.hooks import (
 )
 from onceward.message.frame import RESERVED_ATTRIBUTES, check_extension
 from onceward.message.log import log
-from onceward.message.states import Settlement
+from onceward.message.vocabulary import Settlement
 
 T = TypeVar("T")
 

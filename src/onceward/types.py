@@ -21,7 +21,7 @@ if _typing.TYPE_CHECKING:
     from onceward.features.mailboxes.mailbox_readers import Start
     from onceward.features.schedules.schedules import Schedule
     from onceward.features.schedules.tick import Tick
-    from onceward.message.send_options import SendOptions
+    from onceward.message.options import SendOptions
 
 __all__ = [
     "AsyncBatchContext",
@@ -58,7 +58,7 @@ _MODULES = {
     "Page": "core.views",
     "Repair": "features.checks.repairs",
     "Schedule": "features.schedules.schedules",
-    "SendOptions": "message.send_options",
+    "SendOptions": "message.options",
     "SendResult": "core.send.fanout",
     "Start": "features.mailboxes.mailbox_readers",
     "Tick": "features.schedules.tick",

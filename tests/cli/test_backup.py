@@ -9,7 +9,7 @@ import pytest
 from tests.children import PYTHON, Child
 
 from onceward import Postbox
-from onceward.file.replace import Replacement
+from onceward.file.backup import Replacement
 
 Cli = Callable[..., Any]
 WRITER = """
@@ -149,7 +149,7 @@ def test_a_crash_in_between_loses_neither(
         if next(left, None) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("onceward.file.replace.sync", crash)
+    monkeypatch.setattr("onceward.file.backup.sync", crash)
     with Replacement(written) as place, suppress(KeyboardInterrupt):
         place.put(fresh, saved)
 

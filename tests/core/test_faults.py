@@ -11,8 +11,8 @@ from onceward import Postbox
 from onceward.core import dead_letters
 from onceward.core.deliver.transport import Features
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
-from onceward.message.controls import Controls
 from onceward.message.parcel import Answer, Parcel, Receipt
+from onceward.message.settings import Controls
 
 Open = Callable[..., Postbox]
 

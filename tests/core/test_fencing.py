@@ -15,7 +15,7 @@ from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessa
 from onceward.errors import LeaseLost, StoreError
 from onceward.file.transaction import StoreTransaction
 from onceward.message.settings import Settings
-from onceward.message.states import Done
+from onceward.message.vocabulary import Done
 
 Open = Callable[..., Postbox]
 SETTINGS = Settings()

@@ -20,15 +20,16 @@ from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import digest
 from onceward.message.parcel import Receipt
-from onceward.message.states import (
+from onceward.message.vocabulary import (
     INBOX,
+    INBOX_STATES,
     OUTBOX,
+    OUTBOX_STATES,
     Dead,
     Done,
     RetryAt,
     Settlement,
 )
-from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES
 
 pytestmark = pytest.mark.broken("rows are moved by hand")
 

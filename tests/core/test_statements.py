@@ -10,7 +10,7 @@ from onceward.core.handle import inbox
 from onceward.core.handle.inbox import SettledMessage
 from onceward.errors import QueueFull
 from onceward.file.transaction import ROWS_PER_INSERT
-from onceward.message.states import Done
+from onceward.message.vocabulary import Done
 
 Open = Callable[..., Postbox]
 

@@ -9,8 +9,7 @@ from typing import Final, get_args
 import pytest
 from tests.syntax import parsed
 
-from onceward.message.reasons import reason_of
-from onceward.message.vocabulary import REASONS, Reason
+from onceward.message.vocabulary import REASONS, Reason, reason_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "onceward"

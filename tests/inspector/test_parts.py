@@ -15,8 +15,7 @@ import pytest
 
 from onceward import Agent, Context, Message, Postbox
 from onceward.message.clock import SystemClock
-from onceward.message.redaction import HIDDEN, Redaction
-from onceward.message.visible import visible
+from onceward.message.redaction import HIDDEN, Redaction, visible
 from onceward.ops.inspector import words
 from onceward.ops.inspector.journey import phases, steps
 from onceward.ops.inspector.pages.home import together

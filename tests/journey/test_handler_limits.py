@@ -20,7 +20,7 @@ from onceward.testing import Controls
 if TYPE_CHECKING:
     from tests.journey.conftest import World
 
-    from onceward.message.handler_options import HandlerOptions
+    from onceward.message.options import HandlerOptions
 
 LONG = 60.0
 BUCKETS = "SELECT name, tokens FROM _onceward_rate_limits"

@@ -10,7 +10,7 @@ from onceward import Postbox
 from onceward.core.handle import inbox
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.inbox import ClaimRequest, SettledMessage
-from onceward.message.states import Done
+from onceward.message.vocabulary import Done
 
 
 class Meanwhile(list[SettledMessage]):

@@ -20,7 +20,7 @@ from onceward.hooks import (
     SendOutcome,
     observe,
 )
-from onceward.message.states import Done, Settlement
+from onceward.message.vocabulary import Done, Settlement
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from tests.mcp.conftest import Refused, Serve, call
 
 from onceward import Postbox
-from onceward.message.visible import visible
+from onceward.message.redaction import visible
 from onceward.ops.mcp.bodies import GLANCE, WHOLE
 from onceward.ops.mcp.rates import SendLimit
 

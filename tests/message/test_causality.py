@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.message.causality import after_causes
+from onceward.message.record import after_causes
 
 
 @pytest.mark.parametrize(

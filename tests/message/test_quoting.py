@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import InvalidMessage
-from onceward.message.names import agent_name, plain_text, rank
-from onceward.message.quoting import quoted
+from onceward.message.names import agent_name, plain_text, quoted, rank
 from onceward.message.topics import check_pattern
 
 CUT = re.compile(r"!r:\.|\[:\d+\]!r")

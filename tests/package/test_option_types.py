@@ -12,13 +12,13 @@ from onceward.features.channels.api import ChannelOptions
 from onceward.features.channels.directory import ChannelConfig
 from onceward.features.history import history
 from onceward.message.events import EVENTS, Event
-from onceward.message.filters import (
+from onceward.message.names import RANKS, PriorityName
+from onceward.message.record import (
     ChannelHistoryFilters,
     HistoryFilters,
     SessionHistoryFilters,
 )
-from onceward.message.names import RANKS, PriorityName
-from onceward.message.settings_options import SettingsOptions
+from onceward.message.settings import SettingsOptions
 from onceward.message.times import Span
 from onceward.message.vocabulary import MessageState
 

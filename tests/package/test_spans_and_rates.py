@@ -16,11 +16,9 @@ from tests.package.test_public_surface import MODULES, public_classes
 from onceward import Agent, RetryPolicy, Run, Settings
 from onceward.errors import InvalidArgument
 from onceward.features.channels.directory import ChannelConfig
-from onceward.message.handler_options import HandlerOptions
+from onceward.message.options import HandlerOptions, ScheduleOptions, SendOptions
 from onceward.message.queue_modes import QueueOptions
-from onceward.message.send_options import ScheduleOptions, SendOptions
-from onceward.message.settings import Spelled
-from onceward.message.settings_options import SettingsOptions
+from onceward.message.settings import SettingsOptions, Spelled
 from onceward.message.times import GivenRate, Moment, Span
 from onceward.ops.cli.app import COMMANDS
 from onceward.ops.mcp.options import McpOptions

@@ -19,7 +19,7 @@ from onceward.errors import OncewardError
 from onceward.features.batches.worker import BatchWorker
 from onceward.file.group_commit import WriteRequest
 from onceward.file.transaction import StoreTransaction
-from onceward.message.states import Settlement
+from onceward.message.vocabulary import Settlement
 
 MAX_ROUNDS: Final = 10_000
 OWNERS: Final = ((peers.owners, peers.end_dead_owner), (lanes.owners, lanes.end_dead_worker))

@@ -17,8 +17,7 @@ from tests.proof.seed import size
 from onceward import Postbox
 from onceward.errors import OutOfDescriptors
 from onceward.file import descriptors
-from onceward.file.file_checks import file_key
-from onceward.file.file_limit import DESCRIPTORS
+from onceward.file.file_checks import DESCRIPTORS, file_key
 from onceward.transports import file_slots
 from onceward.transports.file_slots import FileSlots, Opened, Slot
 

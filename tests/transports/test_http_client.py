@@ -23,8 +23,8 @@ from onceward.errors import (
 from onceward.message import wire
 from onceward.message.clock import SystemClock
 from onceward.message.hosts import is_loopback
-from onceward.message.notices import Notice, decode_notice, encode_notice
 from onceward.message.parcel import Answer, Receipt
+from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.transports.network.http import HttpTransport
 from onceward.transports.network.http_signing import new_nonce, signed_headers
 from onceward.transports.network.http_urls import check_url

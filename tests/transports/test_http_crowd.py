@@ -24,8 +24,8 @@ from tests.waiting import until
 
 from onceward.http import HttpLimits, HttpListener
 from onceward.message import wire
-from onceward.message.notices import Notice, encode_notice
 from onceward.message.parcel import Answer
+from onceward.message.wire import Notice, encode_notice
 from onceward.transports.network.http_connections import ConnectionStats
 from onceward.transports.network.keys import Keys
 

@@ -41,8 +41,8 @@ from onceward.errors import (
 )
 from onceward.message import wire
 from onceward.message.clock import SystemClock
-from onceward.message.notices import Notice, decode_notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
+from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.serving import bound
 from onceward.testing.clock import ManualClock
 from onceward.transports.network.http import HttpTransport

@@ -17,7 +17,7 @@ from tests.waiting import until
 
 from onceward.errors import Unreachable
 from onceward.message.clock import SystemClock
-from onceward.message.notices import Notice, decode_notice, encode_notice
+from onceward.message.wire import Notice, decode_notice, encode_notice
 from onceward.nats import NatsTransport, make_user, user_entries
 from onceward.transports.network import nats_names as names
 

@@ -31,8 +31,8 @@ from onceward.http import HttpListener, PollListener
 from onceward.keys import Keys
 from onceward.message import wire
 from onceward.message.clock import SystemClock
-from onceward.message.notices import Notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
+from onceward.message.wire import Notice, encode_notice
 from onceward.testing import Controls, TransportConformance
 from onceward.testing.clock import ManualClock
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd

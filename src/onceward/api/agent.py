@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, Self, TypeVar,
 
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
-from onceward.message.agent_profile import agent_profile
 from onceward.message.body import message_type
-from onceward.message.handler_options import (
+from onceward.message.names import agent_name, agent_profile, quoted, refuse_options
+from onceward.message.options import (
     HandlerOptions,
     handler_rules,
     positive_span,
     whole_number,
 )
-from onceward.message.names import agent_name, refuse_options
 from onceward.message.queue_modes import QueueOptions, check_sessions, checked
-from onceward.message.quoting import quoted
 from onceward.message.times import Span
 from onceward.message.topics import check_pattern
 from onceward.message.vocabulary import Missed, Overlap

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from onceward.core.directory import AgentInfo, DirectoryCache, find_agents
 from onceward.errors import InvalidArgument
-from onceward.message.agent_profile import agent_profile
+from onceward.message.names import agent_profile
 from onceward.message.topics import check_pattern
 
 

@@ -61,12 +61,9 @@ from onceward.features.runs.api import SessionQueues
 from onceward.features.schedules.api import Schedules
 from onceward.file.database import Database
 from onceward.hooks import Hooks
-from onceward.message.filters import MailboxFilters
-from onceward.message.names import DEFAULT_SESSION
-from onceward.message.quoting import quoted
-from onceward.message.record import MessageRecord
-from onceward.message.send_options import SendOptions
-from onceward.message.ticket import Ticket
+from onceward.message.names import DEFAULT_SESSION, quoted
+from onceward.message.options import SendOptions
+from onceward.message.record import MailboxFilters, MessageRecord, Ticket
 from onceward.message.times import Span
 from onceward.message.times import seconds as span_seconds
 

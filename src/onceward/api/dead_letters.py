@@ -18,11 +18,11 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.body import BYTES
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.send_options import MessageOptions
+from onceward.message.options import MessageOptions
 from onceward.message.times import GivenRate, Span, millis
 
 if TYPE_CHECKING:
-    from onceward.message.rate import Rate
+    from onceward.message.times import Rate
 
 SLICE: Final = 100
 """Dead letters replayed in one commit."""
@@ -115,7 +115,7 @@ class DeadLetters:
         nothing and returns the ids that would be tried. A dead letter that cannot be
         replayed stays.
         """
-        from onceward.message.rate import read_rate  # noqa: PLC0415 - rarely needed
+        from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
 
         chosen = self.list(limit=limit, **which)
         most = None if rate is None else read_rate("rate", rate)

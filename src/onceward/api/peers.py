@@ -14,9 +14,8 @@ from onceward.core.directory import DirectoryCache
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
 from onceward.message.clock import Millis
-from onceward.message.inbound_rule import InboundRule
 from onceward.message.names import agent_name
-from onceward.message.parcel import Answer, Parcel
+from onceward.message.parcel import Answer, InboundRule, Parcel
 from onceward.message.topics import check_pattern
 
 

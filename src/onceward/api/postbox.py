@@ -63,17 +63,13 @@ from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import AuditLog, Hooks
-from onceward.message.agent_profile import AgentProfile
 from onceward.message.clock import Clock, Millis
-from onceward.message.controls import Controls
 from onceward.message.events import Event, Polled, Processed
-from onceward.message.filters import HistoryFilters
 from onceward.message.frame import session_and_type
 from onceward.message.ids import IdSource, clock_ids, new_id
-from onceward.message.names import DEFAULT_SESSION, agent_name, no_option, plain_text
-from onceward.message.record import MessageRecord
-from onceward.message.settings import Settings
-from onceward.message.settings_options import SettingsOptions
+from onceward.message.names import DEFAULT_SESSION, AgentProfile, agent_name, no_option, plain_text
+from onceward.message.record import HistoryFilters, MessageRecord
+from onceward.message.settings import Controls, Settings, SettingsOptions
 from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState
 from onceward.transports import file_slots

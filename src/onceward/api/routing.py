@@ -30,9 +30,8 @@ from onceward.features.mailboxes.directory import Arrivals
 from onceward.file import file_checks, open_files
 from onceward.file.database import Database
 from onceward.message.log import log
-from onceward.message.names import AGENT
+from onceward.message.names import AGENT, error_text
 from onceward.message.parcel import Answer, Parcel
-from onceward.message.quoting import error_text
 from onceward.message.settings import Settings
 from onceward.transports.file import FileTransport
 from onceward.transports.file_slots import Opened

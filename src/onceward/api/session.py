@@ -23,18 +23,16 @@ from onceward.errors import (
 from onceward.features.history import history
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
-from onceward.message.filters import SessionHistoryFilters
 from onceward.message.names import plain_text
-from onceward.message.record import MessageRecord
-from onceward.message.send_options import (
+from onceward.message.options import (
     PLAIN,
     MessageOptions,
     PublishOptions,
     SendOptions,
     parse_options,
 )
+from onceward.message.record import MessageRecord, SessionHistoryFilters, Ticket
 from onceward.message.settings import Settings
-from onceward.message.ticket import Ticket
 from onceward.message.times import Span, seconds
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from onceward.errors import StoreError
 from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
 from onceward.file.transaction import StoreTransaction
-from onceward.message.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
-from onceward.message.ticket import Ticket
+from onceward.message.options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.message.record import Ticket
 from onceward.message.times import Span
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None

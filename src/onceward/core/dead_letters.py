@@ -13,8 +13,7 @@ from onceward.errors import Conflict, InvalidArgument
 from onceward.file.connection import ConstraintError
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
-from onceward.message.states import ATTEMPT_NEVER_ENDED
-from onceward.message.vocabulary import Reason
+from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Reason
 
 INSERT_FROM_OUTBOX: Final = f"""
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,

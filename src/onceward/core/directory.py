@@ -29,10 +29,9 @@ from onceward.file.connection import close, connect
 from onceward.file.database import Database
 from onceward.file.group_commit import ReplacedFileDetector
 from onceward.file.transaction import StoreTransaction
-from onceward.message.agent_profile import AgentProfile
 from onceward.message.clock import Clock, Millis
 from onceward.message.log import log
-from onceward.message.names import DIRECTORY
+from onceward.message.names import DIRECTORY, AgentProfile
 from onceward.message.settings import Settings
 from onceward.message.topics import TopicIndex
 from onceward.message.vocabulary import ChannelRole

@@ -26,8 +26,8 @@ from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import EphemeralDropped
 from onceward.message.ids import time_prefix
-from onceward.message.reasons import reason_text
 from onceward.message.settings import Settings
+from onceward.message.vocabulary import reason_text
 
 Prune = Callable[..., int]
 """Deletes up to *limit* rows that ended before *before*; returns how many."""

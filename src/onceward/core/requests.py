@@ -31,12 +31,11 @@ from onceward.message.body import decode, encode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
+from onceward.message.options import MessageOptions, SendOptions, parse_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
-from onceward.message.send_options import MessageOptions, SendOptions, parse_options
-from onceward.message.states import AWAITS, Dead, Done, Settlement
-from onceward.message.ticket import Ticket
+from onceward.message.record import Ticket
 from onceward.message.times import Span, millis
-from onceward.message.vocabulary import RequestState
+from onceward.message.vocabulary import AWAITS, Dead, Done, RequestState, Settlement
 
 T = TypeVar("T")
 LOOK_AGAIN: Final = 86_400_000

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from onceward.core.handle import lanes
 from onceward.file.database import Database
 from onceward.message.clock import Millis
-from onceward.message.inbound_rule import InboundRule
+from onceward.message.parcel import InboundRule
 from onceward.message.record import MessageRecord
 from onceward.message.topics import check_pattern, matches
 from onceward.message.vocabulary import (

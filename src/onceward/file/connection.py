@@ -29,9 +29,8 @@ from onceward.errors import (
     StoreFault,
     StoreFull,
 )
-from onceward.file.file_checks import canonical
-from onceward.file.file_limit import descriptors_left, files_limit
-from onceward.message.quoting import quoted
+from onceward.file.file_checks import canonical, descriptors_left, files_limit
+from onceward.message.names import quoted
 
 MIN_VERSION: Final = (3, 51, 3)
 WITHDRAWN_VERSIONS: Final = (3, 52, 0)

@@ -46,8 +46,7 @@ from onceward.file.connection import (
 from onceward.file.group_commit import ReplacedFileDetector, Writer
 from onceward.file.notify import Direction, Notifier
 from onceward.file.readers import ReaderPool
-from onceward.file.rows import Row, row_class
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Row, StoreTransaction, row_class
 from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock
 from onceward.message.log import log

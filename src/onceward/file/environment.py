@@ -1,7 +1,7 @@
 """
 Read settings from the environment and from the nearest pyproject.toml.
 
-It stands in ``db`` because ``model`` does no I/O and ``db`` is the lowest layer
+It stands in ``file`` because ``message`` does no I/O and ``file`` is the lowest layer
 that may; the merge itself, which needs neither, is ``Settings.merge``.
 """
 

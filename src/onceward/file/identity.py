@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnusable, WrongAgent
 from onceward.file import file_checks
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, MonotonicFileClock
 from onceward.message.ids import new_token
 from onceward.message.parcel import Durability

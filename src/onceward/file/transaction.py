@@ -1,4 +1,4 @@
-"""An open transaction of one file, and what happens after its commit."""
+"""Hold an open transaction of one file: its statements, their rows, and what follows its commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, SupportsIndex, TypeVar
 
 import apsw
 
@@ -303,3 +303,43 @@ def bump(tx: StoreTransaction, **deltas: int) -> None:
             changed.append((delta, name))
     if changed:
         tx.many(BUMP, changed)
+
+
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+"""Runs a reading statement, in a transaction or outside of one."""
+
+
+class Row(tuple[Any, ...]):
+    """
+    A row of a query: a tuple, and ``row["cents"]`` is its column of that name.
+
+    ``dict(row)`` has all columns; of two with one name the first counts.
+    """
+
+    __slots__ = ()
+    _places: ClassVar[dict[str, int]] = {}
+
+    def __getitem__(self, key: SupportsIndex | slice | str) -> Any:
+        """Return a column by its name or place, or several by a slice."""
+        return super().__getitem__(self._places[key] if isinstance(key, str) else key)
+
+    def keys(self) -> list[str]:
+        """Return the names of the columns."""
+        return list(self._places)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as names and values, since the class is made for the query."""
+        return _restored, (tuple(self._places), tuple(self))
+
+
+@cache
+def row_class(names: Sequence[str]) -> type[Row]:
+    """Return the class of rows with these columns."""
+    places: dict[str, int] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, place)
+    return type("Row", (Row,), {"__slots__": (), "_places": places, "__module__": __name__})
+
+
+def _restored(names: Sequence[str], values: tuple[Any, ...]) -> Row:
+    return row_class(names)(values)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.extras import needs
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import MISSED, OVERLAPS, Missed, Overlap
 

@@ -2,11 +2,13 @@
 Compose and parse frames: one message as it travels, CloudEvents 1.0 in JSON.
 
 The same text lies in the sender's outbox, on the wire and in the recipient's
-inbox. It is composed once, at send, and never rewritten.
+inbox. It is composed once, at send, and never rewritten. No object in it names
+a key twice: readers would disagree on which value holds.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,10 +30,25 @@ from pydantic_core import from_json, to_json
 from onceward.errors import InvalidMessage
 from onceward.message.body import BYTES, JSON, encode
 from onceward.message.clock import Millis, iso
-from onceward.message.names import AGENT, DEFAULT_SESSION
-from onceward.message.quoting import quoted
-from onceward.message.unique_keys import refuse_repeated_keys
+from onceward.message.names import AGENT, DEFAULT_SESSION, quoted
 from onceward.message.vocabulary import PRIORITIES, Priority
+
+
+def refuse_repeated_keys(text: str | bytes) -> None:
+    """Raise InvalidMessage if an object of a JSON text names a key twice."""
+    json.loads(text, object_pairs_hook=unique)
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of these pairs; raises InvalidMessage for a key that comes twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        msg = f"key {quoted(twice)} comes twice in one JSON object: name it once"
+        raise InvalidMessage(msg)
+    return made
+
 
 SOURCE: Final = "urn:onceward:"
 NORMAL: Final = 2

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
-from onceward.message.quoting import error_text
+from onceward.message.names import error_text
 
 STDLIB: Final = logging.getLogger("onceward")
 

@@ -1,13 +1,35 @@
-"""Check the names of agents, sessions, types and keys, and rank priorities."""
+"""Check names and texts that users give, describe agents, and quote values in errors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
-from onceward.errors import InvalidMessage
-from onceward.message.quoting import quoted
+from onceward.errors import InvalidArgument, InvalidMessage
+
+LONGEST: Final = 60
+"""Characters of a value in an error text."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as ``Type: message``."""
+    return f"{type(error).__name__}: {error}"
+
+
+def quoted(value: object, longest: int = LONGEST) -> str:
+    """
+    Return a value as Python writes it, with at most *longest* of its characters.
+
+    A cut text ends in an ellipsis and its quote, so that the reader sees where it ends.
+    """
+    if isinstance(value, str | bytes):
+        text = repr(value[:longest])
+        return text if len(value) <= longest else f"{text[:-1]}…{text[-1]}"
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
 
 AGENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEXT_MAX: Final = 256
@@ -81,3 +103,57 @@ def rank(priority: str) -> int:
     except (KeyError, TypeError):
         msg = f"priority {quoted(priority)} is none of {', '.join(RANKS)}"
         raise InvalidMessage(msg) from None
+
+
+DESCRIPTION_MAX: Final = 1024
+CAPABILITIES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProfile:
+    """Description and capabilities of an agent; None leaves what the registry has."""
+
+    description: str | None = None
+    capabilities: tuple[str, ...] | None = None
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether neither is given."""
+        return self.description is None and self.capabilities is None
+
+
+def agent_profile(
+    description: str | None = None, capabilities: Iterable[str] | None = None
+) -> AgentProfile:
+    """
+    Return the profile of an agent.
+
+    Raises:
+        InvalidArgument: the description is too long or holds NUL, or the capabilities are too
+            many or no list.
+        InvalidMessage: a capability is not 1 to 256 printable characters.
+
+    """
+    return AgentProfile(
+        None if description is None else checked_description(description),
+        None if capabilities is None else _capabilities(capabilities),
+    )
+
+
+def checked_description(text: str) -> str:
+    """Return *text* if it is a valid description; raise InvalidArgument otherwise."""
+    if not isinstance(text, str) or len(text) > DESCRIPTION_MAX or "\x00" in text:
+        msg = f"a description has at most {DESCRIPTION_MAX} characters and no NUL"
+        raise InvalidArgument(msg)
+    return text
+
+
+def _capabilities(given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        msg = f"capabilities are a list of texts: write [{quoted(given)}]"
+        raise InvalidArgument(msg)
+    found = tuple(dict.fromkeys(plain_text("capability", each) for each in given))
+    if len(found) > CAPABILITIES_MAX:
+        msg = f"an agent has at most {CAPABILITIES_MAX} capabilities, not {len(found)}"
+        raise InvalidArgument(msg)
+    return found

@@ -1,19 +1,26 @@
 """
-Define what travels between two agents: parcels one way, answers the other.
+Define what travels between two agents: parcels one way, answers the other, and their bounds.
 
 A parcel is a numbered, fixed list of frames for one peer, and the receipts
 that wait for it. One parcel is in flight per peer; it is stored before it is
-pushed, so a crash pushes the same list again.
+pushed, so a crash pushes the same list again. An inbound rule bounds what the
+frames of a peer may name.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self
+
+from pydantic_core import to_json
 
 from onceward.errors import Unreachable
-from onceward.message.frame import digest
+from onceward.message.frame import Frame, digest
+from onceward.message.names import quoted
+from onceward.message.topics import SYSTEM, check_pattern, matches
 from onceward.message.vocabulary import Reason
 
 ReceiptState = Literal["stored", "duplicate", "processed", "dropped", "dead", "rejected", "busy"]
@@ -121,3 +128,114 @@ def refuse_damaged(parcel: Parcel) -> None:
         if digest(carried.text) != carried.digest:
             msg = f"frame {carried.id} was damaged on the way: its digest does not match"
             raise Unreachable(msg)
+
+
+RECEIPTS_MAX: Final = 100_000
+"""Most receipts of a parcel."""
+REASON_MAX: Final = 1000
+"""Longest reason of a receipt in characters; an encoder cuts longer ones."""
+ENVELOPE: Final = 640
+"""Bytes of an event without names, ids, frames and receipts, at most; a test measures it."""
+FRAME: Final = len(f',{{"id":,"digest":"{"0" * 32}","length":{2**63},"redelivered":false}},')
+RECEIPT: Final = len('{"id":,"state":"processed","reason":null},')
+LONGEST_ID: Final = 6 * 256 + 2
+LONGEST_REASON: Final = 6 * REASON_MAX + 2
+"""Bytes of the longest reason as JSON, where a control character takes six."""
+
+
+def encoded_size(parcel: Parcel) -> int:
+    """Return a number of bytes that an encoded parcel does not exceed, near its true size."""
+    positions = filter(None, (parcel.base_position, parcel.stream_position))
+    texts = [parcel.sender, parcel.sender, parcel.recipient, parcel.epoch, parcel.previous]
+    texts += [*parcel.unsettled, *(epoch for epoch, _ in positions)]
+    return (
+        ENVELOPE
+        + sum(_text_bytes(text) + 1 for text in texts)
+        + sum(frame_bytes(each.id, len(each.text.encode())) for each in parcel.frames)
+        + sum(map(receipt_bytes, parcel.receipts))
+    )
+
+
+def frame_bytes(message_id: str, length: int) -> int:
+    """Return how many bytes a frame of *length* bytes adds to an encoded parcel, at most."""
+    return FRAME + _text_bytes(message_id) + length
+
+
+def receipt_bytes(receipt: Receipt) -> int:
+    """Return how many bytes a receipt adds to an encoded parcel or answer, at most."""
+    reason = receipt.reason
+    told = 0 if reason is None else _text_bytes(reason[:REASON_MAX])
+    return RECEIPT + _text_bytes(receipt.id) + told
+
+
+def answer_bytes(parcel: Parcel) -> int:
+    """Return how many bytes an answer to *parcel* has at most, for a reader's limit."""
+    texts = parcel.sender, parcel.recipient, parcel.recipient, parcel.epoch
+    return (
+        ENVELOPE
+        + LONGEST_ID
+        + sum(map(_text_bytes, texts))
+        + sum(RECEIPT + LONGEST_REASON + _text_bytes(each.id) for each in parcel.frames)
+    )
+
+
+def _text_bytes(text: str) -> int:
+    return len(to_json(text))
+
+
+@dataclass(frozen=True, slots=True)
+class InboundRule:
+    """
+    The types, channels and mailboxes, as patterns, that messages of a peer may name.
+
+    Topics under ``_system`` are for none.
+    """
+
+    types: tuple[str, ...] | None = None
+    """None for all types but those under ``_system``."""
+    channels: tuple[str, ...] = ()
+    mailboxes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, types: Iterable[str] | None, channels: Iterable[str], mailboxes: Iterable[str]
+    ) -> Self:
+        """Return the rule of these patterns; raise TopicError for one that is none."""
+        return cls(
+            None if types is None else tuple(map(check_pattern, types)),
+            tuple(map(check_pattern, channels)),
+            tuple(map(check_pattern, mailboxes)),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the rule that a peer's row holds."""
+        types, channels, mailboxes = json.loads(text)
+        return cls(None if types is None else tuple(types), tuple(channels), tuple(mailboxes))
+
+    def text(self) -> str:
+        """Return the rule as it is stored."""
+        return json.dumps([self.types, self.channels, self.mailboxes])
+
+    def problem(self, frame: Frame) -> str:
+        """Return what *frame* names against the rule, empty if nothing."""
+        named = (
+            ("type", frame.type, self.types),
+            ("topic", frame.topic, None),
+            ("channel", frame.channel, self.channels),
+            ("mailbox", frame.mailbox, self.mailboxes),
+        )
+        for field, name, patterns in named:
+            if name is not None and not _allowed(patterns, name):
+                return f"{field} {quoted(name)}"
+        return ""
+
+
+NETWORK_RULE: Final = InboundRule()
+"""Of peers that reach us over a network and have no rule of their own."""
+
+
+def _allowed(patterns: Iterable[str] | None, name: str) -> bool:
+    if patterns is None:
+        return name.partition(".")[0] != SYSTEM
+    return any(matches(pattern, name) for pattern in patterns)

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
-from onceward.message.names import no_option
-from onceward.message.quoting import quoted
+from onceward.message.names import no_option, quoted
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import (
     ABORTED,

@@ -1,16 +1,96 @@
-"""Represent a message that is read without a lease, so that nothing is to be settled."""
+"""Define what readers ask for and what they get: filters, records, a ticket of a reply."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from onceward.errors import InvalidMessage
 from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.vocabulary import HistoryBox, MessageState, Priority
+from onceward.message.names import PriorityName
+from onceward.message.times import Moment
+from onceward.message.vocabulary import HistoryBox, Kind, MessageState, Priority
+
+
+class CommonFilters(TypedDict, total=False):
+    """The keyword arguments of every ``history``; None says nothing."""
+
+    limit: int
+    """Most messages of the page; 100 if it is left out."""
+    offset: int
+    """Messages to pass over first."""
+    after: str | None
+    """``Page.next`` of the page before; goes on where it ended, however much came since."""
+    count: bool
+    """Whether ``total_count`` is counted; True if it is left out."""
+    sender: str | None
+    """Agent that sent it."""
+    recipient: str | None
+    """Agent that it was sent to."""
+    type: str | None
+    """Wire name of its type."""
+    topic: str | None
+    """Its topic, or a pattern of topics."""
+    state: MessageState | None
+    """Its state now."""
+    since: Moment | None
+    """Sent or received then or later: a datetime, milliseconds, a date, or how long ago (2h)."""
+    until: Moment | None
+    """Sent or received before then."""
+    kind: Kind | Sequence[Kind] | None
+    """Its kind in a channel, or one of several."""
+    priority: PriorityName | Sequence[PriorityName] | None
+    """Its priority, or one of several."""
+    correlation_id: str | None
+    """Id of its conversation's first message."""
+    content: str | None
+    """A regular expression that occurs in the body's text."""
+
+
+class SessionHistoryFilters(CommonFilters, total=False):
+    """The keyword arguments of ``Session.history``."""
+
+    channel: str | None
+    """Channel that it was sent to."""
+
+
+class ChannelHistoryFilters(CommonFilters, total=False):
+    """The keyword arguments of ``Channel.history``."""
+
+    session: str | None
+    """Conversation that it belongs to."""
+
+
+class HistoryFilters(SessionHistoryFilters, total=False):
+    """The keyword arguments of ``Postbox.history``."""
+
+    session: str | None
+    """Conversation that it belongs to."""
+
+
+class MailboxFilters(TypedDict, total=False):
+    """The filters of ``Mailbox.query`` and ``Mailbox.cursor``; None says nothing."""
+
+    topics: str | Sequence[str] | None
+    """Its topic: one, or patterns of which one must match."""
+    sender: str | None
+    """Agent that sent it."""
+    session: str | None
+    """Conversation that it was sent in."""
+    tags: str | Sequence[str] | None
+    """A tag of its header ``tags``: one, or several of which one suffices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A reply that is awaited; keep its ``id`` to ask again after a restart."""
+
+    id: str
+    recipient: str
 
 
 @dataclass(frozen=True)
@@ -180,3 +260,33 @@ def read_record(
     )
     vars(record)["frame"] = frame  # parsed once
     return record
+
+
+T = TypeVar("T")
+
+
+def after_causes(
+    items: Sequence[T], id_of: Callable[[T], str], causes_of: Callable[[T], Iterable[str]]
+) -> Iterator[T]:
+    """
+    Yield *items* in their order, but each after the first item of every id that caused it.
+
+    Times of one moment, or of two clocks, do not tell a question from its answer.
+    """
+    first: dict[str, int] = {}
+    for place, item in enumerate(items):
+        first.setdefault(id_of(item), place)
+    told: set[int] = set()
+    for place in range(len(items)):
+        waiting, held = [place], {place}  # the item, its cause, the cause of that
+        while waiting:
+            causes = (first[each] for each in causes_of(items[waiting[-1]]) if each in first)
+            cause = next((each for each in causes if each not in told and each not in held), None)
+            if cause is not None:
+                waiting.append(cause)
+                held.add(cause)
+                continue
+            last = waiting.pop()
+            if last not in told:
+                yield items[last]
+            told.add(last)

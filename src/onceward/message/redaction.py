@@ -1,4 +1,4 @@
-"""Hide secrets in bodies, errors and log lines before they are shown."""
+"""Hide secrets, and show hidden characters, in texts before people read them."""
 
 from __future__ import annotations
 
@@ -137,3 +137,18 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     except re.error as error:
         msg = f"redact pattern {pattern!r} is no regular expression: {error}"
         raise InvalidArgument(msg) from error
+
+
+JOINERS: Final = "[\u200c\u200d]"
+"""Zero-width joiners: Persian, Indic scripts and emoji need them, ASCII does not."""
+UNSEEN: Final = re.compile(
+    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+    f"|(?<![^\0-\x7f]){JOINERS}|{JOINERS}(?![^\0-\x7f])"
+)
+"""Controls, direction marks, zero widths, tags and the supplementary variation selectors."""
+
+
+def visible(text: str) -> str:
+    r"""Return *text* with each hidden character as ``\u{…}``; others stay as they are."""
+    return UNSEEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)

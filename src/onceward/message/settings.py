@@ -1,13 +1,15 @@
-"""Define every setting with its unit, default and bounds, and merge its sources."""
+"""Define what a postbox is opened with: every setting with its unit, default and bounds."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self, Unpack
+from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 
 from pydantic import (
     BaseModel,
@@ -21,12 +23,92 @@ from pydantic_core import core_schema
 
 from onceward.errors import InvalidArgument
 from onceward.message.body import describe_errors
+from onceward.message.clock import Clock
+from onceward.message.ids import IdSource
 from onceward.message.names import PREFIX, no_option
 from onceward.message.parcel import Durability
 from onceward.message.retry import RetryPolicy, exponential
-from onceward.message.settings_options import SettingsOptions
-from onceward.message.times import WHOLE, seconds
+from onceward.message.times import WHOLE, Span, seconds
 from onceward.message.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
+
+
+class SettingsOptions(TypedDict, total=False):
+    """The settings that ``Postbox`` takes as keywords; ``Settings`` says what each means."""
+
+    durability: Durability
+    accept_weaker: bool
+    busy_timeout: Span
+    network_filesystem: bool
+    checkpoint_pages: int
+    wal_limit: int
+    max_body: int
+    body_threshold: int
+    max_pending: int
+    max_inbox: int
+    hold_unknown: bool
+    ack: Literal["processed", "stored"]
+    max_hops: int
+    retry_first: Span
+    retry_cap: Span
+    retry_jitter: float
+    retry: RetryPolicy | None
+    max_retries: int
+    count_unreachable_attempts: bool
+    ack_timeout: Span
+    deliver_timeout: Span
+    carriers: int
+    parcel_max_messages: int
+    parcel_max_bytes: int
+    breaker_failures: int
+    breaker_open_for: Span
+    breaker_successes: int
+    lease: Span
+    handler_timeout: Span
+    handler_retries: int
+    handler_retry: RetryPolicy | None
+    workers: int | None
+    claim_messages: int
+    share_commit_for: Span
+    max_runs: int
+    abort_grace: Span
+    queue_mode: QueueMode
+    queue_debounce: Span
+    queue_cap: float | None
+    queue_overflow: QueueOverflow
+    queue_aborted: Aborted
+    retention: Span
+    retention_slice: int
+    maintenance_interval: Span
+    poll_interval: Span
+    stop_timeout: Span
+    topics: tuple[str, ...] | None
+    session_topics: dict[str, tuple[str, ...]]
+    ephemeral_priorities: tuple[Priority, ...]
+    transitions: bool
+    http_ca: str
+    http_certificate: str
+    http_certificate_key: str
+    http_plain_hosts: tuple[str, ...]
+    audit: str
+    search: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """
+    Parts of a postbox that a test controls; None is as in production.
+
+    ``Postbox(path, testing=Controls(clock=ManualClock()))``; a ``Harness`` gives its own.
+    """
+
+    clock: Clock | None = None
+    """Time of leases, retries, delays and ids."""
+    ids: IdSource | None = None
+    """Source of message ids; by default they follow the clock."""
+    rng: random.Random | None = None
+    """Source of the jitter."""
+    vfs: str | None = None
+    """Name of the VFS that SQLite opens the file with."""
 
 
 def _spelled(value: Any) -> Any:

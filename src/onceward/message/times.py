@@ -1,20 +1,22 @@
 """
-Read spans and moments as callers write them: numbers, timedelta, datetime, text.
+Read spans, moments and rates as callers write them: numbers, timedelta, datetime, text.
 
 A span is a number of seconds, a timedelta, or text such as ``2h30m``. A moment
 is a datetime with a time zone, milliseconds since 1970, an RFC 3339 date (UTC by
-default), or a span before now.
+default), or a span before now. A rate is ``10/m``, ten times a minute, or 2.5 a second.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Final
 
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 
 Span = float | timedelta | str
 """Seconds, a timedelta, or text: 90, 1.5s, 250ms, 5m, 2h30m, 7d, 1w."""
@@ -121,3 +123,40 @@ def _before(field: str, span: Span, now: Millis) -> Millis:
         msg = f"{field} {quoted(span)} reaches before 1970: a bare number in text is seconds ago"
         raise InvalidArgument(msg)
     return at
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Calls that may come at once, and how fast the right to make them comes back."""
+
+    burst: int
+    per_second: float
+
+
+def read_rate(field: str, given: GivenRate, *, burst: int = 1) -> Rate:
+    """
+    Return a rate; raise InvalidArgument for a value that is none.
+
+    All calls of a text such as ``10/m`` may come at once, and *burst* calls of a number.
+    """
+    if isinstance(given, str) and not PLAIN.fullmatch(given):
+        return _read_times(field, given)
+    number = float(given) if isinstance(given, str) else given
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < inf:
+        raise _refused(field, given)
+    return Rate(burst, float(number))
+
+
+def _read_times(field: str, text: str) -> Rate:
+    calls, _, span = text.partition("/")
+    per = f"1{span}" if span in UNITS else span
+    if calls.isascii() and calls.isdigit() and int(calls) > 0 and span:
+        over = seconds(field, per)
+        if over:
+            return Rate(int(calls), int(calls) / over)
+    raise _refused(field, text)
+
+
+def _refused(field: str, given: object) -> InvalidArgument:
+    told = "write calls and a span, such as 10/m, 5/s or 100/15m, or a number a second"
+    return InvalidArgument(f"{field}={quoted(given)}: {told}")

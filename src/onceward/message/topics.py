@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
 from onceward.errors import TopicError
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 
 T = TypeVar("T")
 MAX: Final = 256

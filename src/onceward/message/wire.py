@@ -1,11 +1,12 @@
 """
-Encode parcels and answers for networks, as CloudEvents 1.0 in JSON, and decode them strictly.
+Encode parcels, answers and notices for networks, as CloudEvents in JSON; decode them strictly.
 
 The body of a parcel is a batch: ``[EVENT``, a line feed, ``,FRAME`` for each frame, ``]``. The
 event, of type ``onceward.parcel``, stands on one line and holds everything but the frames.
 These follow byte for byte as they are stored: they are cut by the lengths that the event
 names and never parsed here. The body of an answer is one event, of type ``onceward.answer``.
-``schema/wire.schema.json`` describes both.
+``schema/wire.schema.json`` describes both. A notice is what two agents tell each other beside
+them, one event, too.
 
 A decoder checks form only. That the bytes come from the agent that they name is for the
 transport to prove; digests, names and frames are checked where a parcel is accepted.
@@ -14,8 +15,9 @@ transport to prove; digests, names and frames are checked where a parcel is acce
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
@@ -23,10 +25,13 @@ from typing_extensions import TypedDict
 
 from onceward.errors import InvalidParcel
 from onceward.message.body import describe_errors
-from onceward.message.frame import SOURCE
+from onceward.message.clock import Millis
+from onceward.message.frame import SOURCE, refuse_repeated_keys
 from onceward.message.ids import new_id
-from onceward.message.names import AGENT
+from onceward.message.names import AGENT, quoted
 from onceward.message.parcel import (
+    REASON_MAX,
+    RECEIPTS_MAX,
     Answer,
     Durability,
     Parcel,
@@ -34,12 +39,6 @@ from onceward.message.parcel import (
     Receipt,
     ReceiptState,
     Verdict,
-)
-from onceward.message.quoting import quoted
-from onceward.message.unique_keys import refuse_repeated_keys
-from onceward.message.wire_sizes import (
-    REASON_MAX,
-    RECEIPTS_MAX,
     answer_bytes,
     encoded_size,
     frame_bytes,
@@ -421,3 +420,95 @@ def _position(found: _Position | None) -> tuple[str, int] | None:
 def _invalid(what: str, error: Exception) -> InvalidParcel:
     told = describe_errors(error) if isinstance(error, ValidationError) else str(error)
     return InvalidParcel(f"not a valid {what}: {told[:500]}")
+
+
+NoticeKind = Literal["ping", "pong", "collect", "nothing", "refused", "too_large"]
+"""
+``ping`` asks for ``pong``; ``collect`` asks for a parcel, ``nothing`` is the answer where none
+waits; ``refused`` and ``too_large`` say that a parcel was not taken and never will be.
+"""
+NOTICE_MAX: Final = 8192
+"""Largest encoded notice in bytes."""
+DETAIL_MAX: Final = 500
+PREFIX: Final = "onceward."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A word of one agent to another that is no parcel and no answer."""
+
+    kind: NoticeKind
+    sender: str
+    recipient: str
+    at: Millis = 0
+    """Time of the sender's clock."""
+    limit: int = 0
+    """With ``too_large``: the most bytes that a parcel may have."""
+    detail: str = ""
+    """Why, in words; a longer text is cut."""
+
+
+class _NoticeData(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    version: Annotated[int, Field(ge=VERSION, le=VERSION)]
+    sender: Agent
+    recipient: Agent
+    at: Count
+    limit: Count
+    detail: Annotated[str, Field(max_length=DETAIL_MAX)]
+
+
+class _NoticeEvent(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    specversion: Literal["1.0"]
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+    source: str
+    type: str
+    datacontenttype: Literal["application/json"]
+    data: _NoticeData
+
+
+def encode_notice(notice: Notice) -> bytes:
+    """Return *notice* as bytes that ``decode_notice`` reads back."""
+    data = {
+        "version": VERSION,
+        "sender": notice.sender,
+        "recipient": notice.recipient,
+        "at": notice.at,
+        "limit": notice.limit,
+        "detail": notice.detail[:DETAIL_MAX].encode(errors="replace").decode(),
+    }
+    return to_json(
+        {
+            "specversion": "1.0",
+            "id": new_id(),
+            "source": SOURCE + notice.sender,
+            "type": PREFIX + notice.kind,
+            "datacontenttype": "application/json",
+            "data": data,
+        }
+    )
+
+
+def decode_notice(body: bytes) -> Notice:
+    """Return the notice that *body* encodes; raises InvalidParcel where it is none."""
+    try:
+        event = _NoticeEvent.model_validate_json(body)
+        refuse_repeated_keys(body)
+    except (ValueError, RecursionError) as error:
+        msg = f"not a notice: {str(error)[:200]}"
+        raise InvalidParcel(msg) from error
+    kind, data = event.type.removeprefix(PREFIX), event.data
+    if kind not in get_args(NoticeKind) or event.source != SOURCE + data.sender:
+        msg = "not a notice: its type or source is another"
+        raise InvalidParcel(msg)
+    return Notice(
+        kind=cast("NoticeKind", kind),
+        sender=data.sender,
+        recipient=data.recipient,
+        at=data.at,
+        limit=data.limit,
+        detail=data.detail,
+    )

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onceward.message.controls import Controls
+    from onceward.message.settings import Controls
     from onceward.testing.clock import ManualClock
     from onceward.testing.conformance import TransportConformance
     from onceward.testing.crash import POINTS, Crash, Point
@@ -45,7 +45,7 @@ __all__ = [
 
 _MODULES = {
     "POINTS": "crash",
-    "Controls": "onceward.message.controls",
+    "Controls": "onceward.message.settings",
     "Crash": "crash",
     "Crew": "kills",
     "Effect": "history",

@@ -16,9 +16,9 @@ from onceward.core.deliver.transport import Accept
 from onceward.features.checks.invariants import Violation
 from onceward.file.environment import load_settings
 from onceward.message.body import Msg, decode
-from onceward.message.controls import Controls
 from onceward.message.frame import Frame
 from onceward.message.names import DEFAULT_SESSION
+from onceward.message.settings import Controls
 from onceward.message.times import Span
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, mortal

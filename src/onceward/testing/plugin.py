@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward.message.controls import Controls
+from onceward.message.settings import Controls
 
 if TYPE_CHECKING:
     from onceward.api.agent import Agent

@@ -14,11 +14,10 @@ from onceward.core.deliver.transport import Accept, Transport, TransportContext
 from onceward.errors import Unreachable
 from onceward.message.body import decode
 from onceward.message.clock import SystemClock
-from onceward.message.controls import Controls
 from onceward.message.frame import Frame
 from onceward.message.parcel import Answer, Parcel, Receipt
 from onceward.message.record import MessageRecord
-from onceward.message.settings import Settings
+from onceward.message.settings import Controls, Settings
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, acceptor

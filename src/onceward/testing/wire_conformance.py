@@ -18,8 +18,7 @@ import pytest
 
 from onceward.core.deliver.transport import Transport
 from onceward.errors import Busy, ParcelTooLarge, Refused, StoreCapacity, Unreachable
-from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, ReceiptState
-from onceward.message.wire_sizes import encoded_size
+from onceward.message.parcel import Answer, Parcel, ParcelFrame, Receipt, ReceiptState, encoded_size
 from onceward.testing.builders import build_frame, parcel
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd, Line, open_line
 

@@ -13,8 +13,8 @@ from onceward.api.agent import Agent
 from onceward.api.postbox import Postbox
 from onceward.core.deliver.transport import Accept
 from onceward.file.environment import load_settings
-from onceward.message.controls import Controls
 from onceward.message.ids import clock_ids
+from onceward.message.settings import Controls
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, acceptor

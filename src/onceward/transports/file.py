@@ -17,10 +17,9 @@ from onceward.errors import (
     WrongAgent,
 )
 from onceward.file import open_files
-from onceward.file.file_checks import file_key
-from onceward.file.file_limit import descriptors_left
+from onceward.file.file_checks import descriptors_left, file_key
+from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Parcel
-from onceward.message.quoting import error_text
 from onceward.transports.file_slots import Opened, slots
 
 SCHEME: Final = "file:"

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from onceward.core.deliver.transport import Accept
 from onceward.errors import OncewardError, OutOfDescriptors
-from onceward.file.file_limit import DESCRIPTORS, descriptors_left, files_limit
+from onceward.file.file_checks import DESCRIPTORS, descriptors_left, files_limit
 
 OPEN_MAX: Final = 1024
 """Most files that are kept open to deliver to."""

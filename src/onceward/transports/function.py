@@ -14,8 +14,8 @@ from typing import Any, Final
 from onceward.core.deliver.transport import Features
 from onceward.errors import DeliveryError, PushFailed, Refused, Unreachable
 from onceward.message.frame import Frame
+from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Durability, Parcel, Receipt, refuse_damaged
-from onceward.message.quoting import error_text
 from onceward.message.times import Span, seconds
 from onceward.transports.network.event_loop import start_loop
 

@@ -24,9 +24,8 @@ from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.send import sent
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
-from onceward.message.parcel import Parcel, Receipt
+from onceward.message.parcel import Parcel, Receipt, encoded_size
 from onceward.message.settings import Settings
-from onceward.message.wire_sizes import encoded_size
 from onceward.testing import Controls
 from onceward.testing.clock import ManualClock
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from onceward.errors import OncewardError
 from onceward.message import wire
-from onceward.message.notices import Notice, encode_notice
 from onceward.message.parcel import Answer, Receipt
+from onceward.message.wire import Notice, encode_notice
 
 FAULTS: Final = (
     *("refuse", "swallow", "half", "error", "error_after", "busy", "unsigned_413"),

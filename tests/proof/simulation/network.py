@@ -13,8 +13,7 @@ from tests.proof.simulation.process import SCHEME, Died, Process
 
 from onceward.core.deliver.transport import Features
 from onceward.errors import OncewardError, ParcelTooLarge, Refused, Unreachable
-from onceward.message.parcel import Answer, Parcel, ParcelFrame
-from onceward.message.wire_sizes import encoded_size
+from onceward.message.parcel import Answer, Parcel, ParcelFrame, encoded_size
 
 T = TypeVar("T")
 NOBODY: Final = "no receiver is there"

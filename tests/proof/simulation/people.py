@@ -14,7 +14,7 @@ from tests.proof.simulation.world import Simulation
 from onceward.api.agent import Agent
 from onceward.core.handle.context import Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-from onceward.message.handler_options import PLAIN_RULES, HandlerRules
+from onceward.message.options import PLAIN_RULES, HandlerRules
 
 LANES: Final = ("", "", "red", "blue")
 PRIORITIES: Final = ("normal", "normal", "normal", "urgent", "low")

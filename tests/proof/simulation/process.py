@@ -30,8 +30,7 @@ from onceward.features.handler_limits.limits import gates
 from onceward.file import open_files
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
-from onceward.message.controls import Controls
-from onceward.message.settings import Settings
+from onceward.message.settings import Controls, Settings
 from onceward.testing.clock import ManualClock
 
 SCHEME: Final = "sim"

@@ -20,16 +20,16 @@ from onceward.errors import InvalidMessage, Refused
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.hooks import Hooks
-from onceward.message import inbound_rule
 from onceward.message.clock import Millis
 from onceward.message.events import Duplicate, Received, Rejected
 from onceward.message.frame import Frame, body_size, keep_until_handled, session_and_type
-from onceward.message.inbound_rule import InboundRule
-from onceward.message.names import agent_name
+from onceward.message.names import agent_name, quoted
 from onceward.message.parcel import (
+    NETWORK_RULE,
     STRENGTH,
     Answer,
     Durability,
+    InboundRule,
     Parcel,
     ParcelFrame,
     Receipt,
@@ -37,9 +37,8 @@ from onceward.message.parcel import (
     downgrade,
     refuse_damaged,
 )
-from onceward.message.quoting import quoted
-from onceward.message.reasons import reason_text
 from onceward.message.settings import Settings
+from onceward.message.vocabulary import reason_text
 
 KNOWN: Final = """
 SELECT id, state, outcome, reason
@@ -496,7 +495,7 @@ def _mismatch(frame: Frame, carried: ParcelFrame, parcel: Parcel) -> str:
 
 def _allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
     """Return the frames; those that name what their sender may not are refused."""
-    known = inbound_rule.NETWORK if rule is None else InboundRule.parse(rule)
+    known = NETWORK_RULE if rule is None else InboundRule.parse(rule)
     judged: list[ParsedFrame] = []
     for each in examined:
         named = "" if each.frame is None else known.problem(each.frame)

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import Receipt
 

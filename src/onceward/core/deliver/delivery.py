@@ -53,12 +53,11 @@ from onceward.message.events import (
     StreamForked,
 )
 from onceward.message.log import Level, log
-from onceward.message.parcel import Answer, Receipt
-from onceward.message.quoting import error_text
+from onceward.message.names import error_text
+from onceward.message.parcel import Answer, Receipt, encoded_size
 from onceward.message.retry import RetryPolicy
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import Reason
-from onceward.message.wire_sizes import encoded_size
 
 PACK_WITH_SEND: Final = 4
 """Most peers whose parcels are packed in the commit of their messages; the loop packs the rest."""

@@ -18,10 +18,13 @@ from onceward.core.deliver.peers import PeerLease
 from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
 from onceward.errors import StoreCorrupt
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
+    ENVELOPE,
+    FRAME,
+    RECEIPT,
+    RECEIPTS_MAX,
     STRENGTH,
     Answer,
     Durability,
@@ -29,11 +32,10 @@ from onceward.message.parcel import (
     ParcelFrame,
     Receipt,
     downgrade,
+    receipt_bytes,
 )
-from onceward.message.reasons import reason_of
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import PRIORITIES, Reason
-from onceward.message.wire_sizes import ENVELOPE, FRAME, RECEIPT, RECEIPTS_MAX, receipt_bytes
+from onceward.message.vocabulary import PRIORITIES, Reason, reason_of
 
 BLOCKED: Final = "SELECT lane, rank, due_at FROM _onceward_blocked_lanes WHERE recipient = ?"
 BLOCK: Final = """

@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from onceward.errors import LeaseLost
 from onceward.file.identity import RANDOM
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.parcel import generation_of
 from onceward.message.retry import RetryPolicy

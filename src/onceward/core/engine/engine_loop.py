@@ -18,8 +18,7 @@ from onceward.errors import OncewardError, StoreClosed
 from onceward.file import file_checks
 from onceward.file.database import Database
 from onceward.file.notify import Direction, Notifier
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.log import log
 from onceward.message.retry import RetryPolicy

@@ -28,8 +28,7 @@ from onceward.message.events import (
     WeakReceipt,
 )
 from onceward.message.frame import session_and_type
-from onceward.message.states import Dead, Done, LeaseInfo, RetryAt, Settlement
-from onceward.message.vocabulary import Reason
+from onceward.message.vocabulary import Dead, Done, LeaseInfo, Reason, RetryAt, Settlement
 
 NAMES: Final = """
 SELECT id, session, type, '', created_at FROM _onceward_outbox

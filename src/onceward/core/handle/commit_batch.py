@@ -52,7 +52,7 @@ from onceward.file.database import Database
 from onceward.file.transaction import SavepointMark, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import Event
-from onceward.message.states import Settlement
+from onceward.message.vocabulary import Settlement
 
 T = TypeVar("T")
 FULL: Final = 256

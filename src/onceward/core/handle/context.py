@@ -19,14 +19,14 @@ from onceward.core.send.outbox import Outbox
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
-from onceward.message.send_options import (
+from onceward.message.options import (
     MessageOptions,
     PublishOptions,
     SendOptions,
     parse_options,
     reply_options,
 )
-from onceward.message.ticket import Ticket
+from onceward.message.record import Ticket
 from onceward.message.times import Span
 
 T = TypeVar("T")

@@ -13,13 +13,11 @@ from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.handle import lanes
 from onceward.core.handle.lanes import Lease
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.parcel import UNANSWERED, Receipt
-from onceward.message.states import Dead, Done, RetryAt, Settlement
-from onceward.message.vocabulary import Outcome, Reason
+from onceward.message.vocabulary import Dead, Done, Outcome, Reason, RetryAt, Settlement
 
 NEXT: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at

@@ -30,10 +30,10 @@ from onceward.message.body import decode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.log import log
-from onceward.message.quoting import error_text
+from onceward.message.names import error_text
 from onceward.message.retry import RetryPolicy
-from onceward.message.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 from onceward.message.times import millis
+from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 
 if TYPE_CHECKING:
     import asyncio

@@ -7,8 +7,7 @@ from collections.abc import Container
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.errors import LeaseLost
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
 OPEN: Final = """

@@ -23,13 +23,11 @@ from onceward.hooks import Attempt, Hooks
 from onceward.message.body import decode, message_type
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.names import plain_text
-from onceward.message.quoting import error_text
+from onceward.message.names import error_text, plain_text
+from onceward.message.options import reply_options
 from onceward.message.retry import RetryPolicy
-from onceward.message.send_options import reply_options
-from onceward.message.states import Dead, Done, LeaseInfo, RetryAt, Settlement
 from onceward.message.times import Span, millis
-from onceward.message.vocabulary import Priority
+from onceward.message.vocabulary import Dead, Done, LeaseInfo, Priority, RetryAt, Settlement
 
 if TYPE_CHECKING:
     from onceward.observed import ObservedAttempt

@@ -50,9 +50,9 @@ from onceward.hooks import Attempt
 from onceward.message.clock import Millis
 from onceward.message.events import Event
 from onceward.message.log import log
-from onceward.message.quoting import error_text
-from onceward.message.states import Dead, Done, RetryAt, Settlement, Waits
+from onceward.message.names import error_text
 from onceward.message.times import Span, millis
+from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement, Waits
 
 QUICK: Final = 0.05
 """

@@ -32,9 +32,8 @@ from onceward.message.frame import (
     render_head,
 )
 from onceward.message.ids import IdSource
-from onceward.message.names import agent_name, plain_text, rank
-from onceward.message.quoting import quoted
-from onceward.message.send_options import PLAIN, MessageOptions
+from onceward.message.names import agent_name, plain_text, quoted, rank
+from onceward.message.options import PLAIN, MessageOptions
 from onceward.message.settings import Settings
 from onceward.message.times import Span, millis, point
 from onceward.message.topics import TopicPolicies

@@ -18,7 +18,7 @@ from onceward.errors import InvalidMessage, UnknownRecipient, refuse
 from onceward.message.body import encode
 from onceward.message.clock import Millis
 from onceward.message.frame import FrameHeaders, digest, json_string, render_head, split_prefix
-from onceward.message.send_options import MessageOptions, PublishOptions, parse_options
+from onceward.message.options import MessageOptions, PublishOptions, parse_options
 from onceward.message.topics import check_topic
 
 EVERY_AGENT: Final = (None, "all", "broadcast")

@@ -22,8 +22,7 @@ from onceward.message.clock import Millis
 from onceward.message.events import Dropped, Event, NearlyFull
 from onceward.message.frame import Frame
 from onceward.message.queue_modes import LINE_MAX
-from onceward.message.reasons import reason_text
-from onceward.message.vocabulary import LimitScope, Overflow, Reason
+from onceward.message.vocabulary import LimitScope, Overflow, Reason, reason_text
 
 SUMMARY: Final = "onceward.summary"
 """Type of the message that summarizes dropped ones."""

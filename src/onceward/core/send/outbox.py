@@ -28,10 +28,10 @@ from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Enqueued
 from onceward.message.frame import BODY_ERROR, Frame, digest
+from onceward.message.names import quoted
+from onceward.message.options import PLAIN, MessageOptions
 from onceward.message.parcel import UNANSWERED, Receipt
-from onceward.message.quoting import quoted
-from onceward.message.reasons import reason_text
-from onceward.message.send_options import PLAIN, MessageOptions
+from onceward.message.vocabulary import reason_text
 
 if TYPE_CHECKING:
     from onceward.observed import ObservedSend

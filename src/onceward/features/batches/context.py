@@ -14,7 +14,7 @@ from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.names import DEFAULT_SESSION
-from onceward.message.send_options import SendOptions
+from onceward.message.options import SendOptions
 from onceward.message.times import Span, millis
 
 Key = tuple[str, str]

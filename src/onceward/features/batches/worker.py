@@ -32,12 +32,11 @@ from onceward.core.handle.worker import HANDLED, RunningCall, Worker
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.file.environment import disabled_by_environment
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis
 from onceward.message.events import Event
-from onceward.message.states import Dead, RetryAt, Settlement
+from onceward.message.vocabulary import Dead, RetryAt, Settlement
 
 # How many messages of a batch handler may be claimed, and since when the first of them waits.
 WAITING: Final = f"""

@@ -19,9 +19,9 @@ from onceward.features.channels.channel_leases import ChannelConsumer, ChannelLe
 from onceward.features.channels.channel_sender import ChannelSender
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
-from onceward.message.filters import ChannelHistoryFilters
 from onceward.message.names import DEFAULT_SESSION, plain_text
-from onceward.message.send_options import SendOptions, parse_options
+from onceward.message.options import SendOptions, parse_options
+from onceward.message.record import ChannelHistoryFilters
 from onceward.message.times import Span
 from onceward.message.topics import check_pattern
 from onceward.message.vocabulary import (

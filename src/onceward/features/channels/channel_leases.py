@@ -18,8 +18,8 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame, body_size
 from onceward.message.ids import new_token
 from onceward.message.retry import RetryPolicy, exponential
-from onceward.message.states import Dead, Settlement
 from onceward.message.topics import matches
+from onceward.message.vocabulary import Dead, Settlement
 
 HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
 DETACHED: Final = "handed"

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple
 from onceward.core import dead_letters
 from onceward.core.send import sent
 from onceward.features.channels.directory import ChannelConfig
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
 TASKS: Final = "SELECT kind, name, position, held FROM _onceward_background_tasks"

@@ -17,7 +17,7 @@ from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import FrameHeaders, json_string, render_head
-from onceward.message.send_options import MessageOptions
+from onceward.message.options import MessageOptions
 from onceward.message.topics import matches
 
 DEAD: Final = "_system.message.deadletter"

@@ -14,7 +14,7 @@ from onceward.core.handle.worker import pool_size
 from onceward.features.handler_limits import rates
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.rate import Rate
+from onceward.message.times import Rate
 
 KINDS: Final = 4096
 """Types and topics of which the handler is remembered."""

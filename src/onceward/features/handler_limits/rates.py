@@ -7,7 +7,7 @@ from typing import Final
 
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.rate import Rate
+from onceward.message.times import Rate
 
 # A clock that was set back adds nothing, and counts from its new time on.
 LEFT: Final = """

@@ -9,7 +9,7 @@ from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.invoke import Prepared
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.states import Done, Settlement
+from onceward.message.vocabulary import Done, Settlement
 
 # A note is bound to its message until that is processed. Where the message ends in another way,
 # or its row is gone with a dead letter, the note holds no longer: nothing has to delete it.

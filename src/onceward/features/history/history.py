@@ -21,8 +21,7 @@ from onceward.features.history.regexp import Pattern
 from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.frame import json_string
-from onceward.message.names import no_option, rank
-from onceward.message.quoting import quoted
+from onceward.message.names import no_option, quoted, rank
 from onceward.message.record import MessageRecord
 from onceward.message.times import moment
 from onceward.message.topics import WILD, check_pattern, matches
@@ -464,7 +463,7 @@ def thread(db: Database, message_id: str) -> list[MessageRecord]:
     *message_id* is any message of it, or an id that all its copies carry. A message
     that was sent to a channel is listed once, by its first copy; a dead copy stays.
     """
-    from onceward.message.causality import after_causes  # noqa: PLC0415 - rarely needed
+    from onceward.message.record import after_causes  # noqa: PLC0415 - rarely needed
 
     found = db.ask(OF_ID, {"id": message_id})
     causes = [

@@ -7,7 +7,7 @@ from typing import Final
 import apsw
 
 from onceward.errors import InvalidArgument
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 
 LONGEST: Final = 1000
 STEPS: Final = 250

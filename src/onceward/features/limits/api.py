@@ -112,7 +112,7 @@ class Limits:
             self._change(lambda tx: stored.save(tx, limit))
 
     def _set_rate(self, scope: str, rate: GivenRate, burst: float | None) -> None:
-        from onceward.message.rate import read_rate  # noqa: PLC0415 - rarely needed
+        from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
 
         read = read_rate("rate", rate, burst=RATES[scope])
         at_once = read.burst if burst is None else burst

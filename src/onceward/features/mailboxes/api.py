@@ -30,15 +30,12 @@ from onceward.features.mailboxes.mailboxes import (
     limit_of,
 )
 from onceward.file.file_checks import owner_name
-from onceward.message.agent_profile import checked_description
 from onceward.message.clock import Millis
-from onceward.message.filters import MailboxFilters
 from onceward.message.frame import split_tags
 from onceward.message.log import Log, log
-from onceward.message.names import plain_text, rank
-from onceward.message.quoting import quoted
-from onceward.message.record import MessageRecord
-from onceward.message.send_options import MessageOptions, SendOptions, parse_options
+from onceward.message.names import checked_description, plain_text, quoted, rank
+from onceward.message.options import MessageOptions, SendOptions, parse_options
+from onceward.message.record import MailboxFilters, MessageRecord
 from onceward.message.settings import DAY
 from onceward.message.times import Span, millis, seconds
 from onceward.message.topics import TopicPolicy

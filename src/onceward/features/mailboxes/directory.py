@@ -16,8 +16,8 @@ from onceward.core.directory import DirectoryDatabase, DirectoryHandle
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, iso
-from onceward.message.quoting import quoted
-from onceward.message.reasons import reason_text
+from onceward.message.names import quoted
+from onceward.message.vocabulary import reason_text
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128

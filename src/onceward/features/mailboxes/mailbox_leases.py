@@ -14,7 +14,7 @@ from onceward.features.mailboxes.mailboxes import Claim
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
-from onceward.message.states import Dead, Done, RetryAt, Settlement
+from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement
 
 
 class MailboxLeases:

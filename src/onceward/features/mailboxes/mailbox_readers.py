@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import InvalidArgument, LeaseLost
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis, SystemClock
 from onceward.message.times import Moment, moment
 

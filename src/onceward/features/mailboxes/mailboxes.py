@@ -11,8 +11,7 @@ from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.mailboxes import mailbox_readers
 from onceward.features.mailboxes.mailbox_readers import MailboxLease, Reader, Start
 from onceward.file import identity
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest, tags_in
 from onceward.message.record import MessageRecord, read_record

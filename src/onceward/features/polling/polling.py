@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 from onceward.core.handle import inbox, lanes
 from onceward.errors import InvalidArgument
 from onceward.file import identity
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.record import MessageRecord, read_record

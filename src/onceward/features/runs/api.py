@@ -21,11 +21,9 @@ from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.names import plain_text
 from onceward.message.queue_modes import QueueOptions, checked, glob
-from onceward.message.reasons import reason_text
 from onceward.message.record import MessageRecord
 from onceward.message.settings import Settings
-from onceward.message.states import Done
-from onceward.message.vocabulary import RunState
+from onceward.message.vocabulary import Done, RunState, reason_text
 
 
 class SessionQueues:

@@ -27,7 +27,7 @@ from onceward.core.send.outbox import Outbox
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
-from onceward.message.send_options import PublishOptions, SendOptions, parse_options, reply_options
+from onceward.message.options import PublishOptions, SendOptions, parse_options, reply_options
 from onceward.message.vocabulary import QueueMode
 
 T = TypeVar("T")

@@ -20,14 +20,11 @@ from onceward.errors import LeaseLost, RunAborted
 from onceward.features.runs import session_queues
 from onceward.file import file_checks
 from onceward.file.database import Database
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import RunEnded, RunLeft, RunWasAborted
 from onceward.message.queue_modes import QueuePolicy
-from onceward.message.reasons import reason_text
-from onceward.message.states import Done, RetryAt, Settlement
-from onceward.message.vocabulary import QueueMode, RunState
+from onceward.message.vocabulary import Done, QueueMode, RetryAt, RunState, Settlement, reason_text
 
 LEASE: Final = """
 UPDATE _onceward_lanes

@@ -41,11 +41,17 @@ from onceward.message.queue_modes import (
     make_room,
     summary_line,
 )
-from onceward.message.reasons import reason_text
 from onceward.message.retry import RetryPolicy
 from onceward.message.settings import Settings
-from onceward.message.states import Dead, Done, Settlement
-from onceward.message.vocabulary import QUEUE_MODES, QueueMode, Reason
+from onceward.message.vocabulary import (
+    QUEUE_MODES,
+    Dead,
+    Done,
+    QueueMode,
+    Reason,
+    Settlement,
+    reason_text,
+)
 
 ARRIVALS: Final = 2000
 """Most arrivals that one look takes in."""

@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
 from onceward.errors import InvalidArgument
-from onceward.file.rows import Rows
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
+from onceward.message.names import quoted
 from onceward.message.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
-from onceward.message.quoting import quoted
 from onceward.message.vocabulary import QueueMode
 
 RANK: Final = 2

@@ -57,10 +57,10 @@ from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.body import encode
 from onceward.message.log import log
+from onceward.message.names import error_text
+from onceward.message.options import reply_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
-from onceward.message.quoting import error_text
-from onceward.message.send_options import reply_options
-from onceward.message.states import Done, Settlement
+from onceward.message.vocabulary import Done, Settlement
 
 T = TypeVar("T")
 LEFT_MAX: Final = 3

@@ -18,9 +18,8 @@ from onceward.message.body import encode
 from onceward.message.clock import Millis
 from onceward.message.dates import check_policies, make_rule, schedule_name
 from onceward.message.log import log
-from onceward.message.names import DEFAULT_SESSION, refuse_options
-from onceward.message.quoting import quoted
-from onceward.message.send_options import ScheduleOptions
+from onceward.message.names import DEFAULT_SESSION, quoted, refuse_options
+from onceward.message.options import ScheduleOptions
 from onceward.message.times import Point, Span, point, seconds
 from onceward.message.vocabulary import Missed, Overlap
 

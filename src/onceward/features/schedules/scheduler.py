@@ -18,7 +18,7 @@ from onceward.message.body import BYTES, decode
 from onceward.message.clock import Millis
 from onceward.message.dates import Due, iso
 from onceward.message.log import log
-from onceward.message.send_options import MessageOptions
+from onceward.message.options import MessageOptions
 
 
 class Scheduler:

@@ -27,8 +27,7 @@ from onceward.fleet.ship.lineage import Found, recognised
 from onceward.fleet.ship.log import LAST, LoggedFile, ShippedLog, latest
 from onceward.fleet.ship.manifest import Segment
 from onceward.fleet.ship.tables import Row, Shape, digest_of
-from onceward.message.controls import Controls
-from onceward.message.settings import DAY
+from onceward.message.settings import DAY, Controls
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -13,7 +13,7 @@ import apsw
 from onceward.fleet.columns import ASKED, EVERY, InvalidOption, Kind, Table, table
 from onceward.fleet.files import Found, find
 from onceward.fleet.opening import PASSING, Reason
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 
 MIB: Final = 1024 * 1024
 MODES: Final = ("DROPMALFORMED", "PERMISSIVE", "FAILFAST")

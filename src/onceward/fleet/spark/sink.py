@@ -26,8 +26,7 @@ from onceward.fleet.columns import InvalidOption
 from onceward.fleet.files import find
 from onceward.fleet.opening import Unreadable, opened
 from onceward.fleet.spark import bad_records
-from onceward.message.names import DEFAULT_SESSION
-from onceward.message.quoting import quoted
+from onceward.message.names import DEFAULT_SESSION, quoted
 from onceward.message.settings import DAY
 
 Row = Mapping[str, Any]

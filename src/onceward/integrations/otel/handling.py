@@ -16,7 +16,7 @@ from onceward.integrations.otel.clock import Stopwatch
 from onceward.integrations.otel.meters import OperationMeters
 from onceward.integrations.otel.sending import class_name, operation
 from onceward.message.frame import Frame
-from onceward.message.states import Dead, Done, RetryAt, Settlement, Waits
+from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement, Waits
 
 PROCESS = "process"
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import sessionmaker as orm_sessionmaker
 from onceward import AsyncPostbox, Postbox
 from onceward.integrations.sqlalchemy import apart
 from onceward.integrations.sqlalchemy.engines import EngineOptions, engine, transaction
-from onceward.message.send_options import SendOptions
+from onceward.message.options import SendOptions
 
 
 class PostboxSession(OrmSession):

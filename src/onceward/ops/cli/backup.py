@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from onceward.errors import OncewardError, StoreUnusable
-from onceward.file.backup import CopyInfo, copy_file, read_info
-from onceward.file.replace import Replacement
+from onceward.file.backup import CopyInfo, Replacement, copy_file, read_info
 from onceward.message.clock import SystemClock, iso
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import Conflicting, Usage

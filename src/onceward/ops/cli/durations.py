@@ -9,8 +9,7 @@ from cyclopts import Parameter
 
 from onceward.message import times
 from onceward.message.clock import SystemClock
-from onceward.message.rate import read_rate
-from onceward.message.times import UNITS
+from onceward.message.times import UNITS, read_rate
 
 
 def seconds(text: str) -> float:

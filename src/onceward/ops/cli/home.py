@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from onceward import Postbox
 from onceward.errors import StoreError, StoreFault
-from onceward.file.file_limit import descriptors_left, files_limit
+from onceward.file.file_checks import descriptors_left, files_limit
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli.exit_codes import SIGNAL, NothingThere, Usage
 from onceward.ops.cli.listener_mark import ListenerMark

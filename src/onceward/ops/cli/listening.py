@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from onceward import Postbox
-from onceward.file.file_limit import raise_files_limit
+from onceward.file.file_checks import raise_files_limit
 from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.options import Quiet, Several
 from onceward.ops.cli.output import note

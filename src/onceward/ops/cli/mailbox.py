@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from onceward import Mailbox, Postbox
-from onceward.message.filters import MailboxFilters
+from onceward.message.record import MailboxFilters
 from onceward.message.settings import DAY
 from onceward.message.vocabulary import ReaderMode
 from onceward.ops.cli.command import Found, command, picked

@@ -15,7 +15,7 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 from onceward.ops.cli.file_word import is_file
 
 TYPES: Final[dict[type, str]] = {int: "a whole number", float: "a number", bool: "yes or no"}

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage
-from onceward.message.unique_keys import unique
+from onceward.message.frame import unique
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.durations import MaybeDate, MaybeSpan
 from onceward.ops.cli.exit_codes import Usage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from onceward.errors import OncewardError
 from onceward.fleet import files as finding
-from onceward.message.rate import read_rate
+from onceward.message.times import read_rate
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan, Span, SpanOption
 from onceward.ops.cli.exit_codes import DONE, FAILED, PARTLY, SIGNAL, Usage
 from onceward.ops.cli.options import Quiet, said

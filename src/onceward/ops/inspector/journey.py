@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from onceward.message.clock import Millis
-from onceward.message.states import AWAITS
+from onceward.message.vocabulary import AWAITS
 from onceward.ops.views.messages import FoundMessage, StoredDeath, StoredMessage, Transition
 
 Tone = Literal["plain", "good", "bad", "wait"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from onceward.message.causality import after_causes
 from onceward.message.clock import Millis
+from onceward.message.record import after_causes
 from onceward.ops.views.conversation import Part, Spoken
 
 LEFT: Final = 96

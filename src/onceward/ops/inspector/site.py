@@ -17,8 +17,7 @@ from starlette.responses import HTMLResponse
 
 from onceward.hooks import AuditLog
 from onceward.message.clock import Millis
-from onceward.message.redaction import Redaction
-from onceward.message.visible import visible
+from onceward.message.redaction import Redaction, visible
 from onceward.ops.inspector import words
 from onceward.ops.inspector.refresher import Refresher, Snapshot, page_reader
 from onceward.ops.inspector.targets import Targets

@@ -22,7 +22,7 @@ from onceward.errors import (
     TopicError,
     UnknownRecipient,
 )
-from onceward.message.visible import visible
+from onceward.message.redaction import visible
 
 SAID: Final = 1000
 """Most characters of an error's own words: some quote what another agent wrote."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from onceward.message.visible import visible
+from onceward.message.redaction import visible
 
 WHOLE: Final = 20_000
 """Most characters of one body where it is asked for."""

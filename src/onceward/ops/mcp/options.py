@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import InvalidArgument
-from onceward.message.rate import read_rate
-from onceward.message.times import GivenRate, Span, seconds
+from onceward.message.times import GivenRate, Span, read_rate, seconds
 
 LEASE: Final = 300.0
 """Seconds that a claimed message is kept for the model, unless it says otherwise."""

@@ -6,8 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from onceward.message.rate import read_rate
-from onceward.message.times import GivenRate
+from onceward.message.times import GivenRate, read_rate
 from onceward.ops.mcp.advice import refused
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from onceward import AsyncPostbox
 from onceward.message.clock import iso
-from onceward.message.visible import visible
+from onceward.message.redaction import visible
 from onceward.ops.mcp.advice import refused
 from onceward.ops.mcp.answers import (
     AgentCard,

@@ -9,7 +9,7 @@ import anyio
 from pydantic import Field
 
 from onceward.errors import OutcomeUnknown
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 from onceward.message.times import seconds
 from onceward.ops.mcp.advice import advised, refused
 from onceward.ops.mcp.answers import Asked, Claim, Claimed, Extended, Finished, Published, Sent

@@ -25,7 +25,7 @@ from onceward.file.connection import (
     translate_error,
     translate_own_error,
 )
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 
 WAIT_FOR: Final = 1.0
 """Seconds that a reader waits for the recovery of a WAL, or for the close of a last connection."""

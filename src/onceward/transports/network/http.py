@@ -24,9 +24,9 @@ from onceward.errors import (
 )
 from onceward.message import wire
 from onceward.message.clock import Millis
-from onceward.message.notices import NOTICE_MAX, Notice, decode_notice, encode_notice
+from onceward.message.names import quoted
 from onceward.message.parcel import Answer, Parcel
-from onceward.message.quoting import quoted
+from onceward.message.wire import NOTICE_MAX, Notice, decode_notice, encode_notice
 from onceward.transports.network.http_failures import in_words
 from onceward.transports.network.http_network import ERRORS, Connector, Network
 from onceward.transports.network.http_signing import (

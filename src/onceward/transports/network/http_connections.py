@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from onceward.file.file_limit import files_limit
+from onceward.file.file_checks import files_limit
 
 CONNECTIONS_MAX: Final = 4096
 """Most connections by default, however many files the process may open."""

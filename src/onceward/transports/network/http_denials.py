@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final
 
 from onceward.message.log import log
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 
 EVERY: Final = 60.0
 """Seconds between two lines about the same cause, so that strangers cannot fill a log."""

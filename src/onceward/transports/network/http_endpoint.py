@@ -38,9 +38,9 @@ from onceward.errors import (
 from onceward.message import wire
 from onceward.message.clock import Clock
 from onceward.message.log import log
-from onceward.message.notices import NOTICE_MAX, Notice, NoticeKind, decode_notice, encode_notice
 from onceward.message.parcel import Parcel
 from onceward.message.times import Span, seconds
+from onceward.message.wire import NOTICE_MAX, Notice, NoticeKind, decode_notice, encode_notice
 from onceward.transports.network.http_denials import Denials
 from onceward.transports.network.http_signing import WINDOW, Signed, signed_headers
 from onceward.transports.network.keys import Keys, fingerprint

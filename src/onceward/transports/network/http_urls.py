@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from onceward.errors import InvalidArgument
 from onceward.message.hosts import is_loopback
-from onceward.message.quoting import quoted
+from onceward.message.names import quoted
 
 
 def check_url(url: str, *, plain_hosts: Iterable[str] = ()) -> None:

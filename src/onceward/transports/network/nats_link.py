@@ -19,8 +19,7 @@ from uuid import uuid4
 
 from onceward.errors import InvalidArgument, MissingExtra, Unreachable
 from onceward.message.extras import needs
-from onceward.message.names import AGENT
-from onceward.message.quoting import quoted
+from onceward.message.names import AGENT, quoted
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats_keys import connect_options
 

@@ -16,8 +16,8 @@ from onceward.core.deliver.transport import Accept, TransportContext
 from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
 from onceward.message.clock import Clock
 from onceward.message.log import Level, log
+from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Parcel
-from onceward.message.quoting import error_text
 from onceward.message.wire import decode_parcel, encode_answer
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.event_loop import start_loop

@@ -8,7 +8,7 @@ from uuid import uuid4
 from onceward.errors import InvalidParcel, Unreachable
 from onceward.message.clock import Clock, Millis
 from onceward.message.log import log
-from onceward.message.notices import Notice, NoticeKind, decode_notice, encode_notice
+from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
 from onceward.transports.network import nats_names as names
 from onceward.transports.network.nats_link import Link
 

@@ -28,8 +28,8 @@ from onceward.errors import (
 from onceward.message import wire
 from onceward.message.clock import Millis, iso
 from onceward.message.log import Level, log
-from onceward.message.notices import Notice, NoticeKind, decode_notice, encode_notice
 from onceward.message.parcel import Answer, Parcel
+from onceward.message.wire import Notice, NoticeKind, decode_notice, encode_notice
 from onceward.transports.network.peer_busy import PeerBusy
 from onceward.transports.network.poll_marks import read_mark
 

@@ -10,8 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onceward.message.redaction import pretty
-from onceward.message.visible import visible
+from onceward.message.redaction import pretty, visible
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES, REASONS
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
 from onceward.ops.views.listing import LARGE, Conditions, Visible, before, listing
