@@ -9,7 +9,7 @@ import typing as _typing
 if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncSession
     from onceward.core.handle.context import AsyncTransaction
-    from onceward.core.send.fanout import SendResult
+    from onceward.core.send.compose import SendResult
     from onceward.core.views import DeadLetter, Page
     from onceward.features.batches.context import AsyncBatchContext
     from onceward.features.channels.directory import ChannelConfig
@@ -59,7 +59,7 @@ _MODULES = {
     "Repair": "features.checks.repairs",
     "Schedule": "features.schedules.schedules",
     "SendOptions": "message.options",
-    "SendResult": "core.send.fanout",
+    "SendResult": "core.send.compose",
     "Start": "features.mailboxes.mailbox_readers",
     "Tick": "features.schedules.tick",
     "Violation": "features.checks.invariants",

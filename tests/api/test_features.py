@@ -1,10 +1,12 @@
 """The list of features: what a postbox puts together, and in which order."""
 
 import inspect
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import onceward.features
-from onceward.api.features import FEATURES, Feature
+from onceward.api.features import FEATURES, Feature, Late, loaded
 
 FOLDER = Path(str(onceward.features.__file__)).parent
 
@@ -23,3 +25,26 @@ def test_a_feature_that_says_nothing_adds_nothing() -> None:
     parts = [each for each in inspect.signature(Feature).parameters if each != "name"]
 
     assert [{}] == [found for each in parts if (found := getattr(bare, each)) is not None]
+
+
+def _late(value: object) -> list[Late]:
+    """Return the names of functions in a part of a feature, however deep they stand."""
+    if isinstance(value, Late):
+        return [value]
+    if isinstance(value, Mapping):
+        return _late(tuple(value.values()))
+    if is_dataclass(value):
+        return _late(tuple(getattr(value, each.name) for each in fields(value)))
+    return [late for each in value for late in _late(each)] if isinstance(value, tuple) else []
+
+
+def test_each_late_function_is_one_of_its_own_feature() -> None:
+    """A name in the list leads to a function, or a class, in the folder of the feature."""
+    found = [(each.name, late.name) for each in FEATURES for late in _late(each)]
+
+    assert 10 <= len(found)
+    assert [] == [
+        (feature, name)
+        for feature, name in found
+        if not name.startswith(f"{feature}.") or not callable(loaded(name))
+    ]

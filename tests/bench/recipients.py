@@ -21,7 +21,7 @@ from tests.bench.memory import largest_mb
 from tests.bench.plan import Plan
 
 from onceward import Postbox
-from onceward.transports import file_slots
+from onceward.transports import file
 
 MANY: Final = 1000
 FEW: Final = 10
@@ -60,7 +60,7 @@ def recipients(plan: Plan) -> Iterator[Result]:
 def _beyond(plan: Plan, size: int) -> Result:
     """Return the processor time of a message where ten times as many files are used as may be."""
     with (
-        patch.object(file_slots, "files_allowed", lambda: max(1, size // PLACES)),
+        patch.object(file, "files_allowed", lambda: max(1, size // PLACES)),
         _sender(plan.room("beyond"), size) as box,
     ):
         _lap(box, size, 1)

@@ -7,7 +7,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.features.history import transitions
+from onceward.features.history import upkeep
 
 Open = Callable[..., Postbox]
 NAMES = (
@@ -53,7 +53,7 @@ def use(sender: Postbox, receiver: Postbox) -> None:
     """Send, receive and maintain, with everything that installs objects of its own."""
     sender.limits.set("outbox", messages=100)
     for box in (sender, receiver):
-        transitions.switch(box._db, on=True)
+        upkeep.switch(box._db, on=True)
     sender.send("r", {"n": 1})
     sender.run_until_idle()
     message = receiver.receive()
@@ -63,7 +63,7 @@ def use(sender: Postbox, receiver: Postbox) -> None:
     for box in (sender, receiver):
         box.run_until_idle()
         box.file.run_maintenance()
-        transitions.switch(box._db, on=False)
+        upkeep.switch(box._db, on=False)
     sender.limits.remove("outbox")
 
 

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.features.history.transitions import switch
+from onceward.features.history.upkeep import switch
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"a.db": "README.md", "directory.db": "DIRECTORY.md"}

@@ -34,7 +34,7 @@ FACES = {
     "onceward.api.agent",
     "onceward.core.engine.async_face",
     "onceward.core.handle.context",
-    "onceward.core.send.fanout",  # SendResult
+    "onceward.core.send.compose",  # SendResult
     "onceward.core.handle.message",
     "onceward.features.runs.run",
     "onceward.core.block",

@@ -18,8 +18,8 @@ from onceward import Postbox
 from onceward.errors import OutOfDescriptors
 from onceward.file import descriptors
 from onceward.file.file_checks import DESCRIPTORS, file_key
-from onceward.transports import file_slots
-from onceward.transports.file_slots import FileSlots, Opened, Slot
+from onceward.transports import file
+from onceward.transports.file import FileSlots, Opened, Slot
 
 resource = pytest.importorskip("resource")
 
@@ -120,7 +120,7 @@ def test_a_process_without_descriptors_blames_no_peer(
     with Postbox(tmp_path / "s.db", agent="s", start=False) as box:
         box.send("r", 1)
         with monkeypatch.context() as patched:
-            patched.setattr(file_slots, "descriptors_left", lambda: False)
+            patched.setattr(file, "descriptors_left", lambda: False)
             patched.setattr(box._routes._transports["file"], "_open_file", _no_descriptor)
             box.run_until_idle()
         peer = box.peers.get("r")
@@ -132,7 +132,7 @@ def test_a_process_without_descriptors_blames_no_peer(
 
 def test_idle_files_are_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit a file is closed that was used once and is idle, never one in use."""
-    monkeypatch.setattr(file_slots, "files_allowed", lambda: 2)
+    monkeypatch.setattr(file, "files_allowed", lambda: 2)
     closed: list[str] = []
     slots = FileSlots()
 
@@ -162,21 +162,21 @@ def _used_in_turn(names: str) -> str:
 
 def test_files_used_in_turns_do_not_all_close_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more files than may be open, used round after round, only the newest makes room."""
-    monkeypatch.setattr(file_slots, "files_allowed", lambda: 2)
+    monkeypatch.setattr(file, "files_allowed", lambda: 2)
 
     assert "bcdbc" == _used_in_turn("abcdabcda")
 
 
 def test_a_file_that_comes_again_soon_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that was closed, and used later than one that is open, takes its place."""
-    monkeypatch.setattr(file_slots, "files_allowed", lambda: 2)
+    monkeypatch.setattr(file, "files_allowed", lambda: 2)
 
     assert "ba" == _used_in_turn("aabcbcbc")
 
 
 def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the files that are always kept, each that was idle for a minute is closed."""
-    monkeypatch.setattr(file_slots, "KEPT", 1)
+    monkeypatch.setattr(file, "KEPT", 1)
     closed: list[str] = []
     slots = FileSlots()
 
@@ -187,8 +187,8 @@ def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -
         slots.give_back(lend(name))
     lend("a")
     slots.give_back(lend("b"))
-    later = time.monotonic() + file_slots.IDLE
-    before = slots.close_idle(later - 2 * file_slots.IDLE)
+    later = time.monotonic() + file.IDLE
+    before = slots.close_idle(later - 2 * file.IDLE)
     count = slots.close_idle(later)
 
     assert (0, 2, ["c", "d"]) == (before, count, closed)
@@ -198,7 +198,7 @@ def test_files_that_have_been_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -
 def test_a_file_is_opened_after_all_idle_ones_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An opening that fails for lack of descriptors is repeated once others are closed."""
     closed = list[str]()
-    monkeypatch.setattr(file_slots, "descriptors_left", lambda: bool(closed))
+    monkeypatch.setattr(file, "descriptors_left", lambda: bool(closed))
     slots = FileSlots()
     slots.give_back(
         slots.lend((slots, Path("a")), lambda: Opened(_never, lambda: closed.append("a")))
@@ -229,8 +229,8 @@ def test_a_file_that_is_forgotten_in_use_is_closed_by_its_last_user() -> None:
 
 def test_files_in_use_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all files stay in use, the next one is refused for now."""
-    monkeypatch.setattr(file_slots, "files_allowed", lambda: 1)
-    monkeypatch.setattr(file_slots, "WAIT", 0.0)
+    monkeypatch.setattr(file, "files_allowed", lambda: 1)
+    monkeypatch.setattr(file, "WAIT", 0.0)
     slots = FileSlots()
     slots.lend((slots, Path("a")), lambda: Opened(_never, lambda: None))
 

@@ -12,7 +12,7 @@ import pytest
 from onceward import Postbox
 from onceward.file import database, descriptors, open_files
 from onceward.file.file_checks import file_key
-from onceward.transports import file, file_slots
+from onceward.transports import file
 
 OPENING = 18
 """Statements from the connection to the commit of the open barrier, pragmas included."""
@@ -21,8 +21,8 @@ OPENING = 18
 @pytest.fixture(autouse=True)
 def no_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the files of other tests, which may be closed later, take no place."""
-    slots = file_slots.FileSlots()
-    monkeypatch.setattr(file_slots, "slots", slots)
+    slots = file.FileSlots()
+    monkeypatch.setattr(file, "slots", slots)
     monkeypatch.setattr(file, "slots", slots)
 
 
@@ -62,10 +62,10 @@ def test_an_opening_looks_at_no_other_open_file(
 ) -> None:
     """With fewer places than recipients, only a few are opened again, and each by itself."""
     names = recipients(tmp_path, 12)
-    monkeypatch.setattr(file_slots, "files_allowed", lambda: 8)
+    monkeypatch.setattr(file, "files_allowed", lambda: 8)
     with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
         deliver(box, names)
-        count(monkeypatch, file_slots.FileSlots, "paths", calls)
+        count(monkeypatch, file.FileSlots, "paths", calls)
         count(monkeypatch, database, "is_connected_to", calls)
         count(monkeypatch, database, "connect", calls)
         deliver(box, names)
@@ -154,7 +154,7 @@ def test_files_beyond_a_number_give_their_memory_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of files used in turns only so many keep their schema; all others take parcels as before."""
-    monkeypatch.setattr(file_slots, "WARM", 2)
+    monkeypatch.setattr(file, "WARM", 2)
     names = recipients(tmp_path, 4)
     with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
         deliver(box, names)
@@ -170,7 +170,7 @@ def test_a_file_that_is_used_again_takes_the_place_of_one_that_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file keeps its schema once it was used twice since another that kept its own."""
-    monkeypatch.setattr(file_slots, "WARM", 2)
+    monkeypatch.setattr(file, "WARM", 2)
     names = recipients(tmp_path, 3)
     with Postbox(tmp_path / "s.db", agent="s", start=False, durability="fast") as box:
         deliver(box, names)

@@ -12,8 +12,7 @@ from onceward.message.parcel import Receipt
 from onceward.testing.conformance import TransportConformance
 from onceward.testing.listener_conformance import ListenerConformance
 from onceward.testing.transport_fixture import LIMITS, FarEnd
-from onceward.transports.file import FileTransport
-from onceward.transports.file_slots import Opened
+from onceward.transports.file import FileTransport, Opened
 from onceward.transports.function import FunctionTransport
 from onceward.transports.memory import MemoryListener, MemoryTransport
 

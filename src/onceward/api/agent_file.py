@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from onceward.api.features import FEATURES
 from onceward.core.handle import inbox
 from onceward.core.maintenance import Maintenance
-from onceward.features.checks import health
-from onceward.features.mailboxes import mailboxes
-from onceward.features.runs import runs
 from onceward.file import identity
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
@@ -19,11 +17,14 @@ from onceward.message.events import Expired
 from onceward.message.settings import Settings
 
 if TYPE_CHECKING:
+    from onceward.features.checks.health import Health
     from onceward.features.checks.invariants import Violation
     from onceward.features.checks.repairs import Repair
 
 SLICE: Final = 500
 """Messages that one commit expires."""
+EXPIRING: Final = [each.upkeep.expire for each in FEATURES if each.upkeep and each.upkeep.expire]
+"""Functions of features that end messages whose time to live has run out."""
 
 
 class AgentFile:
@@ -83,8 +84,11 @@ class AgentFile:
         self._db.notifier.notify("out")
         return mended
 
-    def health(self) -> health.Health:
+    def health(self) -> Health:
         """Return the state of the file: sizes, lags, peers and what is paused."""
+        from onceward.features.checks import health  # noqa: PLC0415 - rarely needed
+        from onceward.features.runs import runs  # noqa: PLC0415 - as above
+
         return health.read_health(self._db, calls_left=runs.calls_left(self._db))
 
     def expire(self, session: str | None = None) -> int:
@@ -109,7 +113,9 @@ class AgentFile:
         ended = inbox.expire(tx, SLICE, session)
         if ended:
             tx.after_commit(lambda: self._db.notifier.notify("out"))
-        return ended + (mailboxes.expire(tx, SLICE) if session is None else 0)
+        if session is not None:
+            return ended
+        return ended + sum(expire(tx, SLICE) for expire in EXPIRING)
 
     def run_maintenance(self) -> int:
         """Run maintenance once; return how many rows were pruned."""

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from onceward.core.accept.accept import Storing
 from onceward.core.maintenance import Upkeep
-from onceward.features.channels import acknowledgments
-from onceward.features.history import full_text, transitions
-from onceward.features.history import upkeep as history
-from onceward.features.limits.api import Limits
-from onceward.features.mailboxes import keys, mailboxes
-from onceward.features.mailboxes.directory import Arrivals
-from onceward.features.runs import runs
 
 if TYPE_CHECKING:
     from onceward.api.agent import Agent
@@ -26,8 +20,6 @@ if TYPE_CHECKING:
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.worker import CallGuard, WorkerPool
     from onceward.file.database import Database
-    from onceward.file.transaction import StoreTransaction
-    from onceward.message.clock import Millis
 
 
 class MakeGates(Protocol):
@@ -69,14 +61,33 @@ class Switch(Protocol):
         """Do so, where that is a change."""
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A function of a feature by name, ``folder.module.function``; imported with its first call."""
+
+    name: str
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Call the function."""
+        return loaded(self.name)(*args, **named)
+
+
+@cache
+def loaded(name: str) -> Callable[..., Any]:
+    """Import the module of a feature's function; return the function."""
+    module, _, function = name.rpartition(".")
+    found: Callable[..., Any] = getattr(import_module(f"onceward.features.{module}"), function)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """The parts of one feature, which a postbox puts together; it has no others."""
 
     name: str
     """Its folder in ``onceward.features``."""
-    accepting: Callable[[DirectoryHandle, str], Inspect] | None = None
-    """Makes, for an agent of a home, what judges the frames of a parcel before they are stored."""
+    accepting: Callable[[DirectoryHandle, str, list[ParsedFrame]], list[ParsedFrame]] | None = None
+    """Judges, for an agent of a home, the frames of a parcel before they are stored."""
     storing: Storing | None = None
     """Its work in the commit that stores the frames."""
     upkeep: Upkeep | None = None
@@ -109,14 +120,6 @@ def _batch_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engi
     return batch_workers(deps, agent, loop)
 
 
-def _gates(
-    agent: Agent, workers: int | None, free: Callable[[], None]
-) -> Callable[[], ClaimGate] | None:
-    from onceward.features.handler_limits.limits import gates  # noqa: PLC0415 - with handlers only
-
-    return gates(agent, workers, free)
-
-
 def call_guard(agent: Agent) -> CallGuard | None:
     """Return what drops like bodies of an agent's handlers, None where all are called."""
     if all(each.rules.unique_for is None for each in agent.handlers):
@@ -126,41 +129,37 @@ def call_guard(agent: Agent) -> CallGuard | None:
     return UniqueBodies()
 
 
-def _prune_unique_bodies(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    from onceward.features.handler_limits import unique_bodies  # noqa: PLC0415 - in maintenance only
-
-    return unique_bodies.prune(tx, before=before, limit=limit)
-
-
 FEATURES: Final = (
     Feature(
         name="channels",
-        storing=Storing(takes={acknowledgments.KIND: acknowledgments.note}),
-        upkeep=Upkeep(prune=acknowledgments.prune),
+        storing=Storing(takes={"acknowledgment": Late("channels.acknowledgments.note")}),
+        upkeep=Upkeep(prune=Late("channels.acknowledgments.prune")),
     ),
     Feature(
         name="mailboxes",
-        accepting=lambda home, agent: Arrivals(home, agent).inspect,
-        storing=Storing(keyed=keys.supersede, returned=keys.readmit),
-        upkeep=Upkeep(expire=mailboxes.expire),
+        accepting=Late("mailboxes.directory.inspect"),
+        storing=Storing(
+            keyed=Late("mailboxes.keys.supersede"), returned=Late("mailboxes.keys.readmit")
+        ),
+        upkeep=Upkeep(expire=Late("mailboxes.mailboxes.expire")),
     ),
     Feature(name="batches", engines=_batch_workers),
-    Feature(name="runs", upkeep=Upkeep(prune=runs.prune), engines=_run_workers),
+    Feature(name="runs", upkeep=Upkeep(prune=Late("runs.runs.prune")), engines=_run_workers),
     Feature(
         name="handler_limits",
-        upkeep=Upkeep(prune=_prune_unique_bodies),
-        gates=_gates,
+        upkeep=Upkeep(prune=Late("handler_limits.unique_bodies.prune")),
+        gates=Late("handler_limits.limits.gates"),
         guard=call_guard,
     ),
     Feature(
         name="history",
-        upkeep=Upkeep(keep=history.index),
-        switches={"transitions": transitions.switch, "search": full_text.switch},
+        upkeep=Upkeep(keep=Late("history.upkeep.index")),
+        switches={
+            "transitions": Late("history.upkeep.switch"),
+            "search": Late("history.full_text.switch"),
+        },
     ),
-    Feature(
-        name="limits",
-        attribute=lambda deps: Limits(deps.db, deps.outbox.admission),
-    ),
+    Feature(name="limits", attribute=Late("limits.api.Limits")),
 )
 
 STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
@@ -168,11 +167,11 @@ STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
 
 def judging(home: DirectoryHandle, agent: str) -> Inspect:
     """Return what judges the frames of a parcel, for each feature in turn."""
-    judges = [each.accepting(home, agent) for each in FEATURES if each.accepting is not None]
+    judges = [each.accepting for each in FEATURES if each.accepting is not None]
 
     def judge(frames: list[ParsedFrame]) -> list[ParsedFrame]:
         for each in judges:
-            frames = each(frames)
+            frames = each(home, agent, frames)
         return frames
 
     return judge
@@ -204,8 +203,8 @@ def switches() -> Iterator[tuple[str, Switch]]:
         yield from each.switches.items()
 
 
-def attributes(deps: RuntimeDeps) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of a postbox that features make, by their names."""
+def attributes() -> Iterator[tuple[str, Callable[[RuntimeDeps], object]]]:
+    """Yield the attributes of a postbox that features make, and what makes each on first use."""
     for each in FEATURES:
         if each.attribute is not None:
-            yield each.name, each.attribute(deps)
+            yield each.name, each.attribute

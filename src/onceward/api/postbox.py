@@ -31,7 +31,6 @@ from onceward.api.features import (
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
-from onceward.api.sessions import Sessions
 from onceward.core import views as queries
 from onceward.core.accept.accept import Receiver
 from onceward.core.block import Bindings
@@ -50,14 +49,6 @@ from onceward.core.send import sent
 from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, UnknownRecipient
-from onceward.features.channels.api import Channels
-from onceward.features.channels.channel_sender import ChannelSender
-from onceward.features.channels.channel_tasks import ChannelTasks
-from onceward.features.checks.audit import audit_sends
-from onceward.features.history import full_text, history
-from onceward.features.mailboxes.api import Mailboxes
-from onceward.features.polling import polling
-from onceward.features.polling.polling import Poll, ScanPosition
 from onceward.file import descriptors
 from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment, load_settings
@@ -72,7 +63,7 @@ from onceward.message.record import HistoryFilters, MessageRecord
 from onceward.message.settings import Controls, Settings, SettingsOptions
 from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState
-from onceward.transports import file_slots
+from onceward.transports import file as file_transport
 from onceward.transports.memory import MemoryListener
 from onceward.transports.network.event_loop import handler_loop
 from onceward.transports.network.shared import Shared
@@ -80,10 +71,15 @@ from onceward.transports.network.shared import Shared
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
+    from onceward.features.channels.api import Channels
+    from onceward.features.channels.channel_tasks import ChannelTasks
     from onceward.features.checks.invariants import Violation
     from onceward.features.history.journey import Journey
     from onceward.features.limits.api import Limits
+    from onceward.features.mailboxes.api import Mailboxes
+    from onceward.features.polling.polling import Poll, PollResult, ScanPosition
     from onceward.features.schedules.api import Schedules
 
 MAX_ROUNDS: Final = 10_000
@@ -235,21 +231,20 @@ class Postbox(Session, EventSource):
         super().__init__(
             DEFAULT_SESSION, db=db, outbox=self._outbox, consumer=self._consumer, settings=settings
         )
-        tasks = ChannelTasks(db, self._outbox, self._directory)
         self._dispatcher = Dispatcher(
             self._deps,
             routes=self._routes,
-            background_tasks=(tasks.run, self._send_scheduled),
+            background_tasks=(self._run_channel_tasks, self._send_scheduled),
         )
         self._audit_damage: Callable[[list[Violation]], None] | None = None
         if settings.audit:
             self._audit(settings.audit)
         self._workers, self._runners = self._build_workers()
         db.add_receiver(self._receiver.accept)
-        self._build_api(db, settings, tasks)
+        self._build_api(db, settings)
 
     def _audit(self, path: str) -> None:
-        from onceward.features.checks.audit import audit_damage  # noqa: PLC0415 - rarely needed
+        from onceward.features.checks.audit import audit_damage, audit_sends  # noqa: PLC0415 - rarely needed
 
         audit = AuditLog(path)
         self._audit_damage = partial(audit_damage, audit.write, self._db)
@@ -257,25 +252,17 @@ class Postbox(Session, EventSource):
         self._hooks.on("polled", audit)
         self._hooks.on("expired", audit)
 
-    def _build_api(self, db: Database, settings: Settings, tasks: ChannelTasks) -> None:
+    def _build_api(self, db: Database, settings: Settings) -> None:
         hooks = self._hooks
         self.agents = Agents(self._directory)
         """The agents of the home, and their subscriptions."""
-        self.channels = Channels(
-            db, ChannelSender(db, self._outbox, tasks), self._consumer, history.find
-        )
-        """The channels of the home."""
         self.peers = Peers(self._db, self._routes, self._directory, self._door.accept)
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = DeadLetters(self._db, self._outbox)
         """Messages that ended badly here."""
-        self.sessions = Sessions(db, outbox=self._outbox, hooks=hooks, settings=settings)
-        """The sessions of the file: their messages, queues and runs."""
-        self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
-        """Mailboxes of the home."""
         extra_tasks = (
-            self.mailboxes._sweep,
-            tasks.prune_history,
+            self._sweep_mailboxes,
+            self._prune_channels,
             self._close_idle,
             self._heartbeat,
         )
@@ -293,11 +280,50 @@ class Postbox(Session, EventSource):
             audit_damage=self._audit_damage,
         )
         """The file itself: health, checks, repairs, maintenance, pause."""
-        for name, held in attributes(self._deps):
-            setattr(self, name, held)
         for name, switch in switches():
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
+
+    @cached_property
+    def channels(self) -> Channels:
+        """The channels of the home."""
+        from onceward.features.channels.api import Channels  # noqa: PLC0415 - rarely needed
+        from onceward.features.channels.channel_sender import ChannelSender  # noqa: PLC0415 - as above
+        from onceward.features.history import history  # noqa: PLC0415 - as above
+
+        sender = ChannelSender(self._db, self._outbox, self._channel_tasks)
+        return Channels(self._db, sender, self._consumer, history.find)
+
+    @cached_property
+    def _channel_tasks(self) -> ChannelTasks:
+        from onceward.features.channels.channel_tasks import ChannelTasks  # noqa: PLC0415 - rarely needed
+
+        return ChannelTasks(self._db, self._outbox, self._directory)
+
+    def _run_channel_tasks(self) -> None:
+        self._channel_tasks.run()
+
+    def _prune_channels(self, limit: int) -> int:
+        """Delete a slice of the history that channels of the home bound."""
+        return self._channel_tasks.prune_history(limit) if self._home.known else 0
+
+    @cached_property
+    def mailboxes(self) -> Mailboxes:
+        """Mailboxes of the home."""
+        from onceward.features.mailboxes.api import Mailboxes  # noqa: PLC0415 - rarely needed
+
+        return Mailboxes(self._home, self._deps, self, self._files, self._channel_tasks)
+
+    def _sweep_mailboxes(self, limit: int) -> int:
+        """Forget mailboxes of the home that have expired."""
+        return self.mailboxes._sweep(limit) if self._home.known else 0
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """The sessions of the file: their messages, queues and runs."""
+        from onceward.api.sessions import Sessions  # noqa: PLC0415 - rarely needed
+
+        return Sessions(self._db, outbox=self._outbox, hooks=self._hooks, settings=self._settings)
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -318,7 +344,7 @@ class Postbox(Session, EventSource):
 
     def _close_idle(self, _limit: int) -> int:
         """Close files of recipients that have been idle, of all postboxes of this process."""
-        file_slots.slots.close_idle(time.monotonic())
+        file_transport.slots.close_idle(time.monotonic())
         return 0
 
     def _heartbeat(self, _limit: int) -> int:
@@ -425,6 +451,8 @@ class Postbox(Session, EventSource):
             InvalidArgument: a filter of that name does not exist, or its value is none.
 
         """
+        from onceward.features.history import history  # noqa: PLC0415 - rarely needed
+
         return history.find(self._db, **filters)
 
     def search(self, text: str, *, limit: int = 100, offset: int = 0) -> queries.Page:
@@ -439,6 +467,8 @@ class Postbox(Session, EventSource):
             InvalidArgument: the file has no index (``search=True`` builds it).
 
         """
+        from onceward.features.history import full_text  # noqa: PLC0415 - rarely needed
+
         return full_text.words(self._db, text, limit=limit, offset=offset)
 
     def message(self, message_id: str) -> Journey | None:
@@ -508,15 +538,17 @@ class Postbox(Session, EventSource):
             UnknownRecipient: the home has no such agent.
 
         """
+        from onceward.features.polling import polling  # noqa: PLC0415 - rarely needed
+
         db = self._file(agent)
         policy = self._outbox.composer.topics.of(session)
         wanted = None if topics is None else policy.check_filter(topics)
         left = polling.limit_of(limit)
         plain_text("session", session)
         found: list[MessageRecord] = []
-        reach, more = ScanPosition(), not disabled_by_environment()
+        reach, more = polling.ScanPosition(), not disabled_by_environment()
         while more and left:
-            asked = Poll(
+            asked = polling.Poll(
                 session=session, topics=wanted, consume_skipped=consume_skipped, limit=left
             )
             step = db.write(partial(self._step, db=db, asked=asked, reach=reach))
@@ -526,7 +558,9 @@ class Postbox(Session, EventSource):
 
     def _step(
         self, tx: StoreTransaction, *, db: Database, asked: Poll, reach: ScanPosition
-    ) -> polling.PollResult:
+    ) -> PollResult:
+        from onceward.features.polling import polling  # noqa: PLC0415 - as above
+
         step = polling.poll(tx, asked, reach)
         if step.cursor_to != step.cursor_from:
             tx.after_commit(lambda: db.notifier.notify("out"))
@@ -665,7 +699,22 @@ class Postbox(Session, EventSource):
         self.close()
 
 
-def _events(agent: str, at: Millis, asked: Poll, step: polling.PollResult) -> Iterator[Event]:
+def _add_attribute(name: str, make: Callable[[RuntimeDeps], object]) -> None:
+    """Give postboxes an attribute of a feature, which is made on first use."""
+
+    def made(box: Postbox) -> object:
+        return make(box._deps)
+
+    attribute = cached_property(made)
+    attribute.__set_name__(Postbox, name)
+    setattr(Postbox, name, attribute)
+
+
+for _name, _make in attributes():
+    _add_attribute(_name, _make)
+
+
+def _events(agent: str, at: Millis, asked: Poll, step: PollResult) -> Iterator[Event]:
     for row in step.rows:
         session, kind = session_and_type(row.frame)
         yield Processed(

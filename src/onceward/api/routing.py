@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from onceward.api.features import STORING
+from onceward.api.features import STORING, judging
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import (
@@ -26,15 +26,13 @@ from onceward.core.deliver.transport import (
 )
 from onceward.core.directory import DirectoryHandle
 from onceward.errors import InvalidArgument, Unreachable
-from onceward.features.mailboxes.directory import Arrivals
 from onceward.file import file_checks, open_files
 from onceward.file.database import Database
 from onceward.message.log import log
 from onceward.message.names import AGENT, error_text
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
-from onceward.transports.file import FileTransport
-from onceward.transports.file_slots import Opened
+from onceward.transports.file import FileTransport, Opened
 from onceward.transports.memory import MemoryTransport
 
 if TYPE_CHECKING:
@@ -266,7 +264,7 @@ class TransportRouter:
             db,
             settings=self._settings,
             features=STORING,
-            inspect=Arrivals(home, db.agent).inspect,
+            inspect=judging(home, db.agent),
         ).accept
 
         def accept(parcel: Parcel) -> Answer:

@@ -13,14 +13,13 @@ from onceward.core.block import Transaction
 from onceward.core.engine.engine_loop import until_found
 from onceward.core.handle.message import InboxConsumer, Message
 from onceward.core.requests import read_reply
-from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
+from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
 from onceward.core.send.outbox import Outbox
 from onceward.errors import (
     AnswerTimeout,
     InvalidArgument,
     InvalidMessage,
 )
-from onceward.features.history import history
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.names import plain_text
@@ -302,6 +301,8 @@ class Session:
 
         No answer stands before its question, whatever the clocks of both agents say.
         """
+        from onceward.features.history import history  # noqa: PLC0415 - rarely needed
+
         return history.thread(self._db, message_id)
 
     def history(self, **filters: Unpack[SessionHistoryFilters]) -> queries.Page:
@@ -312,4 +313,6 @@ class Session:
             InvalidArgument: a filter of that name does not exist, or its value is none.
 
         """
+        from onceward.features.history import history  # noqa: PLC0415 - rarely needed
+
         return history.find(self._db, session=self.name, **filters)

@@ -7,8 +7,14 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Unpack
 
 from onceward.core.requests import add_request, task
-from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.fanout import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
+from onceward.core.send.compose import (
+    EVERY_AGENT,
+    Fanout,
+    OutgoingMessage,
+    SendResult,
+    to_everyone,
+    to_subscribers,
+)
 from onceward.core.send.outbox import Outbox
 from onceward.errors import StoreError
 from onceward.file.connection import translate_error

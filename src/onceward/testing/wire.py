@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.api.features import STORING
+from onceward.api.features import STORING, judging
 from onceward.api.postbox import Postbox
 from onceward.core.accept.accept import Receiver
 from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import Unreachable
-from onceward.features.mailboxes.directory import Arrivals
 from onceward.message.parcel import Answer, Parcel
 from onceward.message.settings import Settings
 from onceward.testing.crash import Life
@@ -24,7 +23,7 @@ def acceptor(postbox: Postbox, settings: Settings) -> Accept:
         settings=settings,
         hooks=postbox._hooks,
         features=STORING,
-        inspect=Arrivals(postbox._home, postbox.agent).inspect,
+        inspect=judging(postbox._home, postbox.agent),
     ).accept
 
 

@@ -1,13 +1,26 @@
-"""Write parcels straight into the recipient's file; the recipient need not be running."""
+"""
+Write parcels into the recipient's file, which stays open; the recipient need not be running.
+
+A sender that goes through more files than may be open, or warm, would find each of
+them cold if the one used longest ago had to make room. So a file makes room for
+another one only where that one was used again before it; else the newcomer goes itself.
+"""
 
 from __future__ import annotations
 
+import os
+import time
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from threading import Condition, Lock
+from typing import Final, NamedTuple
 
-from onceward.core.deliver.transport import Features
+from onceward.core.deliver.transport import Accept, Features
 from onceward.errors import (
     InvalidArgument,
     OncewardError,
@@ -17,10 +30,259 @@ from onceward.errors import (
     WrongAgent,
 )
 from onceward.file import open_files
-from onceward.file.file_checks import descriptors_left, file_key
+from onceward.file.file_checks import DESCRIPTORS, descriptors_left, file_key, files_limit
 from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Parcel
-from onceward.transports.file_slots import Opened, slots
+
+OPEN_MAX: Final = 1024
+"""Most files that are kept open to deliver to."""
+SHARE: Final = 2
+"""All such files together use at most one of this many parts of RLIMIT_NOFILE."""
+KEPT: Final = 128
+"""Files that stay open however long they are idle."""
+IDLE: Final = 60.0
+"""Seconds after which a file that is idle is closed where more than those are open."""
+WAIT: Final = 10.0
+"""Longest wait for a file to fall idle, in seconds."""
+
+WARM: Final = 128
+"""Files that keep their schema in memory; all others give it back after each delivery."""
+
+
+class Opened(NamedTuple):
+    """Functions that deliver a parcel to an open file, close it, and give back its memory."""
+
+    accept: Accept
+    close: Callable[[], None]
+    rest: Callable[[], None] = lambda: None
+
+
+Key = tuple[object, Path]
+"""The transport that opened a file, and its path."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """An open file, and how many deliveries use it."""
+
+    opened: Opened
+    users: int = 1
+    uses: int = 1
+    idle_since: float = 0.0
+    """Time of the monotonic clock at which its last use ended."""
+    stale: bool = False
+    """Whether it is to be closed once it is idle, because an error or a move made it useless."""
+
+    def retire(self) -> bool:
+        """Let its last user close it; return whether there is none."""
+        self.stale = True
+        return self.users == 0
+
+
+class FileSlots:
+    """The files that are open to deliver to, least recently used first; closed when needed."""
+
+    def __init__(self) -> None:
+        self._slots: OrderedDict[Key, Slot] = OrderedDict()
+        self._warm: OrderedDict[Slot, None] = OrderedDict()
+        """The files that keep their schema, the one used last at the end."""
+        self._closed: OrderedDict[Key, float] = OrderedDict()
+        """When the files that made room were last used, of the ``OPEN_MAX`` closed last."""
+        self._lock = Lock()
+        self._changed, self._waiting = Condition(self._lock), 0
+        self._count = 0
+        """Files that are open or being opened, stale ones included."""
+
+    def lend(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
+        """
+        Return the open file of *key*, opened now if it is not; it stays open until given back.
+
+        Raises:
+            OutOfDescriptors: this process can open no further file just now.
+
+        """
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is not None:
+                slot.users += 1
+                slot.uses += 1
+                self._slots.move_to_end(key)
+                return slot
+        return self._add(key, open_file)
+
+    def give_back(self, slot: Slot) -> None:
+        """End the use of a file."""
+        with self._lock:
+            slot.users -= 1
+            before, slot.idle_since = slot.idle_since, time.monotonic()
+            close = slot.stale and slot.users == 0
+            cold = None if slot.stale else self._cooled_by(slot, before)
+            if self._waiting:
+                self._changed.notify()
+        if close:
+            self._close(slot)
+        if cold is not None:
+            with suppress(OncewardError):  # it is met by the next delivery
+                cold.opened.rest()
+
+    def _cooled_by(self, slot: Slot, before: float) -> Slot | None:
+        """Return the idle file that gives its schema back now that *slot* was used, if any."""
+        oldest = None
+        if slot not in self._warm and len(self._warm) >= WARM:
+            oldest = next(iter(self._warm))
+            if before <= oldest.idle_since:
+                return None if slot.users else slot  # what was just used is freed quickest
+            del self._warm[oldest]
+        self._warm[slot] = None
+        self._warm.move_to_end(slot)
+        return None if oldest is None or oldest.users or oldest.stale else oldest
+
+    def paths(self, owner: object) -> list[Path]:
+        """Return the paths of the open files of one transport."""
+        with self._lock:
+            return [path for of, path in self._slots if of is owner]
+
+    def forget(self, key: Key) -> None:
+        """Close a file, or let its last user close it."""
+        with self._lock:
+            slot = self._slots.pop(key, None)
+            idle = slot is not None and slot.retire()
+        if slot is not None and idle:
+            self._close(slot)
+
+    def shed(self) -> None:
+        """Close every idle file."""
+        self._close_beyond(0, lambda _: True)
+
+    def close_idle(self, now: float) -> int:
+        """Close the files beyond ``KEPT`` that have been idle for ``IDLE`` seconds; count them."""
+        return self._close_beyond(KEPT, lambda slot: now - slot.idle_since >= IDLE)
+
+    def _close_beyond(self, kept: int, wanted: Callable[[Slot], bool]) -> int:
+        """Close the idle files that are *wanted*, but for the *kept* that were used last."""
+        with self._lock:
+            spare = islice(self._slots.items(), max(0, len(self._slots) - kept))
+            keys = [key for key, slot in spare if not slot.users and wanted(slot)]
+            idle = [self._slots.pop(key) for key in keys]
+        for slot in idle:
+            self._close(slot)
+        return len(idle)
+
+    def leave_to_the_parent(self) -> None:
+        """Forget all files in a forked child, which may not close them."""
+        self.__init__()  # type: ignore[misc]
+
+    def _add(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
+        self._reserve(key)
+        try:
+            opened = self._open_or_shed(open_file)
+        except BaseException:
+            self._release()
+            raise
+        slot = Slot(opened)
+        with self._lock:
+            twin = self._slots.pop(key, None)  # another thread opened it at the same time
+            idle = twin is not None and twin.retire()
+            self._slots[key] = slot
+        if twin is not None and idle:
+            self._close(twin)
+        return slot
+
+    def _reserve(self, key: Key) -> None:
+        """Count one more file, after closing an idle one if need be."""
+        deadline = time.monotonic() + WAIT
+        while True:
+            with self._lock:
+                if self._count < files_allowed():
+                    self._count += 1
+                    return
+            idle = self._least_wanted(key)
+            if idle is not None:
+                self._close(idle)
+                continue
+            if not self._wait(deadline - time.monotonic()):
+                why = f"{self._count} files are open and in use"
+                raise _out(why)
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait until a file falls idle or is closed; return whether one was in time."""
+        with self._lock:
+            if self._count < files_allowed() or any(not s.users for s in self._slots.values()):
+                return True
+            self._waiting += 1
+            try:
+                return self._changed.wait(max(0.0, seconds))
+            finally:
+                self._waiting -= 1
+
+    def _least_wanted(self, wanted: Key) -> Slot | None:
+        """
+        Take the idle file out of the table that makes room for *wanted*; None where all are in use.
+
+        It is the one idle for longest where *wanted* was used since, or where all others
+        were used more than once; else the newest that was used once.
+        """
+        with self._lock:
+            oldest = next((key for key, slot in self._slots.items() if not slot.users), None)
+            if oldest is None:
+                return None
+            used_at = self._closed.pop(wanted, 0.0)
+            if used_at <= self._slots[oldest].idle_since:
+                slots = reversed(self._slots.items())
+                once = (key for key, slot in slots if not slot.users and slot.uses == 1)
+                oldest = next(once, oldest)
+            slot = self._slots.pop(oldest)
+            self._closed[oldest] = slot.idle_since
+            if len(self._closed) > OPEN_MAX:
+                self._closed.popitem(last=False)
+            return slot
+
+    def _open_or_shed(self, open_file: Callable[[], Opened]) -> Opened:
+        try:
+            return open_file()
+        except (OncewardError, OSError):
+            if descriptors_left():
+                raise
+        self.shed()
+        try:
+            return open_file()
+        except (OncewardError, OSError) as error:
+            if descriptors_left():
+                raise
+            raise _out(str(error)) from error
+
+    def _close(self, slot: Slot) -> None:
+        try:
+            with suppress(OncewardError):
+                slot.opened.close()
+        finally:
+            self._release(slot)
+
+    def _release(self, slot: Slot | None = None) -> None:
+        with self._lock:
+            if slot is not None:
+                self._warm.pop(slot, None)
+            self._count -= 1
+            self._changed.notify()
+
+
+def files_allowed() -> int:
+    """Return how many files this process may have open to deliver to."""
+    return max(1, min(OPEN_MAX, files_limit() // (SHARE * DESCRIPTORS)))
+
+
+def _out(why: str) -> OutOfDescriptors:
+    return OutOfDescriptors(
+        f"this process can open no further file ({why}): raise its limit (ulimit -n)"
+    )
+
+
+slots: Final = FileSlots()
+"""The files of all file transports of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=slots.leave_to_the_parent)
+
 
 SCHEME: Final = "file:"
 

@@ -15,7 +15,7 @@ from tests.waiting import until
 import onceward
 from onceward import Agent, Postbox
 from onceward.core.deliver.carriers import Carriers, Delivery
-from onceward.core.engine import threads
+from onceward.core.engine import engine_loop
 from onceward.core.handle import worker
 from onceward.core.send.compose import TEMPLATES_MAX
 from onceward.file import notify
@@ -163,7 +163,7 @@ def running(
     """Two postboxes that have exchanged messages; their folders are quiet, as two seconds later."""
     monkeypatch.setattr(ReplacedFileDetector, "SETTLED", 0)
     monkeypatch.setattr(notify, "SETTLED", 0)
-    monkeypatch.setattr(threads, "_threads", {})  # threads that begin now are counted
+    monkeypatch.setattr(engine_loop, "_threads", {})  # threads that begin now are counted
     found = Running(tmp_path)
     for _ in range(3):
         found.send()

@@ -15,7 +15,7 @@ from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import people
 from tests.proof.simulation.world import Simulation
 
-from onceward.core.accept import accept, dedup, receipts
+from onceward.core.accept import accept, receipts
 from onceward.core.deliver import peers
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.handle import commit_batch, inbox, lanes
@@ -47,7 +47,7 @@ def no_first_net(patch: pytest.MonkeyPatch) -> None:
 
     A file that was put back is not noticed, and what it lost is not sent again.
     """
-    patch.setattr(dedup, "classify", lambda _stream, _parcel: ("accepted", False))
+    patch.setattr(accept, "classify", lambda _stream, _parcel: ("accepted", False))
 
 
 def no_horizon(patch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,15 @@ from typing import Any, Final, NoReturn, Protocol
 
 from onceward.core import requests
 from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, Team, lane_reaper
+from onceward.core.engine.engine_loop import (
+    QUICK_TICK,
+    TICK,
+    EngineLoop,
+    RuntimeDeps,
+    Team,
+    lane_reaper,
+)
 from onceward.core.engine.event_emitter import kind_of, settlement_event
-from onceward.core.engine.threads import QUICK_TICK, TICK
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context

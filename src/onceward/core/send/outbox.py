@@ -17,8 +17,7 @@ from zlib import crc32
 from pydantic_core import to_json
 
 from onceward.core.send import limits, sent
-from onceward.core.send.compose import Composer, OutgoingMessage, split_digest
-from onceward.core.send.fanout import Fanout, SendResult
+from onceward.core.send.compose import Composer, Fanout, OutgoingMessage, SendResult, split_digest
 from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, Hold
 from onceward.errors import Conflict
 from onceward.file.connection import ConstraintError, schema_damage

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from onceward.core.directory import DirectoryCache
-from onceward.core.send.fanout import Fanout, SendResult, compose_fanout
+from onceward.core.send.compose import Fanout, SendResult, compose_fanout
 from onceward.core.send.outbox import Outbox, insert_body
 from onceward.errors import ChannelRefused, refuse
 from onceward.features.channels import acknowledgments, channel_posts

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from onceward.core.directory import DirectoryCache
-from onceward.core.send.compose import OutgoingMessage, split_digest
-from onceward.core.send.fanout import Fanout, compose_fanout
+from onceward.core.send.compose import Fanout, OutgoingMessage, compose_fanout, split_digest
 from onceward.core.send.outbox import Outbox
 from onceward.errors import UnknownChannel
 from onceward.features.channels import channel_posts

@@ -1,9 +1,33 @@
-"""Bring the indexes of past messages up to date, in maintenance."""
+"""Keep what history reads: the indexes of past messages, and a row of each transition."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from onceward.features.history import full_text, time_index
 from onceward.file.database import Database
+from onceward.file.migrations import folder
+from onceward.file.transaction import StoreTransaction
+
+OBJECTS: Final = (
+    "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB '_onceward_transitions_*'"
+)
+
+
+def switch(db: Database, *, on: bool) -> None:
+    """Enable or disable the record for all processes; existing rows stay."""
+    present = bool(db.read(OBJECTS))
+    if present != on:
+        db.write(_on if on else _off)
+
+
+def _on(tx: StoreTransaction) -> None:
+    tx.rows((folder() / "transitions.sql").read_text(encoding="utf-8"))
+
+
+def _off(tx: StoreTransaction) -> None:
+    for (name,) in tx.rows(OBJECTS):
+        tx.run(f'DROP TRIGGER "{name}"')
 
 
 def index(db: Database) -> None:

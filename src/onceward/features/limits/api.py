@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from onceward.core.send.limits import AdmissionControl
+from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.errors import InvalidArgument
 from onceward.features.limits import stored
 from onceward.features.limits.stored import DropRecord, Limit
-from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.times import GivenRate
 from onceward.message.vocabulary import (
@@ -61,8 +60,8 @@ class LimitInfo:
 class Limits:
     """Limits of this file: unacknowledged messages by scope, its size, the rate of sending."""
 
-    def __init__(self, db: Database, admission: AdmissionControl) -> None:
-        self._db, self._admission = db, admission
+    def __init__(self, deps: RuntimeDeps) -> None:
+        self._db, self._admission = deps.db, deps.outbox.admission
 
     def set(
         self,

@@ -19,8 +19,8 @@ from onceward.features.mailboxes.mailbox_leases import (
     ExactlyOnceLeases,
     MailboxConsumer,
     MailboxLeases,
+    MailboxReader,
 )
-from onceward.features.mailboxes.mailbox_reader import MailboxReader
 from onceward.features.mailboxes.mailbox_readers import EARLIEST, RANKS, Start
 from onceward.features.mailboxes.mailboxes import (
     Claim,

@@ -217,20 +217,14 @@ def secret_name(secret: str) -> str:
 NO_MAILBOX: Final = reason_text("no_mailbox", "the recipient has no such mailbox, or not any more")
 
 
-class Arrivals:
-    """Judges what arrives for the mailboxes of one agent."""
-
-    def __init__(self, home: DirectoryHandle, agent: str) -> None:
-        self._home, self._agent = home, agent
-
-    def inspect(self, frames: list[ParsedFrame]) -> list[ParsedFrame]:
-        """Return the frames; those for a mailbox that this agent does not have are refused."""
-        keys = {each.frame.mailbox for each in frames if each.frame and each.frame.mailbox}
-        if self._home.known:
-            keys = unknown(self._home.directory, keys, self._agent)
-        return [
-            each._replace(problem=NO_MAILBOX)
-            if each.frame is not None and each.frame.mailbox in keys
-            else each
-            for each in frames
-        ]
+def inspect(home: DirectoryHandle, agent: str, frames: list[ParsedFrame]) -> list[ParsedFrame]:
+    """Return the frames; those for a mailbox that *agent* does not have are refused."""
+    keys = {each.frame.mailbox for each in frames if each.frame and each.frame.mailbox}
+    if home.known:
+        keys = unknown(home.directory, keys, agent)
+    return [
+        each._replace(problem=NO_MAILBOX)
+        if each.frame is not None and each.frame.mailbox in keys
+        else each
+        for each in frames
+    ]

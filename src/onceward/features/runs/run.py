@@ -21,8 +21,7 @@ from onceward.core.handle.signatures import (
     required,
 )
 from onceward.core.requests import task
-from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.fanout import subscribers
+from onceward.core.send.compose import OutgoingMessage, subscribers
 from onceward.core.send.outbox import Outbox
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
