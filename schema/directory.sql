@@ -14,6 +14,7 @@ CREATE TABLE agents (
     joined_at    INTEGER NOT NULL,
     description  TEXT    NOT NULL DEFAULT '',
     capabilities TEXT    NOT NULL DEFAULT '[]' CHECK (json_type(capabilities) IS 'array'),
+    accepts      TEXT    NOT NULL DEFAULT '[]' CHECK (json_type(accepts) IS 'array'),
     last_seen_at INTEGER NOT NULL,
     search_text  TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -8,6 +8,7 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncSession
+    from onceward.core.directory import AgentInfo
     from onceward.core.handle.context import AsyncTransaction
     from onceward.core.send.compose import SendResult
     from onceward.core.views import DeadLetter, Page
@@ -24,6 +25,7 @@ if _typing.TYPE_CHECKING:
     from onceward.message.options import SendOptions
 
 __all__ = [
+    "AgentInfo",
     "AsyncBatchContext",
     "AsyncChannel",
     "AsyncMailbox",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AgentInfo": "core.directory",
     "AsyncBatchContext": "features.batches.context",
     "AsyncChannel": "api.aio",
     "AsyncMailbox": "api.aio",

@@ -155,7 +155,7 @@ def test_a_failing_change_leaves_nothing(directory: DirectoryDatabase) -> None:
     """An exception undoes the whole change, and the next one works."""
 
     def work(tx: StoreTransaction) -> None:
-        tx.run("INSERT INTO agents VALUES ('x', 0, '', '[]', 0, 'x')")
+        tx.run("INSERT INTO agents VALUES ('x', 0, '', '[]', '[]', 0, 'x')")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -48,10 +48,10 @@ def serve(home: Path, clock: ManualClock) -> Serve:
 
     @asynccontextmanager
     async def serving(
-        mode: Any = "auto", *, hear: Any = None, **options: Any
+        mode: Any = "auto", *, hear: Any = None, start: bool = False, **options: Any
     ) -> AsyncIterator[Client]:
         async with (
-            AsyncPostbox(home / "alice.db", testing=Controls(clock=clock), start=False) as box,
+            AsyncPostbox(home / "alice.db", testing=Controls(clock=clock), start=start) as box,
             server(box, McpOptions(**options)) as made,
             Client(made, mode=mode, message_handler=hear) as client,
         ):

@@ -11,7 +11,7 @@ import pytest
 from tests.mcp.conftest import Refused, Serve, call
 
 from mcp import Client
-from onceward import AsyncMessage, AsyncPostbox, Postbox
+from onceward import Agent, AsyncMessage, AsyncPostbox, Msg, Postbox
 from onceward.errors import Busy, InvalidArgument, OutcomeUnknown
 from onceward.ops.mcp import McpOptions
 from onceward.ops.mcp.claims import OPEN
@@ -68,8 +68,84 @@ def test_a_model_understands_each_tool(serve: Serve) -> None:
 
     assert [] == untyped
     assert [] == [tool.name for tool in tools if not 40 < len(tool.description or "") < 300]
-    assert [] == [tool.name for tool in tools if tool.output_schema is None]
+    assert [False] * len(ALL) == [tool.input_schema["additionalProperties"] for tool in tools]
     assert READING == [tool.name for tool in tools if tool.annotations.read_only_hint]
+
+
+def test_the_list_of_tools_is_short(serve: Serve) -> None:
+    """A model reads it in every conversation: at most 2,500 tokens, of four characters each."""
+
+    async def main() -> list[str]:
+        async with serve() as client:
+            tools = (await client.list_tools()).tools
+            return [each.model_dump_json(by_alias=True, exclude_none=True) for each in tools]
+
+    listed = anyio.run(main)
+
+    assert len(ALL) == len(listed)
+    assert sum(map(len, listed)) <= 4 * 2500
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"to": "bob", "body": "x", "urgent": True},
+            "there is no argument 'urgent', only to,",
+        ),
+        ({"to": "bob"}, "argument 'body' is missing"),
+        ({"to": "bob", "body": 1.5}, "argument 'body': input should be a valid string, or input"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(
+    serve: Serve, home: Path, bob: Postbox, given: dict[str, Any], said: str
+) -> None:
+    """A call with one that the tool does not have does nothing: it would not have counted."""
+
+    async def main() -> str:
+        async with serve() as client:
+            with pytest.raises(Refused) as caught:
+                await call(client, "send_message", **given)
+            return str(caught.value)
+
+    text = anyio.run(main)
+
+    assert text.startswith(f"send_message: {said}")
+    assert text.endswith("Nothing was done. Correct the arguments, then call again.")
+    assert [] == outbox(home)
+
+
+def test_a_model_writes_to_a_handler_of_a_type(serve: Serve, home: Path) -> None:
+    """list_agents says which types an agent accepts, with their schemas; ask takes the type."""
+
+    class Invoice(Msg, type="invoice.created"):
+        """What is to be paid."""
+
+        cents: int
+
+    clerk = Agent("clerk", description="Pays invoices.")
+
+    @clerk.on(Invoice)
+    def pay(invoice: Invoice) -> dict[str, int]:
+        return {"paid": invoice.cents}
+
+    async def main() -> tuple[Any, Any]:
+        async with serve(start=True) as client:
+            found = await call(client, "list_agents", search="invoice")
+            [accepted] = found["agents"][0]["accepts"]
+            asked = await call(
+                client, "ask", to="clerk", type=accepted["type"], body={"cents": 7}, wait_seconds=60
+            )
+            return accepted, asked
+
+    with Postbox(home / "clerk.db", agent=clerk):
+        accepted, asked = anyio.run(main)
+
+    assert ("invoice.created", {"cents"}) == (
+        accepted["type"],
+        set(accepted["body_schema"]["properties"]),
+    )
+    assert ("answered", '{"paid": 7}') == (asked["status"], asked["answer"])
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -105,7 +181,7 @@ def test_a_key_stands_for_one_message(serve: Serve, home: Path, bob: Postbox) ->
     async def main() -> None:
         async with serve() as client:
             await call(client, "send_message", to="bob", body="one", key="k")
-            with pytest.raises(Refused, match=r"Nothing was sent. Use a new key"):
+            with pytest.raises(Refused, match=r"key 'k' .*Nothing was sent. Use a new key"):
                 await call(client, "send_message", to="bob", body="other", key="k")
 
     anyio.run(main)
@@ -306,7 +382,7 @@ def test_a_commit_that_raised_is_sent_again(
     """Under the same key: the message that was stored after all is not there twice."""
     send, tries = AsyncPostbox.send, list[str]()
 
-    async def raising(box: AsyncPostbox, to: str, body: object, *, key: str) -> str:
+    async def raising(box: AsyncPostbox, to: str, body: object, *, key: str, **_: Any) -> str:
         sent = await send(box, to, body, key=key)
         tries.append(sent)
         if len(tries) == 1:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, ParamSpec, Self, TypeVar, Unpack
 
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.errors import InvalidArgument
-from onceward.message.body import message_type
-from onceward.message.names import agent_name, agent_profile, quoted, refuse_options
+from onceward.message.body import body_schema, message_type
+from onceward.message.names import (
+    AcceptedType,
+    AgentProfile,
+    agent_name,
+    agent_profile,
+    quoted,
+    refuse_options,
+)
 from onceward.message.options import (
     HandlerOptions,
     handler_rules,
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A", bound=Callable[[Any], Iterator[None]])
+ACCEPTS_MAX: Final = 100
+"""Most handlers that the registry of a home tells of."""
 
 
 class Agent(Handlers):
@@ -36,9 +45,9 @@ class Agent(Handlers):
     A name and its handlers.
 
     Declaring an agent opens no file and starts no thread, and a decorated
-    function stays the plain function that it was. *description* and
-    *capabilities* are what ``box.agents.list`` shows of it in its home, from the
-    next opening of its file on; None leaves what is known there.
+    function stays the plain function that it was. ``box.agents.list`` shows in its
+    home what it handles, *description* and *capabilities*, as they were when its
+    file was last opened with it; None leaves what is known there.
     """
 
     def __init__(
@@ -53,8 +62,7 @@ class Agent(Handlers):
         if unknown:
             refuse_options("an agent", unknown, ("unhandled", "description", "capabilities"))
         self.name = agent_name(name)
-        self.profile = agent_profile(description, capabilities)
-        """Description and capabilities for the registry of its home."""
+        self._profile = agent_profile(description, capabilities)
         self.unhandled = unhandled
         """Fate of messages that no handler wants: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
@@ -70,6 +78,12 @@ class Agent(Handlers):
         handled = [handler.pattern for handler in self.handlers]
         handled += [f"sessions {handler.pattern}" for handler in self.sessions]
         return f"<Agent {self.name}: {', '.join(handled)}>"
+
+    @property
+    def profile(self) -> AgentProfile:
+        """The words of its registry entry, and the types that it has handlers for."""
+        accepts = [AcceptedType(each.pattern, body_schema(each.body)) for each in self.handlers]
+        return replace(self._profile, accepts=tuple(accepts[:ACCEPTS_MAX]) or None)
 
     def on(
         self, what: type | str, **options: Unpack[HandlerOptions]

@@ -48,8 +48,8 @@ class Agents:
         """
         Return the other registered agents by name: the recipients of what is sent to all.
 
-        With *search* only those in whose name, description or capabilities each of its
-        words occurs; case does not matter, and a part of a word is enough. With
+        With *search* only those in whose name, description, capabilities or accepted types
+        each of its words occurs; case does not matter, and a part of a word is enough. With
         *limit* at most so many; *after* is the last name of the page before.
 
         Raises:

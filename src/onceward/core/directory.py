@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
@@ -31,7 +31,7 @@ from onceward.file.group_commit import ReplacedFileDetector
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Clock, Millis
 from onceward.message.log import log
-from onceward.message.names import DIRECTORY, AgentProfile
+from onceward.message.names import DIRECTORY, AcceptedType, AgentProfile
 from onceward.message.settings import Settings
 from onceward.message.topics import TopicIndex
 from onceward.message.vocabulary import ChannelRole
@@ -233,7 +233,7 @@ class OpenAgentFiles:
 HEARTBEAT_INTERVAL: Final = 30_000
 """Milliseconds after which a running agent is noted as seen again."""
 
-ENTRY: Final = "SELECT description, capabilities, last_seen_at FROM agents WHERE name = ?"
+ENTRY: Final = "SELECT description, capabilities, accepts, last_seen_at FROM agents WHERE name = ?"
 REGISTER: Final = """
 INSERT INTO agents (name, joined_at, last_seen_at, search_text)
 VALUES (:name, :now, :now, :search_text)
@@ -241,12 +241,15 @@ ON CONFLICT DO NOTHING
 """
 DESCRIBE: Final = """
 UPDATE agents
-   SET description = :description, capabilities = :capabilities, search_text = :search_text
+   SET description = :description,
+       capabilities = :capabilities,
+       accepts = :accepts,
+       search_text = :search_text
  WHERE name = :name
 """
 SEEN: Final = "UPDATE agents SET last_seen_at = ? WHERE name = ? AND last_seen_at <= ?"
 FIND: Final = """
-SELECT name, description, capabilities, joined_at, last_seen_at FROM agents
+SELECT name, description, capabilities, accepts, joined_at, last_seen_at FROM agents
  WHERE name > :after AND name <> :without
    AND NOT EXISTS (
            SELECT 1 FROM json_each(:words) AS w WHERE instr(agents.search_text, w.value) = 0)
@@ -285,6 +288,8 @@ class AgentInfo:
     joined_at: Millis
     last_seen_at: Millis
     """When a process last ran the agent's engines or maintenance, to within their interval."""
+    accepts: tuple[AcceptedType, ...] = ()
+    """The types that it had handlers for when its file was last opened with any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,19 +298,24 @@ class _Entry:
 
     description: str
     capabilities: str
+    accepts: str
     last_seen_at: Millis
 
-    def with_profile(self, profile: AgentProfile) -> tuple[str, str]:
-        """Return description and capabilities, as JSON, once *profile* is stored."""
-        described, able = profile.description, profile.capabilities
-        return (
+    def with_profile(self, profile: AgentProfile) -> _Entry:
+        """Return the entry once *profile* is stored."""
+        described, able, accepts = profile.description, profile.capabilities, profile.accepts
+        return _Entry(
             self.description if described is None else described,
             self.capabilities if able is None else json.dumps(able, ensure_ascii=False),
+            self.accepts
+            if accepts is None
+            else json.dumps([asdict(each) for each in accepts], ensure_ascii=False),
+            self.last_seen_at,
         )
 
     def needs(self, profile: AgentProfile, seen_by: Millis | None) -> bool:
         """Return whether the profile is news, or the agent was last seen at *seen_by* or before."""
-        return self.with_profile(profile) != (self.description, self.capabilities) or (
+        return self.with_profile(profile) != self or (
             seen_by is not None and self.last_seen_at <= seen_by
         )
 
@@ -334,8 +344,15 @@ def find_agents(
         },
     )
     return [
-        AgentInfo(name, description, tuple(json.loads(capabilities)), joined_at, seen_at)
-        for name, description, capabilities, joined_at, seen_at in rows
+        AgentInfo(
+            name,
+            description,
+            tuple(json.loads(capabilities)),
+            joined_at,
+            seen_at,
+            tuple(AcceptedType(**each) for each in json.loads(accepts)),
+        )
+        for name, description, capabilities, accepts, joined_at, seen_at in rows
     ]
 
 
@@ -373,16 +390,17 @@ def _entry(rows: Sequence[tuple[Any, ...]]) -> _Entry | None:
 
 
 def _describe(tx: StoreTransaction, name: str, profile: AgentProfile) -> None:
-    entry = _Entry(*tx.rows(ENTRY, (name,))[0])
-    description, capabilities = entry.with_profile(profile)
-    words = "\n".join((name, description, *json.loads(capabilities))).casefold()
+    entry = _Entry(*tx.rows(ENTRY, (name,))[0]).with_profile(profile)
+    types = [each["type"] for each in json.loads(entry.accepts)]
+    words = (name, entry.description, *json.loads(entry.capabilities), *types)
     tx.run(
         DESCRIBE,
         {
             "name": name,
-            "description": description,
-            "capabilities": capabilities,
-            "search_text": words,
+            "description": entry.description,
+            "capabilities": entry.capabilities,
+            "accepts": entry.accepts,
+            "search_text": "\n".join(words).casefold(),
         },
     )
 

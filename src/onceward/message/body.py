@@ -22,6 +22,8 @@ BYTES_AS_BASE64: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="bas
 LOOSE: Final = frozenset({"any", "bytes", "frozenset", "set"})
 """Parts of a class that do not say, each alone, that its JSON is read back as it was written."""
 SEQUENCES: Final = (list, tuple, deque)
+SCHEMA_MAX: Final = 8000
+"""Characters of the longest schema of bodies that is told to others."""
 
 
 @lru_cache(maxsize=1024)
@@ -39,6 +41,18 @@ def adapter(wanted: Any) -> TypeAdapter[Any]:
     if issubclass(wanted, BaseModel):
         return TypeAdapter(wanted)
     return TypeAdapter(wanted | None, config=BYTES_AS_BASE64)  # handed down to a dataclass
+
+
+@lru_cache(maxsize=1024)
+def body_schema(wanted: Any) -> dict[str, Any] | None:
+    """Return the JSON schema of a type of bodies; None where it has none, or a very long one."""
+    if wanted in {None, Any, object}:
+        return None
+    try:
+        schema = adapter(wanted).json_schema()
+    except PydanticUserError:  # of a type that only Python has
+        return None
+    return schema if len(json.dumps(schema)) <= SCHEMA_MAX else None
 
 
 @lru_cache(maxsize=1024)

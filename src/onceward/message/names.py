@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from onceward.errors import InvalidArgument, InvalidMessage
 
@@ -110,16 +110,29 @@ CAPABILITIES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptedType:
+    """A type, or pattern of types and topics, that an agent has a handler for."""
+
+    type: str
+    schema: dict[str, Any] | None = None
+    """JSON schema of the body; None where the handler takes any."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentProfile:
-    """Description and capabilities of an agent; None leaves what the registry has."""
+    """An agent's own words for its registry entry; None leaves what is stored."""
 
     description: str | None = None
     capabilities: tuple[str, ...] | None = None
+    accepts: tuple[AcceptedType, ...] | None = None
 
     @property
     def says_nothing(self) -> bool:
-        """Whether neither is given."""
-        return self.description is None and self.capabilities is None
+        """Whether nothing is given."""
+        return self == NOTHING_SAID
+
+
+NOTHING_SAID: Final = AgentProfile()
 
 
 def agent_profile(

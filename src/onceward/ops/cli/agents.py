@@ -8,8 +8,8 @@ from onceward import Postbox
 from onceward.ops.cli.command import Found, command, picked
 from onceward.ops.cli.options import Limit, Pattern, said
 
-COLUMNS: Final = ("name", "last_seen_at", "capabilities", "description")
-FACTS: Final = ("name", "description", "capabilities", "joined_at", "last_seen_at")
+COLUMNS: Final = ("name", "last_seen_at", "capabilities", "accepts", "description")
+FACTS: Final = ("name", "description", "joined_at", "last_seen_at")
 
 
 @command(*COLUMNS)
@@ -24,10 +24,14 @@ def ls(
     """
     List the other agents that a message to all reaches, by name.
 
-    A search looks in names, descriptions and capabilities.
+    A search looks in names, descriptions, capabilities and accepted types.
     """
     found = box.agents.list(search=search, limit=limit, after=after)
-    return [picked(each, FACTS) | {"capabilities": [*each.capabilities]} for each in found]
+    return [
+        picked(each, FACTS)
+        | {"capabilities": [*each.capabilities], "accepts": [one.type for one in each.accepts]}
+        for each in found
+    ]
 
 
 @command("agent")

@@ -22,6 +22,7 @@ from onceward.errors import (
     TopicError,
     UnknownRecipient,
 )
+from onceward.message.names import quoted
 from onceward.message.redaction import visible
 
 SAID: Final = 1000
@@ -43,12 +44,15 @@ NEXT: Final = (
 
 
 @contextmanager
-def advised() -> Iterator[None]:
-    """Turn an error of the package into one that a model reads."""
+def advised(key: str = "", given: str | None = None) -> Iterator[None]:
+    """Turn an error of the package into one that a model reads, with its *given* key for ours."""
     try:
         yield
     except OncewardError as error:
-        raise refused(str(error), _next(error)) from error
+        said = str(error)
+        if key:
+            said = said.replace(quoted(key), "of this call" if given is None else quoted(given))
+        raise refused(said, _next(error)) from error
 
 
 def refused(what: str, cure: str) -> ToolError:

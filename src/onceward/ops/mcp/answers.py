@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -140,12 +140,23 @@ class Conversation(BaseModel):
     note: Note = NOTE
 
 
+class Accepted(BaseModel):
+    """A type of messages that an agent handles."""
+
+    type: Annotated[str, Field(description="Or a pattern: * stands for one word, # for any.")]
+    body_schema: Annotated[
+        dict[str, Any] | None,
+        Field(description="JSON schema of the body; null where any fits, or in a long list."),
+    ]
+
+
 class AgentCard(BaseModel):
     """An agent that messages can be sent to."""
 
     name: str
     description: str
     capabilities: list[str]
+    accepts: Annotated[list[Accepted], Field(description="Empty where it takes what comes.")]
     last_seen_at: Time
 
 

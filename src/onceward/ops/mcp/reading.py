@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from onceward import AsyncPostbox
 from onceward.message.clock import iso
 from onceward.message.redaction import visible
 from onceward.ops.mcp.advice import refused
 from onceward.ops.mcp.answers import (
+    Accepted,
     AgentCard,
     AgentList,
     Body,
@@ -23,6 +24,10 @@ from onceward.ops.mcp.asking import ask
 from onceward.ops.mcp.bodies import GLANCE, WHOLE, shown
 from onceward.ops.views.messages import body_part, root_of
 from onceward.ops.views.waiting import Glimpse, newest, waiting
+from onceward.types import AgentInfo
+
+SCHEMAS: Final = 3
+"""Most agents whose schemas a list shows: a model searches for those that it writes to."""
 
 
 class Desk:
@@ -75,15 +80,7 @@ class Desk:
     async def agents(self, search: str, limit: int, after: str) -> AgentList:
         """Return the other agents of the home by name."""
         found = await self.box.agents.list(search=search, limit=limit + 1, after=after)
-        cards = [
-            AgentCard(
-                name=each.name,
-                description=visible(each.description),
-                capabilities=[visible(able) for able in each.capabilities],
-                last_seen_at=iso(each.last_seen_at),
-            )
-            for each in found[:limit]
-        ]
+        cards = [_card(each, schemas=len(found) <= SCHEMAS) for each in found[:limit]]
         more = cards[-1].name if len(found) > limit else None
         peers = await self.box.peers.list()
         elsewhere = [peer.name for peer in peers if peer.url and not peer.url.startswith("file:")]
@@ -93,6 +90,20 @@ class Desk:
         """Return dead letters, oldest first."""
         found = await self.box.dead_letters.list(limit=limit + 1)
         return DeadList(messages=[_dead(each) for each in found[:limit]], more=len(found) > limit)
+
+
+def _card(each: AgentInfo, *, schemas: bool) -> AgentCard:
+    accepts = [
+        Accepted(type=visible(one.type), body_schema=one.schema if schemas else None)
+        for one in each.accepts
+    ]
+    return AgentCard(
+        name=each.name,
+        description=visible(each.description),
+        capabilities=[visible(able) for able in each.capabilities],
+        accepts=accepts,
+        last_seen_at=iso(each.last_seen_at),
+    )
 
 
 def _waiting(row: Glimpse) -> Waiting:

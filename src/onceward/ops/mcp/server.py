@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -11,6 +10,7 @@ from typing import Any, Final
 import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp_types import ToolAnnotations
 
@@ -18,6 +18,7 @@ from onceward import AsyncPostbox
 from onceward.ops.mcp.arrivals import INBOX_URI, THREAD_URI, Arrivals
 from onceward.ops.mcp.options import McpOptions
 from onceward.ops.mcp.reading import Desk
+from onceward.ops.mcp.tool import tool
 from onceward.ops.mcp.tools import ReadingTools
 from onceward.ops.mcp.writing import WritingTools
 
@@ -57,13 +58,13 @@ async def server(
     desk, arrivals = Desk(box), Arrivals(box, bus)
     made: MCPServer[Any] = MCPServer(
         f"onceward-{box.agent}",
+        tools=_tools(desk, arrivals, options),
         title=f"Messages of {box.agent}",
         instructions=INSTRUCTIONS.format(agent=box.agent),
         version=version("onceward"),
         subscriptions=bus,
         log_level="WARNING",
     )
-    _add_tools(made, desk, arrivals, options)
     _add_resources(made, desk)
     arrivals.offer_to(made)
     async with anyio.create_task_group() as tasks:
@@ -72,11 +73,9 @@ async def server(
         tasks.cancel_scope.cancel()
 
 
-def _add_tools(made: MCPServer[Any], desk: Desk, arrivals: Arrivals, options: McpOptions) -> None:
+def _tools(desk: Desk, arrivals: Arrivals, options: McpOptions) -> list[Tool]:
     reading = ReadingTools(desk, arrivals)
-    _add(
-        made,
-        READ,
+    looks = (
         reading.check_inbox,
         reading.read_message,
         reading.conversation,
@@ -85,17 +84,20 @@ def _add_tools(made: MCPServer[Any], desk: Desk, arrivals: Arrivals, options: Mc
         reading.get_answer,
     )
     if options.read_only:
-        return
+        return [tool(each, READ) for each in looks]
     writing = WritingTools(desk, arrivals, options)
-    _add(made, SEND, writing.send_message, writing.ask)
-    if options.peers is None:  # a topic reaches agents that no list of peers names
-        _add(made, SEND, writing.publish)
-    _add(made, SETTLE, writing.claim_message, writing.extend_claim, writing.finish_message)
-
-
-def _add(made: MCPServer[Any], hints: ToolAnnotations, *tools: Callable[..., Any]) -> None:
-    for tool in tools:
-        made.add_tool(tool, description=inspect.getdoc(tool), annotations=hints)
+    # a topic reaches agents that no list of peers names
+    publish = [(SEND, writing.publish)] if options.peers is None else []
+    offered: list[tuple[ToolAnnotations, Callable[..., Any]]] = [
+        *((READ, each) for each in looks),
+        (SEND, writing.send_message),
+        (SEND, writing.ask),
+        *publish,
+        (SETTLE, writing.claim_message),
+        (SETTLE, writing.extend_claim),
+        (SETTLE, writing.finish_message),
+    ]
+    return [tool(each, hints) for hints, each in offered]
 
 
 def _add_resources(made: MCPServer[Any], desk: Desk) -> None:

@@ -67,7 +67,11 @@ class ReadingTools:
         limit: Limit = 50,
         after: Annotated[str, Field(description="next_after of the page before.")] = "",
     ) -> AgentList:
-        """List the agents that messages can be sent to, with what they say that they do."""
+        """
+        List the agents that messages can be sent to: what they do, and which types they accept.
+
+        A list of up to 3 agents has the JSON schemas of their bodies: search by name.
+        """
         with advised():
             return await self._desk.agents(search, limit, after)
 

@@ -35,6 +35,10 @@ Key = Annotated[
         "the same arguments: it takes effect once.",
     ),
 ]
+Type = Annotated[
+    str | None,
+    Field(description="The type that the recipient accepts, as list_agents gives it."),
+]
 InSession = Annotated[
     str | None, Field(description="The conversation to send in; the default one if left out.")
 ]
@@ -51,7 +55,14 @@ class WritingTools(ReadingTools):
         self._rate = SendLimit(options.limit)
 
     async def send_message(
-        self, *, to: To, body: JsonBody, ctx: Call, session: InSession = None, key: Key = None
+        self,
+        *,
+        to: To,
+        body: JsonBody,
+        ctx: Call,
+        type: Type = None,
+        session: InSession = None,
+        key: Key = None,
     ) -> Sent:
         """
         Send a message to an agent; it is stored at once and delivered exactly once.
@@ -59,9 +70,9 @@ class WritingTools(ReadingTools):
         No answer is awaited: for one, call ask.
         """
         name = self._allowed(to, key_of("send", key, ctx))
-        with advised():
+        with advised(name, key):
             source = self._box if session is None else self._box.session(session)
-            sent = await _surely(lambda: source.send(to, body, key=name))
+            sent = await _surely(lambda: source.send(to, body, type=type, key=name))
             return Sent(message_id=sent, to=to)
 
     async def ask(
@@ -70,6 +81,7 @@ class WritingTools(ReadingTools):
         to: To,
         body: JsonBody,
         ctx: Call,
+        type: Type = None,
         session: InSession = None,
         wait_seconds: Wait = 30,
         key: Key = None,
@@ -80,17 +92,19 @@ class WritingTools(ReadingTools):
         Where none comes in time, status is waiting: call get_answer with the ticket later.
         """
         name = self._allowed(to, key_of("ask", key, ctx))
-        with advised():
+        with advised(name, key):
             source = self._box if session is None else self._box.session(session)
-            ticket = await _surely(lambda: source.request(to, body, key=name))
+            ticket = await _surely(lambda: source.request(to, body, type=type, key=name))
             return await self.answer(ticket.id, wait_seconds, ctx)
 
-    async def publish(self, *, topic: str, body: JsonBody, ctx: Call, key: Key = None) -> Published:
+    async def publish(
+        self, *, topic: str, body: JsonBody, ctx: Call, type: Type = None, key: Key = None
+    ) -> Published:
         """Send a message to every agent that subscribed to a topic, such as build.done."""
         name = key_of("publish", key, ctx)
         self._rate.count(f"{topic} {name}")
-        with advised():
-            ids = await _surely(lambda: self._box.publish(topic, body, key=name))
+        with advised(name, key):
+            ids = await _surely(lambda: self._box.publish(topic, body, type=type, key=name))
         return Published(topic=topic, message_ids=ids)
 
     async def claim_message(
