@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event, Lock, get_ident
 
 import pytest
 
 from onceward.core.deliver.carriers import Carriers, Delivery, Share
+from onceward.core.engine.engine_loop import EngineThreads
 
 LIMIT = 60.0
 """Seconds that a test waits for what happens at once."""
@@ -122,3 +124,31 @@ def test_what_waits_behind_a_delivery_that_hangs_begins_without_another() -> Non
     peers.go.set()
 
     assert (True, ["hangs", "quick"]) == (begun, peers.begun)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_an_interrupt_while_a_thread_is_started_costs_no_carrier(
+    monkeypatch: pytest.MonkeyPatch, *, started: bool
+) -> None:
+    """Ctrl-C comes before or after the call; the thread finds nothing, and the next one works."""
+    works, begun, interrupts = [], list[str](), [KeyboardInterrupt]
+
+    def run(_: object, name: str, work: Callable[[], None]) -> None:
+        if started or not interrupts:
+            works.append(work)
+        if interrupts:
+            raise interrupts.pop()
+
+    def run_started() -> None:
+        while works:
+            works.pop()()
+
+    monkeypatch.setattr(EngineThreads, "run", run)
+    carriers = Carriers(1, lambda delivery: begun.append(delivery.name))
+    with pytest.raises(KeyboardInterrupt):
+        carriers.submit(Delivery("bob", "known"))
+    run_started()
+    submitted = carriers.submit(Delivery("bob", "known"))
+    run_started()
+
+    assert (True, ["bob"]) == (submitted, begun)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Lock, get_ident
 from typing import Final, Literal, NamedTuple
 
 from onceward.core.deliver.parcels import InFlight
 from onceward.core.engine.engine_loop import engine_threads
+from onceward.file.group_commit import INTERRUPTS
 
 Share = Literal["known", "new", "failing"]
 """Peers that answered last, peers that never answered, and peers whose last push failed."""
@@ -56,6 +57,8 @@ class Carriers:
         self._running: dict[int, Delivery] = {}
         self._hanging: set[int] = set()
         self._threads = 0
+        self._tickets = set[object]()
+        """One for each thread that was asked for and has not begun."""
         self._stopped = False
         self._lock = Lock()
 
@@ -74,11 +77,28 @@ class Carriers:
             return self._threads > 0
 
     def _start(self) -> None:
-        """Use one more thread, if there may be one and the system has one."""
+        """
+        Use one more thread, if there may be one and the system has one.
+
+        It counts before it is asked for: after an interrupt the call is made once more, and of
+        two threads with one ticket the second leaves at once.
+        """
         if self._threads < self._size:
-            with suppress(RuntimeError):
-                engine_threads().run("onceward-carrier", self._work)
-                self._threads += 1
+            ticket = object()
+            self._threads += 1
+            try:
+                self._ask_for_thread(ticket)
+            except INTERRUPTS:
+                self._ask_for_thread(ticket)
+                raise
+
+    def _ask_for_thread(self, ticket: object) -> None:
+        self._tickets.add(ticket)
+        try:
+            engine_threads().run("onceward-carrier", partial(self._work, ticket))
+        except RuntimeError:
+            self._tickets.discard(ticket)
+            self._threads -= 1
 
     def give_up(self, thread: int) -> None:
         """Replace a thread whose delivery hangs."""
@@ -98,7 +118,11 @@ class Carriers:
                 queue.clear()
         return left
 
-    def _work(self) -> None:
+    def _work(self, ticket: object) -> None:
+        with self._lock:
+            if ticket not in self._tickets:
+                return
+            self._tickets.discard(ticket)
         while (delivery := self._next()) is not None:
             try:
                 self._run(delivery)
