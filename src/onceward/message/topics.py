@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Generic, Self, TypeVar
 
 from onceward.errors import TopicError
@@ -54,6 +55,7 @@ def _checked(text: str, *, what: str, wild: frozenset[str]) -> str:
     return text
 
 
+@lru_cache(maxsize=4096)
 def matches(pattern: str, topic: str) -> bool:
     """Return whether *topic* falls under *pattern*, segment by segment, case-sensitively."""
     want, have = pattern.split("."), topic.split(".")

@@ -13,7 +13,7 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Postbox
-from onceward.core.engine.engine_loop import AT_ONCE, EngineTask, EngineThreads
+from onceward.core.engine.threads import AT_ONCE, EngineTask, EngineThreads
 from onceward.core.handle.worker import Worker
 from onceward.file.notify import Notifier
 

@@ -11,7 +11,7 @@ from threading import Event, Lock, get_ident
 from typing import Final, Literal, NamedTuple
 
 from onceward.core.deliver.parcels import InFlight
-from onceward.core.engine.engine_loop import engine_threads
+from onceward.core.engine.threads import engine_threads
 from onceward.file.group_commit import INTERRUPTS
 
 Share = Literal["known", "new", "failing"]

@@ -33,6 +33,7 @@ from onceward.message.log import log
 from onceward.message.names import error_text
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import millis
+from onceward.message.topics import matches
 from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 
 if TYPE_CHECKING:
@@ -56,6 +57,21 @@ class Prepared(NamedTuple):
     """Exception of the body's own validators; it counts as the handler's failure."""
 
 
+def find_handler(handlers: Sequence[Handler], kind: str, topic: str | None) -> Handler | None:
+    """
+    Return the handler of a message by its type or topic.
+
+    An exact one stands before a pattern, an older one before a younger.
+    """
+    for each in handlers:
+        if each.pattern in (kind, topic):
+            return each
+    for each in handlers:
+        if matches(each.pattern, kind) or (topic is not None and matches(each.pattern, topic)):
+            return each
+    return None
+
+
 def resolve_handler(
     agent: Handlers, leased: LeasedMessage, now: Millis, policy: RetryPolicy
 ) -> Prepared | Settlement:
@@ -64,7 +80,7 @@ def resolve_handler(
         return unfit
     try:
         frame = Frame.accepted(leased.frame)
-        handler = agent._find(frame.type, frame.topic)
+        handler = find_handler(agent.handlers, frame.type, frame.topic)
         if handler is None:
             error = f"agent {agent.name} has no handler for {frame.type}"
             return Dead("unhandled", error, tried=False)

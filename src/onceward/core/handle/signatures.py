@@ -30,7 +30,6 @@ from onceward.core.handle.message import AsyncMessage, Message
 from onceward.errors import InvalidArgument
 from onceward.message.body import adapter, message_type
 from onceward.message.options import PLAIN_RULES, HandlerRules
-from onceward.message.topics import matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +57,13 @@ class Handler:
         """Seconds that a call may take; None as the settings say."""
         return self.rules.timeout
 
-    def wants(self, type_name: str, topic: str | None) -> bool:
-        """Return whether a message of this type or topic is for this handler."""
-        return matches(self.pattern, type_name) or (
-            topic is not None and matches(self.pattern, topic)
-        )
-
 
 class Handlers:
-    """The handlers of one agent, and which of them a message is for."""
+    """The handlers of one agent."""
 
     name: str
     unhandled: Literal["dead", "wait"]
     handlers: list[Handler]
-
-    def _find(self, type_name: str, topic: str | None) -> Handler | None:
-        """Return the handler of a message: an exact one before a pattern, older before younger."""
-        for handler in self.handlers:
-            if handler.pattern in (type_name, topic):
-                return handler
-        return next((h for h in self.handlers if h.wants(type_name, topic)), None)
 
 
 WITH_CONTEXT: Final = 2

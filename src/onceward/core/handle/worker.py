@@ -16,15 +16,9 @@ from typing import Any, Final, NoReturn, Protocol
 
 from onceward.core import requests
 from onceward.core.engine import engine_loop as engine
-from onceward.core.engine.engine_loop import (
-    QUICK_TICK,
-    TICK,
-    EngineLoop,
-    RuntimeDeps,
-    Team,
-    lane_reaper,
-)
+from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, Team, lane_reaper
 from onceward.core.engine.event_emitter import kind_of, settlement_event
+from onceward.core.engine.threads import QUICK_TICK, TICK
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.commit_batch import CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
@@ -599,7 +593,7 @@ class Worker:
             answer = call(ready, context, self._handler_loop)
             if "_requests" in context.__dict__:  # it has asked
                 context._requests.end_call()
-            if requests.task_of(leased) is not None:
+            if requests.NAMES_CALLER in leased.frame and requests.task_of(leased) is not None:
                 context._report(answer)
             elif answer is not None:
                 context.reply(answer)

@@ -23,6 +23,7 @@ from onceward.core.handle.invoke import (
     Loop,
     Prepared,
     call,
+    find_handler,
     log_failure,
     resolve_handler,
     wait_after,
@@ -74,7 +75,7 @@ class BatchGate:
 
     def fits(self, kind: Kind) -> bool:
         """Return whether a message is for this handler."""
-        return self._agent._find(*kind) is self._handler
+        return find_handler(self._agent.handlers, *kind) is self._handler
 
     def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
         """Return how many rows of a lane belong to the batch."""

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any, Final
 
 from onceward.core.handle.inbox import MESSAGE, Kind
+from onceward.core.handle.invoke import find_handler
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.worker import pool_size
 from onceward.features.handler_limits import rates
@@ -32,7 +33,7 @@ class HandlerLimits:
     """
 
     def __init__(self, agent: Handlers, *, alone: frozenset[str], free: Callable[[], None]) -> None:
-        self.handler_of = lru_cache(KINDS)(lambda kind: agent._find(*kind))
+        self.handler_of = lru_cache(KINDS)(lambda kind: find_handler(agent.handlers, *kind))
         self._alone, self._free = alone, free
         self._lock = Lock()
         self._taken = Counter[str]()

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 from onceward.core.block import Transaction
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.async_face import OnWorker
-from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, engine_threads, lane_reaper
+from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, lane_reaper
 from onceward.core.engine.event_emitter import EventEmitter
+from onceward.core.engine.threads import engine_threads
 from onceward.core.handle import lanes
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.invoke import (

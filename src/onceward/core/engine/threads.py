@@ -1,0 +1,425 @@
+"""
+Run the engines of all open files of this process on threads that they share.
+
+An engine is a task: one thread at a time runs it, after a notification or when it is due. One
+thread without a task waits for all files at once: it polls their sockets, asks for their versions
+and watches the clock. It does itself what it finds, so a message of another process is handled
+by the thread that heard of it; a heartbeat has another thread wait in its place should that
+take longer than a moment. Threads are added while tasks wait for one, so a task that hangs
+delays no other.
+
+A caller of ``notify`` may be interrupted after any call, so a step that was torn can be done
+once more: a task that is queued twice runs twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import Context
+from itertools import count
+from threading import Event, Lock, Thread, current_thread, get_ident
+from typing import Final, Literal
+
+from onceward.errors import OutOfDescriptors
+from onceward.file.notify import Direction, Notifier
+from onceward.file.waiter import ONE, wakeup_descriptors
+from onceward.message.log import log
+
+AT_ONCE: Final = 8
+"""Threads that are started as soon as tasks wait; the heartbeat starts further ones."""
+SPARE: Final = 4
+"""Threads without a task that stay, besides the one that waits for the files."""
+QUICK_TICK: Final = 0.002
+"""Seconds between two looks of the heartbeat right after a task has begun."""
+TICK: Final = 0.02
+"""Seconds between two looks of the heartbeat; a task that waits longer gets a new thread."""
+LINGER: Final = 5
+"""Looks of the heartbeat without a running task after which it sleeps."""
+STARTED_AT_ONCE: Final = 8
+"""Most threads that one look of the heartbeat starts."""
+TOGETHER: Final = 0.05
+"""Seconds by which a file's version is asked early, so that files are asked in one wake-up."""
+LONGEST: Final = 3600.0
+"""Most seconds of one wait."""
+PAUSE: Final = 1.0
+"""Seconds until a task whose run raised is run again."""
+State = Literal["new", "idle", "queued", "running", "over"]
+
+
+class EngineTask:
+    """
+    Work that one thread at a time does: after ``notify``, and when it is due.
+
+    *run* does what is due and returns the seconds until more is due: 0 for at once, None for
+    not before a notification. *beat* looks after a run from the heartbeat: it waits for nothing
+    and returns the seconds until it is to look again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], float | None],
+        *,
+        beat: Callable[[], float] | None = None,
+    ) -> None:
+        self.name, self.run, self.beat = name, run, beat
+        self.notified = False
+        """Whether something may have come since the last run began."""
+        self.state: State = "new"
+        self.thread = 0
+        """The thread that runs it now."""
+        self.ended = False
+        self.due = math.inf
+        self.queued_at = 0.0
+        self.over = Event()
+        """Set once the task is ended and runs no longer."""
+
+
+class _File:
+    """A file of which the waiting thread hears: its sockets, and when to ask its version."""
+
+    def __init__(self, notifier: Notifier, version: Callable[[], int], poll: float) -> None:
+        self.notifier, self.version, self.poll = notifier, version, poll
+        self.users = 0
+        self.sides: dict[Direction, int] = {}
+        self.look_at = notifier.next_poll(poll) if poll > 0 else math.inf
+
+
+class EngineThreads:
+    """The threads of one process, and the tasks that they run."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._queue: deque[EngineTask] = deque()
+        self._running: set[EngineTask] = set()
+        self._threads: set[Thread] = set()
+        self._parked: list[Lock] = []
+        """Of each thread without a task: the lock on which it stays until it is released."""
+        self._waits = self._woken = False
+        """Whether a thread waits for the files, and whether its wait was ended."""
+        self._waits_until = 0.0
+        self._hearing = 0
+        """The thread that reads what it has waited for."""
+        self._found: EngineTask | None = None
+        """The first task that this thread finds, which it runs itself."""
+        self._timers: list[tuple[float, int, EngineTask]] = []
+        self._number = count()
+        self._files: dict[Notifier, _File] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wakeup = _wakeup()
+        self._selector.register(self._wakeup[0], selectors.EVENT_READ)
+        self._pulse = Event()
+        self._heart: Thread | None = None
+
+    # -- tasks ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the first thread, if there is none; raises RuntimeError where that cannot be."""
+        with self._lock:
+            if not self._threads:
+                self._start_thread()
+
+    def plan(self, task: EngineTask, seconds: float | None) -> None:
+        """Run a task *seconds* from now for the first time, or before that if it is notified."""
+        with self._lock:
+            if task.state == "new":
+                self._plan(task, seconds)
+                if self._queue:
+                    self._summon()
+
+    def run(self, name: str, work: Callable[[], None]) -> None:
+        """
+        Do work once, on a thread of its own until it ends.
+
+        Raises:
+            RuntimeError: the system gives this process no thread; nothing is done.
+
+        """
+        task = EngineTask(name, work)
+        with self._lock:
+            if not self._threads:
+                self._start_thread()
+            self._enqueue(task)
+            self._summon()
+
+    def notify(self, task: EngineTask) -> None:
+        """Run a task soon; one that runs now is run again after that."""
+        with self._lock:
+            task.notified = True
+            if task.state == "idle":
+                self._enqueue(task)
+                self._summon()
+
+    def notify_one(self, tasks: Sequence[EngineTask]) -> None:
+        """Run one of several tasks that do the same; those that run now look again after that."""
+        with self._lock:
+            idle, queued = None, False
+            for task in tasks:
+                if task.state == "running":
+                    task.notified = True
+                elif task.state == "idle":
+                    idle = task
+                queued |= task.state == "queued"
+            if idle is not None and not queued:
+                self._enqueue(idle)
+                self._summon()
+
+    def end(self, task: EngineTask) -> None:
+        """Begin no further run of a task; ``task.over`` is set once none goes on."""
+        with self._lock:
+            task.ended = True
+            if task.state != "running":
+                task.state = "over"
+                task.over.set()
+
+    def _plan(self, task: EngineTask, seconds: float | None) -> None:
+        """Decide what follows a run, or the beginning."""
+        task.due = math.inf
+        if task.ended:
+            task.state = "over"
+            task.over.set()
+        elif task.notified or seconds == 0.0:
+            self._enqueue(task)
+        else:
+            task.state = "idle"
+            if seconds is not None and seconds < math.inf:
+                task.due = time.monotonic() + seconds
+                heapq.heappush(self._timers, (task.due, next(self._number), task))
+                if task.due < self._waits_until:
+                    self._wake_waiting()
+
+    def _enqueue(self, task: EngineTask) -> None:
+        task.queued_at = time.monotonic()
+        if self._hearing == get_ident() and self._found is None:
+            self._found = task
+        else:
+            self._queue.append(task)
+        task.state = "queued"
+
+    # -- files ------------------------------------------------------------------------------
+
+    def watch(
+        self, notifier: Notifier, side: Direction, version: Callable[[], int], poll: float
+    ) -> None:
+        """Hear what other processes tell of a file; one ``unwatch`` undoes each call."""
+        with self._lock:
+            file = self._files.get(notifier)
+            if file is None:
+                file = self._files[notifier] = _File(notifier, version, poll)
+            file.users += 1
+            descriptor = notifier.fileno(side)
+            if descriptor >= 0 and side not in file.sides:
+                self._register(descriptor, (notifier, side))
+                file.sides[side] = descriptor
+            self._wake_waiting()
+
+    def _register(self, descriptor: int, data: tuple[Notifier, Direction]) -> None:
+        """Poll a descriptor; one of the same number that was closed meanwhile is forgotten."""
+        with suppress(KeyError):
+            self._selector.unregister(descriptor)
+        self._selector.register(descriptor, selectors.EVENT_READ, data)
+
+    def unwatch(self, notifier: Notifier) -> None:
+        """Hear no more of a file that no other engine watches."""
+        with self._lock:
+            file = self._files[notifier]
+            file.users -= 1
+            if file.users:
+                return
+            del self._files[notifier]
+            for descriptor in file.sides.values():
+                with suppress(KeyError, ValueError, OSError):  # closed before
+                    self._selector.unregister(descriptor)
+
+    # -- threads ----------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        thread = Thread(target=self._serve, name="onceward-engine", daemon=True)
+        thread.start()  # before it counts: it may fail, or be interrupted
+        self._threads.add(thread)
+        if self._heart is None:
+            self._heart = Thread(target=self._beat, name="onceward-heartbeat", daemon=True)
+            self._heart.start()
+
+    def _summon(self) -> None:
+        """Get a thread for the queue: one without a task, the one that waits, or a new one."""
+        if self._hearing == get_ident():
+            return  # it is about to take a task itself
+        for parked in self._parked:
+            if parked.locked():
+                parked.release()
+                return
+        if self._waits:
+            self._wake_waiting()
+        elif len(self._threads) < AT_ONCE:
+            with suppress(RuntimeError):
+                self._start_thread()
+
+    def _wake_waiting(self) -> None:
+        if self._waits and not self._woken:
+            os.write(self._wakeup[1], ONE)
+            self._woken = True
+
+    def _serve(self) -> None:
+        """Run tasks, or wait for the files, or stay for later, while there are not too many."""
+        own, parked = current_thread(), Lock()
+        parked.acquire()
+        task: EngineTask | None
+        while True:
+            with self._lock:
+                if parked in self._parked:
+                    self._parked.remove(parked)
+                task = self._take()
+                waits = task is None and not self._waits
+                if waits:
+                    self._waits = True
+                elif task is None and len(self._parked) >= SPARE:
+                    self._threads.discard(own)
+                    return
+                elif task is None:
+                    self._parked.append(parked)
+            if task is not None:
+                self._run(task, own)
+            elif waits:
+                self._wait()
+            else:
+                parked.acquire()
+
+    def _take(self) -> EngineTask | None:
+        """Take what this thread has found, or else the first task of the queue."""
+        found = None
+        if self._hearing == get_ident():
+            self._hearing, found, self._found = 0, self._found, None
+        while found is not None or self._queue:
+            task, found = found or self._queue.popleft(), None
+            if task.state != "queued":  # ended, or queued twice
+                continue
+            task.state, task.notified, task.thread = "running", False, get_ident()
+            self._running.add(task)
+            if self._queue:  # get a thread for the next one
+                self._summon()
+            if not self._pulse.is_set():
+                self._pulse.set()
+            return task
+        return None
+
+    def _run(self, task: EngineTask, own: Thread) -> None:
+        seconds: float | None = PAUSE
+        own.name = task.name
+        try:
+            seconds = Context().run(task.run)  # values of one agent's handlers reach no other
+        except BaseException as error:  # noqa: BLE001 - the thread is not the task's alone
+            log.failure("error", "an engine ended early", error, task=task.name)
+        own.name = "onceward-engine"
+        with self._lock:
+            self._running.discard(task)
+            task.thread = 0
+            self._plan(task, seconds)
+
+    def _wait(self) -> None:
+        """Wait until a file has something, a task is due, or the wait is ended."""
+        found: list[tuple[selectors.SelectorKey, int]] = []
+        try:
+            found = self._selector.select(self._seconds())
+        except (OSError, ValueError) as error:  # a descriptor was closed at this very moment
+            log.failure("warning", "engines look again", error)
+        with self._lock:
+            self._waits = self._woken = False
+            self._hearing = get_ident()
+            now = time.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                due, _, task = heapq.heappop(self._timers)
+                if task.state == "idle" and task.due == due:
+                    self._enqueue(task)
+            soon = now + TOGETHER
+            looks = [file for file in self._files.values() if file.look_at <= soon]
+        try:
+            self._hear(found)
+            for file in looks:
+                file.look_at = file.notifier.next_poll(file.poll)
+                if file.notifier.is_due(file.poll):
+                    file.notifier.look(file.version)
+        except Exception as error:  # noqa: BLE001 - without this thread no engine would hear any more
+            log.failure("warning", "engines look again", error)
+
+    def _hear(self, found: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+        """Read what was found, and notify whom it is for."""
+        for key, _ in found:
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    os.read(self._wakeup[0], 1024)
+            else:
+                notifier, side = key.data
+                notifier.hear(side)
+
+    def _seconds(self) -> float:
+        """Return how long the wait may take."""
+        with self._lock:
+            now = time.monotonic()
+            first = self._timers[0][0] if self._timers else math.inf
+            look = min((file.look_at for file in self._files.values()), default=math.inf)
+            self._waits_until = now if self._queue else min(first, look, now + LONGEST)
+            return max(0.0, self._waits_until - now)
+
+    # -- heartbeat --------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Look after runs; get a thread for the wait and for tasks where there is none."""
+        idle = 0
+        while True:
+            if idle >= LINGER:
+                self._pulse.clear()
+                if not self._running:
+                    self._pulse.wait()
+                idle = 0
+            time.sleep(self._look_after_runs())
+            idle = 0 if self._running else idle + 1
+            with self._lock:
+                self._relieve()
+
+    def _look_after_runs(self) -> float:
+        """Let each run be looked after; return the seconds until the next look."""
+        running = self._running.copy()
+        rest = TICK if running else QUICK_TICK
+        for task in running:
+            if task.beat is not None:
+                try:
+                    rest = min(rest, task.beat())
+                except Exception as error:  # noqa: BLE001 - it outlives what it looks after
+                    log.failure("warning", "heartbeat goes on", error, task=task.name)
+        return rest
+
+    def _relieve(self) -> None:
+        before = time.monotonic() - TICK
+        late = sum(task.queued_at <= before for task in self._queue)
+        missing = min(late, STARTED_AT_ONCE) + (bool(self._running) and not self._waits)
+        free = [parked for parked in self._parked if parked.locked()]
+        for parked in free[:missing]:
+            parked.release()
+        with suppress(RuntimeError):
+            for _ in range(missing - len(free)):
+                self._start_thread()
+
+
+def _wakeup() -> tuple[int, int]:
+    found = wakeup_descriptors()
+    if found is None:
+        msg = "no engine can start: this process may open no further file: raise ulimit -n"
+        raise OutOfDescriptors(msg)
+    return found
+
+
+_threads: dict[int, EngineThreads] = {}
+
+
+def engine_threads() -> EngineThreads:
+    """Return the threads of this process; those of a parent are left to it."""
+    found = _threads.get(os.getpid())
+    return _threads.setdefault(os.getpid(), EngineThreads()) if found is None else found
