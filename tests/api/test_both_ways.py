@@ -168,16 +168,17 @@ def test_a_message_by_its_id(home: Any) -> None:
     a.receive().reject("no")
     found = a.message(sent)
 
-    assert [("out", "sent"), ("inbox", "dead")] == [
+    assert [("out", "failed"), ("inbox", "dead")] == [
         (each.box, each.state) for each in found.records
     ]
     assert ({"n": 1}, "rejected", "t", "a") == (
         found.record.body, found.record.reason, found.record.topic, found.record.sender,
     )  # fmt: skip
     assert ["dead"] == [each.outcome for each in found.processed]
-    assert [("outbox", "pending"), ("inbox", "pending"), ("outbox", "sent"), ("inbox", "dead")] == [
-        (each.box, each.to_state) for each in found.transitions
-    ]
+    assert [
+        ("outbox", "pending"), ("inbox", "pending"), ("outbox", "sent"), ("inbox", "dead"),
+        ("outbox", "failed"),
+    ] == [(each.box, each.to_state) for each in found.transitions]  # fmt: skip
     assert a.message("none") is None
 
 

@@ -69,6 +69,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "S6": (
         "UPDATE _onceward_outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",
     ),
+    "S7": (f"{UNGUARD}UPDATE _onceward_outbox SET recipient = 'a', state = 'sent', sent_at = 1",),
     "R1": (
         (
             "DELETE FROM _onceward_processed_messages WHERE seq ="

@@ -110,7 +110,7 @@ FREE = [
 ]
 
 
-@pytest.mark.parametrize(("messages", "expected"), [(FEW, (1, 38, 7)), (MANY, (50, 49, 56))])
+@pytest.mark.parametrize(("messages", "expected"), [(FEW, (1, 21, 5)), (MANY, (50, 32, 54))])
 def test_a_message_without_options(
     opened: Open, messages: int, expected: tuple[int, int, int]
 ) -> None:
@@ -146,7 +146,7 @@ def writing(body: int, ctx: Context) -> None:
 
 @pytest.mark.parametrize(
     ("handler", "messages", "more"),
-    [(plain, FEW, 4), (writing, FEW, 2), (plain, MANY, 543), (writing, MANY, 443)],
+    [(plain, FEW, 4), (writing, FEW, 2), (plain, MANY, 494), (writing, MANY, 394)],
 )
 def test_unique_for_costs_a_message_two_statements_and_a_commit(
     opened: Open, handler: Callable[..., None], messages: int, more: int

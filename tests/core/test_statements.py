@@ -18,8 +18,8 @@ Open = Callable[..., Postbox]
 class Counted:
     """Counts the statements of a postbox's writing connection."""
 
-    def __init__(self, box: Postbox) -> None:
-        self._con = box._db._con
+    def __init__(self, box: Postbox, *, every: bool = False) -> None:
+        self._con, self._every = box._db._con, every
         self.seen: list[str] = []
         assert self._con is not None
         self._con.exec_trace = self._trace
@@ -29,8 +29,10 @@ class Counted:
         return True
 
     def take(self) -> list[str]:
-        """Return the statements since the last look, without BEGIN and COMMIT."""
+        """Return the statements since the last look; unless *every* counts, no BEGIN and COMMIT."""
         found, self.seen = self.seen, []
+        if self._every:
+            return found
         return [sql for sql in found if sql not in {"BEGIN IMMEDIATE", "COMMIT"}]
 
 

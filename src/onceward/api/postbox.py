@@ -33,6 +33,7 @@ from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
 from onceward.core import views as queries
 from onceward.core.accept.accept import Receiver
+from onceward.core.accept.own import OwnMessages
 from onceward.core.block import Bindings
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
@@ -240,7 +241,8 @@ class Postbox(Session, EventSource):
         if settings.audit:
             self._audit(settings.audit)
         self._workers, self._runners = self._build_workers()
-        db.add_receiver(self._receiver.accept)
+        self._own = OwnMessages(db, self._receiver, settings=settings, hooks=hooks)
+        db.add_receiver(self._receiver.accept, self._own)
         self._build_api(db, settings)
 
     def _audit(self, path: str) -> None:
@@ -681,7 +683,7 @@ class Postbox(Session, EventSource):
     def _stop_receiving(self) -> None:
         """Close all listeners, from the last to the first, also where one of them raises."""
         with ExitStack() as steps:
-            steps.callback(self._db.remove_receiver, self._receiver.accept)
+            steps.callback(self._db.remove_receiver, self._receiver.accept, self._own)
             for listener in self._listeners:
                 steps.callback(listener.close)
 

@@ -129,7 +129,7 @@ class DirectoryDatabase(Database):
         """Store the time of the transaction, so that it never runs backwards."""
         tx.run(TICK, (tx.now, tx.now))
 
-    def write(self, work: Callable[[StoreTransaction], T]) -> T:
+    def write(self, work: Callable[[StoreTransaction], T], *, synced: bool = True) -> T:
         """
         Run *work* in a transaction, commit it and notify; inside another ``write`` it joins that.
 
@@ -138,7 +138,7 @@ class DirectoryDatabase(Database):
             OutcomeUnknown: COMMIT raised; call again, every verb of the directory is idempotent.
 
         """
-        found = super().write(work)
+        found = super().write(work, synced=synced)
         if not self.writer.held:
             self.notifier.notify("out")
             self.notifier.notify("in")

@@ -66,13 +66,11 @@ SELECT seq, sender, message_id FROM _onceward_processed_messages
                       AND c.id = _onceward_processed_messages.message_id)
  ORDER BY seq LIMIT :limit
 """
+# Messages of an agent to itself come in no stream: their horizon stands alone.
 HORIZON: Final = f"""
-UPDATE _onceward_sender_streams
-   SET horizon_id = max(horizon_id,
-                        (SELECT max(m.message_id)
-                           FROM ({OLD_MARKS}) AS m
-                          WHERE m.sender = _onceward_sender_streams.sender))
- WHERE sender IN (SELECT sender FROM ({OLD_MARKS}))
+INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, horizon_id, updated_at)
+SELECT sender, '', 0, '', max(message_id), :before FROM ({OLD_MARKS}) WHERE true GROUP BY sender
+    ON CONFLICT (sender) DO UPDATE SET horizon_id = max(horizon_id, excluded.horizon_id)
 """
 MARKS: Final = (
     f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"

@@ -46,7 +46,7 @@ from onceward.file.connection import (
 from onceward.file.group_commit import ReplacedFileDetector, Writer
 from onceward.file.notify import Direction, Notifier
 from onceward.file.readers import ReaderPool
-from onceward.file.transaction import Row, StoreTransaction, row_class
+from onceward.file.transaction import OwnReceiver, Row, StoreTransaction, row_class
 from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock
 from onceward.message.log import log
@@ -132,6 +132,7 @@ class Database:
         self.guard = ReplacedFileDetector(self.path)
         self.receivers: tuple[Callable[[Parcel], Answer], ...] = ()
         """Functions of the postboxes that have it open: the last one takes what comes for it."""
+        self._own: tuple[OwnReceiver, ...] = ()
         self._open()
         self.notifier = Notifier(self.path)
         self.notifier.on_remote_out = self.writer.queue.hurry
@@ -465,15 +466,23 @@ class Database:
 
     # -- receiving ----------------------------------------------------------------------------
 
-    def add_receiver(self, accept: Callable[[Parcel], Answer]) -> None:
-        """Have *accept* take the parcels that this process delivers to the file."""
+    def add_receiver(
+        self, accept: Callable[[Parcel], Answer], own: OwnReceiver | None = None
+    ) -> None:
+        """Have *accept* take parcels that this process delivers here, *own* messages to oneself."""
         with open_files.lock:
             self.receivers += (accept,)
+            self._own += () if own is None else (own,)
+            self.writer.own = self._own[-1] if self._own else None
 
-    def remove_receiver(self, accept: Callable[[Parcel], Answer]) -> None:
-        """Leave the parcels to the receiver that was added before; do nothing if it is gone."""
+    def remove_receiver(
+        self, accept: Callable[[Parcel], Answer], own: OwnReceiver | None = None
+    ) -> None:
+        """Leave both to the receivers that were added before; do nothing if they are gone."""
         with open_files.lock:
             self.receivers = tuple(each for each in self.receivers if each != accept)
+            self._own = tuple(each for each in self._own if each is not own)
+            self.writer.own = self._own[-1] if self._own else None
 
     # -- using the open file ------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from onceward.errors import (
 from onceward.file.file_checks import FileKey, file_key
 from onceward.file.transaction import (
     Handle,
+    OwnReceiver,
     SavepointMark,
     Store,
     StoreTransaction,
@@ -40,6 +41,8 @@ from onceward.file.transaction import (
 
 T = TypeVar("T")
 GROUP_MAX: Final = 512
+FULL: Final = "PRAGMA synchronous = full"
+NORMAL: Final = "PRAGMA synchronous = normal"
 INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
 """Exceptions that a signal may raise between any two steps, for the thread and not its work."""
 ENDED: Final = (
@@ -92,13 +95,18 @@ class WriteRequest(Generic[T]):
         "is_leader",
         "next",
         "result",
+        "synced",
         "tx",
         "wakeup",
         "work",
     )
 
-    def __init__(self, work: Callable[[StoreTransaction], T] | None) -> None:
+    def __init__(
+        self, work: Callable[[StoreTransaction], T] | None, *, synced: bool = True
+    ) -> None:
         self.work = work
+        self.synced = synced
+        """Whether its commit must outlive a power cut once it has returned."""
         self.ids: list[str] = []
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -309,11 +317,15 @@ class WriteQueue:
         while not (request.done or request.is_leader):  # the lock may have opened an instant ago
             request.wakeup.acquire(timeout=0.01)
 
-    def drain(self) -> list[WriteRequest[Any]]:
-        """Take the waiting requests with work out of the queue, to be done in this turn."""
+    def drain(self, *, patient: bool = True) -> list[WriteRequest[Any]]:
+        """
+        Take the waiting requests with work out of the queue, to be done in this turn.
+
+        Those that wait for the turn of another thread are left where it is not for *patient* ones.
+        """
         if self._queue or self._patient:
             with self._mutex:
-                while self._patient:
+                while patient and self._patient:
                     self._batch += (self._patient[0],)
                     del self._patient[0]
                 while (
@@ -453,12 +465,16 @@ class Writer:
         self.undone = 0
         """Set to 1 by SQLite, without a step of Python, when it rolls our transaction back."""
         self._owner = 0
+        self._relaxed = False
+        """Whether the connection may have been left with commits that are not synced."""
         self._tx: StoreTransaction | None = None
         self._host: WriteRequest[Any] | None = None
         self.thread_transactions = ThreadTransactions()
         """The threads that run handlers, whose transactions their writes join."""
         self.wake_dispatchers: Callable[[], None] = lambda: None
         """Called after a commit that has something to be pushed by another thread or process."""
+        self.own: OwnReceiver | None = None
+        """Takes messages to oneself, for the postbox that was opened last."""
         self.packer: Packer | None = None
         """Packs parcels in the commit of their messages, where this process pushes them."""
         self.measured_commit: Callable[[StoreTransaction], None] | None = None
@@ -469,12 +485,13 @@ class Writer:
         """Whether this very thread has a transaction open."""
         return self._owner == get_ident()
 
-    def write(self, work: Callable[[StoreTransaction], T]) -> T:
+    def write(self, work: Callable[[StoreTransaction], T], *, synced: bool = True) -> T:
         """
         Run *work* and commit it, together with the work of other threads that wait.
 
         In a thread that has a transaction open, or runs a handler, *work* joins
-        that by savepoint and is committed with it.
+        that by savepoint and is committed with it. A commit that is not *synced* survives
+        the death of the process; a power cut may undo it, and none that was made before it.
 
         Raises:
             Busy: others held the file for the whole deadline; nothing was written.
@@ -496,7 +513,7 @@ class Writer:
                 if mapped is error:
                     raise
                 raise mapped from error
-        request = WriteRequest(work)
+        request = WriteRequest(work, synced=synced)
         try:
             try:
                 deadline = self.queue.enter(request)
@@ -674,7 +691,7 @@ class Writer:
 
     # -- the transaction --------------------------------------------------------------------
 
-    def _begin(self, deadline: float) -> StoreTransaction:
+    def _begin(self, deadline: float, *, synced: bool = True) -> StoreTransaction:
         store, handle = self._store, self.handle
         store.busy_handler.deadline = deadline
         if handle is None:
@@ -682,8 +699,11 @@ class Writer:
         if handle.in_transaction:  # an interrupt came even between us and the end of the last one
             handle.execute("ROLLBACK")
         try:
+            if synced is self._relaxed:
+                self._relax(handle, synced=synced)
             handle.execute("BEGIN IMMEDIATE")
             self._tx = StoreTransaction(handle, store.time.now(store.clock))
+            self._tx.own = self.own
             self.undone = 0
             if self._tx.now > store.time.persist_after:
                 store.on_begin(self._tx)
@@ -697,6 +717,13 @@ class Writer:
         self._owner = get_ident()
         return self._tx
 
+    def _relax(self, handle: Handle, *, synced: bool) -> None:
+        """Have the commits to come synced or not; those of a 'fast' file never are."""
+        if self._store.durability == "safe":
+            self._relaxed = True  # an interrupt may come before the end of the statement
+            handle.execute(FULL if synced else NORMAL, can_cache=False)  # it runs as it is prepared
+        self._relaxed = not synced
+
     def rolled_back(self) -> None:
         """Take note that SQLite rolled the open transaction back."""
         if self._tx is not None:
@@ -705,9 +732,11 @@ class Writer:
     def _run(self, own: list[WriteRequest[Any]], deadline: float) -> None:
         """Run this thread's requests and those that wait in one transaction."""
         queue = self.queue
-        batch = [*own, *queue.drain()] if queue._queue or queue._patient else own
+        synced = own[0].synced  # a patient neighbour would have the commit synced
+        rides = queue._queue or (synced and queue._patient)
+        batch = [*own, *queue.drain(patient=synced)] if rides else own
         try:
-            tx = self._begin(deadline)
+            tx = self._begin(deadline, synced=synced or len(batch) > 1)
             if len(batch) > 1:
                 failed = self._run_batch(batch, tx)
             else:

@@ -14,6 +14,7 @@ import apsw
 
 from onceward.file.connection import BusyHandler
 from onceward.message.clock import Clock, Millis, MonotonicFileClock
+from onceward.message.parcel import Durability, Receipt
 
 T = TypeVar("T")
 ROWS_PER_INSERT: Final = 20
@@ -66,6 +67,8 @@ class Store(Protocol):
     """The file's time, which never runs backwards."""
     busy_handler: BusyHandler
     """Asked by SQLite how long to wait for other processes; the writer sets its deadline."""
+    durability: Durability
+    """Whether its commits survive a power cut."""
     guard: FileGuard
     """Asked after every commit whether the file is still the one that was opened."""
 
@@ -83,6 +86,23 @@ class Store(Protocol):
 
     def translate_error(self, error: BaseException) -> BaseException:
         """Return what a foreign error means."""
+        ...
+
+
+class OwnReceiver(Protocol):
+    """Settles messages of an agent to itself in the commit that ends them."""
+
+    @property
+    def agent(self) -> str:
+        """Return the name of the agent."""
+        ...
+
+    def deliver(self, tx: StoreTransaction) -> bool:
+        """Move what is ready from the outbox into the inbox; False where parcels must do it."""
+        ...
+
+    def settle(self, tx: StoreTransaction, receipts: Sequence[Receipt]) -> None:
+        """Apply receipts of messages to oneself to the outbox."""
         ...
 
 
@@ -112,6 +132,7 @@ class StoreTransaction:
         "now",
         "on_durable",
         "outgoing",
+        "own",
         "rolled_back",
         "savepoints",
         "wakeups",
@@ -126,6 +147,8 @@ class StoreTransaction:
         """Calls after the commit, each made once however often it was asked for."""
         self.outgoing: dict[str, None] = {}
         """Peers that have something to be pushed after the commit."""
+        self.own: OwnReceiver | None = None
+        """Takes messages to oneself, and their receipts; None where no postbox has the file."""
         self.has_news = False
         """Whether the dispatcher has something to tell the home after the commit."""
         self.on_durable: Callable[[], None] | None = None
@@ -295,14 +318,29 @@ class TransactionHost(Protocol):
 BUMP: Final = "UPDATE _onceward_counters SET value = value + ? WHERE name = ?"
 
 
+@cache
+def _bump_all(names: tuple[str, ...]) -> str:
+    """Return the statement that adds to several counters at once."""
+    cases = " ".join(f"WHEN '{name}' THEN ?" for name in names)
+    listed = ", ".join(f"'{name}'" for name in names)
+    return (
+        f"UPDATE _onceward_counters SET value = value + CASE name {cases} END"  # noqa: S608 - names of ours
+        f" WHERE name IN ({listed})"
+    )
+
+
 def bump(tx: StoreTransaction, **deltas: int) -> None:
-    """Add each delta to the counter of its name; zero costs nothing."""
-    changed: list[tuple[int, str]] = []
+    """Add each delta to the counter of its name, by one statement; zero costs nothing."""
+    names: list[str] = []
+    changed: list[int] = []
     for name, delta in deltas.items():
         if delta:
-            changed.append((delta, name))
-    if changed:
-        tx.many(BUMP, changed)
+            names.append(name)
+            changed.append(delta)
+    if len(names) > 1:
+        tx.run(_bump_all(tuple(names)), changed)
+    elif names:
+        tx.run(BUMP, (*changed, *names))
 
 
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]

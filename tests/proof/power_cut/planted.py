@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 import apsw
 
-from onceward.core.deliver.delivery import Deliveries
+from onceward.core.accept.accept import Receiver
+from onceward.core.accept.own import OwnMessages
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.send.outbox import frame_of
 from onceward.file import migrations
@@ -22,7 +23,6 @@ from onceward.file.connection import connect
 from onceward.file.migrations import Migration
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
-from onceward.message.parcel import Answer, Receipt
 
 NO_BARRIER: Final = """
 SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM _onceward_file_info
@@ -93,6 +93,8 @@ def _nothing() -> AbstractContextManager[object]:
 
 
 SETTLE: Final = HandlerCommitBatch._settle
+TAKE_OWN: Final = Receiver.take_own
+SETTLE_OWN: Final = OwnMessages.settle
 
 
 def settle_after_effects(batch: Any, tx: Any, ended: Any, rest: Any) -> None:
@@ -108,13 +110,15 @@ def settle_after_effects(batch: Any, tx: Any, ended: Any, rest: Any) -> None:
     SETTLE(batch, tx, ended, rest)
 
 
-def accept_later(deliveries: Any, tx: Any, packed: Any) -> Any:
-    """Settle a message to the agent itself with its send, and accept it in another commit."""
-    accept_it = deliveries._db.receivers[-1]
-    stored = tuple(Receipt(frame.id, "stored") for frame in packed.parcel.frames)
-    tx.after_commit(lambda: accept_it(packed.parcel))
-    answer = Answer(verdict="accepted", receipts=stored)
-    return deliveries._settle(tx, packed, answer, streams=True)
+def accept_later(receiver: Any, _tx: Any, frames: Any) -> Any:
+    """Settle messages to the agent itself with their send, and store them in another commit."""
+    _tx.after_commit(lambda: receiver._db.write(lambda tx: TAKE_OWN(receiver, tx, frames)))
+    return []
+
+
+def settle_later(own: Any, _tx: Any, receipts: Any) -> None:
+    """Settle messages to the agent itself in another commit than that which handles them."""
+    _tx.after_commit(lambda: own._db.write(lambda tx: SETTLE_OWN(own, tx, receipts)))
 
 
 def _effects_first() -> AbstractContextManager[object]:
@@ -122,7 +126,11 @@ def _effects_first() -> AbstractContextManager[object]:
 
 
 def _half() -> AbstractContextManager[object]:
-    return patch.object(Deliveries, "_deliver_here", accept_later)
+    return patch.object(Receiver, "take_own", accept_later)
+
+
+def _told_late() -> AbstractContextManager[object]:
+    return patch.object(OwnMessages, "settle", settle_later)
 
 
 CLAIM: Final = "SELECT owner, leased_seqs, due_at, token FROM _onceward_lanes WHERE lane_id = ?"
@@ -138,6 +146,7 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "delete-journal": _delete_journal,
     "effects-first": _effects_first,
     "half": _half,
+    "told-late": _told_late,
     "attach": _nothing,  # the pair looks for the name: see hand_over
 }
 

@@ -36,8 +36,6 @@ from onceward.testing.clock import ManualClock
 SCHEME: Final = "sim"
 TROUBLE: Final = "disk I/O error, as the weather has it"
 FULL: Final = "database or disk is full, as the weather has it"
-PROOFS: Final = (lanes.HELD, peers.ADVANCE)
-"""Statements that find nothing where a lease was lost."""
 JULIAN: Final = 210_866_760_000_000
 """Milliseconds from the start of SQLite's day count to 1970."""
 
@@ -322,7 +320,7 @@ class _Cursor(apsw.Cursor):
 
     def fetchall(self) -> Any:
         rows = super().fetchall()
-        if self.statement in PROOFS and not rows:
+        if self.statement == peers.ADVANCE and not rows:
             self.process.outrun += 1
         return rows
 

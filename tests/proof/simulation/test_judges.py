@@ -16,6 +16,8 @@ from tests.proof.simulation.people import people
 from tests.proof.simulation.world import Simulation
 
 from onceward.core.accept import accept, receipts
+from onceward.core.accept.accept import Receiver
+from onceward.core.accept.own import OwnMessages
 from onceward.core.deliver import peers
 from onceward.core.deliver.delivery import Deliveries
 from onceward.core.handle import commit_batch, inbox, lanes
@@ -57,11 +59,9 @@ def no_horizon(patch: pytest.MonkeyPatch) -> None:
 
 def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
     """Let a worker that slept through its lease settle all the same."""
-    patch.setattr(lanes, "assert_held", lambda _tx, _held: None)
     patch.setattr(
         lanes, "SETTLE", lanes.SETTLE.replace("AND token = :token AND owner = :owner", "")
     )
-    patch.setattr(lanes, "HELD", "SELECT 1 WHERE ?1 OR ?2 OR ?3 OR 1")
     patch.setattr(inbox, "MARK", inbox.MARK.replace("INSERT INTO", "INSERT OR IGNORE INTO"))
 
 
@@ -144,8 +144,19 @@ def parcels_of_undone_sends_are_pushed(patch: pytest.MonkeyPatch) -> None:
 
 
 def messages_to_oneself_are_stored_later(patch: pytest.MonkeyPatch) -> None:
-    """Settle a message to the agent itself with its send, and accept it in another commit."""
-    patch.setattr(Deliveries, "_deliver_here", planted.accept_later)
+    """Settle a message to the agent itself with its send, and store it in another commit."""
+    patch.setattr(Receiver, "take_own", planted.accept_later)
+
+
+def messages_to_oneself_are_settled_later(patch: pytest.MonkeyPatch) -> None:
+    """Settle a message to the agent itself in another commit than that which handles it."""
+    patch.setattr(OwnMessages, "settle", planted.settle_later)
+
+
+def messages_to_oneself_overtake(patch: pytest.MonkeyPatch) -> None:
+    """Take of the messages to the agent itself the newest alone."""
+    newest = outbox.READY_OWN.replace("o.rank, o.seq\n LIMIT", "o.seq DESC\n LIMIT 1 +0 *")
+    patch.setattr(outbox, "READY_OWN", newest)
 
 
 def attempts_are_not_counted_after_a_death(patch: pytest.MonkeyPatch) -> None:
@@ -168,6 +179,8 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     effects_are_committed_before_their_claim: ("twice", 37),
     parcels_of_undone_sends_are_pushed: ("it would not: denied", 133),
     messages_to_oneself_are_stored_later: ("in one half", 5),
+    messages_to_oneself_are_settled_later: ("S7", 5),
+    messages_to_oneself_overtake: ("before number", 5),
     attempts_are_not_counted_after_a_death: ("has killed", 127),
 }
 """

@@ -112,7 +112,7 @@ def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
         and (not stream.epoch or stream.precedes(parcel.epoch))
         and stream.holds(parcel.base_position)
     ):
-        return "accepted", not stream.known_to(parcel)
+        return "accepted", bool(stream.epoch) and not stream.known_to(parcel)
     return "fork", False
 
 
@@ -325,9 +325,7 @@ class Receiver:
     ) -> AcceptResult:
         result = accept(tx, parcel, policy, frames)
         if self._handled and result.received:
-            keep_until_handled(
-                {each.carried.text: each.frame for each in frames if each.frame is not None}
-            )
+            self._keep(frames)
         if self._hooks._hooks:
             self._emitter.moved(tx, parcel.sender, result.moved)
             self._emit(tx, parcel.sender, result)
@@ -338,6 +336,31 @@ class Receiver:
         if result.answered or result.duplicates:
             tx.wakeups[self._notify_out] = None
         return result
+
+    def take_own(self, tx: StoreTransaction, frames: Sequence[ParcelFrame]) -> list[str] | None:
+        """
+        Store messages of the agent to itself, which are new; return the ids that are done with it.
+
+        Returns None, with nothing stored, where a frame must be refused.
+        """
+        policy, agent = self._policy, self._db.agent
+        parsed = [_parse_frame(each, agent, policy) for each in frames]
+        if self._inspect and any(each.frame and each.frame.mailbox for each in parsed):
+            parsed = self._inspect(parsed)
+        if any(each.problem for each in parsed):
+            return None
+        result = AcceptResult(received=list(map(ID, frames)))
+        result.answered = _store(tx, agent, parsed, policy.features)
+        self._keep(parsed)
+        if self._hooks._hooks:
+            self._emit(tx, agent, result)
+        return result.answered
+
+    def _keep(self, parsed: Sequence[ParsedFrame]) -> None:
+        """Keep frames for those that handle them in this process."""
+        keep_until_handled(
+            {each.carried.text: each.frame for each in parsed if each.frame is not None}
+        )
 
     def _emit(self, tx: StoreTransaction, peer: str, result: AcceptResult) -> None:
         agent, at = self._db.agent, tx.now
@@ -508,7 +531,7 @@ def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
         _refuse_names(parcel, policy.agent)
     _check_texts(parcel)
     refuse_damaged(parcel)
-    return [_parse_frame(carried, parcel, policy) for carried in parcel.frames]
+    return [_parse_frame(carried, parcel.sender, policy) for carried in parcel.frames]
 
 
 @lru_cache(maxsize=4096)
@@ -547,7 +570,7 @@ def _check_texts(parcel: Parcel) -> None:
         raise Refused(msg) from error
 
 
-def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> ParsedFrame:
+def _parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> ParsedFrame:
     if (
         len(carried.text) > 6 * policy.max_body + ENVELOPE_MAX
     ):  # a control character takes six as JSON
@@ -556,8 +579,8 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> P
         frame = Frame.parse(carried.text)
     except InvalidMessage as error:
         return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
-    if (frame.id, frame.sender, frame.recipient) != (carried.id, parcel.sender, policy.agent):
-        return ParsedFrame(carried, None, _mismatch(frame, carried, parcel))
+    if (frame.id, frame.sender, frame.recipient) != (carried.id, sender, policy.agent):
+        return ParsedFrame(carried, None, _mismatch(frame, carried, sender))
     reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
     if frame.hops + reply > policy.max_hops:
         detail = f"{frame.hops} messages led to it, at most {policy.max_hops} may"
@@ -567,12 +590,12 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> P
     return ParsedFrame(carried, frame, digest=carried.digest)
 
 
-def _mismatch(frame: Frame, carried: ParcelFrame, parcel: Parcel) -> str:
+def _mismatch(frame: Frame, carried: ParcelFrame, sender: str) -> str:
     """Return which attribute of a frame is not that of its parcel."""
     field_name = "recipient"
     if frame.id != carried.id:
         field_name = "id"
-    elif frame.sender != parcel.sender:
+    elif frame.sender != sender:
         field_name = "source"
     return reason_text("invalid", f"{field_name}: does not match the parcel")
 
@@ -640,7 +663,7 @@ ON CONFLICT (sender, id) DO NOTHING
 
 
 def _store(
-    tx: StoreTransaction, sender: str, fresh: list[ParsedFrame], features: Sequence[Storing]
+    tx: StoreTransaction, sender: str, fresh: Sequence[ParsedFrame], features: Sequence[Storing]
 ) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
     frames = cast("list[Frame]", list(map(FRAME, fresh)))

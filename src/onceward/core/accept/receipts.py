@@ -34,15 +34,20 @@ PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
 
 
 def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:
-    """Store receipts for senders; one row per sender and commit."""
+    """Store receipts for senders, one row per sender and commit; apply those of oneself at once."""
     by_peer: dict[str, list[Receipt]] = {}
     for peer, receipt in outcomes:
         by_peer.setdefault(peer, []).append(receipt)
     rows: list[tuple[str, str, Millis]] = []
+    own = tx.own
     for peer, listed in by_peer.items():
+        if own is not None and peer == own.agent:
+            own.settle(tx, listed)
+            continue
         tx.outgoing[peer] = None
         rows.append((peer, json.dumps(listed), tx.now))
-    tx.many(ENQUEUE, rows)
+    if rows:
+        tx.many(ENQUEUE, rows)
 
 
 class PendingReceipts(NamedTuple):

@@ -166,6 +166,8 @@ class Deliveries:
 
         The loop looks for all others.
         """
+        if self._db.agent in tx.outgoing and self._deliver_own(tx):
+            del tx.outgoing[self._db.agent]
         if len(tx.outgoing) > PACK_WITH_SEND:
             tx.wakeups[self._db.writer.wake_dispatchers] = None
             return
@@ -208,23 +210,20 @@ class Deliveries:
         try:
             with tx.nested():
                 first = self._first(tx, name)
-                if first is None or first.parcel is None:
-                    return None
-                return self._deliver_here(tx, first) if name == self._db.agent else first
+                return None if first is None or first.parcel is None else first
         except Exception:  # noqa: BLE001 - the loop meets it again, and tells of it
             return None
 
-    def _deliver_here(self, tx: StoreTransaction, packed: InFlight) -> InFlight | None:
-        """
-        Deliver a parcel of the agent to itself within the open transaction; return the next one.
-
-        Packing, accepting and settling are the same steps as between two files.
-        """
-        if packed.lease.url is not None or not self._db.receivers:
-            return packed
-        assert packed.parcel is not None  # noqa: S101 - the caller looked
-        answer = self._db.receivers[-1](packed.parcel)
-        return self._settle(tx, packed, answer, streams=True)
+    def _deliver_own(self, tx: StoreTransaction) -> bool:
+        """Move messages of the agent to itself, in a savepoint; False where parcels must do it."""
+        own = self._db.writer.own
+        if own is None:
+            return False
+        try:
+            with tx.nested():
+                return own.deliver(tx)
+        except Exception:  # noqa: BLE001 - as above
+            return False
 
     # -- packing ------------------------------------------------------------------------------
 
@@ -352,6 +351,11 @@ class Deliveries:
         """
         self._renewed.discard(name)
         count = 0
+        if packed is None and name == self._db.agent:
+            while not self._stopping.is_set() and self._db.write(self._deliver_own):
+                count += 1
+            if count:
+                return count
         try:
             packed = packed or self._db.write(partial(self._first, name=name))
         except NotMade:

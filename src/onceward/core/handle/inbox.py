@@ -13,6 +13,7 @@ from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.handle import lanes
 from onceward.core.handle.lanes import Lease
+from onceward.errors import StoreCorrupt
 from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
@@ -87,6 +88,7 @@ SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.rece
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.lane_id = ? AND l.token = ? AND l.owner = ?
 """
+UNENDED: Final = "a leased message could not be ended: its index is damaged, recover a copy"
 BY_HANDLER: Final[Reason] = "dropped"
 """Reason of a message that its handler dropped, and no policy."""
 DEFAULTS: Final[dict[Outcome, Reason | None]] = {
@@ -417,27 +419,31 @@ def settle(
 
     Raises:
         LeaseLost: another owner has one of the lanes; roll the transaction back.
+        StoreCorrupt: a leased message does not wait; roll the transaction back.
 
     """
-    last: dict[int, SettledMessage] = {}
+    lasts: dict[int, SettledMessage] = {}
+    gone: list[int] = []
     for each in ended:
-        last[each.leased.lane.lane_id] = each
-    for each in last.values():
-        lanes.assert_held(tx, each.leased.lane)
-    apply_settlements(tx, ended)
-    for lane_id, each in last.items():
-        again = each.settlement if isinstance(each.settlement, RetryAt) else None
+        lasts[each.leased.lane.lane_id] = each
+        if not isinstance(each.settlement, RetryAt):
+            gone.append(each.leased.seq)
+    for lane_id, last in lasts.items():  # first: the lease proves all that follows
+        again = last.settlement if isinstance(last.settlement, RetryAt) else None
         due_at = None if again is None else again.due_at
-        if due_at is not None and each.leased.expires_at is not None:
-            due_at = min(due_at, each.leased.expires_at)  # then it ends, and its lane goes on
-        lanes.settle(
-            tx, each.leased.lane, rest=[] if again else rest.get(lane_id, []), due_at=due_at
-        )
+        if due_at is not None and last.leased.expires_at is not None:
+            due_at = min(due_at, last.leased.expires_at)  # then it ends, and its lane goes on
+        left = [] if again else rest.get(lane_id, [])
+        lanes.settle(tx, last.leased.lane, ended=gone, rest=left, due_at=due_at)
+    if not apply_settlements(tx, ended):
+        raise StoreCorrupt(UNENDED)
 
 
-def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> None:
+def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> bool:
     """
-    Settle messages and enqueue their receipts; the caller has proved that they are its own.
+    Settle messages and enqueue their receipts; return whether all that are done waited for it.
+
+    The caller has proved that they are its own.
 
     A message that asked for a reply and ends without one is told so, which ends the
     wait for it: its replies are to be in the outbox, in this transaction or before.
@@ -467,11 +473,13 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
                 owed.append((leased.sender, Receipt(leased.id, "dead", reason)))
             case _:
                 others.append(each)
+    whole = True
     for (outcome, reason, attempt), seqs in done.items():
-        _end(tx, seqs, outcome, reason, attempt=attempt)
+        whole &= _end(tx, seqs, outcome, reason, attempt=attempt) == len(seqs)
     for each in others:
         _bury_or_retry(tx, each)
     receipts.enqueue(tx, owed)
+    return whole
 
 
 def receipt(message_id: str, outcome: str, reason: str | None) -> Receipt:
@@ -525,8 +533,8 @@ def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
 
 def _end(
     tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None, *, attempt: int = 0
-) -> None:
-    """End messages, by the attempt of that number; 0 where no handler saw them."""
+) -> int:
+    """End messages by the attempt of that number, 0 where no handler saw them; return how many."""
     named = {
         "attempt": attempt,
         "outcome": outcome,
@@ -537,6 +545,7 @@ def _end(
     changed = tx.run(END, named)
     tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})
     bump(tx, ended=changed, **{outcome: changed})
+    return changed
 
 
 def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> None:

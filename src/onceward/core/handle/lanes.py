@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.errors import LeaseLost
@@ -37,10 +37,8 @@ UPDATE _onceward_lanes
                     WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?)) AND head_seq IS NULL
 """
-EXPIRED: Final = """
-SELECT lane_id, leased_seqs, isolate_upto_seq
-  FROM _onceward_lanes
- WHERE due_at <= ? AND owner IS NOT NULL AND leased_seqs <> '[]'
+DUE: Final = """
+SELECT lane_id, leased_seqs, isolate_upto_seq FROM _onceward_lanes WHERE due_at <= ?
 """
 CAREFUL: Final = (
     "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"
@@ -108,12 +106,12 @@ EXTEND: Final = (
 TRANSFER: Final = (
     "UPDATE _onceward_lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
 )
-HELD: Final = "SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND token = ? AND owner = ?"
 SETTLE: Final = """
 UPDATE _onceward_lanes
    SET head_seq = (SELECT min(seq)
                      FROM _onceward_inbox
-                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'
+                      AND seq NOT IN (SELECT value FROM json_each(:ended))),
        owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
        leased_seqs = :rest,
        due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
@@ -203,12 +201,14 @@ def wake_due(tx: StoreTransaction) -> None:
     message has its attempt counted; of several each is claimed alone until all
     of them are settled.
     """
-    for lane_id, claimed, careful_to in tx.rows(EXPIRED, (tx.now,)):
-        seqs = json.loads(claimed)
-        if len(seqs) == 1 and seqs[0] > careful_to:
-            tx.run(TRIED, (1, seqs[0]))
-        tx.run(CAREFUL, (max(seqs), lane_id))
-    tx.run(WAKE, (tx.now,))
+    due = tx.rows(DUE, (tx.now,))
+    for lane_id, claimed, careful_to in due:
+        if seqs := json.loads(claimed or "[]"):
+            if len(seqs) == 1 and seqs[0] > careful_to:
+                tx.run(TRIED, (1, seqs[0]))
+            tx.run(CAREFUL, (max(seqs), lane_id))
+    if due:
+        tx.run(WAKE, (tx.now,))
 
 
 def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:
@@ -295,24 +295,25 @@ def transfer(tx: StoreTransaction, held: Lease, owner: str) -> bool:
     return tx.run(TRANSFER, (owner, held.lane_id, held.token, held.owner)) > 0
 
 
-def assert_held(tx: StoreTransaction, held: Lease) -> None:
-    """Raise LeaseLost unless the lease still holds, as it then does until COMMIT."""
-    if not tx.rows(HELD, (held.lane_id, held.token, held.owner)):
-        msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
-        raise LeaseLost(msg)
-
-
-def settle(tx: StoreTransaction, held: Lease, *, rest: list[int], due_at: Millis | None) -> None:
+def settle(
+    tx: StoreTransaction,
+    held: Lease,
+    *,
+    ended: Sequence[int] = (),
+    rest: list[int],
+    due_at: Millis | None,
+) -> None:
     """
-    Advance the lane's head; with *rest* empty the lease ends.
+    Advance the lane's head past messages that end in this transaction.
 
-    The lane may then be claimed from *due_at* on.
+    With *rest* empty the lease ends; the lane may then be claimed from *due_at* on.
 
     Raises:
         LeaseLost: another owner has the lane; the caller's transaction must be rolled back.
 
     """
     named = {
+        "ended": json.dumps(ended),
         "rest": json.dumps(rest) if rest else None,
         "due_at": due_at,
         "lane": held.lane_id,
@@ -356,6 +357,7 @@ def release(
     then each is claimed alone and gets a commit of its own.
     """
     named = {
+        "ended": "[]",
         "rest": None,
         "due_at": due_at,
         "lane": held.lane_id,

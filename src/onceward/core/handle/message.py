@@ -401,7 +401,7 @@ class Consumer(Generic[L, S]):
 
     def message(self, leased: L, wanted: Any) -> Message[Any]:
         """Return a leased message with its body read; raises InvalidMessage."""
-        frame = Frame.parse(leased.frame)
+        frame = Frame.accepted(leased.frame)
         model = None if isinstance(wanted, str) else wanted
         return Message(leased, frame, decode(frame.data, frame.data_base64, model), self)
 
@@ -524,8 +524,10 @@ class InboxLeases(LaneLeases):
         request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
         lease_for = round(1000 * self._deps.settings.lease)
         with self._db.outside_handler():
+            # A claim that a power cut takes back is made again: nothing followed from it.
             claimed = self._db.write(
-                lambda tx: inbox.claim(tx, request, owner=self._owner, until=tx.now + lease_for)
+                lambda tx: inbox.claim(tx, request, owner=self._owner, until=tx.now + lease_for),
+                synced=False,
             )
         return claimed[0] if claimed else ()
 

@@ -91,18 +91,49 @@ SELECT id
  ORDER BY id <> ?1
  LIMIT 1
 """
+ROW_READ: Final = f"""
+       o.seq, o.id, {frame_of("o")}, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
+       o.rank, o.sent_at, CASE WHEN o.body_id IS NOT NULL THEN o.frame END,
+       {body_digest_of("o")}
+"""
+"""The columns of an ``OutboxRow``."""
 READY: Final = f"""
-SELECT seq, id, {frame_of("o")}, digest, expires_at, pushed, attempts, lane, rank, sent_at,
-       CASE WHEN body_id IS NOT NULL THEN frame END, {body_digest_of("o")}
+SELECT {ROW_READ}
   FROM _onceward_outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL AND held_by IS NULL
  ORDER BY rank, seq
  LIMIT ?
 """
+# Of an agent to itself. A url of its own, a parcel of it in flight, a backoff, a blocked lane or a
+# rate leave all of them to parcels.
+READY_OWN: Final = f"""
+SELECT {ROW_READ},
+       o.pushed
+       OR EXISTS (SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = :agent AND b.id = o.id)
+       OR EXISTS (SELECT 1 FROM _onceward_processed_messages AS m
+                   WHERE m.sender = :agent AND m.message_id = o.id),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended')
+  FROM _onceward_outbox AS o
+ WHERE o.recipient = :agent AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL
+   AND (SELECT paused_at FROM _onceward_file_info) IS NULL
+   AND NOT EXISTS (SELECT 1 FROM _onceward_peers
+                    WHERE name = :agent
+                      AND (url IS NOT NULL OR in_flight_seqs IS NOT NULL OR owner IS NOT NULL
+                           OR due_at IS NOT NULL OR failures > 0 OR inbound_rule IS NOT NULL))
+   AND NOT EXISTS (SELECT 1 FROM _onceward_blocked_lanes WHERE recipient = :agent)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept')
+ ORDER BY o.rank, o.seq
+ LIMIT :limit
+"""
+TAKE_OWN: Final = """
+UPDATE _onceward_outbox
+   SET state = 'sent', sent_at = :now, pushed = 1, free_attempts = attempts,
+       attempts = attempts + 1
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+"""
 BY_SEQ: Final = f"""
-SELECT o.seq, o.id, {frame_of("o")}, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
-       o.rank, o.sent_at,
-       CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {body_digest_of("o")}
+SELECT {ROW_READ}
   FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
  ORDER BY j.key
 """
@@ -224,6 +255,20 @@ class OutboxRow(NamedTuple):
     def frame_digest(self) -> bytes:
         """The digest of the whole frame, as it is carried."""
         return digest(self.frame) if self.head is not None or self.digest is None else self.digest
+
+
+class OwnRow(NamedTuple):
+    """A message of an agent to itself, on its way into the inbox."""
+
+    row: OutboxRow
+    known: int
+    """Whether the inbox may have had it."""
+    waiting: int
+    """How many messages wait in the inbox."""
+
+    def is_plain(self, now: Millis) -> bool:
+        """Return whether it is new, in time, and what was written."""
+        return not self.known and not self.row.expired(now) and self.row.intact
 
 
 class Outbox:
@@ -542,6 +587,21 @@ def ready(tx: StoreTransaction, peer: str, limit: int) -> list[OutboxRow]:
     return list(starmap(OutboxRow, tx.rows(READY, (peer, limit))))
 
 
+def ready_own(tx: StoreTransaction, agent: str, limit: int) -> list[OwnRow]:
+    """Return the messages of an agent to itself that may enter its inbox now, in their order."""
+    found = tx.rows(READY_OWN, {"agent": agent, "limit": limit})
+    return [OwnRow(OutboxRow(*row[:-2]), *row[-2:]) for row in found]
+
+
+def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: list[str]) -> Moved:
+    """Mark what has entered the agent's own inbox; end those of *done*, which it has handled."""
+    seqs = json.dumps([each.row.seq for each in rows])
+    count = tx.run(TAKE_OWN, {"now": tx.now, "seqs": seqs})
+    bump(tx, ended_pending=count, sent=count)
+    acked = _ack(tx, agent, done, None)[0] if done else ()
+    return Moved(tuple(each.row.id for each in rows), tuple(acked))
+
+
 def by_seq(tx: StoreTransaction, seqs: Sequence[int]) -> list[OutboxRow]:
     """Return the rows of a stored parcel, in its order; rows that are gone are missing."""
     return [OutboxRow(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
@@ -686,18 +746,19 @@ def _ack(
     moved: list[str] = []
     at_once: list[str] = []
     named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
-    for was, deltas in (
-        ("sent", {"sent": -1}),
-        ("pending", {"ended_pending": 1}),
-        ("failed", {"failed": -1}),
+    counts: dict[str, int] = {}
+    for was, counter, by in (
+        ("sent", "sent", -1),
+        ("pending", "ended_pending", 1),
+        ("failed", "failed", -1),
     ):
         if len(moved) < len(ids):
             found = tx.rows(ACKED, named | {"was": was})
             moved += [str(i) for i, _ in found]
             if was == "pending":
                 at_once = [str(i) for i, is_new in found if is_new]
-            bump(tx, **{name: by * len(found) for name, by in deltas.items()})
-    bump(tx, acked=len(moved))
+            counts[counter] = by * len(found)
+    bump(tx, acked=len(moved), **counts)
     if len(moved) < len(ids):
         tx.run(LATE, {"ids": named["ids"], "peer": peer, "now": tx.now, "state": "processed"})
     return moved, at_once

@@ -59,8 +59,24 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "S5": (
-        "a message that waits for its outcome has a date on which it is asked about",
-        "SELECT id FROM _onceward_outbox WHERE state = 'sent' AND due_at IS NULL",
+        "a message that waits for a peer's outcome has a date on which it is asked about",
+        """
+        SELECT id FROM _onceward_outbox
+         WHERE state = 'sent' AND due_at IS NULL
+           AND recipient <> (SELECT agent FROM _onceward_file_info)
+        """,
+    ),
+    "S7": (
+        "a message to oneself that waits for its outcome waits in the inbox of the same file",
+        """
+        SELECT o.id
+          FROM _onceward_outbox AS o
+          JOIN _onceward_file_info AS i ON i.agent = o.recipient
+         WHERE o.state = 'sent'
+           AND NOT EXISTS (SELECT 1
+                             FROM _onceward_inbox AS b
+                            WHERE b.sender = i.agent AND b.id = o.id AND b.state = 'pending')
+        """,
     ),
     "S6": (
         "a message was sent before it ended, unless it was withdrawn",

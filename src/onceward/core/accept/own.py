@@ -1,0 +1,77 @@
+"""
+Take messages of an agent to itself from its outbox into its inbox, both in one file.
+
+They need no parcel and no stream: both rows are one commit, so no crash parts them, and a
+copy or a backup of the file has both or neither.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from onceward.core.accept.accept import Receiver
+from onceward.core.engine.event_emitter import EventEmitter
+from onceward.core.send import outbox
+from onceward.core.send.outbox import Moved
+from onceward.file.database import Database
+from onceward.file.environment import SWITCH, disabled_by_environment
+from onceward.file.transaction import StoreTransaction
+from onceward.hooks import Hooks
+from onceward.message.parcel import ParcelFrame, Receipt
+from onceward.message.settings import Settings
+
+
+class OwnMessages:
+    """
+    Moves messages of one agent to itself, with the receiver that takes all other messages.
+
+    A message that is not plain is left to parcels, which refuse it or judge it as between two
+    files: known, damaged or expired. So are all while the inbox is full, the file is paused or
+    has a rate, or the agent has a url of its own.
+    """
+
+    def __init__(
+        self, db: Database, receiver: Receiver, *, settings: Settings, hooks: Hooks
+    ) -> None:
+        self.agent, self._db, self._receiver = db.agent, db, receiver
+        self._settings, self._emitter = settings, EventEmitter(hooks, db.agent)
+        self._notify_in = partial(db.notifier.notify, "in")
+
+    def deliver(self, tx: StoreTransaction) -> bool:
+        """
+        Move the oldest messages that are ready, in their order; False where parcels must do it.
+
+        The first that is not plain leaves all to parcels: none may overtake it.
+        """
+        if SWITCH in os.environ and disabled_by_environment():
+            return False
+        limit = self._settings.parcel_max_messages
+        rows = outbox.ready_own(tx, self.agent, limit)
+        if not rows or rows[0].waiting + len(rows) > self._db.max_inbox:
+            return False
+        if not all(each.is_plain(tx.now) for each in rows):
+            return False
+        ids = [each.row.id for each in rows]
+        frames = [ParcelFrame(r.id, r.frame, r.frame_digest) for r, *_ in rows]
+        done = self._receiver.take_own(tx, frames)
+        if done is None:
+            return False
+        ends = ids if self._settings.ack == "stored" else done
+        self._tell(tx, outbox.take_own(tx, self.agent, rows, ends))
+        if len(rows) == limit:
+            tx.wake(self._db.writer.wake_dispatchers)
+        tx.wakeups[self._notify_in] = None
+        return True
+
+    def settle(self, tx: StoreTransaction, receipts: Sequence[Receipt]) -> None:
+        """Apply receipts to the outbox, in the commit that ends their messages."""
+        moved = outbox.settle(tx, self.agent, receipts, ask_at=tx.now, stored_ends=False)
+        self._tell(tx, moved)
+        if moved.acked or moved.failed or moved.unanswered or moved.dropped:
+            tx.wakeups[self._notify_in] = None
+
+    def _tell(self, tx: StoreTransaction, moved: Moved) -> None:
+        if self._emitter.listening:
+            self._emitter.moved(tx, self.agent, moved)
