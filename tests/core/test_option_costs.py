@@ -70,16 +70,16 @@ class Program:
 
 
 def reads(box: Postbox) -> list[str]:
-    """Return the list that gets the statements of the reading connection."""
+    """Return the list that gets the statements of the engines' reading connection."""
     seen: list[str] = []
-    box._db.read("SELECT 1")
-    assert box._db._reader is not None
+    reader = box._db._reader
+    assert reader is not None
 
     def note(_: object, sql: str, __: object) -> bool:
         seen.append(" ".join(sql.split()))
         return True
 
-    box._db._reader.exec_trace = note
+    reader.exec_trace = note
     return seen
 
 

@@ -16,10 +16,12 @@ Open = Callable[..., Postbox]
 
 
 class Counted:
-    """Counts the statements of a postbox's writing connection."""
+    """Counts the statements of a postbox's transactions; reads have a connection of their own."""
 
     def __init__(self, box: Postbox, *, every: bool = False) -> None:
         self._con, self._every = box._db._con, every
+        if box._db._reader is None:
+            box._db._open_reader()
         self.seen: list[str] = []
         assert self._con is not None
         self._con.exec_trace = self._trace

@@ -174,7 +174,7 @@ def test_an_idle_process_tells_that_its_file_was_taken_away(
         hidden = box.path.with_name("hidden")
         box.path.rename(hidden)
         until = time.monotonic() + 60
-        while "unable to open" not in caplog.text and time.monotonic() < until:
+        while "maintenance waits" not in caplog.text and time.monotonic() < until:
             time.sleep(0.01)
         hidden.rename(box.path)
 

@@ -149,6 +149,11 @@ class DirectoryDatabase(Database):
         self._follow_name()
         return super().read(sql, bindings)
 
+    def version(self) -> int:
+        """Return a number that changes with each commit, and when the name has another file."""
+        self._follow_name()
+        return super().version()
+
     def look(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot."""
         self._follow_name()

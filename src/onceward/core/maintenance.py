@@ -253,7 +253,7 @@ class Maintenance:
     def _checkpoint(self) -> None:
         """Truncate a WAL above its limit; below it SQLite's automatic checkpoints do the work."""
         self._db.checkpoint(truncate=self._db.wal_bytes() > self._settings.wal_limit)
-        self._db.readers.close_idle()
+        self._db.close_idle()
 
 
 class OwnerSession:

@@ -1,10 +1,10 @@
-"""One agent's file, open in this process: one writer and one reader, shared by all openings."""
+"""One agent's file, open in this process: its connections, shared by all openings."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self, TypeVar
 import apsw
 
 from onceward.errors import (
+    Busy,
     ForeignHandle,
     ForkedProcess,
     OncewardError,
@@ -30,6 +31,7 @@ from onceward.file import (
     identity,
     migrations,
     open_files,
+    readers,
 )
 from onceward.file.connection import (
     STATEMENTS,
@@ -43,9 +45,8 @@ from onceward.file.connection import (
     translate_error,
     translate_own_error,
 )
-from onceward.file.group_commit import ReplacedFileDetector, Writer
+from onceward.file.group_commit import INTERRUPTS, ReplacedFileDetector, Writer, WriteRequest
 from onceward.file.notify import Direction, Notifier
-from onceward.file.readers import ReaderPool
 from onceward.file.transaction import OwnReceiver, Row, StoreTransaction, row_class
 from onceward.file.waiter import Waiter
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, SystemClock
@@ -65,6 +66,9 @@ FORGET_SCHEMA: Final = "PRAGMA writable_schema = RESET"
 """Frees the parsed schema, 300 KiB; the next statement reads it again, in about 1 ms."""
 LAST_WRITE: Final = 5.0
 """Seconds that closing waits for a transaction of another thread before it rolls it back."""
+SMALL_WAL: Final = 8 << 20
+"""Bytes of a WAL that are moved on the writer's connection: so many make no writer wait long."""
+DATA_VERSION: Final = "PRAGMA data_version"
 CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
 MARK: Final = "PRAGMA application_id"
 OpenMode = Literal["create", "existing", "deliver"]
@@ -84,9 +88,11 @@ class Database:
     """
     One agent's SQLite file with its writer and its reader.
 
-    Opening a file that this process has open already returns the same object:
-    all its users share one writer, and so one commit. A subclass is another
-    kind of file: its own mark, schema and identity, all else the same.
+    Opening a file that this process has open already returns the same object: all its users
+    share one writer, and so one commit. Reads of ours use the writer's connection while no
+    thread writes; the first one that finds a writer opens a second connection for all of them,
+    which is closed once no read has met a writer for a minute. A subclass is another kind of
+    file: its own mark, schema and identity, all else the same.
     """
 
     application_id: ClassVar[int] = migrations.APPLICATION_ID
@@ -119,9 +125,13 @@ class Database:
         self.busy_handler, self._read_busy_handler = BusyHandler(), BusyHandler()
         self._reading = Lock()
         self._con: apsw.Connection | None = None
-        self.readers = ReaderPool(self._connect_reader)
+        self.readers = readers.ReaderPool(self._connect_reader)
         """Connections for callers, who may read for long: engines wait for none of them."""
         self._reader: apsw.Connection | None = None
+        self._reading_turn: WriteRequest[None] = WriteRequest(None)
+        """Has the turn to write while the writer's connection is read."""
+        self._reader_needed_at = 0.0
+        """Time of the monotonic clock at which a read last met a writer."""
         self.writer = Writer(self, settings.busy_timeout)
         """Queue and commits; used directly where a transaction begins and ends in two places."""
         self.write = self.writer.write
@@ -494,17 +504,40 @@ class Database:
         """
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
-        self.writer.queue.check()
+        queue = self.writer.queue
+        if queue.closed or os.getpid() != self._pid:
+            queue.check()
         if self._con is None:
             self._recover_to_read()
+        try:
+            return self._by_any(apsw.Connection.execute, sql, bindings)
+        except Exception as error:
+            raise translate_own_error(error, self.path) from error
+
+    def _by_any(
+        self, work: Callable[..., Iterable[T]], *args: Any, within: float | None = None
+    ) -> list[T]:
+        """Return what *work* reads on the writer's connection, while it writes on a second one."""
+        queue, turn = self.writer.queue, self._reading_turn
+        deadline = time.monotonic() + (queue.timeout if within is None else within)
         with self._reading:
-            reader = self._reader or self._open_reader()
-            self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             try:
-                found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
-            except Exception as error:
-                raise translate_own_error(error, self.path) from error
-        return found
+                try:
+                    con = self._reader
+                    if queue.taken:
+                        self._reader_needed_at = time.monotonic()
+                    elif con is None and queue.enter_if_free(turn):
+                        con, self.busy_handler.deadline = self._con, deadline
+                        if con is not None and con.in_transaction:
+                            con.execute("ROLLBACK")  # an interrupt came before its end
+                    self._read_busy_handler.deadline = deadline
+                    return list(work(con or self._open_reader(), *args))
+                finally:
+                    if turn.is_leader:
+                        queue.pass_on(turn)
+            except INTERRUPTS:
+                queue.pass_on(turn)  # it may have come before the turn was passed on
+                raise
 
     def _read_inside(self, sql: str, bindings: Any) -> list[tuple[Any, ...]]:
         tx = self.writer.open_transaction()
@@ -577,8 +610,9 @@ class Database:
         return reader
 
     def _open_reader(self) -> apsw.Connection:
-        """Connect for the first read: a file that only takes parcels needs no second connection."""
+        """Connect for the first read that meets a writer."""
         self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
+        self._reader_needed_at = time.monotonic()
         self._reader = self._connect_reader(self._read_busy_handler)
         return self._reader
 
@@ -597,9 +631,20 @@ class Database:
                     reader.execute("ROLLBACK")
 
     def version(self) -> int:
-        """Return a number that changes with commits of other connections and when we reopen."""
-        [(number,)] = self.read("PRAGMA data_version")
-        return int(number) + (self._openings << 40)
+        """Return a number that changes with each commit, and when we reopen."""
+        self.writer.queue.check()
+        if self._con is None:
+            self._recover_to_read()
+        try:
+            [number] = self._by_any(self._count_commits)
+        except Exception as error:
+            raise translate_own_error(error, self.path) from error
+        return (self._openings << 40) + number
+
+    def _count_commits(self, con: apsw.Connection) -> list[int]:
+        """Count other connections' commits and this one's rows; no two connections count alike."""
+        found: list[tuple[int]] = con.execute(DATA_VERSION).fetchall()
+        return [2 * (found[0][0] + con.total_changes()) + (con is self._con)]
 
     def version_if_open(self) -> int:
         """Return ``version()``; -1 while an error keeps the file closed, and open nothing."""
@@ -618,16 +663,25 @@ class Database:
         self.writer.queue.check()
         if self._con is None:
             self._recover_to_read()
-        with self._reading:
-            reader = self._reader or self._open_reader()
-            mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
-            self._read_busy_handler.deadline = 0.0
-            try:
+        mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
+        try:
+            if self.wal_bytes() <= SMALL_WAL:
+                pages, moved = self._by_any(apsw.Connection.wal_checkpoint, None, mode, within=0.0)
+                return pages, moved
+            with self.readers.lend(0.0) as reader:
                 return reader.wal_checkpoint(None, mode)
-            except (apsw.BusyError, apsw.LockedError):
-                return -1, -1
-            except apsw.Error as error:
-                raise translate_error(error, self.path) from error
+        except (Busy, apsw.BusyError, apsw.LockedError):
+            return -1, -1
+        except apsw.Error as error:
+            raise translate_error(error, self.path) from error
+
+    def close_idle(self) -> None:
+        """Close the connections, besides the writer's, that were not used for a while."""
+        self.readers.close_idle()
+        with self._reading:
+            if time.monotonic() - self._reader_needed_at >= readers.IDLE:
+                reader, self._reader = self._reader, None
+                close(reader)
 
     def wal_bytes(self) -> int:
         """Return the size of the WAL."""

@@ -195,7 +195,8 @@ class WriteQueue:
         """Requests whose work is done in this turn."""
         self._patient: list[WriteRequest[Any]] = []
         """Requests that are done in the next turn of another thread and take none themselves."""
-        self._taken = False
+        self.taken = False
+        """Whether a thread has the turn."""
         self._pid = os.getpid()
 
     @property
@@ -238,10 +239,10 @@ class WriteQueue:
         timeout = self.timeout if within is None else within
         deadline = time.monotonic() + timeout
         with self._mutex:
-            if not self._taken:
+            if not self.taken:
                 if self.closed:  # meanwhile
                     self.check()
-                self._taken = request.is_leader = True
+                self.taken = request.is_leader = True
                 return deadline
             wakeup = Lock()
             wakeup.acquire()
@@ -256,6 +257,13 @@ class WriteQueue:
         if self.closed and (not request.done or request.work is None):
             self.check()
         return deadline
+
+    def enter_if_free(self, request: WriteRequest[Any]) -> bool:
+        """Take the turn where no thread has it; ``pass_on`` must follow, also where this raises."""
+        with self._mutex:
+            if not (self.taken or self.closed):
+                self.taken = request.is_leader = True
+        return request.is_leader
 
     def check(self) -> None:
         """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
@@ -348,14 +356,15 @@ class WriteQueue:
             return
         interrupt, self.interrupt = self.interrupt, None
         try:
-            self._pass_on(request)
+            self.pass_on(request)
         except INTERRUPTS:
-            self._pass_on(request)
+            self.pass_on(request)
             raise
         if interrupt is not None:
             raise interrupt
 
-    def _pass_on(self, request: WriteRequest[Any]) -> None:
+    def pass_on(self, request: WriteRequest[Any]) -> None:
+        """Pass the turn of *request* on, if it has it; a second call does what is left."""
         with self._mutex:
             if request.is_leader:
                 if self._batch:
@@ -365,7 +374,7 @@ class WriteQueue:
                     del self._queue[0]
                     request.next.is_leader = True
                 else:
-                    self._taken = False
+                    self.taken = False
                 request.is_leader, request.done = False, True
         leader, request.next = request.next, None
         if leader is not None:

@@ -226,21 +226,21 @@ def test_a_parcel_of_one_frame_is_accepted_in_few_calls(pair: Pair) -> None:
 
 
 def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: Pair) -> None:
-    """Packing, pushing, accepting and settling one message is at most 152 calls."""
+    """Packing, pushing, accepting and settling one message is at most 154 calls."""
     pair.send()
     found = counted(pair.sender._dispatcher.run_due)
 
-    assert found.within(22, 152, 18), found
+    assert found.within(22, 154, 18), found
 
 
 def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:
-    """Claiming, handling and settling one message is at most 97 calls, its two commits included."""
+    """Claiming, handling and settling one message is at most 99 calls, its two commits included."""
     pair.send()
     pair.sender.run_until_idle()
     [worker] = pair.recipient._workers
     found = counted(worker.round)
 
-    assert found.within(18, 97, 11), found
+    assert found.within(18, 99, 11), found
     assert 4 == pair.recipient.stats()["processed"]
 
 
@@ -248,9 +248,9 @@ def test_a_message_of_a_burst_costs_few_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    A further message of a burst is at most 42 calls, from its send to its receipt.
+    A further message of a burst is at most 44 calls, from its send to its receipt.
 
-    Sending takes 8 of them, packing, accepting and settling 11, handling and telling 23.
+    Sending takes 8 of them, packing, accepting and settling 11, handling and telling 25.
     """
     for limit in ("QUICK", "SLOW"):  # a busy machine changes no size of a claim
         monkeypatch.setattr(worker, limit, 60.0)
@@ -274,7 +274,7 @@ def test_a_message_of_a_burst_costs_few_calls(
 
         assert each[0] <= 8, each
         assert each[1] <= 11, each
-        assert each[2] <= 23, each
+        assert each[2] <= 25, each
 
 
 def test_a_message_of_a_large_run_costs_few_calls(tmp_path: Path) -> None:
