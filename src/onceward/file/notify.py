@@ -15,19 +15,20 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
 from onceward.file import open_files
 from onceward.file.file_checks import file_key
+from onceward.file.process_socket import ProcessSocket, datagram, forget_link, process_socket
 from onceward.message.ids import new_token
 
 Direction = Literal["out", "in"]
 """Listeners of a notification: ``out`` the dispatcher, ``in`` workers and waiting readers."""
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
-WAKEUP: Final = b"!"
 LOOKS: Final = 10
 """Files of a process that are each asked at the caller's interval; more of them less often."""
 LONGEST_TURN: Final = 1.0
@@ -40,8 +41,10 @@ class Notifier:
     """
     The listeners of one file in this process, and the sockets of the other processes.
 
-    A process has a socket for each direction in which it has listened. The threads
-    that wait read it themselves: the first one reads, and tells the others.
+    The engines of a process hear of all their files by one socket, to which a link leads
+    from the folder of each file. A thread or task that waits for one file elsewhere has a
+    socket of that file, for each direction, and reads it itself: the first one reads, and
+    tells the others.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,6 +60,7 @@ class Notifier:
         self._seen: tuple[int, dict[Direction, tuple[str, ...]]] = (0, {"out": (), "in": ()})
         self._names: dict[Direction, str] = {}
         self._sockets: dict[Direction, socket.socket] = {}
+        self._links: dict[Direction, str] = {}
         self._closed = False
         self._poll_at, self._looked_at = 0.0, -math.inf
         self._version: int | None = None
@@ -94,7 +98,7 @@ class Notifier:
         """Call *tell* whenever *side* may have something new; returns the call that ends it."""
         with self._lock:
             self._listeners[side] = (*self._listeners[side], tell)
-            if side not in self._sockets and not self._closed:
+            if not (side in self._sockets or side in self._links or self._closed):
                 self._bind(side)
 
         def stop() -> None:
@@ -105,8 +109,25 @@ class Notifier:
 
         return stop
 
+    def share(self, side: Direction) -> ProcessSocket | None:
+        """
+        Hear of *side* by the socket of this process, until the file is closed.
+
+        Returns that socket, None where there is none: then only looks find what others commit.
+        """
+        with self._lock:
+            if self._folder is None or self._closed:
+                return None
+            found = process_socket(self._folder.parent)
+            if found is not None and side not in self._links:
+                name = self._links[side] = self._name(side)
+                with suppress(OSError):  # no place: looks find it
+                    self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    found.link(Path(name), partial(self._heard, side))
+            return found
+
     def fileno(self, side: Direction) -> int:
-        """Return the descriptor that is readable when there is something to ``hear``; or -1."""
+        """Return the descriptor of the file's own socket, readable when ``hear`` is due; or -1."""
         sock = self._sockets.get(side)
         return -1 if sock is None else sock.fileno()
 
@@ -120,8 +141,10 @@ class Notifier:
         with suppress(OSError, KeyError):
             while self._sockets[side].recv(64):
                 heard = True
-        if not heard:
-            return
+        if heard:
+            self._heard(side)
+
+    def _heard(self, side: Direction) -> None:
         if side == "out":
             self.on_remote_out()
         self.notify_local((side,))
@@ -163,14 +186,16 @@ class Notifier:
                 self.notify_local()
 
     def close(self) -> None:
-        """Notify all listeners a last time, and remove this process's sockets."""
+        """Notify all listeners a last time, and remove this process's sockets and links."""
         self.notify_local()
         with self._lock:
             self._closed, self._listeners = True, {"out": (), "in": ()}
             for sock in self._sockets.values():
                 sock.close()
-            names, self._names, self._sockets = self._names, {}, {}
-        for name in names.values():
+            names = [*self._names.values(), *self._links.values()]
+            self._names, self._links, self._sockets = {}, {}, {}
+        for name in names:
+            forget_link(os.path.basename(name))
             with suppress(OSError):
                 os.unlink(name)
 
@@ -178,18 +203,20 @@ class Notifier:
         """Bind this process's socket of *side*, where the platform has one."""
         if self._folder is None:
             return
-        name = f"{self._where}/{os.getpid()}-{new_token()[:8]}.{side}"
-        self._names[side] = name  # known before any listing can contain it
+        name = self._names[side] = self._name(side)  # known before any listing can contain it
         with suppress(OSError):  # no descriptor is left, or no place: pollers look by themselves
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sock = _datagram()
+            sock = datagram()
             sock.bind(name)
             self._sockets[side] = sock
+
+    def _name(self, side: Direction) -> str:
+        return f"{self._where}/{os.getpid()}-{new_token()[:8]}.{side}"
 
     def _list_others(self, changed: int) -> None:
         """Remember the sockets of the other processes, as the folder lists them now."""
         with suppress(OSError):
-            own = set(self._names.values())
+            own = {*self._names.values(), *self._links.values()}
             names = [f"{self._where}/{name}" for name in os.listdir(self._where)]
             others = [name for name in names if name not in own]
             settled = time.time_ns() - changed > SETTLED
@@ -200,16 +227,17 @@ class Notifier:
 
 
 def _send(names: Iterable[str]) -> None:
-    """Send a datagram to each of the sockets; unlink those of dead processes."""
+    """Tell each of the sockets its name; unlink those of dead processes, and links to them."""
     sender = _sender()
     if sender is None:
         return
     for name in names:
         try:
-            sender.sendto(WAKEUP, name)
+            sender.sendto(os.path.basename(name).encode(), name)
         except (ConnectionRefusedError, FileNotFoundError):
-            with suppress(OSError):
-                os.unlink(name)
+            for dead in {os.path.realpath(name), name}:
+                with suppress(OSError):
+                    os.unlink(dead)
         except OSError:
             continue  # its queue is full, or the system is short of memory: it will look anyway
 
@@ -222,15 +250,9 @@ def _sender() -> socket.socket | None:
     found = _senders.get(os.getpid())
     if found is None:
         with suppress(OSError):  # no descriptor is left: pollers look by themselves
-            made = _datagram()
+            made = datagram()
             found = _senders.setdefault(os.getpid(), made)
     return found
-
-
-def _datagram() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.setblocking(False)  # noqa: FBT003 - the socket module's own signature
-    return made
 
 
 def _folder(path: Path) -> Path | None:

@@ -134,13 +134,12 @@ class EngineLoop(EngineTask):
         self._threads.plan(self, delay)
 
     def _listen(self, direction: Direction, poll: float) -> Callable[[], None]:
-        notifier, threads = self._db.notifier, self._threads
-        team = self._team
+        notifier, threads, team = self._db.notifier, self._threads, self._team
+        threads.watch(notifier, direction, self._db.version_if_open, poll)
         if team is None:
             end = notifier.listen(direction, partial(threads.notify, self))
         else:
             end = team.join(self, notifier, direction)
-        threads.watch(notifier, direction, self._db.version_if_open, poll)
 
         def stop() -> None:
             end()

@@ -2,11 +2,11 @@
 Run the engines of all open files of this process on threads that they share.
 
 An engine is a task: one thread at a time runs it, after a notification or when it is due. One
-thread without a task waits for all files at once: it polls their sockets, asks for their versions
-and watches the clock. It does itself what it finds, so a message of another process is handled
-by the thread that heard of it; a heartbeat has another thread wait in its place should that
-take longer than a moment. Threads are added while tasks wait for one, so a task that hangs
-delays no other.
+thread without a task waits for all files at once: it polls the socket of the process, asks for
+the files' versions and watches the clock. It does itself what it finds, so a message of another
+process is handled by the thread that heard of it; a heartbeat has another thread wait in its
+place should that take longer than a moment. Threads are added while tasks wait for one, so a task
+that hangs delays no other.
 
 A caller of ``notify`` may be interrupted after any call, so a step that was torn can be done
 once more: a task that is queued twice runs twice.
@@ -29,6 +29,7 @@ from typing import Final, Literal
 
 from onceward.errors import OutOfDescriptors
 from onceward.file.notify import Direction, Notifier
+from onceward.file.process_socket import ProcessSocket
 from onceward.file.waiter import ONE, wakeup_descriptors
 from onceward.message.log import log
 
@@ -83,12 +84,11 @@ class EngineTask:
 
 
 class _File:
-    """A file of which the waiting thread hears: its sockets, and when to ask its version."""
+    """A file of which the waiting thread hears, and when to ask its version."""
 
     def __init__(self, notifier: Notifier, version: Callable[[], int], poll: float) -> None:
         self.notifier, self.version, self.poll = notifier, version, poll
         self.users = 0
-        self.sides: dict[Direction, int] = {}
         self.look_at = notifier.next_poll(poll) if poll > 0 else math.inf
 
 
@@ -214,29 +214,24 @@ class EngineThreads:
             if file is None:
                 file = self._files[notifier] = _File(notifier, version, poll)
             file.users += 1
-            descriptor = notifier.fileno(side)
-            if descriptor >= 0 and side not in file.sides:
-                self._register(descriptor, (notifier, side))
-                file.sides[side] = descriptor
+            shared = notifier.share(side)
+            if shared is not None:
+                self._register(shared)
             self._wake_waiting()
 
-    def _register(self, descriptor: int, data: tuple[Notifier, Direction]) -> None:
-        """Poll a descriptor; one of the same number that was closed meanwhile is forgotten."""
-        with suppress(KeyError):
-            self._selector.unregister(descriptor)
-        self._selector.register(descriptor, selectors.EVENT_READ, data)
+    def _register(self, shared: ProcessSocket) -> None:
+        """Poll the socket of the process."""
+        known = self._selector.get_map().get(shared.fileno())
+        if known is None:
+            self._selector.register(shared.fileno(), selectors.EVENT_READ, shared)
 
     def unwatch(self, notifier: Notifier) -> None:
         """Hear no more of a file that no other engine watches."""
         with self._lock:
             file = self._files[notifier]
             file.users -= 1
-            if file.users:
-                return
-            del self._files[notifier]
-            for descriptor in file.sides.values():
-                with suppress(KeyError, ValueError, OSError):  # closed before
-                    self._selector.unregister(descriptor)
+            if not file.users:
+                del self._files[notifier]
 
     # -- threads ----------------------------------------------------------------------------
 
@@ -341,7 +336,8 @@ class EngineThreads:
             soon = now + TOGETHER
             looks = [file for file in self._files.values() if file.look_at <= soon]
         try:
-            self._hear(found)
+            if self._hear(found):
+                self._look_at_all()
             for file in looks:
                 file.look_at = file.notifier.next_poll(file.poll)
                 if file.notifier.is_due(file.poll):
@@ -349,15 +345,23 @@ class EngineThreads:
         except Exception as error:  # noqa: BLE001 - without this thread no engine would hear any more
             log.failure("warning", "engines look again", error)
 
-    def _hear(self, found: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
-        """Read what was found, and notify whom it is for."""
+    def _hear(self, found: Sequence[tuple[selectors.SelectorKey, int]]) -> bool:
+        """Read what was found, and notify whom it is for; return whether more may be lost."""
+        lost = False
         for key, _ in found:
             if key.data is None:
                 with suppress(BlockingIOError):
                     os.read(self._wakeup[0], 1024)
             else:
-                notifier, side = key.data
-                notifier.hear(side)
+                lost |= key.data.hear()
+        return lost
+
+    def _look_at_all(self) -> None:
+        """Ask all files for their versions."""
+        with self._lock:
+            files = list(self._files.values())
+        for file in files:
+            file.notifier.look(file.version)
 
     def _seconds(self) -> float:
         """Return how long the wait may take."""
