@@ -643,7 +643,7 @@ class Database:
 
     def _count_commits(self, con: apsw.Connection) -> list[int]:
         """Count other connections' commits and this one's rows; no two connections count alike."""
-        found: list[tuple[int]] = con.execute(DATA_VERSION).fetchall()
+        found: list[tuple[Any, ...]] = con.execute(DATA_VERSION).fetchall()
         return [2 * (found[0][0] + con.total_changes()) + (con is self._con)]
 
     def version_if_open(self) -> int:
