@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal, cast, get_args, get_origin
 
 import decision
@@ -56,7 +57,7 @@ SECTIONS = {
         "SessionHistoryFilters ChannelHistoryFilters HistoryFilters "
         "MailboxFilters"
     ),
-    "Agents and handlers": "Agent Context BatchContext Depends Msg",
+    "Agents and handlers": "Agent Context BatchContext step StepOptions Depends Msg",
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
         "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "
@@ -87,6 +88,9 @@ BUILT = (
     "Settings",
 )
 """Classes that users build themselves; the signature of every other class is not shown."""
+
+OBJECTS = {"StepDecorator": "step"}
+"""Public name of an object by its class."""
 
 KINDS = {
     bool: "true or false",
@@ -231,8 +235,10 @@ def _dotted(path: Path) -> str:
 
 
 def _class(value: type) -> str:
-    if not isinstance(value, type):
+    if isinstance(value, FunctionType):
         return _function(readers.find_function(value))
+    if not isinstance(value, type):  # the one object of a class
+        return _class(type(value)).replace(type(value).__name__, OBJECTS[type(value).__name__])
     node, name = readers.find(value), value.__name__
     made = readers.init(node)
     shown = (

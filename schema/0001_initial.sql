@@ -290,6 +290,33 @@ CREATE TABLE _onceward_unique_bodies (
 
 CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);
 
+-- Results of the steps of handlers: what the next call of the handler finds. They end with the record of their message.
+CREATE TABLE _onceward_steps (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    scope      TEXT    NOT NULL DEFAULT '',
+    name       TEXT    NOT NULL,
+    version    TEXT    NOT NULL DEFAULT '',
+    ordinal    INTEGER NOT NULL CHECK (ordinal >= 1),
+    state      TEXT    NOT NULL
+        CHECK (state = 'done' OR state = 'retrying' OR state = 'given_up' OR state = 'failed'),
+    attempts   INTEGER NOT NULL,
+    arguments  TEXT    NOT NULL,
+    media      TEXT,
+    result     TEXT,
+    error      TEXT,
+    bytes      INTEGER NOT NULL DEFAULT 0,
+    due_at     INTEGER,
+    started_at INTEGER NOT NULL,
+    ended_at   INTEGER NOT NULL,
+    UNIQUE (sender, message_id, scope, name, version, ordinal),
+    CHECK ((state = 'done') = (result IS NOT NULL)),
+    CHECK ((state = 'retrying') = (due_at IS NOT NULL))
+) STRICT;
+
+CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);
+
 -- Message ids that their sender chose though they look like ours; their dedup records are never pruned.
 CREATE TABLE _onceward_chosen_ids (
     sender TEXT NOT NULL,
@@ -847,6 +874,12 @@ SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) A
        CASE WHEN r.state = 'open' AND l.token = r.token THEN l.due_at END AS lease_at,
        r.started_at, r.checkpoint_at, r.ended_at, r.left_at, r.returned_at
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id;
+
+CREATE VIEW onceward_steps AS
+SELECT s.seq, s.message_id, s.sender, i.agent AS recipient, s.scope, s.name, s.version, s.ordinal, s.state, s.attempts,
+       CASE WHEN json_valid(s.result) THEN CAST(json_extract(s.result, '$') AS TEXT) END AS body,
+       s.error, s.bytes, s.due_at, s.started_at, s.ended_at
+  FROM _onceward_steps AS s, _onceward_file_info AS i;
 
 CREATE VIEW onceward_session_queues AS
 SELECT q.session,

@@ -23,6 +23,7 @@ if _typing.TYPE_CHECKING:
     from onceward.features.channels.api import Channel
     from onceward.features.mailboxes.api import Mailbox
     from onceward.features.runs.run import AsyncRun, Run
+    from onceward.features.steps.decorator import step
     from onceward.message.body import Msg
     from onceward.message.record import MessageRecord, Ticket
     from onceward.message.retry import RetryPolicy
@@ -55,6 +56,7 @@ __all__ = [
     "Ticket",
     "Transaction",
     "errors",
+    "step",
 ]
 
 _MODULES = {
@@ -84,6 +86,7 @@ _MODULES = {
     "Ticket": "message.record",
     "Transaction": "core.block",
     "errors": "errors",
+    "step": "features.steps.decorator",
 }
 """Module by public name: each is loaded with the first use of a name of it."""
 

@@ -38,7 +38,9 @@ Define every error of the package, as one tree.
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
     │   └── RunAborted               the run was ended from outside; its messages go to another
     ├── AnswerTimeout              no reply in time; a late one is kept
-    └── RequestFailed              the request ended without a reply
+    ├── RequestFailed              the request ended without a reply
+    ├── StepFailed                 a step failed for good, and that is stored
+    └── StepsFull                  the steps of a message take all that they may
 
 Each class says in ``retryable`` whether the same call may succeed later
 without any change elsewhere, and its message says what to do.
@@ -402,6 +404,32 @@ class RequestFailed(OncewardError):
     def __init__(self, message: str, *, message_id: str | None = None, reason: str = "") -> None:
         super().__init__(message)
         self.message_id, self.reason = message_id, reason
+
+
+class StepFailed(OncewardError):
+    """
+    A step failed for good, and each call of the handler gets this: go on without its result.
+
+    ``step`` is its name, ``error`` the last error of its function, ``message_id`` the message.
+    """
+
+    def __init__(
+        self, message: str, *, message_id: str | None = None, step: str = "", error: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.message_id, self.step, self.error = message_id, step, error
+
+
+class StepsFull(OncewardError):
+    """
+    The steps of one message take all that they may: split the work, or raise the limit.
+
+    ``max_steps`` and ``max_step_bytes`` are the limits; ``message_id`` is the message.
+    """
+
+    def __init__(self, message: str, *, message_id: str | None = None) -> None:
+        super().__init__(message)
+        self.message_id = message_id
 
 
 class HandlerSignal(Exception):

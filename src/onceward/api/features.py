@@ -151,6 +151,7 @@ FEATURES: Final = (
         gates=Late("handler_limits.limits.gates"),
         guard=call_guard,
     ),
+    Feature(name="steps", upkeep=Upkeep(prune=Late("steps.stored.prune"))),
     Feature(
         name="history",
         upkeep=Upkeep(keep=Late("history.upkeep.index")),
@@ -162,6 +163,8 @@ FEATURES: Final = (
     Feature(name="limits", attribute=Late("limits.api.Limits")),
 )
 
+make_steps: Final = Late("steps.steps.MessageSteps")
+"""Makes the steps of one call of a handler."""
 STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
 
 

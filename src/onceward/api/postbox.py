@@ -25,6 +25,7 @@ from onceward.api.features import (
     attributes,
     engines,
     judging,
+    make_steps,
     switches,
     worker_pool,
 )
@@ -227,6 +228,7 @@ class Postbox(Session, EventSource):
             outbox=self._outbox,
             rng=rng,
             policy=settings.handling_policy,
+            steps=make_steps,
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         super().__init__(

@@ -8,7 +8,9 @@ ends while replies are awaited, and is called again with them.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -199,11 +201,16 @@ def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
 
 
 class Suspended(BaseException):
-    """Ends a call of a handler; ``except Exception`` does not catch it, as no failure happened."""
+    """
+    Ends a call of a handler; ``except Exception`` does not catch it, as no failure happened.
 
-    def __init__(self, request: str) -> None:
-        super().__init__(f"{AWAITS}{request}")
-        self.request = request
+    *until* is called in the transaction that stores the wait, and returns when the handler is
+    to be called again at the latest.
+    """
+
+    def __init__(self, reason: str, until: Callable[[StoreTransaction], Millis]) -> None:
+        super().__init__(reason)
+        self.until = until
 
 
 def cause_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -316,7 +323,7 @@ class HandlerRequests:
 
     def wait(self, request: str) -> NoReturn:
         """End the call, until the reply to a request is there."""
-        self._awaited = Suspended(request)
+        self._awaited = Suspended(f"{AWAITS}{request}", partial(self._until, request=request))
         raise self._awaited
 
     def end_call(self) -> None:
@@ -338,16 +345,19 @@ class HandlerRequests:
             msg = "another worker has the message, and has asked already"
             raise LeaseLost(msg) from error
 
-    def suspend(self, tx: StoreTransaction, request: str) -> Millis:
-        """
-        Store what this call has asked; return when the handler is to be called again at the latest.
-
-        A reply calls it earlier: the lane is woken in the commit that stores the reply.
-        """
+    def keep(self, tx: StoreTransaction) -> None:
+        """Store what this call has asked, as it ends to wait."""
         for made in self._made:
             self.add(tx, made)
         for number, message_id in self._adopted.items():
             tx.run(ADOPT, (number, message_id))
+
+    def _until(self, tx: StoreTransaction, request: str) -> Millis:
+        """
+        Return when a handler that waits for a reply is to be called again at the latest.
+
+        A reply calls it earlier: the lane is woken in the commit that stores the reply.
+        """
         [(state, deadline_at)] = tx.rows(STATE, (request,))
         if state != "open":  # the reply came after this call had looked
             return tx.now

@@ -454,6 +454,11 @@ class ThreadTransactions:
         """End what ``bind`` began."""
         self.hosts.pop(get_ident(), None)
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether the calling thread runs a handler."""
+        return get_ident() in self.hosts
+
     def join(self) -> None:
         """Enter the transaction of this thread's handler, if it runs one."""
         if self.hosts and (host := self.hosts.get(get_ident())) is not None:

@@ -1,4 +1,4 @@
-"""Define the options of a send and of a handler, each listed once."""
+"""Define the options of a send, of a handler and of a step, each listed once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, cast
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
-from onceward.message.names import PriorityName, quoted, refuse_options
+from onceward.message.names import PriorityName, plain_text, quoted, refuse_options
 from onceward.message.times import GivenRate, Point, Span, millis, seconds
 
 if TYPE_CHECKING:
@@ -269,3 +269,58 @@ def _classes(field: str, given: Errors) -> tuple[type[Exception], ...]:
         msg = f"{field}={quoted(given)} must be a class of Exception, or several of them"
         raise InvalidArgument(msg)
     return classes
+
+
+class StepOptions(TypedDict, total=False):
+    """The keyword arguments of ``ctx.step`` and ``@step``; all may be left out."""
+
+    name: str
+    """Name of the step; by default the function's. Steps that run at once need one each."""
+    version: str
+    """Says that the step is another one than before, so that it is called once more."""
+    attempts: int | None
+    """Calls of the function before its error is the handler's; 1 unless *retry* says more."""
+    retry: RetryPolicy | None
+    """When to call the function again, and when to give up; by default the postbox's policy."""
+    retry_on: Errors | None
+    """Exceptions after which the function is called again; any other is the handler's at once."""
+    no_retry: Errors | None
+    """Exceptions after which it is not."""
+    keep_failure: bool
+    """Store the last error: each later call of the handler gets it, and the function is done."""
+    tx: bool
+    """Commit what the function writes and sends, and its result, in one commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRules:
+    """The options of a step, checked."""
+
+    name: str | None = None
+    version: str = ""
+    retried: HandlerRules | None = None
+    """When the function is called again; None for never."""
+    keep_failure: bool = False
+    tx: bool = False
+
+
+PLAIN_STEP: Final = StepRules()
+RETRIES: Final = ("attempts", "retry", "retry_on", "no_retry")
+
+
+def step_rules(options: StepOptions) -> StepRules:
+    """Return the options of a step, checked; raises InvalidArgument or TypeError."""
+    if not options:
+        return PLAIN_STEP
+    unknown = options.keys() - StepOptions.__annotations__.keys()
+    if unknown:
+        refuse_options("a step", unknown, StepOptions.__annotations__)
+    given: HandlerOptions = {each: options[each] for each in RETRIES if each in options}  # type: ignore[assignment]
+    name, version = options.get("name"), options.get("version", "")
+    return StepRules(
+        name=None if name is None else plain_text("name", name),
+        version=plain_text("version", version) if version else "",
+        retried=handler_rules(given) if given else None,
+        keep_failure=bool(options.get("keep_failure")),
+        tx=bool(options.get("tx")),
+    )

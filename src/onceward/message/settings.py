@@ -69,6 +69,8 @@ class SettingsOptions(TypedDict, total=False):
     workers: int | None
     claim_messages: int
     share_commit_for: Span
+    max_steps: int
+    max_step_bytes: int
     max_runs: int
     abort_grace: Span
     queue_mode: QueueMode
@@ -246,6 +248,10 @@ class Settings(BaseModel):
     share_commit_for: Seconds = 0.02
     """Longest span in which quick handlers share one commit; 0 gives each its own."""
 
+    max_steps: Annotated[int, Field(ge=1)] = 1000
+    """Steps that the handler of one message may store."""
+    max_step_bytes: Annotated[int, Field(ge=1)] = 16 << 20
+    """Largest results of all steps of one message together."""
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Runs of different sessions that this process has open at the same time."""
     abort_grace: Seconds = 5.0

@@ -7,6 +7,7 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 from onceward.core.block import Transaction
+from onceward.core.handle.steps import Steps
 from onceward.features.runs.run import AsyncRun, Holder, Run
 from onceward.features.runs.scheduler import ReadMessage
 
@@ -51,6 +52,9 @@ class _Watched:
     def more(self) -> list[ReadMessage]:
         self._middle.reach()
         return self._holder.more()
+
+    def make_steps(self) -> Steps:
+        return self._holder.make_steps()
 
     @property
     def cancelled(self) -> bool:

@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cached_property
 from types import TracebackType
 from typing import Any, NoReturn, Self, cast
 
 from onceward.api.session import Session
 from onceward.core.block import Transaction
+from onceward.core.engine.async_face import OffLoop
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
+from onceward.core.handle.steps import Steps
 from onceward.errors import InvalidArgument
+from onceward.features.steps.steps import RUNNING, RunningStep, declared
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
+from onceward.message.ids import new_token
+from onceward.message.options import StepOptions
 from onceward.message.times import seconds
 from onceward.testing.builders import build_frame, spell
+
+
+class TrialSteps:
+    """Call the functions of steps, and keep nothing: there is no message to keep it with."""
+
+    def __init__(self, context: TrialContext) -> None:
+        self._context = context
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], named: Any, options: StepOptions
+    ) -> Any:
+        """Return what the function of a step returns."""
+        plain, rules = declared(function, options)
+        tx = self._context.tx if rules.tx else None
+        before = RUNNING.set(RunningStep(key=new_token(), tx=tx))
+        try:
+            return plain(*args, **named)
+        finally:
+            RUNNING.reset(before)
+
+    async def await_call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Any,
+        options: StepOptions,
+        *,
+        off_loop: OffLoop,
+    ) -> Any:
+        """Refuse to: a trial is a call of a plain function."""
+        del function, args, named, options, off_loop
+        msg = "a trial has no coroutines: send the message and deliver it"
+        raise InvalidArgument(msg)
+
+    def refuse_inside(self, what: str) -> None:
+        """Do nothing: no request is made in a trial."""
+
+    def end_call(self) -> None:
+        """Do nothing: no call waits in a trial."""
+
+    def close(self) -> None:
+        """Do nothing: the trial may go on."""
 
 
 class TrialContext(Context):
@@ -37,6 +86,7 @@ class TrialContext(Context):
             group=nothing,
             outbox=nothing,
             extend=lambda _, span: self.extended.append(seconds("seconds", span)),
+            steps=nothing,
         )
         self._conversation, self._scope = session, ExitStack()
         self.extended: list[float] = []
@@ -48,6 +98,10 @@ class TrialContext(Context):
         if self._transaction is None:
             self._transaction = self._scope.enter_context(self._conversation.begin())
         return self._transaction
+
+    @cached_property
+    def _steps(self) -> Steps:  # type: ignore[override]  # of no message in the file
+        return TrialSteps(self)
 
     @property
     def _requests(self) -> NoReturn:

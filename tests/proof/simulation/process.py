@@ -13,7 +13,7 @@ import apsw
 from tests.proof.stepped import SteppedEngines
 
 from onceward.api.agent import Agent
-from onceward.api.features import call_guard
+from onceward.api.features import call_guard, make_steps
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
@@ -144,6 +144,7 @@ class Process:
             outbox=Outbox(self.box._db, composer, hooks),
             rng=self._rng,
             policy=self._settings.handling_policy,
+            steps=make_steps,
         )
         gate = gates(agent, self._settings.workers, lambda: None)
         guard = call_guard(agent)

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from onceward.core.engine.threads import EngineTask, engine_threads
 from onceward.core.handle import lanes
+from onceward.core.handle.steps import StepHome, Steps
 from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreClosed
 from onceward.file import file_checks
@@ -49,6 +50,8 @@ class RuntimeDeps:
     """Source of the jitter of retries."""
     policy: RetryPolicy
     """Retries of messages that a handler or a reader failed."""
+    steps: Callable[[RuntimeDeps, StepHome], Steps]
+    """Makes the steps of a handler's call, where it has some."""
 
 
 class DeadOwnerReaper:

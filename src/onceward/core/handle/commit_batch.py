@@ -39,14 +39,15 @@ with the requests that wait there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import RLock
 from typing import Final, TypeVar
 
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import LeasedMessage, SettledMessage
-from onceward.errors import OncewardError
+from onceward.errors import InvalidArgument, LeaseLost, OncewardError
 from onceward.file.connection import ConstraintError, SQLError
 from onceward.file.database import Database
 from onceward.file.transaction import SavepointMark, StoreTransaction
@@ -62,6 +63,11 @@ LaneRest = tuple[list[LeasedMessage], int]
 """The claim of a lane, and the index from which on it stays leased."""
 Claimed = list[list[LeasedMessage]]
 """Claimed messages by lane."""
+WRITTEN: Final = (
+    "this handler has written, and would hold the file's lock: write in a step with tx=True,"
+    " or after the last step"
+)
+CLAIM_LOST: Final = "the commit of its claim failed"
 
 
 class HandlerCommitBatch:
@@ -161,6 +167,51 @@ class HandlerCommitBatch:
                 return work(self.join())
             with self._db.outside_handler():
                 return self._db.write(work)
+
+    def free(self) -> None:
+        """
+        Commit the claim, and what earlier handlers left open: no lock is held from now on.
+
+        Raises:
+            InvalidArgument: the handler that runs now has written.
+            LeaseLost: the claim could not be committed.
+
+        """
+        with self._lock:
+            if self._inside:
+                raise InvalidArgument(WRITTEN)
+            with self._db.outside_handler():
+                self.commit()
+            if self.lost:
+                raise LeaseLost(CLAIM_LOST)
+
+    def write_alone(self, work: Callable[[StoreTransaction], T]) -> T:
+        """Commit *work* by itself, before the handler ends; raises what ``free`` raises."""
+        with self._lock:
+            self.free()
+            with self._db.outside_handler():
+                return self._db.write(work)
+
+    @contextmanager
+    def alone(self) -> Iterator[StoreTransaction]:
+        """Commit what the handler writes in a block by itself; raises what ``free`` raises."""
+        with self._lock:
+            self.free()
+            try:
+                tx = self.join()
+                yield tx
+                tx.release_savepoint(self._mark)
+            except BaseException:
+                self._forget()
+                self._db.writer.rollback()
+                raise
+            self._forget()
+            self._db.writer.attach()
+            self._db.writer.commit()
+
+    def _forget(self) -> None:
+        """Leave a transaction that is about to end."""
+        self._tx, self._inside, self._since = None, False, 0.0
 
     def undo(self) -> None:
         """Undo what the handler wrote; others keep theirs unless it ended the transaction."""

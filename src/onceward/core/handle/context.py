@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar, Unpack
 
@@ -12,10 +13,12 @@ from onceward.core.engine.async_face import AsyncFace, OffLoop, OnWorker, Worker
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.requests import PROGRESS, QUESTION, HandlerRequests, MadeRequest
+from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
+from onceward.core.requests import PROGRESS, QUESTION, HandlerRequests, MadeRequest, Suspended
 from onceward.core.send import sent
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox
+from onceward.errors import InvalidArgument
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import encode
 from onceward.message.frame import Frame
@@ -32,7 +35,11 @@ from onceward.message.times import Span
 T = TypeVar("T")
 
 
-class Context:
+MakeSteps = Callable[[StepHome], Steps]
+"""Makes the steps of one call."""
+
+
+class Context(WithSteps):
     """
     Writes and messages of a handler: committed with the dedup record, or not at all.
 
@@ -49,11 +56,13 @@ class Context:
         group: HandlerCommitBatch,
         outbox: Outbox,
         extend: Callable[[LeasedMessage, Span], None],
+        steps: MakeSteps,
     ) -> None:
         self.session: str = leased.session
         """Conversation of the message; messages sent through the context stay in it."""
         self._leased, self._frame, self._body = leased, frame, body
         self._group, self._outbox, self._extend = group, outbox, extend
+        self._make_steps = steps
         self._transaction: Transaction | None = None
         self._cancel: Callable[[], object] | None = None  # set for coroutines only
         self._told: str | None = None
@@ -167,9 +176,16 @@ class Context:
     def _requests(self) -> HandlerRequests:
         return HandlerRequests(self._outbox, self._leased)
 
+    @cached_property
+    def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
+        home = StepHome(leased=self._leased, lease=self._leased.lane, commits=_Alone(self))
+        return self._make_steps(home)
+
     def _ask(
         self, to: str, body: object, timeout: Span | None, options: SendOptions
     ) -> Ticket | MadeRequest:
+        if "_steps" in self.__dict__:
+            self._steps.refuse_inside("a request")
         requests = self._requests
         self._follow(options)
         options.setdefault("reply_to", self._outbox.db.agent)
@@ -211,12 +227,54 @@ class Context:
         self._extend(self._leased, seconds)
 
     def _window(self, on_worker: OnWorker) -> AsyncContext:
-        return AsyncContext(self, on_worker)
+        self._face = face = AsyncContext(self, on_worker)
+        return face
+
+    def _end_call(self) -> None:
+        """End a call that has returned although it waits for a reply or a time."""
+        if "_requests" in self.__dict__:
+            self._requests.end_call()
+        if "_steps" in self.__dict__:
+            self._steps.end_call()
 
     def _close(self) -> None:
-        """Make the transaction object unusable from now on."""
+        """Make the transaction object, and the steps, unusable from now on."""
         if self._transaction is not None:
             self._transaction._finish()
+        if "_steps" in self.__dict__:
+            self._steps.close()
+
+
+class _Alone:
+    """Commits the steps of a handler by themselves; see ``Committer``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._group = context, context._group
+        self.free = context._group.free
+        self.write = context._group.write_alone
+
+    @contextmanager
+    def block(self) -> Iterator[tuple[Transaction, StoreTransaction]]:
+        """Commit what the handler writes in a block; ``ctx.tx`` is its transaction."""
+        if not self.on_own_thread:
+            msg = "a step with tx=True runs on the handler's own thread: call it there"
+            raise InvalidArgument(msg)
+        with self._group.alone() as tx:
+            yours = self._context.tx
+            try:
+                yield yours, tx
+            finally:
+                yours._finish()
+                self._context._transaction = None
+
+    def wait(self, suspended: Suspended) -> None:
+        """End the call; the handler is called again when it is to go on."""
+        raise suspended
+
+    @property
+    def on_own_thread(self) -> bool:
+        """Whether the calling thread runs the handler."""
+        return self._context._outbox.db.writer.thread_transactions.is_bound
 
 
 class AsyncTransaction(AsyncFace[Transaction]):
@@ -245,7 +303,7 @@ class _HandlerTransaction(AsyncTransaction):
         return self._worker
 
 
-class AsyncContext(AsyncFace[Context]):
+class AsyncContext(AsyncWithSteps[Context]):
     """Writes and messages of an ``async def`` handler; see ``Context``."""
 
     def __init__(self, context: Context, on_worker: OnWorker) -> None:

@@ -20,7 +20,7 @@ from onceward.core.engine.engine_loop import EngineLoop, RuntimeDeps, Team, lane
 from onceward.core.engine.event_emitter import kind_of, settlement_event
 from onceward.core.engine.threads import QUICK_TICK, TICK
 from onceward.core.handle import inbox, lanes
-from onceward.core.handle.commit_batch import CLAIM_WAITS, HandlerCommitBatch
+from onceward.core.handle.commit_batch import CLAIM_LOST, CLAIM_WAITS, HandlerCommitBatch
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import (
     SAME,
@@ -41,6 +41,7 @@ from onceward.core.handle.invoke import (
 )
 from onceward.core.handle.lanes import Lease
 from onceward.core.handle.signatures import Handlers
+from onceward.core.handle.steps import CONTEXT
 from onceward.core.requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
 from onceward.file import file_checks
@@ -72,7 +73,6 @@ NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 HANDLED: Final = Done()
 LATE: Final = "the call took longer than its timeout of {:g} s"
 STOPPED: Final = "its process was stopped while the handler ran"
-CLAIM_LOST: Final = "the commit of its claim failed"
 
 
 @dataclass(slots=True)
@@ -149,6 +149,7 @@ class Worker:
     ) -> None:
         self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
         self._outbox, self._rng, self._policy = deps.outbox, deps.rng, deps.policy
+        self._steps = partial(deps.steps, deps)
         self._agent, self._handler_loop = agent, loop
         self.owner = file_checks.owner_name()
         self._batch = HandlerCommitBatch(
@@ -502,6 +503,7 @@ class Worker:
             group=self._batch,
             outbox=self._outbox,
             extend=self._extend,
+            steps=self._steps,
         )
         limit = ready.handler.rules.timeout or self._settings.handler_timeout
         self._run_now = RunningCall(time.monotonic(), limit, context)
@@ -522,7 +524,7 @@ class Worker:
             self._took = time.monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
-            if context._transaction is not None:
+            if context._transaction is not None or "_steps" in context.__dict__:
                 context._close()
         if self._took > limit:
             return self._late(ready, leased, limit)
@@ -552,10 +554,13 @@ class Worker:
     def _suspend(
         self, ready: Prepared, leased: LeasedMessage, context: Context, waiting: Suspended
     ) -> Settlement:
-        """Store the requests of a handler that waits for a reply; it is called again with it."""
+        """Store that a handler waits, and what it has asked; it is called again from its start."""
         self._batch.undo()
         try:
-            due_at = context._requests.suspend(self._batch.join(), waiting.request)
+            tx = self._batch.join()
+            if "_requests" in context.__dict__:
+                context._requests.keep(tx)
+            due_at = waiting.until(tx)
         except OncewardError as error:
             self._batch.undo()
             return self._failed(error, ready, leased)
@@ -589,10 +594,11 @@ class Worker:
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
         # What the handler writes to its file is committed with its settlement.
         self._db.writer.thread_transactions.bind(self._batch)
+        handled = CONTEXT.set(context)
         try:
             answer = call(ready, context, self._handler_loop)
-            if "_requests" in context.__dict__:  # it has asked
-                context._requests.end_call()
+            if "_steps" in context.__dict__ or "_requests" in context.__dict__:
+                context._end_call()
             if requests.NAMES_CALLER in leased.frame and requests.task_of(leased) is not None:
                 context._report(answer)
             elif answer is not None:
@@ -602,6 +608,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - it is raised again
             self._raise_cause(error)
         finally:
+            CONTEXT.reset(handled)
             self._note = None
             self._db.writer.thread_transactions.unbind()
 

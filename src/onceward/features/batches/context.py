@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 
 from onceward.core.block import Transaction
 from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.context import AsyncTransaction, Context
 from onceward.core.handle.message import Message
+from onceward.core.handle.steps import WithSteps
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
 from onceward.message.names import DEFAULT_SESSION
-from onceward.message.options import SendOptions
+from onceward.message.options import SendOptions, StepOptions
 from onceward.message.times import Span, millis
 
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 Key = tuple[str, str]
 """Sender and id: two senders may choose the same id."""
 
 
-class BatchContext:
+class BatchContext(WithSteps):
     """
     Messages, verdicts and writes of one call: committed together, or not at all.
 
@@ -73,6 +76,22 @@ class BatchContext:
         """Answer the sender of one message, with its processed mark; return the reply's id."""
         return self._contexts[self._known(message)].reply(body, **options)
 
+    def step(  # type: ignore[override]  # its first argument is the message
+        self,
+        message: Message[Any],
+        function: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> R:
+        """Call a function once for one message; see ``Context.step``."""
+        return self._contexts[self._known(message)].step(function, *args, **options)
+
+    @property
+    def _steps(self) -> NoReturn:  # type: ignore[override]
+        msg = "a step of a batch is of one message: ctx.step(message, function, …)"
+        raise InvalidArgument(msg)
+
     def _known(self, message: Message[Any]) -> Key:
         key = (message.sender, message.id)
         if key not in self._contexts:
@@ -81,7 +100,8 @@ class BatchContext:
         return key
 
     def _window(self, on_worker: OnWorker) -> AsyncBatchContext:
-        return AsyncBatchContext(self, on_worker)
+        self._face = face = AsyncBatchContext(self, on_worker)
+        return face
 
     def _close(self) -> None:
         """Make the transaction objects unusable from now on."""
@@ -118,6 +138,38 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         """The transaction that all processed marks commit with; opened on first use."""
 
     reply = awaitable(BatchContext.reply)
+
+    @overload
+    async def step(
+        self,
+        message: Message[Any],
+        function: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self,
+        message: Message[Any],
+        function: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> R: ...
+
+    async def step(
+        self,
+        message: Message[Any],
+        function: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> Any:
+        """Call a function, or await a coroutine, once for one message; see ``Context.step``."""
+        steps = self._plain._contexts[self._plain._known(message)]._steps
+        return await steps.await_call(function, args, {}, options, off_loop=self._off_loop)
 
     def reject(self, message: Message[Any], reason: str) -> None:
         """Make one message a dead letter; the others are not touched."""

@@ -29,6 +29,7 @@ from onceward.core.handle.invoke import (
     wait_after,
 )
 from onceward.core.handle.signatures import Handler, Handlers
+from onceward.core.handle.steps import CONTEXT
 from onceward.core.handle.worker import HANDLED, RunningCall, Worker
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
@@ -223,6 +224,7 @@ class BatchWorker(Worker):
                 group=self._batch,
                 outbox=self._outbox,
                 extend=self._extend,
+                steps=self._steps,
             )
             for leased, each in ready
         ]
@@ -246,11 +248,13 @@ class BatchWorker(Worker):
     def _call_handler(self, bodies: list[Any], first: Prepared, batch: BatchContext) -> None:
         # What the handler writes to its file is committed with the settlements.
         self._db.writer.thread_transactions.bind(self._batch)
+        context = CONTEXT.set(batch)
         try:
             answer = call(first._replace(body=bodies), cast("Context", batch), self._handler_loop)
         except BaseException as error:  # noqa: BLE001 - it is raised again
             self._raise_cause(error)
         finally:
+            CONTEXT.reset(context)
             self._db.writer.thread_transactions.unbind()
         if answer is not None:
             msg = "a batch handler returns None: it answers by ctx.reply(message, body)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
 from onceward.core.block import Transaction
@@ -20,6 +20,7 @@ from onceward.core.handle.signatures import (
     refuse_handler,
     required,
 )
+from onceward.core.handle.steps import AsyncWithSteps, Steps, WithSteps
 from onceward.core.requests import task
 from onceward.core.send.compose import OutgoingMessage, subscribers
 from onceward.core.send.outbox import Outbox
@@ -51,6 +52,10 @@ class Holder(Protocol):
     @property
     def cancelled(self) -> bool:
         """Whether the run was ended from outside."""
+        ...
+
+    def make_steps(self) -> Steps:
+        """Return the steps of the run's messages."""
         ...
 
 
@@ -116,7 +121,7 @@ def _previous(before: EarlierRun | None, messages: list[M]) -> PreviousRun[M] | 
     )
 
 
-class Run(RunFields[Message[Any]]):
+class Run(RunFields[Message[Any]], WithSteps):
     """
     One call of a session's handler.
 
@@ -225,6 +230,20 @@ class Run(RunFields[Message[Any]]):
         self.messages += fresh
         return fresh
 
+    @cached_property
+    def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
+        return self._holder.make_steps()
+
+    def _end_call(self) -> None:
+        """End a run that has returned although it is to go on later."""
+        if "_steps" in self.__dict__:
+            self._steps.end_call()
+
+    def _close(self) -> None:
+        """Take no further step."""
+        if "_steps" in self.__dict__:
+            self._steps.close()
+
     def _add(self, draft: OutgoingMessage) -> str:
         self._drafts.append(draft)
         if draft.headers.in_reply_to is not None:
@@ -236,7 +255,7 @@ def _messages(found: Sequence[ReadMessage]) -> list[Message[Any]]:
     return [Message(leased, frame, body, None) for leased, frame, body in found]
 
 
-class AsyncRun(RunFields[AsyncMessage[Any]], AsyncFace[Run]):
+class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
     """
     One call of a session's ``async def`` handler; see ``Run``.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import sha256
 from threading import Event as Flag
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, Final, TypeVar
 
 from onceward.core.block import Transaction
@@ -29,6 +31,8 @@ from onceward.core.handle.invoke import (
 )
 from onceward.core.handle.lanes import Lease
 from onceward.core.handle.message import Message
+from onceward.core.handle.steps import CONTEXT, StepHome, Steps
+from onceward.core.requests import Suspended
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry, StoreClosed
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.run import AsyncRun, Run
@@ -60,13 +64,15 @@ from onceward.message.log import log
 from onceward.message.names import error_text
 from onceward.message.options import reply_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
-from onceward.message.vocabulary import Done, Settlement
+from onceward.message.vocabulary import Done, Settlement, Waits
 
 T = TypeVar("T")
 LEFT_MAX: Final = 3
 """Calls of one session that are left; with so many it waits until one of them has returned."""
 
 
+SCOPE: Final = 16
+"""Digits of the digest that tells the messages of a run."""
 RECHECK: Final = 1.0
 """Shortest time in seconds after which such a session is looked at again."""
 
@@ -124,6 +130,39 @@ class OpenCalls:
         return max([*waits, max(self._grace, RECHECK) if left >= LEFT_MAX else 0.0])
 
 
+class RunCommits:
+    """Commits the steps of a run by themselves; see ``Committer``."""
+
+    def __init__(self, execution: RunExecution) -> None:
+        self._execution = execution
+        self.write = execution._db.write
+
+    def free(self) -> None:
+        """Do nothing but look whether the run goes on: it holds no lock."""
+        self._execution._run.raise_if_cancelled()
+
+    @contextmanager
+    def block(self) -> Iterator[tuple[Transaction, StoreTransaction]]:
+        """Commit what is written in a block."""
+        execution = self._execution
+        with execution._db.transaction() as tx:
+            hops = execution._run.message.frame.hops + 1
+            yours = Transaction(tx, execution._outbox, execution.session, hops=hops)
+            try:
+                yield yours, tx
+            finally:
+                yours._finish()
+
+    def wait(self, suspended: Suspended) -> None:
+        """End the run; its messages get another one when it is to go on."""
+        raise suspended
+
+    @property
+    def on_own_thread(self) -> bool:
+        """Whether the calling thread runs the handler."""
+        return self._execution._thread == get_ident()
+
+
 class RunExecution:
     """One run that is executed by its thread, and that the heartbeat may stop."""
 
@@ -140,6 +179,7 @@ class RunExecution:
         """The run's row as of its last commit."""
         self._started, self._scheduler, self._completion = started, scheduler, completion
         self._db, self._outbox, self._hooks = deps.db, deps.outbox, deps.hooks
+        self._deps, self._thread = deps, 0
         self._policy, self._rng = deps.policy, deps.rng
         self._leased = [each.leased for each in started.messages]
         self._run = Run(started, outbox=deps.outbox, holder=self)
@@ -263,6 +303,17 @@ class RunExecution:
     def _pending(self) -> PendingEffects:
         return PendingEffects(list(self._run._drafts), [])
 
+    def make_steps(self) -> Steps:
+        """Return the steps of the run's first messages: a run that has the same ones finds them."""
+        ids = [(each.leased.sender, each.leased.id) for each in self._started.messages]
+        home = StepHome(
+            leased=self._leased[0],
+            lease=self.lease,
+            commits=RunCommits(self),
+            scope=sha256(json.dumps(ids).encode()).hexdigest()[:SCOPE],
+        )
+        return self._deps.steps(self._deps, home)
+
     # -- running ----------------------------------------------------------------------------
 
     def run(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
@@ -306,13 +357,22 @@ class RunExecution:
             raise
         except BaseException as error:
             cause = cause_of(error, own_thread=self._watched)
-            if not isinstance(cause, Exception):
+            if not isinstance(cause, Exception | Suspended):
                 raise
             if self._cancelled:
                 raise aborted_error(self.row) from error
             if self._late:
                 cause = Retry("it ran for longer than it may")
+            if isinstance(cause, Suspended):
+                return self._suspend(cause, go_on=go_on)
             return self._fail(cause, go_on=go_on)
+
+    def _suspend(self, waiting: Suspended, *, go_on: bool) -> StartedRun | None:
+        """End a run that is to go on later: its messages wait, and no attempt is counted."""
+        due_at = self._db.write(waiting.until)
+        again = Waits(due_at, str(waiting), counted=False)
+        outcome = RunOutcome([again] * len(self._leased), cause=str(waiting), took=self._took)
+        return self._end(outcome, PendingEffects(), go_on=go_on)
 
     def _let_go(self) -> None:
         """Let the session go on after an aborted call; without this it does so after the grace."""
@@ -321,13 +381,18 @@ class RunExecution:
             self._db.notifier.notify("in")
 
     def _returned(self, loop: Loop) -> Any:
-        began = time.monotonic()
+        began, self._thread = time.monotonic(), get_ident()
+        context = CONTEXT.set(self._run)
         try:
             around = self._started.handler.around
-            return surround(around, self._run, lambda: self._call(loop))
+            value = surround(around, self._run, lambda: self._call(loop))
+            self._run._end_call()
+            return value
         finally:
+            CONTEXT.reset(context)
             self._took = time.monotonic() - began
             self.returned = True
+            self._run._close()
 
     def _call(self, loop: Loop) -> Any:
         handler = self._started.handler
@@ -335,7 +400,8 @@ class RunExecution:
             return handler.call(self._run)
 
         def start(on_worker: OnWorker) -> Any:
-            return handler.call(AsyncRun(self._run, on_worker))
+            self._run._face = AsyncRun(self._run, on_worker)
+            return handler.call(self._run._face)
 
         def stoppable(stop: Callable[[], object]) -> None:
             self._stop = stop

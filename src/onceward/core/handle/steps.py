@@ -1,0 +1,170 @@
+"""
+Give contexts their steps, which a feature keeps: ``ctx.step`` in handlers, batches and runs.
+
+The core knows where a step belongs and how it is committed by itself; what is stored of it,
+and when its function is called, is the feature's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+
+from onceward.core.block import Transaction
+from onceward.core.engine.async_face import AsyncFace, OffLoop
+from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.lanes import Lease
+from onceward.core.requests import Suspended
+from onceward.file.transaction import StoreTransaction
+from onceward.message.options import StepOptions
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Committer(Protocol):
+    """Commits what belongs to a step by itself, before the handler ends."""
+
+    def free(self) -> None:
+        """Hold no lock from now on; raises InvalidArgument where the handler has written."""
+
+    def write(self, work: Callable[[StoreTransaction], T]) -> T:
+        """Commit *work*, which may be run again."""
+        ...
+
+    def block(self) -> AbstractContextManager[tuple[Transaction, StoreTransaction]]:
+        """Commit what is written in a block."""
+        ...
+
+    def wait(self, suspended: Suspended) -> None:
+        """End the call until it is to go on, or return when that is."""
+
+    @property
+    def on_own_thread(self) -> bool:
+        """Whether the calling thread is the one that the handler runs on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepHome:
+    """The message and the lease that the steps of one call belong to."""
+
+    leased: LeasedMessage
+    lease: Lease
+    commits: Committer
+    scope: str = ""
+    """Digest of the messages of a run, which tells its steps from those of others."""
+
+
+class Steps(Protocol):
+    """The steps of one call of a handler."""
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], named: Any, options: StepOptions
+    ) -> Any:
+        """Return the result of a step: the stored one, or that of the function."""
+        ...
+
+    async def await_call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Any,
+        options: StepOptions,
+        *,
+        off_loop: OffLoop,
+    ) -> Any:
+        """Do so for a coroutine; a plain function runs on a thread of its own."""
+        ...
+
+    def refuse_inside(self, what: str) -> None:
+        """Raise InvalidArgument where the function of a step is being called."""
+
+    def end_call(self) -> None:
+        """End a call that has returned all the same, where it is to go on later."""
+
+    def close(self) -> None:
+        """Take no further step: the call has ended."""
+
+
+class WithSteps:
+    """The steps of a handler's call; ``Context`` and ``Run`` have them."""
+
+    _steps: Steps
+    _face: Any = None
+    """The object that a coroutine is given in place of this one."""
+
+    def step(
+        self,
+        function: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> R:
+        """
+        Call a function once for this message, and return its result at each call of the handler.
+
+        The function runs without a lock. Its result, read as its return annotation says, is
+        committed by itself; when the handler is called again, it is returned, and the function
+        is not called. A process that dies while the function runs calls it again: what it does
+        outside of the file is done at least once, with the same ``step.key``.
+
+        Raises:
+            Conflict: an earlier call gave this step other arguments.
+            StepFailed: it has failed for good, and that is stored.
+            StepsFull: the steps of this message take all that they may.
+            InvalidArgument: the handler has written before, or the step has no clear name.
+            LeaseLost: another worker handles the message.
+
+        """
+        found: R = self._steps.call(function, args, {}, options)
+        return found
+
+
+W_co = TypeVar("W_co", bound=WithSteps, covariant=True)
+
+
+class AsyncWithSteps(AsyncFace[W_co]):
+    """The steps of a coroutine's call; ``AsyncContext`` and ``AsyncRun`` have them."""
+
+    @overload
+    async def step(
+        self,
+        function: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self,
+        function: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> R: ...
+
+    async def step(
+        self,
+        function: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> Any:
+        """
+        Call a function, or await a coroutine, once for this message; see ``Context.step``.
+
+        A plain function runs on a thread of its own. Steps that run at once have a name each.
+        """
+        return await self._plain._steps.await_call(
+            function, args, {}, options, off_loop=self._off_loop
+        )
+
+
+CONTEXT: Final[ContextVar[WithSteps | None]] = ContextVar("onceward_handled", default=None)
+"""The context of the handler that is being called."""

@@ -1,0 +1,86 @@
+"""Name a step, and tell its arguments apart by their digests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Final
+
+from onceward.core.handle.signatures import name_of
+from onceward.errors import Conflict, InvalidArgument, InvalidMessage
+from onceward.features.steps.stored import StepName
+from onceward.message.body import encode
+from onceward.message.options import StepRules
+
+SHORT: Final = 12
+"""Digits of a digest: what they tell apart are the arguments of one step."""
+LAMBDA: Final = "<lambda>"
+
+
+def base_name(function: Callable[..., Any], rules: StepRules) -> str:
+    """Return the name of a step without its ordinal; raises InvalidArgument for a lambda."""
+    found = rules.name or name_of(function)
+    if found == LAMBDA:
+        msg = "a lambda has no name that its step could be found by: say name='…'"
+        raise InvalidArgument(msg)
+    return found
+
+
+def digests(args: tuple[Any, ...], named: Mapping[str, Any], step: str) -> str:
+    """
+    Return the digests of a step's arguments, as JSON by their place or name.
+
+    Raises:
+        InvalidArgument: an argument cannot be written as JSON.
+
+    """
+    given = {str(place): value for place, value in enumerate(args, 1)} | dict(named)
+    return json.dumps({place: _digest(place, value, step) for place, value in given.items()})
+
+
+def _digest(place: str, value: Any, step: str) -> str:
+    try:
+        media, text, _ = encode(value)
+    except InvalidMessage as error:
+        msg = (
+            f"step {step}: argument {place} is no value that can be compared at the next call"
+            f" ({error}): bind it to the function by functools.partial"
+        )
+        raise InvalidArgument(msg) from error
+    return sha256(f"{media}\0{text}".encode()).hexdigest()[:SHORT]
+
+
+def check_same(name: StepName, known: str, given: str, message_id: str) -> None:
+    """Raise Conflict where a step had other arguments when its result was stored."""
+    if known == given:
+        return
+    before, now = json.loads(known), json.loads(given)
+    places = sorted(
+        place for place in before.keys() | now.keys() if before.get(place) != now.get(place)
+    )
+    told = ", ".join(
+        f"argument {each} was {before.get(each, 'not given')} and is {now.get(each, 'not given')}"
+        for each in places
+    )
+    msg = (
+        f"step {name} had other arguments when its result was stored (by digest, {told}):"
+        " give it the same at each call, or version='…' where it is another step now"
+    )
+    raise Conflict(msg, message_id=message_id, key=str(name), differs=tuple(places))
+
+
+@lru_cache(maxsize=1024)
+def result_type(function: Callable[..., Any]) -> Any:
+    """Return the return annotation of a function; None where it has none that has a value."""
+    from typing import get_type_hints  # noqa: PLC0415 - with the first step only
+
+    plain: Any = function
+    while hasattr(plain, "func"):
+        plain = plain.func
+    try:
+        found = get_type_hints(plain, include_extras=True).get("return")
+    except (NameError, TypeError):
+        return None
+    return None if found is type(None) else found

@@ -1,0 +1,139 @@
+"""Make a function a step wherever a handler calls it: ``@step``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
+
+from onceward.core.block import Transaction
+from onceward.core.handle.signatures import is_coroutine, name_of
+from onceward.core.handle.steps import CONTEXT, WithSteps
+from onceward.errors import InvalidArgument
+from onceward.features.steps.steps import RUNNING, RunningStep
+from onceward.message.ids import new_token
+from onceward.message.options import StepOptions, step_rules
+
+P = ParamSpec("P")
+R = TypeVar("R")
+NO_STEP: Final = "no step is being called here: read step.{} in the function of a step"
+
+
+class StepDecorator:
+    """
+    Make a function a step wherever a handler calls it; elsewhere it is a plain function.
+
+    ``@step`` or ``@step(attempts=5, retry_on=OSError)``. In the function, ``step.key`` is
+    the idempotency key for effects outside of the file: the same at each call for the same
+    message.
+    """
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+
+    @overload
+    def __call__(
+        self, /, **options: Unpack[StepOptions]
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+    def __call__(
+        self, function: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]
+    ) -> Any:
+        """Return the function as a step; with options, what makes it one."""
+        step_rules(options)
+        if function is None:
+            return lambda made: _as_step(made, options)
+        return _as_step(function, options)
+
+    @property
+    def key(self) -> str:
+        """Return the idempotency key of the step that is being called."""
+        return self._running("key").key
+
+    @property
+    def attempt(self) -> int:
+        """Return which call of the function this is, from 1."""
+        return self._running("attempt").attempt
+
+    @property
+    def tx(self) -> Transaction:
+        """Return the transaction of a step with ``tx=True``, which commits with its result."""
+        found = self._running("tx").tx
+        if found is None:
+            msg = "this step has no transaction: give it tx=True"
+            raise InvalidArgument(msg)
+        return found
+
+    @staticmethod
+    def _running(what: str) -> RunningStep:
+        running = RUNNING.get()
+        if running is None:
+            raise InvalidArgument(NO_STEP.format(what))
+        return running
+
+
+def _as_step(function: Callable[..., Any], options: StepOptions) -> Callable[..., Any]:
+    made: Any = _async_step(function) if is_coroutine(function) else _plain_step(function)
+    made.__onceward_step__ = (function, options)
+    return made  # type: ignore[no-any-return]
+
+
+def _plain_step(function: Callable[P, R]) -> Callable[P, R]:
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        handled = _handled()
+        if handled is None:
+            with _plainly(call):
+                return function(*args, **kwargs)
+        if handled._face is not None and _on_loop():
+            msg = f"step {name_of(call)} would stop the event loop: await ctx.step of it"
+            raise InvalidArgument(msg)
+        found: R = handled._steps.call(call, args, kwargs, {})
+        return found
+
+    return call
+
+
+def _async_step(
+    function: Callable[P, Coroutine[Any, Any, R]],
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        handled = _handled()
+        if handled is None:
+            with _plainly(call):
+                return await function(*args, **kwargs)
+        off_loop = handled._face._off_loop
+        found: R = await handled._steps.await_call(call, args, kwargs, {}, off_loop=off_loop)
+        return found
+
+    return call
+
+
+def _handled() -> WithSteps | None:
+    """Return the context of the handler that runs here; None outside, and inside of a step."""
+    return CONTEXT.get() if RUNNING.get() is None else None
+
+
+def _on_loop() -> bool:
+    from asyncio import _get_running_loop  # noqa: PLC0415 - async handlers only
+
+    return _get_running_loop() is not None
+
+
+@contextmanager
+def _plainly(function: Callable[..., Any]) -> Iterator[None]:
+    """Let a function that is no step of its own have a key all the same."""
+    outer = RUNNING.get()
+    key = new_token() if outer is None else outer.inner_key(name_of(function))
+    running = RunningStep(key=key) if outer is None else replace(outer, key=key, counts={})
+    before = RUNNING.set(running)
+    try:
+        yield
+    finally:
+        RUNNING.reset(before)
+
+
+step: Final = StepDecorator()

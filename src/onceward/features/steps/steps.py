@@ -1,0 +1,413 @@
+"""Call each step of a handler once: look its result up, or call its function and store it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from threading import Lock, get_ident
+from typing import Any, Final, NoReturn
+
+from pydantic_core import from_json
+
+from onceward.core.block import Transaction
+from onceward.core.engine.async_face import OffLoop
+from onceward.core.engine.engine_loop import RuntimeDeps
+from onceward.core.handle.invoke import wait_after
+from onceward.core.handle.signatures import is_coroutine
+from onceward.core.handle.steps import StepHome
+from onceward.core.requests import Suspended
+from onceward.errors import (
+    Drop,
+    InvalidArgument,
+    LeaseLost,
+    Paused,
+    Reject,
+    StepFailed,
+    StepsFull,
+)
+from onceward.features.steps import stored
+from onceward.features.steps.arguments import base_name, check_same, digests, result_type
+from onceward.features.steps.stored import StepName, StepRecord
+from onceward.file.transaction import StoreTransaction
+from onceward.message.body import BYTES, decode, encode
+from onceward.message.clock import Millis
+from onceward.message.log import log
+from onceward.message.names import error_text
+from onceward.message.options import StepOptions, StepRules, step_rules
+
+ENDS: Final = (Reject, Drop, Paused, LeaseLost)
+"""Exceptions of a step's function that end the message; they are the handler's at once."""
+KEY: Final = 32
+"""Digits of an idempotency key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStep:
+    """The step whose function is being called, as ``step.key`` and ``step.tx`` show it."""
+
+    key: str
+    attempt: int = 1
+    tx: Transaction | None = None
+    within: object = None
+    """The steps that it is one of; None outside of handlers."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Steps by name that its function has called, which are plain functions then."""
+
+    def inner_key(self, name: str) -> str:
+        """Return a key for a function with ``@step`` that the function of this step calls."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return _digest(self.key, name, self.counts[name])
+
+
+RUNNING: Final[ContextVar[RunningStep | None]] = ContextVar("onceward_step", default=None)
+
+
+@dataclass(slots=True)
+class StepCall:
+    """One step of this call of the handler, whose function is to be called."""
+
+    name: StepName
+    arguments: str
+    rules: StepRules
+    wanted: Any
+    """The type that its result is read as."""
+    key: str
+    started_at: Millis
+    failed: int = 0
+    """Calls of the function that failed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stored result."""
+
+    value: Any
+
+
+class MessageSteps:
+    """The steps of one message, in one call of its handler."""
+
+    def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
+        self._home, self._db, self._settings = home, deps.db, deps.settings
+        self._policy, self._rng = deps.policy, deps.rng
+        self._known: dict[StepName, StepRecord] | None = None
+        self._begun: dict[tuple[str, str], tuple[object, int]] = {}
+        """By name: the thread or task that has called it, and how often."""
+        self._lock = Lock()
+        self._closed = False
+        self._suspended: Suspended | None = None
+        self._open: set[Any] = set()
+        """A future for each step that a coroutine awaits; it ends with the step."""
+
+    # -- calling ----------------------------------------------------------------------------
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+        options: StepOptions,
+    ) -> Any:
+        """Return the result of a step: the stored one, or that of its function."""
+        plain, rules = declared(function, options)
+        if is_coroutine(plain):
+            msg = f"step {base_name(plain, rules)} is async: make the handler async def, too"
+            raise InvalidArgument(msg)
+        caller = get_ident() if self._home.commits.on_own_thread else object()
+        begun = self._begin(plain, args, named, rules, caller=caller)
+        while isinstance(begun, StepCall):
+            if rules.tx:
+                return self._call_in_tx(begun, partial(plain, *args, **named))
+            try:
+                with self._running(begun):
+                    value = plain(*args, **named)
+            except Exception as error:  # noqa: BLE001 - it is raised again, or the step is
+                self._failed(begun, error)
+            else:
+                return self._ended(begun, value)
+        return begun.value
+
+    async def await_call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+        options: StepOptions,
+        *,
+        off_loop: OffLoop,
+    ) -> Any:
+        """Return the result of a step of a coroutine; a plain function runs on another thread."""
+        import asyncio  # noqa: PLC0415 - async handlers only
+
+        plain, rules = declared(function, options)
+        coroutine = is_coroutine(plain)
+        if coroutine and rules.tx:
+            msg = f"step {base_name(plain, rules)}: with tx=True the function is no async def"
+            raise InvalidArgument(msg)
+        begin = partial(self._begin, plain, args, named, rules, caller=asyncio.current_task())
+        work = partial(plain, *args, **named)
+        ended = asyncio.get_running_loop().create_future()
+        self._open.add(ended)
+        try:
+            begun = await off_loop.call(begin)
+            if isinstance(begun, Found):
+                return begun.value
+            if rules.tx:
+                return await off_loop.call(partial(self._call_in_tx, begun, work))
+            work = work if coroutine else partial(asyncio.to_thread, work)
+            return await self._await_function(begun, work, off_loop)
+        except Suspended:
+            self._open.discard(ended)
+            while self._open:  # their results are stored before the call ends
+                await asyncio.wait([*self._open])
+            raise
+        finally:
+            self._open.discard(ended)
+            ended.cancel()
+
+    async def _await_function(
+        self, begun: StepCall, work: Callable[[], Any], off_loop: OffLoop
+    ) -> Any:
+        while True:
+            try:
+                with self._running(begun):
+                    value = await work()
+            except Exception as error:  # noqa: BLE001 - it is raised again, or the step is
+                await off_loop.call(partial(self._failed, begun, error))
+            else:
+                return await off_loop.call(partial(self._ended, begun, value))
+
+    @contextmanager
+    def _running(self, begun: StepCall, tx: Transaction | None = None) -> Iterator[None]:
+        """Let ``step.key`` be that of a step."""
+        running = RunningStep(key=begun.key, attempt=begun.failed + 1, tx=tx, within=self)
+        before = RUNNING.set(running)
+        try:
+            yield
+        finally:
+            RUNNING.reset(before)
+
+    # -- looking up -------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+        rules: StepRules,
+        *,
+        caller: object,
+    ) -> StepCall | Found:
+        """Return the stored result of a step, or the step whose function is to be called."""
+        name = base_name(function, rules)
+        self.refuse_inside(f"step {name}")
+        arguments, wanted = digests(args, named, name), result_type(function)
+        with self._lock:
+            full = StepName(name, rules.version, self._ordinal(name, rules.version, caller))
+            known = self._stored.get(full)
+        if known is not None:
+            check_same(full, known.arguments, arguments, self._home.leased.id)
+            if known.state == "done":
+                return Found(_read(known, wanted))
+            if known.state == "failed":
+                raise self._stored_failure(full, known)
+        self._check_room(full)
+        self._home.commits.free()
+        begun = StepCall(full, arguments, rules, wanted, self._key(full), self._db.now())
+        if known is not None and known.state == "retrying":
+            begun.failed = known.attempts
+            self._wait_until(full, known)
+        return begun
+
+    def _ordinal(self, name: str, version: str, caller: object) -> int:
+        """Count the steps of a name; only one thread or task may call it, or the order may vary."""
+        if self._closed:
+            msg = f"step {name}: its handler has ended, so that nothing of it can be stored"
+            raise LeaseLost(msg)
+        known, count = self._begun.get((name, version), (caller, 0))
+        if known is not caller and known != caller:
+            msg = (
+                f"two steps are called {name}, in threads or tasks whose order may vary:"
+                " give each a name of its own, by name='…'"
+            )
+            raise InvalidArgument(msg)
+        self._begun[name, version] = (known, count + 1)
+        return count + 1
+
+    @property
+    def _stored(self) -> dict[StepName, StepRecord]:
+        if self._known is None:
+            self._known = stored.of_message(self._db.read, self._home)
+        return self._known
+
+    def _key(self, name: StepName) -> str:
+        """Return the idempotency key of a step: the same at each call."""
+        leased = self._home.leased
+        parts = (self._db.agent, leased.sender, leased.id, self._home.scope, *name)
+        return _digest(*parts)
+
+    def _check_room(self, name: StepName) -> None:
+        most = self._settings.max_steps
+        if name not in self._stored and len(self._stored) >= most:
+            self._refuse_full(name, f"it would be step {most + 1} of {most} (max_steps)")
+
+    def _refuse_full(self, name: StepName, why: str) -> NoReturn:
+        msg = (
+            f"step {name} of message {self._home.leased.id} is refused: {why}:"
+            " split the work into messages, or return references"
+        )
+        raise StepsFull(msg, message_id=self._home.leased.id)
+
+    # -- storing ----------------------------------------------------------------------------
+
+    def _ended(self, begun: StepCall, value: Any) -> Any:
+        """Store the result of a step, and return it as later calls will get it."""
+        record = self._result(begun, value)
+        self._home.commits.write(partial(self._store, begun=begun, record=record))
+        self._note(begun, record)
+        return _read(record, begun.wanted)
+
+    def _call_in_tx(self, begun: StepCall, work: Callable[[], Any]) -> Any:
+        """Call a function, and commit what it writes with its result."""
+        while True:
+            failure: Exception | None = None
+            try:
+                with self._home.commits.block() as (yours, tx):
+                    try:
+                        with self._running(begun, yours):
+                            value = work()
+                    except Exception as error:
+                        failure = error
+                        raise
+                    record = self._result(begun, value)
+                    self._store(tx, begun, record)
+            except Exception as error:
+                if error is not failure:  # that of the commit: it may be there
+                    raise
+                self._failed(begun, failure)
+            else:
+                self._note(begun, record)
+                return _read(record, begun.wanted)
+
+    def _result(self, begun: StepCall, value: Any) -> StepRecord:
+        media, text, _ = encode(value)
+        size = len(text.encode())
+        record = StepRecord(
+            "done", begun.failed + 1, begun.arguments, media=media, result=text, bytes=size
+        )
+        _read(record, begun.wanted)  # raises before it is stored
+        with self._lock:
+            total = size + sum(each.bytes for each in self._stored.values())
+        most = self._settings.max_step_bytes
+        if total > most:
+            self._refuse_full(begun.name, f"the results take {total} of {most} (max_step_bytes)")
+        return record
+
+    def _store(self, tx: StoreTransaction, begun: StepCall, record: StepRecord) -> None:
+        stored.store(tx, self._home, begun.name, record, begun.started_at)
+
+    def _note(self, begun: StepCall, record: StepRecord) -> None:
+        with self._lock:
+            self._stored[begun.name] = record
+
+    # -- failures ---------------------------------------------------------------------------
+
+    def _failed(self, begun: StepCall, error: Exception) -> None:
+        """Raise what a failure means; return where the function is to be called again at once."""
+        if isinstance(error, ENDS):
+            raise error
+        begun.failed += 1
+        text, rules = error_text(error), begun.rules.retried
+        record = StepRecord("given_up", begun.failed, begun.arguments, error=text)
+        policy = (rules.retry if rules else None) or self._policy
+        if not self._is_last(begun, error):
+            wait, text = wait_after(error, begun.failed, policy=policy, rng=self._rng)
+            due_at = self._db.now() + wait
+            record = record._replace(state="retrying", error=text, due_at=due_at)
+        elif begun.rules.keep_failure:
+            record = record._replace(state="failed")
+        elif begun.failed == 1:
+            raise error  # nothing is stored of it: its next call is like the first
+        self._home.commits.write(partial(self._store, begun=begun, record=record))
+        self._note(begun, record)
+        if record.state == "failed":
+            raise self._stored_failure(begun.name, record) from error
+        if record.state == "given_up":
+            raise error
+        log.warning(
+            "step failed", agent=self._db.agent, message_id=self._home.leased.id,
+            step=str(begun.name), attempt=begun.failed, error=text,
+        )  # fmt: skip
+        self._wait_until(begun.name, record)
+
+    def _is_last(self, begun: StepCall, error: Exception) -> bool:
+        """Return whether the function is not called again after an error."""
+        rules = begun.rules.retried
+        if rules is None or rules.forbids_retry_after(error):
+            return True
+        if rules.attempts is not None:
+            return begun.failed >= rules.attempts
+        return (rules.retry or self._policy).exhausted(begun.failed)
+
+    def _stored_failure(self, name: StepName, record: StepRecord) -> StepFailed:
+        msg = f"step {name} failed after {record.attempts} attempts: {record.error}"
+        return StepFailed(
+            msg, message_id=self._home.leased.id, step=str(name), error=record.error or ""
+        )
+
+    def _wait_until(self, name: StepName, record: StepRecord) -> None:
+        """Return once a step may be called again; end the call of the handler until then."""
+        due_at = record.due_at or 0
+        if due_at > self._db.now():
+            self.suspend(f"waits to call step {name} again: {record.error}", lambda _: due_at)
+
+    def suspend(self, reason: str, until: Callable[[StoreTransaction], Millis]) -> None:
+        """End the call of the handler, which is called again then; return where that is over."""
+        suspended = Suspended(reason[:500], until)
+        self._suspended = suspended
+        self._home.commits.wait(suspended)
+        self._suspended = None
+
+    # -- the call ---------------------------------------------------------------------------
+
+    def refuse_inside(self, what: str) -> None:
+        """Raise InvalidArgument inside the function of one of these steps."""
+        running = RUNNING.get()
+        if running is not None and running.within is self:
+            msg = f"{what} inside of a step is not found again: make it in the handler itself"
+            raise InvalidArgument(msg)
+
+    def end_call(self) -> None:
+        """End a call that has returned although it is to go on later."""
+        if self._suspended is not None:
+            raise self._suspended
+
+    def close(self) -> None:
+        """Take no further step."""
+        with self._lock:
+            self._closed = True
+
+
+def _digest(*parts: object) -> str:
+    return sha256("\0".join(map(str, parts)).encode()).hexdigest()[:KEY]
+
+
+def declared(
+    function: Callable[..., Any], options: StepOptions
+) -> tuple[Callable[..., Any], StepRules]:
+    """Return the function of a step and its options, also where ``@step`` has some."""
+    declared = getattr(function, "__onceward_step__", None)
+    if declared is None:
+        return function, step_rules(options)
+    plain, own = declared
+    return plain, step_rules({**own, **options})
+
+
+def _read(record: StepRecord, wanted: Any) -> Any:
+    """Return a result as the return annotation says."""
+    data = from_json(record.result or "null")
+    return decode(None, data, wanted) if record.media == BYTES else decode(data, None, wanted)

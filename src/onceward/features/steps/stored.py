@@ -1,0 +1,111 @@
+"""Store the steps of a message: each by itself, under the lease of the message."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from onceward.core.handle.steps import StepHome
+from onceward.errors import LeaseLost
+from onceward.file.transaction import Rows, StoreTransaction
+from onceward.message.clock import Millis
+from onceward.message.vocabulary import StepState
+
+OF_MESSAGE: Final = """
+SELECT name, version, ordinal, state, attempts, arguments, media, result, error, due_at, bytes
+  FROM _onceward_steps
+ WHERE sender = ? AND message_id = ? AND scope = ?
+"""
+# The lease is proved in the statement that stores: a worker that is late changes nothing.
+STORE: Final = """
+INSERT INTO _onceward_steps (sender, message_id, scope, name, version, ordinal, state, attempts,
+                             arguments, media, result, error, bytes, due_at, started_at, ended_at)
+SELECT b.sender, b.id, :scope, :name, :version, :ordinal, :state, :attempts,
+       :arguments, :media, :result, :error, :bytes, :due_at, :started_at, :now
+  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.seq = :seq AND b.state = 'pending'
+ WHERE l.lane_id = :lane AND l.token = :token AND l.owner = :owner
+ON CONFLICT (sender, message_id, scope, name, version, ordinal) DO UPDATE
+   SET state = excluded.state, attempts = excluded.attempts, arguments = excluded.arguments,
+       media = excluded.media, result = excluded.result, error = excluded.error,
+       bytes = excluded.bytes, due_at = excluded.due_at, ended_at = excluded.ended_at
+ WHERE state <> 'done'
+"""
+# A step ends with the record of its message: in the inbox, or among the dead letters.
+PRUNE: Final = """
+DELETE FROM _onceward_steps
+ WHERE seq IN (SELECT s.seq
+                 FROM _onceward_steps AS s
+                WHERE s.started_at < :before
+                  AND NOT EXISTS (SELECT 1
+                                    FROM _onceward_inbox AS b
+                                   WHERE b.sender = s.sender AND b.id = s.message_id)
+                  AND NOT EXISTS (SELECT 1
+                                    FROM _onceward_dead_letters AS d
+                                   WHERE d.origin = 'inbox' AND d.peer = s.sender
+                                     AND d.id = s.message_id)
+                ORDER BY s.started_at LIMIT :limit)
+"""
+
+
+class StepName(NamedTuple):
+    """The name of a step among those of its message; the ordinal counts from 1."""
+
+    name: str
+    version: str
+    ordinal: int
+
+    def __str__(self) -> str:
+        """Return it as errors show it."""
+        ordinal = f"#{self.ordinal}" if self.ordinal > 1 else ""
+        return f"{self.name}{ordinal}" + (f" ({self.version})" if self.version else "")
+
+
+class StepRecord(NamedTuple):
+    """A step as it is stored."""
+
+    state: StepState
+    attempts: int
+    arguments: str
+    """Digests of its arguments, as JSON by their place or name."""
+    media: str | None = None
+    result: str | None = None
+    """Its result as JSON."""
+    error: str | None = None
+    due_at: Millis | None = None
+    """When its function may be called again."""
+    bytes: int = 0
+
+
+def of_message(read: Rows, home: StepHome) -> dict[StepName, StepRecord]:
+    """Return the stored steps of a message."""
+    rows = read(OF_MESSAGE, (home.leased.sender, home.leased.id, home.scope))
+    return {StepName(*row[:3]): StepRecord(*row[3:]) for row in rows}
+
+
+def store(
+    tx: StoreTransaction, home: StepHome, name: StepName, record: StepRecord, started_at: Millis
+) -> None:
+    """
+    Store what became of a step.
+
+    Raises:
+        LeaseLost: another worker handles the message; roll the transaction back.
+
+    """
+    lane, token, owner, _ = home.lease
+    bindings: dict[str, Any] = {
+        "scope": home.scope,
+        "seq": home.leased.seq,
+        "lane": lane,
+        "token": token,
+        "owner": owner,
+        "started_at": started_at,
+        "now": tx.now,
+    }
+    if not tx.run(STORE, bindings | name._asdict() | record._asdict()):
+        msg = f"the result of step {name} was not stored: another worker has the message"
+        raise LeaseLost(msg)
+
+
+def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Delete a slice of the steps whose messages have no record any more; return how many."""
+    return tx.run(PRUNE, {"before": before, "limit": limit})

@@ -1,0 +1,1060 @@
+"""Steps: the result of a function is stored with its message; the next call goes on after it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import (
+    Agent,
+    AsyncContext,
+    AsyncPostbox,
+    BatchContext,
+    Context,
+    Drop,
+    Msg,
+    Reject,
+    Retry,
+    RetryPolicy,
+    Run,
+    step,
+)
+from onceward.errors import Conflict, InvalidArgument, InvalidMessage, StepFailed, StepsFull
+from onceward.features.steps import stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.journey.conftest import World
+
+    from onceward import Postbox
+
+ROWS = "SELECT name, ordinal, state, attempts, body FROM onceward_steps ORDER BY seq"
+NOTES = "CREATE TABLE IF NOT EXISTS notes (text TEXT)"
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+class Receipt(Msg, type="receipt"):
+    """A result with a class of its own."""
+
+    cents: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A result that is a dataclass."""
+
+    x: int
+    y: int
+
+
+def handled_by(
+    world: World, work: Callable[[Job, Context], object], **options: Any
+) -> tuple[Postbox, str]:
+    """Open an agent whose handler is *work*, and send it one job."""
+    agent = Agent("bob")
+    agent.on(Job, **options)(work)
+    box = world.open(agent)
+    return box, box.send("bob", Job(n=1))
+
+
+def last_error(box: Postbox) -> str:
+    """Return the error of the only dead letter."""
+    [letter] = box.dead_letters.list()
+    return str(letter.last_error)
+
+
+def receipt(cents: int) -> Receipt:
+    """Return a model."""
+    return Receipt(cents=cents)
+
+
+def place(x: int, y: int) -> Place:
+    """Return a dataclass."""
+    return Place(x, y)
+
+
+def picture() -> bytes:
+    """Return bytes that are no text."""
+    return b"\xff\x00"
+
+
+def pair(n: int) -> tuple[int, str]:
+    """Return what JSON has no word for."""
+    return n, str(n)
+
+
+def nothing() -> None:
+    """Return nothing."""
+
+
+def untyped():  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """Return what no annotation tells of."""
+    return {"a": (1, 2)}
+
+
+def test_a_step_is_called_once_however_often_its_handler_is(world: World) -> None:
+    """Each call of the handler gets the stored result; what the calls wrote is written once."""
+    calls: list[int] = []
+    seen: list[tuple[int, int, int]] = []
+
+    def double(n: int) -> int:
+        calls.append(n)
+        return 2 * n
+
+    def work(job: Job, ctx: Context) -> None:
+        one = ctx.step(double, job.n)
+        two = ctx.step(double, one)
+        seen.append((ctx.message.attempt, one, two))
+        ctx.tx.execute(NOTES)
+        ctx.tx.execute("INSERT INTO notes VALUES (?)", (str(two),))
+        if len(seen) < 3:
+            raise ValueError(two)
+
+    box, sent = handled_by(world, work)
+    world.settle()
+    world.wait(5)
+    world.wait(5)
+
+    assert ([1, 2], [(1, 2, 4), (2, 2, 4), (3, 2, 4)]) == (calls, seen)
+    assert [("4",)] == box.query("SELECT text FROM notes")
+    assert [("double", 1, "done", 1, "2"), ("double", 2, "done", 1, "4")] == box.query(ROWS)
+    assert [(sent, "bob")] * 2 == box.query("SELECT message_id, sender FROM onceward_steps")
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "expected"),
+    [
+        (receipt, (5,), Receipt(cents=5)),
+        (place, (1, 2), Place(1, 2)),
+        (picture, (), b"\xff\x00"),
+        (pair, (3,), (3, "3")),
+        (nothing, (), None),
+        (untyped, (), {"a": [1, 2]}),
+    ],
+)
+def test_a_result_is_read_as_the_function_says(
+    world: World, function: Callable[..., object], args: tuple[object, ...], expected: object
+) -> None:
+    """The first call of the handler gets what later ones get: it has passed the file, too."""
+    seen: list[object] = []
+
+    def work(job: Job, ctx: Context) -> None:
+        seen.append(ctx.step(function, *args))
+        if len(seen) < 2:
+            raise ValueError
+
+    handled_by(world, work)
+    world.settle()
+    world.reopen()
+    world.wait(5)
+
+    assert [expected, expected] == seen
+
+
+def test_a_result_that_does_not_fit_its_annotation_is_not_stored(world: World) -> None:
+    """The handler gets the error, and the function is called again with the message."""
+
+    def wrong() -> int:
+        return "many"  # type: ignore[return-value]
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(wrong)
+
+    box, _ = handled_by(world, work, attempts=1)
+    world.settle()
+
+    assert "body does not fit int" in last_error(box)
+    assert [] == box.query(ROWS)
+
+
+def test_no_lock_is_held_while_the_function_runs(world: World) -> None:
+    """What the handler before it has written is committed, and another thread can write."""
+    seen: list[tuple[object, ...]] = []
+    agent = Agent("bob")
+
+    def look() -> int:
+        def commit() -> None:
+            with box.begin() as tx:
+                tx.execute("INSERT INTO notes VALUES ('elsewhere')")
+                seen.extend(tx.execute("SELECT state, leased FROM onceward_lanes"))
+
+        world.elsewhere(commit)
+        return 1
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        if job.n == 1:
+            ctx.tx.execute(NOTES)
+        else:
+            ctx.step(look)
+
+    box = world.open(agent, busy_timeout=2, share_commit_for=60)
+    for n in (1, 2):
+        box.send("bob", Job(n=n))
+    world.claim_many(box, 10)
+    world.settle()
+
+    assert [("leased", 1)] == seen
+    assert [("processed",)] * 2 == box.query("SELECT state FROM onceward_inbox")
+
+
+def test_a_step_after_a_write_is_refused(world: World) -> None:
+    """The handler would hold the file's lock while the function runs: the error tells the cure."""
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.tx.execute(NOTES)
+        ctx.step(nothing)
+
+    box, _ = handled_by(world, work, attempts=1)
+    world.settle()
+
+    assert "tx=True, or after the last step" in last_error(box)
+
+
+def test_other_arguments_than_before_are_a_conflict(world: World) -> None:
+    """The error names both, by their digests, and the way out; with a version the step is new."""
+    calls: list[tuple[str, int]] = []
+    seen: list[int] = []
+
+    def charge(card: str, cents: int) -> int:
+        calls.append((card, cents))
+        return cents
+
+    def work(job: Job, ctx: Context) -> None:
+        attempt = ctx.message.attempt
+        version = "2" if attempt == 3 else ""
+        seen.append(ctx.step(charge, "visa", attempt, version=version))
+        raise ValueError
+
+    box, _ = handled_by(world, work, attempts=3, no_retry=KeyError)
+    world.settle()
+    world.wait(5)
+    [(reason,)] = box.query("SELECT reason FROM onceward_inbox")
+    world.wait(5)
+
+    assert ([("visa", 1), ("visa", 3)], [1, 3]) == (calls, seen)
+    assert "argument 2 was " in reason
+    assert "argument 1" not in reason
+    assert "version='…'" in reason
+
+
+def test_a_conflict_tells_what_differs(world: World) -> None:
+    """Programs read the step and the places of the arguments."""
+    found: list[tuple[object, ...]] = []
+
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.step(pair, ctx.message.attempt)
+        except Conflict as error:
+            found.append((error.message_id == ctx.message.id, error.key, error.differs))
+            return
+        raise ValueError
+
+    handled_by(world, work)
+    world.settle()
+    world.wait(5)
+
+    assert [(True, "pair", ("1",))] == found
+
+
+def test_an_argument_that_is_no_value_is_refused(world: World) -> None:
+    """What cannot be compared with the next call is bound to the function instead."""
+    client = object()
+
+    def fetch(of: object) -> int:
+        return 1
+
+    def work(job: Job, ctx: Context) -> None:
+        if job.n == 1:
+            ctx.step(fetch, client)
+        ctx.step(partial(fetch, client))
+
+    box, _ = handled_by(world, work, attempts=1)
+    box.send("bob", Job(n=2))
+    world.settle()
+
+    assert "argument 1 is no value" in last_error(box)
+    assert [("fetch", 1, "done", 1, "1")] == box.query(ROWS)
+
+
+def test_names_are_given_or_the_functions(world: World) -> None:
+    """A lambda has none, and says so; a repeated name gets an ordinal of its own."""
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(nothing, name="first")
+        ctx.step(lambda: 1, name="two")
+        ctx.step(nothing)
+        ctx.step(nothing)
+        ctx.step(lambda: 2)
+
+    box, _ = handled_by(world, work, attempts=1)
+    world.settle()
+
+    assert "say name=" in last_error(box)
+    assert [("first", 1), ("two", 1), ("nothing", 1), ("nothing", 2)] == [
+        row[:2] for row in box.query(ROWS)
+    ]
+
+
+def test_steps_of_threads_have_names(world: World) -> None:
+    """Named steps may run at once; two of one name are refused, for their order may vary."""
+    seen: list[object] = []
+
+    def work(job: Job, ctx: Context) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            named = [pool.submit(partial(ctx.step, pair, n, name=f"pair-{n}")) for n in range(4)]
+            seen.append([each.result() for each in named])
+            same = [pool.submit(partial(ctx.step, pair, n)) for n in range(2)]
+            seen.append([str(each.exception()) for each in same])
+        raise Reject
+
+    box, _ = handled_by(world, work)
+    world.settle()
+
+    assert [(n, str(n)) for n in range(4)] == seen[0]
+    assert any("give each a name of its own" in each for each in seen[1])  # type: ignore[attr-defined]
+    assert {f"pair-{n}" for n in range(4)} <= {row[0] for row in box.query(ROWS)}
+
+
+def test_an_error_is_tried_again_in_its_place(world: World) -> None:
+    """The pauses are those of the policy, the handler's attempt is one, and the key is the same."""
+    calls: list[tuple[int, str]] = []
+    attempts: list[int] = []
+
+    def away(n: int) -> int:
+        calls.append((step.attempt, step.key))
+        if step.attempt < 4:
+            raise OSError("away")
+        return n
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(away, job.n, attempts=4, retry_on=OSError)
+        attempts.append(ctx.message.attempt)
+
+    box, _ = handled_by(world, work)
+    counts: list[int] = []
+    for pause in (0, 1, 1, 1, 4):
+        world.wait(pause)
+        counts.append(len(calls))
+
+    assert ([1, 2, 2, 3, 4], [1]) == (counts, attempts)
+    assert [1, 2, 3, 4] == [attempt for attempt, _ in calls]
+    assert 1 == len({key for _, key in calls})
+    assert [("away", 1, "done", 4, "1")] == box.query(ROWS)
+
+
+def test_a_pause_goes_on_after_a_restart(world: World) -> None:
+    """How often it failed, and when it is due, is in the file: nothing begins once more."""
+    calls: list[int] = []
+
+    def away() -> None:
+        calls.append(step.attempt)
+        raise OSError("away")
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(away, attempts=3)
+
+    box, _ = handled_by(world, work, attempts=1)
+    world.settle()
+    (box,) = world.reopen()
+    world.settle()
+    early = [*calls]
+    world.wait(1)
+    (box,) = world.reopen()
+    world.wait(2)
+
+    assert ([1], [1, 2, 3]) == (early, calls)
+    assert "OSError: away" in last_error(box)
+    assert [("away", 1, "given_up", 3, None)] == box.query(ROWS)
+
+
+def test_what_is_not_to_be_tried_again_is_the_handlers_at_once(world: World) -> None:
+    """Its policy decides then; the next attempt of the message begins the step as if new."""
+    calls: list[int] = []
+
+    def wrong() -> None:
+        calls.append(step.attempt)
+        raise ValueError("wrong")
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(wrong, attempts=5, retry_on=OSError)
+
+    handled_by(world, work, attempts=2)
+    world.settle()
+    world.wait(5)
+
+    assert [1, 1] == calls
+
+
+@pytest.mark.parametrize(
+    ("signal", "state"), [(Reject("no"), "dead"), (Drop(), "dropped"), (Retry(after=1), "pending")]
+)
+def test_what_ends_the_message_is_no_failure_of_the_step(
+    world: World, signal: Exception, state: str
+) -> None:
+    """Reject and Drop end the message at once; Retry is tried again as the step says."""
+
+    def stop() -> None:
+        raise signal
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(stop, attempts=9)
+
+    box, _ = handled_by(world, work)
+    world.settle()
+    rows = box.query("SELECT state FROM onceward_inbox") or [("dead",)]
+
+    assert [(state,)] == rows
+    assert (state == "pending") == bool(box.query(ROWS))
+
+
+def test_a_failure_may_be_stored(world: World) -> None:
+    """Each call of the handler gets it, and the function is not called again."""
+    calls: list[int] = []
+    told: list[tuple[str, str]] = []
+
+    def wrong() -> None:
+        calls.append(step.attempt)
+        raise OSError("gone")
+
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.step(wrong, attempts=2, keep_failure=True)
+        except StepFailed as error:
+            told.append((error.step, error.error))
+        if ctx.message.attempt < 2:
+            raise ValueError
+
+    box, _ = handled_by(world, work)
+    for pause in (0, 1, 5):
+        world.wait(pause)
+
+    assert ([1, 2], [("wrong", "OSError: gone")] * 2) == (calls, told)
+    assert [("wrong", 1, "failed", 2, None)] == box.query(ROWS)
+
+
+def test_a_retry_without_a_pause_does_not_end_the_call(world: World) -> None:
+    """The function is called again at once, in the same call of the handler."""
+    calls: list[int] = []
+    begun: list[int] = []
+    at_once = RetryPolicy(lambda _: 0.0, lambda state: state.attempt_number >= 3)  # type: ignore[arg-type]
+
+    def away() -> int:
+        calls.append(step.attempt)
+        if step.attempt < 3:
+            raise OSError
+        return 1
+
+    def work(job: Job, ctx: Context) -> None:
+        begun.append(1)
+        ctx.step(away, retry=at_once)
+        ctx.step(away, retry=at_once, tx=True, name="written")
+
+    handled_by(world, work)
+    world.settle()
+
+    assert ([1, 2, 3, 1, 2, 3], [1]) == (calls, begun)
+
+
+def test_a_step_that_writes_commits_its_rows_its_messages_and_its_result(world: World) -> None:
+    """They are there before the handler ends, once, whatever becomes of the handler."""
+    seen: list[tuple[int, int]] = []
+
+    def book(ctx: Context) -> int:
+        assert step.tx is ctx.tx
+        ctx.tx.execute(NOTES)
+        ctx.tx.execute("INSERT INTO notes VALUES ('booked')")
+        ctx.send("carol", Job(n=2))
+        return 7
+
+    def work(job: Job, ctx: Context) -> None:
+        found = ctx.step(partial(book, ctx), tx=True)
+        [(rows,)] = boxes[0].query("SELECT count(*) FROM notes")
+        seen.append((found, rows))
+        ctx.tx.execute("INSERT INTO notes VALUES ('ended')")
+        if len(seen) < 3:
+            raise ValueError
+
+    boxes = [world.open("carol")]
+    boxes.insert(0, handled_by(world, work)[0])
+    world.settle()
+    world.wait(5)
+    world.wait(5)
+
+    assert [(7, 1)] * 3 == seen
+    assert [("booked",), ("ended",)] == boxes[0].query("SELECT text FROM notes")
+    assert [("job",)] == boxes[1].query("SELECT type FROM onceward_inbox")
+
+
+def test_a_step_that_writes_and_fails_leaves_nothing(world: World) -> None:
+    """Its rows are rolled back, and no lock is held behind it."""
+
+    def book() -> None:
+        step.tx.execute(NOTES)
+        step.tx.execute("INSERT INTO notes VALUES ('booked')")
+        if step.attempt < 2:
+            raise OSError
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(book, tx=True, attempts=2)
+
+    box, _ = handled_by(world, work)
+    world.settle()
+    before = box.query("SELECT count(*) FROM sqlite_schema WHERE name = 'notes'")
+    world.wait(2)
+
+    assert [(0,)] == before
+    assert [("booked",)] == box.query("SELECT text FROM notes")
+
+
+def test_a_decorated_function_is_a_step_in_a_handler_only(world: World) -> None:
+    """Elsewhere, and inside of another step, it is a plain function with a key of its own."""
+    keys: list[str] = []
+    calls: list[int] = []
+    totals: list[int] = []
+
+    @step(attempts=2)
+    def inner(n: int) -> int:
+        keys.append(step.key)
+        return n
+
+    @step
+    def outer(n: int) -> int:
+        keys.append(step.key)
+        calls.append(n)
+        return inner(n) + inner(n)
+
+    def work(job: Job, ctx: Context) -> None:
+        totals.append(outer(n=job.n) + inner(5))
+        if ctx.message.attempt < 2:
+            raise ValueError
+
+    assert 4 == outer(2)
+    box, _ = handled_by(world, work)
+    world.settle()
+    world.wait(5)
+
+    assert ([2, 1], [7, 7]) == (calls, totals)
+    assert 7 == len(keys) == len(set(keys))
+    assert [("outer", 1, "done", 1, "2"), ("inner", 1, "done", 1, "5")] == box.query(ROWS)
+
+
+def test_outside_of_a_step_there_is_no_key() -> None:
+    """The error says where it is."""
+    with pytest.raises(InvalidArgument, match=r"no step is being called here: read step\.key"):
+        _ = step.key
+
+
+def test_a_step_and_a_request_inside_of_a_step_are_refused(world: World) -> None:
+    """Neither would be found again: the function is not called then."""
+    told: list[str] = []
+
+    def inside(ctx: Context) -> None:
+        for attempt in (lambda: ctx.step(nothing), lambda: ctx.request("bob", 1)):
+            with pytest.raises(InvalidArgument) as caught:
+                attempt()
+            told.append(str(caught.value))
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(partial(inside, ctx))
+
+    handled_by(world, work)
+    world.settle()
+
+    assert ["step nothing inside of a step", "a request inside of a step"] == [
+        each.partition(" is not")[0] for each in told
+    ]
+
+
+def test_requests_and_steps_are_told_apart(world: World) -> None:
+    """The call that waits for a reply has its steps when it is called again."""
+    calls: list[int] = []
+    oracle, agent = Agent("oracle"), Agent("bob")
+    oracle.on(Job)(lambda job: 10 * job.n)
+
+    def paid(n: int) -> int:
+        calls.append(n)
+        return n
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        one = ctx.step(paid, 1)
+        two = ctx.ask("oracle", Job(n=one), reply=int)
+        three = ctx.step(paid, two)
+        four = ctx.ask("oracle", Job(n=three), reply=int)
+        ctx.step(paid, four)
+
+    world.open(oracle)
+    world.open(agent).send("bob", Job(n=1))
+    world.settle()
+
+    assert [1, 10, 100] == calls
+
+
+def test_limits_hold_for_one_message(world: World) -> None:
+    """The number of steps, and the bytes of their results; the error names the limit."""
+    agent = Agent("bob")
+
+    def text(size: int) -> str:
+        return "x" * size
+
+    @agent.on(Job, attempts=1)
+    def work(job: Job, ctx: Context) -> None:
+        for n in range(4 if job.n == 1 else 2):
+            ctx.step(text, n if job.n == 1 else 60)
+
+    box = world.open(agent, max_steps=3, max_step_bytes=100)
+    for n in (1, 2):
+        box.send("bob", Job(n=n))
+    world.settle()
+
+    told = [str(each.last_error) for each in box.dead_letters.list()]
+    assert 2 == sum("StepsFull" in each for each in told)
+    assert {"max_steps", "max_step_bytes"} == {each.split("(")[-1].split(")")[0] for each in told}
+    assert issubclass(StepsFull, Exception)
+
+
+def test_steps_end_with_the_record_of_their_message(world: World) -> None:
+    """They are kept while the message waits or is a dead letter, and pruned with its record."""
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(nothing)
+        if job.n == 2:
+            raise Reject
+        if job.n == 3:
+            raise Retry(after=timedelta(days=400))
+
+    box, one = handled_by(world, work)
+    two, three = box.send("bob", Job(n=2)), box.session("s").send("bob", Job(n=3))
+    world.settle()
+    of = "SELECT message_id FROM onceward_steps ORDER BY seq"
+    box.file.run_maintenance()
+    before = {found for (found,) in box.query(of)}
+    world.audited = False  # the sender's row of the dead letter is pruned, and still counted
+    world.clock.forward(30 * 86400)
+    box.file.run_maintenance()
+
+    assert ({one, two, three}, {(two,), (three,)}) == (before, {*box.query(of)})
+    box.dead_letters.discard(two)
+    box.file.run_maintenance()
+    assert [(three,)] == box.query(of)
+
+
+def test_a_replayed_dead_letter_goes_on_after_its_steps(world: World) -> None:
+    """Its id is the same, and so are its steps."""
+    calls: list[int] = []
+    broken = [True]
+
+    def paid() -> int:
+        calls.append(1)
+        return 1
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(paid)
+        if broken:
+            raise Reject
+
+    box, _ = handled_by(world, work)
+    world.settle()
+    broken.clear()
+    [letter] = box.dead_letters.list()
+    box.dead_letters.replay(letter.id)
+    world.settle()
+
+    assert [1] == calls
+    assert [("processed",)] == box.query("SELECT state FROM onceward_inbox")
+
+
+def test_a_worker_that_lost_its_lease_stores_nothing(world: World) -> None:
+    """The other worker's result stands, and what the late one wrote is rolled back."""
+    calls: list[str] = []
+
+    def slow(box: Postbox) -> str:
+        calls.append("late")
+        if len(calls) == 1:
+            world.elsewhere(partial(take_over, box))
+        return calls[-1]
+
+    def take_over(box: Postbox) -> None:
+        with box.begin() as tx:
+            tx.execute("UPDATE _onceward_lanes SET token = token + 1, owner = 'other'")
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(partial(slow, boxes[0]))
+
+    box, _ = handled_by(world, work)
+    boxes = [box]
+    world.settle()
+
+    assert [] == box.query(ROWS)
+    assert ["late"] == calls
+
+
+def test_a_thread_that_outlives_its_handler_stores_nothing(world: World) -> None:
+    """Its steps belong to a call that has ended."""
+    kept: list[Context] = []
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(nothing)
+        kept.append(ctx)
+
+    box, _ = handled_by(world, work)
+    world.settle()
+
+    with pytest.raises(Exception, match="its handler has ended"):
+        kept[0].step(nothing, name="later")
+    assert 1 == len(box.query(ROWS))
+
+
+def test_a_batch_has_the_steps_of_its_messages(world: World) -> None:
+    """Each is of one message, which has it when it is handled alone after a failure."""
+    calls: list[int] = []
+    agent = Agent("bob")
+
+    def paid(n: int) -> int:
+        calls.append(n)
+        return n
+
+    @step
+    def decorated() -> int:
+        return 1
+
+    @agent.on(Job, batch=3, within=0)
+    def work(jobs: list[Job], ctx: BatchContext) -> None:
+        for job, message in zip(jobs, ctx.messages, strict=True):
+            ctx.step(message, paid, job.n)
+        with pytest.raises(InvalidArgument, match="a step of a batch is of one message"):
+            decorated()
+        if len(jobs) > 1:
+            raise ValueError
+
+    box = world.open(agent)
+    for n in range(3):
+        box.send("bob", Job(n=n))
+    world.settle()
+    world.wait(5)
+
+    assert [0, 1, 2] == calls
+    assert [("processed",)] * 3 == box.query("SELECT state FROM onceward_inbox")
+
+
+def test_an_async_handler_has_steps(tmp_path: Path) -> None:
+    """Coroutines and functions, at once where they are named; the loop is never stopped."""
+    calls: list[str] = []
+    seen: list[object] = []
+    agent = Agent("bob")
+
+    async def fetch(name: str) -> str:
+        calls.append(name)
+        await asyncio.sleep(0)
+        return name * 2
+
+    def plain(n: int) -> int:
+        calls.append(str(n))
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        return n
+
+    @step
+    async def decorated(n: int) -> int:
+        calls.append("decorated")
+        return n
+
+    @step
+    def sync_one() -> int:
+        return 1
+
+    def book() -> int:
+        step.tx.execute(NOTES)
+        return 5
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        found: list[Any] = [
+            *await asyncio.gather(
+                ctx.step(fetch, "a", name="a"), ctx.step(fetch, "b", name="b"), ctx.step(plain, 3)
+            )
+        ]
+        found += [await decorated(4), await ctx.step(book, tx=True), await ctx.step(sync_one)]
+        with pytest.raises(InvalidArgument, match="would stop the event loop"):
+            sync_one()
+        seen.append(found)
+        if len(seen) < 2:
+            raise Retry(after=0)
+
+    async def main() -> None:
+        async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
+            sent = await box.request("bob", Job(n=1))
+            with pytest.raises(Exception, match="without a reply"):
+                await box.result(sent, reply=int, timeout=30)
+
+    asyncio.run(main())
+
+    assert [["aa", "bb", 3, 4, 5, 1]] * 2 == seen
+    assert ["3", "a", "b", "decorated"] == sorted(calls)
+
+
+def test_unnamed_steps_of_tasks_are_refused(tmp_path: Path) -> None:
+    """The order in which tasks come to their steps may be another one at the next call."""
+    told: list[object] = []
+    agent = Agent("bob")
+
+    async def fetch(n: int) -> int:
+        return n
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        told.extend(
+            await asyncio.gather(ctx.step(fetch, 1), ctx.step(fetch, 2), return_exceptions=True)
+        )
+        told.append(await ctx.step(fetch, 3, name="third"))
+        told.append(await ctx.step(fetch, 4, name="third"))
+
+    async def main() -> None:
+        async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
+            sent = await box.request("bob", Job(n=1))
+            with pytest.raises(Exception, match="without a reply"):
+                await box.result(sent, reply=int, timeout=30)
+
+    asyncio.run(main())
+
+    assert [1, 3, 4] == [each for each in told if isinstance(each, int)]
+    assert "two steps are called fetch" in str(told[1])
+
+
+def test_a_coroutine_that_waits_leaves_none_of_its_steps_unstored(tmp_path: Path) -> None:
+    """The call ends when the functions that run have ended; each is called once."""
+    calls: list[str] = []
+    agent = Agent("bob")
+
+    async def away() -> str:
+        calls.append("away")
+        if step.attempt < 2:
+            raise OSError
+        return "here"
+
+    async def slow() -> str:
+        calls.append("slow")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return "slow"
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> str:
+        policy = RetryPolicy(lambda _: 0.01, lambda _: False)  # type: ignore[arg-type]
+        found = await asyncio.gather(ctx.step(away, retry=policy), ctx.step(slow))
+        return " ".join(found)
+
+    async def main() -> str:
+        async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
+            ticket = await box.request("bob", Job(n=1))
+            return await box.result(ticket, reply=str, timeout=30)
+
+    assert "here slow" == asyncio.run(main())
+    assert ["away", "away", "slow"] == sorted(calls)
+
+
+def test_an_async_function_in_a_sync_handler_is_refused(world: World) -> None:
+    """The error says what to do."""
+
+    async def fetch() -> None: ...
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(fetch)  # type: ignore[unused-coroutine]
+
+    box, _ = handled_by(world, work, attempts=1)
+    world.settle()
+
+    assert "make the handler async def" in last_error(box)
+
+
+def test_a_decorated_function_is_a_step_in_a_thread_that_has_the_context(world: World) -> None:
+    """``copy_context`` hands it to a thread of the handler's own."""
+    calls: list[int] = []
+
+    @step(name="in a thread")
+    def paid(n: int) -> int:
+        calls.append(n)
+        return n
+
+    def work(job: Job, ctx: Context) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(copy_context().run, paid, 1).result()
+        if ctx.message.attempt < 2:
+            raise ValueError
+
+    _box, _ = handled_by(world, work)
+    world.settle()
+    world.wait(5)
+
+    assert [1] == calls
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"attempts": 0}, "attempts=0"),
+        ({"name": ""}, "name ''"),
+        ({"retry_on": 5}, "retry_on=5"),
+    ],
+)
+def test_options_are_checked_when_a_step_is_declared(options: Any, told: str) -> None:
+    """The error is the program's at its start, and no message's."""
+    with pytest.raises((InvalidArgument, InvalidMessage), match=told):
+        step(**options)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    """The nearest one is named."""
+    with pytest.raises(TypeError, match="did you mean attempts"):
+        step(attemps=3)  # type: ignore[call-overload]
+
+
+def test_a_handler_without_steps_pays_no_statement(world: World) -> None:
+    """Neither is the table read, nor a commit made."""
+    box, _ = handled_by(world, lambda _job, _ctx: None)
+    seen: list[str] = []
+    assert box._db._con is not None
+    box._db._con.exec_trace = lambda _, sql, __: seen.append(sql) or True  # type: ignore[func-returns-value]
+    world.settle()
+
+    assert seen
+    assert [] == [sql for sql in seen if "_onceward_steps" in sql]
+
+
+def test_a_step_costs_one_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is stored by one statement in a commit of its own."""
+    commits: list[list[str]] = []
+    seen: list[str] = []
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(nothing)
+        seen.clear()
+        ctx.step(nothing)
+        ctx.step(nothing)
+        commits.append([*seen])
+
+    box, _ = handled_by(world, work)
+    assert box._db._con is not None
+    box._db._con.exec_trace = lambda _, sql, __: seen.append(sql.strip().split()[0]) or True  # type: ignore[func-returns-value]
+    world.settle()
+
+    assert [["BEGIN", "INSERT", "COMMIT"] * 2] == commits
+    assert stored.STORE.count("INSERT") == 1
+
+
+def test_a_run_has_the_steps_of_its_messages(world: World) -> None:
+    """Tried again with the same messages it finds them; with others it begins new ones."""
+    calls: list[tuple[int, ...]] = []
+    ended: list[int] = []
+    agent = Agent("bob")
+
+    def paid(numbers: list[int]) -> int:
+        calls.append(tuple(numbers))
+        return sum(numbers)
+
+    def book(n: int) -> int:
+        step.tx.execute(NOTES)
+        step.tx.execute("INSERT INTO notes VALUES (?)", (str(n),))
+        return n
+
+    @agent.session("talk", mode="collect", debounce=0)
+    def serve(run: Run) -> None:
+        numbers = [each.body["n"] for each in run.messages]
+        total = run.step(paid, numbers)
+        run.step(book, total, tx=True)
+        ended.append(total)
+        if len(ended) < 2:
+            raise ValueError
+
+    box = world.open(agent)
+    for n in (1, 2):
+        box.session("talk").send("bob", Job(n=n))
+    world.settle()
+    world.wait(5)
+    box.session("talk").send("bob", Job(n=4))
+    world.settle()
+
+    assert ([(1, 2), (4,)], [3, 3, 4]) == (calls, ended)
+    assert [("3",), ("4",)] == box.query("SELECT text FROM notes")
+
+
+def test_a_step_of_a_run_is_tried_again_in_its_place(world: World) -> None:
+    """The run ends until then, and its messages have spent no attempt."""
+    calls: list[int] = []
+    attempts: list[int] = []
+    agent = Agent("bob")
+
+    @step(attempts=3)
+    def away() -> None:
+        calls.append(step.attempt)
+        if step.attempt < 3:
+            raise OSError("away")
+
+    @agent.session("talk", debounce=0, attempts=1)
+    def serve(run: Run) -> None:
+        away()
+        attempts.append(run.message.attempt)
+
+    box = world.open(agent)
+    box.session("talk").send("bob", Job(n=1))
+    for pause in (0, 1, 2):
+        world.wait(pause)
+
+    assert ([1, 2, 3], [1]) == (calls, attempts)
+
+
+@pytest.mark.parametrize("n", range(4))
+@pytest.mark.parametrize("when", ["before", "inside", "stored"])
+def test_a_process_that_dies_at_a_step_goes_on_at_it(world: World, n: int, when: str) -> None:
+    """What was stored is not done again, and what runs is done again with the same key."""
+    calls: list[tuple[int, str]] = []
+    alive = ["so far"]
+    agent = Agent("bob")
+
+    def die(at: str, number: int) -> None:
+        if alive and (at, number) == (when, n):
+            alive.clear()
+            raise world.crash
+
+    def paid(number: int) -> int:
+        die("before", number)
+        calls.append((number, step.key))
+        die("inside", number)
+        return number
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        for number in range(4):
+            ctx.step(paid, number)
+            die("stored", number)
+        ctx.tx.execute(NOTES)
+        ctx.tx.execute("INSERT INTO notes VALUES ('ended')")
+
+    box = world.open(agent, lease=5)
+    box.send("bob", Job(n=1))
+    with pytest.raises(world.crash):
+        world.settle()
+    world.shut()
+    box = world.open(agent, lease=5)
+    world.wait(6)
+
+    keys = dict(calls)
+    assert [0, 1, 2, 3] == sorted(keys)
+    assert {*calls} == {(number, keys[number]) for number in range(4)}
+    assert 4 + (when == "inside") == len(calls)
+    assert [("ended",)] == box.query("SELECT text FROM notes")
