@@ -300,7 +300,7 @@ CREATE TABLE _onceward_steps (
     version    TEXT    NOT NULL DEFAULT '',
     ordinal    INTEGER NOT NULL CHECK (ordinal >= 1),
     state      TEXT    NOT NULL
-        CHECK (state = 'done' OR state = 'retrying' OR state = 'given_up' OR state = 'failed'),
+        CHECK (state = 'done' OR state = 'waiting' OR state = 'retrying' OR state = 'given_up' OR state = 'failed'),
     attempts   INTEGER NOT NULL,
     arguments  TEXT    NOT NULL,
     media      TEXT,
@@ -312,7 +312,7 @@ CREATE TABLE _onceward_steps (
     ended_at   INTEGER NOT NULL,
     UNIQUE (sender, message_id, scope, name, version, ordinal),
     CHECK ((state = 'done') = (result IS NOT NULL)),
-    CHECK ((state = 'retrying') = (due_at IS NOT NULL))
+    CHECK ((state = 'retrying' OR state = 'waiting') = (due_at IS NOT NULL))
 ) STRICT;
 
 CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -1058,3 +1060,107 @@ def test_a_process_that_dies_at_a_step_goes_on_at_it(world: World, n: int, when:
     assert {*calls} == {(number, keys[number]) for number in range(4)}
     assert 4 + (when == "inside") == len(calls)
     assert [("ended",)] == box.query("SELECT text FROM notes")
+
+
+def test_a_sleep_ends_the_call_until_it_is_over(world: World) -> None:
+    """No attempt is counted, a restart changes nothing, and the date is the first call's."""
+    begun: list[int] = []
+    woken: list[int] = []
+
+    def work(job: Job, ctx: Context) -> None:
+        begun.append(ctx.message.attempt)
+        ctx.sleep("3d")
+        ctx.sleep(timedelta(hours=1))
+        woken.append(ctx.message.attempt)
+
+    box, _ = handled_by(world, work)
+    world.settle()
+    [(reason,)] = box.query("SELECT reason FROM onceward_inbox")
+    world.wait(2 * 86400)
+    (box,) = world.reopen()
+    world.wait(86400 - 1)
+    asleep = [*begun]
+    world.wait(1)
+    world.wait(3600)
+
+    assert ([1], [1, 1, 1], [1]) == (asleep, begun, woken)
+    assert "sleeps until 2026-01-04T00:00:00+00:00" == reason
+    assert [("sleep", 1, "waiting", 0, None), ("sleep", 2, "waiting", 0, None)] == box.query(ROWS)
+
+
+def test_a_handler_that_catches_the_end_of_its_call_sleeps_all_the_same(world: World) -> None:
+    """Nothing of what it writes after that is kept."""
+
+    def work(job: Job, ctx: Context) -> None:
+        with suppress(BaseException):
+            ctx.sleep(60)
+        ctx.tx.execute(NOTES)
+
+    box, _ = handled_by(world, work)
+    world.settle()
+
+    assert [("pending",)] == box.query("SELECT state FROM onceward_inbox")
+    assert [(0,)] == box.query("SELECT count(*) FROM sqlite_schema WHERE name = 'notes'")
+
+
+def test_time_ids_and_chance_are_the_same_at_each_call(world: World) -> None:
+    """They are steps: a handler may decide by them."""
+    seen: list[tuple[object, ...]] = []
+
+    def work(job: Job, ctx: Context) -> None:
+        seen.append((ctx.now(), ctx.uuid(), ctx.random(), ctx.random()))
+        if len(seen) < 2:
+            raise ValueError
+
+    handled_by(world, work)
+    world.settle()
+    world.wait(5)
+
+    first, again = seen
+    assert first == again
+    assert (datetime(2026, 1, 1, tzinfo=UTC), UUID) == (first[0], type(first[1]))
+    assert first[2] != first[3]
+
+
+def test_a_run_sleeps_as_a_handler_does(world: World) -> None:
+    """Its messages get another run when the sleep is over."""
+    woken: list[str] = []
+    agent = Agent("bob")
+
+    @agent.session("talk", debounce=0)
+    def serve(run: Run) -> None:
+        run.sleep(60)
+        woken.append(run.message.id)
+
+    box = world.open(agent)
+    sent = box.session("talk").send("bob", Job(n=1))
+    world.settle()
+    asleep = [*woken]
+    world.wait(61)
+
+    assert ([], [sent]) == (asleep, woken)
+
+
+def test_a_coroutine_sleeps_once_its_other_steps_have_ended(tmp_path: Path) -> None:
+    """Both sleeps have their dates from the first call, and no step is called twice."""
+    calls: list[str] = []
+    agent = Agent("bob")
+
+    async def slow() -> str:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        calls.append("slow")
+        return "slow"
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> str:
+        found, _ = await asyncio.gather(ctx.step(slow), ctx.sleep(0.05))
+        return f"{found} {(await ctx.now()).year > 2000} {await ctx.random() < 1}"
+
+    async def main() -> str:
+        async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
+            ticket = await box.request("bob", Job(n=1))
+            return await box.result(ticket, reply=str, timeout=30)
+
+    assert "slow True True" == asyncio.run(main())
+    assert ["slow"] == calls

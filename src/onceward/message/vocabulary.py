@@ -168,8 +168,8 @@ SentState = Literal[
     "absent",
 ]
 """State of a message that was sent, as ``resolve`` returns it."""
-StepState = Literal["done", "retrying", "given_up", "failed"]
-"""State of a step: stored, to be called again, failed for this call of its handler, or for good."""
+StepState = Literal["done", "waiting", "retrying", "given_up", "failed"]
+"""State of a step: stored, asleep, to be called again, failed for now, or for good."""
 LaneState = Literal["ready", "waiting", "leased", "empty"]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NoReturn, Self, cast
+from uuid import UUID
 
 from onceward.api.session import Session
 from onceward.core.block import Transaction
@@ -21,7 +24,7 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
 from onceward.message.options import StepOptions
-from onceward.message.times import seconds
+from onceward.message.times import Span, millis, seconds
 from onceward.testing.builders import build_frame, spell
 
 
@@ -56,6 +59,27 @@ class TrialSteps:
         del function, args, named, options, off_loop
         msg = "a trial has no coroutines: send the message and deliver it"
         raise InvalidArgument(msg)
+
+    def sleep(self, span: Span) -> None:
+        """Check the span; a trial does not wait."""
+        millis("span", span)
+
+    async def await_sleep(self, span: Span, *, off_loop: OffLoop) -> None:
+        """Check the span; a trial does not wait."""
+        del off_loop
+        millis("span", span)
+
+    def now(self) -> datetime:
+        """Return the time of the harness."""
+        return datetime.fromtimestamp(self._context._conversation._db.now() / 1000, UTC)
+
+    def uuid(self) -> UUID:
+        """Return a new id."""
+        return UUID(self._context._conversation._outbox.composer.mint())
+
+    def random(self) -> float:
+        """Return a random number."""
+        return random.random()  # noqa: S311 - no secret
 
     def refuse_inside(self, what: str) -> None:
         """Do nothing: no request is made in a trial."""

@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from uuid import UUID
 
 from onceward.core.block import Transaction
 from onceward.core.engine.async_face import AsyncFace, OffLoop
@@ -20,6 +22,7 @@ from onceward.core.handle.lanes import Lease
 from onceward.core.requests import Suspended
 from onceward.file.transaction import StoreTransaction
 from onceward.message.options import StepOptions
+from onceward.message.times import Span
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -81,6 +84,24 @@ class Steps(Protocol):
         """Do so for a coroutine; a plain function runs on a thread of its own."""
         ...
 
+    def sleep(self, span: Span) -> None:
+        """End the call for *span*; return where that is over."""
+
+    async def await_sleep(self, span: Span, *, off_loop: OffLoop) -> None:
+        """Do so for a coroutine."""
+
+    def now(self) -> datetime:
+        """Return the file's time."""
+        ...
+
+    def uuid(self) -> UUID:
+        """Return a new id."""
+        ...
+
+    def random(self) -> float:
+        """Return a random number."""
+        ...
+
     def refuse_inside(self, what: str) -> None:
         """Raise InvalidArgument where the function of a step is being called."""
 
@@ -124,6 +145,27 @@ class WithSteps:
         found: R = self._steps.call(function, args, {}, options)
         return found
 
+    def sleep(self, span: Span) -> None:
+        """
+        Go on after *span*: seconds, a timedelta, or text such as ``3d``.
+
+        The call **ends**, as with ``ctx.ask``: no thread waits, no lock is held, and the lane
+        waits. The date is stored at once, and a restart changes nothing of it.
+        """
+        self._steps.sleep(span)
+
+    def now(self) -> datetime:
+        """Return the time, in UTC: the same at each call of the handler."""
+        return self.step(self._steps.now)
+
+    def uuid(self) -> UUID:
+        """Return a new id (UUIDv7): the same at each call of the handler."""
+        return self.step(self._steps.uuid)
+
+    def random(self) -> float:
+        """Return a random number from 0 to 1: the same at each call of the handler."""
+        return self.step(self._steps.random)
+
 
 W_co = TypeVar("W_co", bound=WithSteps, covariant=True)
 
@@ -164,6 +206,22 @@ class AsyncWithSteps(AsyncFace[W_co]):
         return await self._plain._steps.await_call(
             function, args, {}, options, off_loop=self._off_loop
         )
+
+    async def sleep(self, span: Span) -> None:
+        """Go on after *span*; see ``Context.sleep``."""
+        await self._plain._steps.await_sleep(span, off_loop=self._off_loop)
+
+    async def now(self) -> datetime:
+        """Return the time, in UTC: the same at each call of the handler."""
+        return await self.step(self._plain._steps.now)
+
+    async def uuid(self) -> UUID:
+        """Return a new id (UUIDv7): the same at each call of the handler."""
+        return await self.step(self._plain._steps.uuid)
+
+    async def random(self) -> float:
+        """Return a random number from 0 to 1: the same at each call of the handler."""
+        return await self.step(self._plain._steps.random)
 
 
 CONTEXT: Final[ContextVar[WithSteps | None]] = ContextVar("onceward_handled", default=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -71,7 +70,6 @@ def check_same(name: StepName, known: str, given: str, message_id: str) -> None:
     raise Conflict(msg, message_id=message_id, key=str(name), differs=tuple(places))
 
 
-@lru_cache(maxsize=1024)
 def result_type(function: Callable[..., Any]) -> Any:
     """Return the return annotation of a function; None where it has none that has a value."""
     from typing import get_type_hints  # noqa: PLC0415 - with the first step only

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from threading import Lock, get_ident
 from typing import Any, Final, NoReturn
+from uuid import UUID
 
 from pydantic_core import from_json
 
@@ -38,9 +40,12 @@ from onceward.message.clock import Millis
 from onceward.message.log import log
 from onceward.message.names import error_text
 from onceward.message.options import StepOptions, StepRules, step_rules
+from onceward.message.times import Span, millis
 
 ENDS: Final = (Reject, Drop, Paused, LeaseLost)
 """Exceptions of a step's function that end the message; they are the handler's at once."""
+SLEEP: Final = "sleep"
+"""Name of the steps that only wait."""
 KEY: Final = 32
 """Digits of an idempotency key."""
 
@@ -94,6 +99,7 @@ class MessageSteps:
     def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
         self._policy, self._rng = deps.policy, deps.rng
+        self._mint = deps.outbox.composer.mint
         self._known: dict[StepName, StepRecord] | None = None
         self._begun: dict[tuple[str, str], tuple[object, int]] = {}
         """By name: the thread or task that has called it, and how often."""
@@ -117,8 +123,7 @@ class MessageSteps:
         if is_coroutine(plain):
             msg = f"step {base_name(plain, rules)} is async: make the handler async def, too"
             raise InvalidArgument(msg)
-        caller = get_ident() if self._home.commits.on_own_thread else object()
-        begun = self._begin(plain, args, named, rules, caller=caller)
+        begun = self._begin(plain, args, named, rules, caller=self._caller())
         while isinstance(begun, StepCall):
             if rules.tx:
                 return self._call_in_tx(begun, partial(plain, *args, **named))
@@ -150,9 +155,7 @@ class MessageSteps:
             raise InvalidArgument(msg)
         begin = partial(self._begin, plain, args, named, rules, caller=asyncio.current_task())
         work = partial(plain, *args, **named)
-        ended = asyncio.get_running_loop().create_future()
-        self._open.add(ended)
-        try:
+        async with self._as_open():
             begun = await off_loop.call(begin)
             if isinstance(begun, Found):
                 return begun.value
@@ -160,10 +163,20 @@ class MessageSteps:
                 return await off_loop.call(partial(self._call_in_tx, begun, work))
             work = work if coroutine else partial(asyncio.to_thread, work)
             return await self._await_function(begun, work, off_loop)
+
+    @asynccontextmanager
+    async def _as_open(self) -> AsyncIterator[None]:
+        """Let no other task end the call while a block runs; it ends the call after the others."""
+        from asyncio import get_running_loop, wait  # noqa: PLC0415 - async handlers only
+
+        ended = get_running_loop().create_future()
+        self._open.add(ended)
+        try:
+            yield
         except Suspended:
             self._open.discard(ended)
-            while self._open:  # their results are stored before the call ends
-                await asyncio.wait([*self._open])
+            while self._open:
+                await wait([*self._open])
             raise
         finally:
             self._open.discard(ended)
@@ -190,6 +203,55 @@ class MessageSteps:
             yield
         finally:
             RUNNING.reset(before)
+
+    # -- time and chance --------------------------------------------------------------------
+
+    def sleep(self, span: Span) -> None:
+        """End the call for a span; return where that is over."""
+        self._sleep(span, caller=self._caller())
+
+    async def await_sleep(self, span: Span, *, off_loop: OffLoop) -> None:
+        """End the call of a coroutine for a span, once what it has begun is stored."""
+        from asyncio import current_task  # noqa: PLC0415 - async handlers only
+
+        async with self._as_open():
+            await off_loop.call(partial(self._sleep, span, caller=current_task()))
+
+    def _sleep(self, span: Span, *, caller: object) -> None:
+        pause = millis("span", span)
+        self.refuse_inside("a sleep")
+        with self._lock:
+            name = StepName(SLEEP, "", self._ordinal(SLEEP, "", caller))
+            record = self._stored.get(name)
+        if record is None:
+            self._check_room(name)
+            self._home.commits.free()
+            now = self._db.now()
+            record = StepRecord("waiting", 0, "{}", due_at=now + pause)
+            self._home.commits.write(
+                partial(stored.store, home=self._home, name=name, record=record, started_at=now)
+            )
+            self._note(name, record)
+        due_at = record.due_at or 0
+        if due_at > self._db.now():
+            date = datetime.fromtimestamp(due_at / 1000, UTC).isoformat(timespec="seconds")
+            self.suspend(f"sleeps until {date}", lambda _: due_at)
+
+    def now(self) -> datetime:
+        """Return the file's time."""
+        return datetime.fromtimestamp(self._db.now() / 1000, UTC)
+
+    def uuid(self) -> UUID:
+        """Return a new id."""
+        return UUID(self._mint())
+
+    def random(self) -> float:
+        """Return a random number."""
+        return self._rng.random()
+
+    def _caller(self) -> object:
+        """Return what tells the handler's own thread from others, of which each call is one."""
+        return get_ident() if self._home.commits.on_own_thread else object()
 
     # -- looking up -------------------------------------------------------------------------
 
@@ -268,7 +330,7 @@ class MessageSteps:
         """Store the result of a step, and return it as later calls will get it."""
         record = self._result(begun, value)
         self._home.commits.write(partial(self._store, begun=begun, record=record))
-        self._note(begun, record)
+        self._note(begun.name, record)
         return _read(record, begun.wanted)
 
     def _call_in_tx(self, begun: StepCall, work: Callable[[], Any]) -> Any:
@@ -290,7 +352,7 @@ class MessageSteps:
                     raise
                 self._failed(begun, failure)
             else:
-                self._note(begun, record)
+                self._note(begun.name, record)
                 return _read(record, begun.wanted)
 
     def _result(self, begun: StepCall, value: Any) -> StepRecord:
@@ -310,9 +372,9 @@ class MessageSteps:
     def _store(self, tx: StoreTransaction, begun: StepCall, record: StepRecord) -> None:
         stored.store(tx, self._home, begun.name, record, begun.started_at)
 
-    def _note(self, begun: StepCall, record: StepRecord) -> None:
+    def _note(self, name: StepName, record: StepRecord) -> None:
         with self._lock:
-            self._stored[begun.name] = record
+            self._stored[name] = record
 
     # -- failures ---------------------------------------------------------------------------
 
@@ -333,7 +395,7 @@ class MessageSteps:
         elif begun.failed == 1:
             raise error  # nothing is stored of it: its next call is like the first
         self._home.commits.write(partial(self._store, begun=begun, record=record))
-        self._note(begun, record)
+        self._note(begun.name, record)
         if record.state == "failed":
             raise self._stored_failure(begun.name, record) from error
         if record.state == "given_up":
