@@ -63,6 +63,28 @@ def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
     assert (APPLICATION_ID, 0) == (con.pragma("application_id"), con.pragma("user_version"))
 
 
+def test_a_file_whose_creation_was_killed_is_created(opened: Open, tmp_path: Path) -> None:
+    """The mark is committed with the tables: a file that got to WAL mode only has neither yet."""
+    path = tmp_path / "a.db"
+    con = apsw.Connection(str(path))
+    con.pragma("auto_vacuum", 2)
+    con.pragma("journal_mode", "wal")
+    con.close()
+    con = opened()._db._con
+    assert con is not None
+
+    assert (APPLICATION_ID, 2) == (con.pragma("application_id"), con.pragma("auto_vacuum"))
+
+
+def test_a_new_file_keeps_few_pages_in_memory(box: Postbox) -> None:
+    """Creation writes all pages, and gives them back: most are not read until a feature is used."""
+    con = box._db._con
+    assert con is not None
+    used, _ = con.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
+
+    assert 2 * used < con.pragma("page_count") * con.pragma("page_size")
+
+
 def test_every_connection_has_our_pragmas(box: Postbox) -> None:
     """All three read back what was set on them, whatever the application set for its own."""
     box.stats()  # a caller's is made for the first read

@@ -71,6 +71,7 @@ SMALL_WAL: Final = 8 << 20
 DATA_VERSION: Final = "PRAGMA data_version"
 CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
 MARK: Final = "PRAGMA application_id"
+ANY_TABLE: Final = "SELECT 1 FROM sqlite_schema LIMIT 1"
 OpenMode = Literal["create", "existing", "deliver"]
 """Any use of a file, any use of one that exists, or taking parcels only."""
 
@@ -374,7 +375,6 @@ class Database:
     def _enable_wal(self, con: apsw.Connection) -> None:
         if con.pragma("page_count") == 0:
             con.pragma("auto_vacuum", 2)
-            con.pragma("application_id", self.application_id)
         enable_wal(
             con,
             full=True,
@@ -386,9 +386,14 @@ class Database:
         con.execute("BEGIN IMMEDIATE")
         try:
             tx = StoreTransaction(con, self.clock.now())
+            new = not tx.rows(ANY_TABLE)
+            if new and tx.rows(MARK) == [(0,)]:
+                tx.rows(f"{MARK} = {self.application_id}")
             self._migrate(tx)
             self._identify(tx)
             con.execute("COMMIT")
+            if new:
+                con.release_memory()  # of all pages, which creation has written
         except BaseException:
             if con.in_transaction:
                 con.execute("ROLLBACK")

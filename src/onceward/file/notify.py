@@ -122,7 +122,8 @@ class Notifier:
             if found is not None and side not in self._links:
                 name = self._links[side] = self._name(side)
                 with suppress(OSError):  # no place: looks find it
-                    self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    if not self._folder.is_dir():  # it was cleaned away
+                        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                     found.link(Path(name), partial(self._heard, side))
             return found
 
