@@ -40,11 +40,6 @@ from onceward.message.parcel import (
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import reason_text
 
-STREAM: Final = """
-SELECT epoch, number, last_id, horizon_id, base_epoch, base_number
-  FROM _onceward_sender_streams
- WHERE sender = ?
-"""
 SAVE_STREAM: Final = """
 INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, updated_at, base_epoch,
                                       base_number)
@@ -93,12 +88,6 @@ class StreamPosition(NamedTuple):
         )
 
 
-def position_of(tx: StoreTransaction, sender: str) -> StreamPosition:
-    """Return the stream position of *sender*."""
-    found = tx.rows(STREAM, (sender,))
-    return StreamPosition(*found[0]) if found else StreamPosition()
-
-
 def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
     """Return the verdict on *parcel*, and whether every frame is to be judged by its id."""
     if parcel.epoch == stream.epoch:
@@ -134,11 +123,13 @@ SELECT id, state, outcome, reason
           LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value)
  WHERE state IS NOT NULL OR outcome IS NOT NULL
 """
-LIMITS: Final = """
+STREAM_AND_LIMITS: Final = """
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
        - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
        EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
-       (SELECT inbound_rule FROM _onceward_peers WHERE name = ?)
+       (SELECT inbound_rule FROM _onceward_peers WHERE name = ?1),
+       s.epoch, s.number, s.last_id, s.horizon_id, s.base_epoch, s.base_number
+  FROM _onceward_file_info LEFT JOIN _onceward_sender_streams AS s ON s.sender = ?1
 """
 AWAITED: Final = """
 SELECT id
@@ -407,12 +398,12 @@ def accept(
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
-    stream = position_of(tx, parcel.sender)
+    [(waiting, rated, rule, *position)] = tx.rows(STREAM_AND_LIMITS, (parcel.sender,))
+    stream = StreamPosition() if position[0] is None else StreamPosition(*position)
     verdict, judge_all = classify(stream, parcel)
     if verdict == "fork":
         bump(tx, forks=1)
         return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
-    [(waiting, rated, rule)] = tx.rows(LIMITS, (parcel.sender,))
     known = _known(tx, parcel)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and waiting and waiting + new > policy.max_inbox:

@@ -37,7 +37,6 @@ from onceward.message.parcel import (
 from onceward.message.settings import Settings
 from onceward.message.vocabulary import PRIORITIES, Reason, reason_of
 
-BLOCKED: Final = "SELECT lane, rank, due_at FROM _onceward_blocked_lanes WHERE recipient = ?"
 BLOCK: Final = """
 INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at)
 SELECT recipient, lane, rank, seq, ?
@@ -146,7 +145,7 @@ def pack(
         LeaseLost: another dispatcher pushes to this peer.
 
     """
-    owed = receipts.pending(tx, held.name, RECEIPT_ROWS)
+    owed = receipts.pending(tx, held.name, RECEIPT_ROWS) if held.may_owe else receipts.NONE
     # What frames and receipts leave to the envelope; a new epoch may be opened yet.
     room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
@@ -158,7 +157,7 @@ def pack(
         rows = outbox.by_seq(tx, held.parcel)
         if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
             held, rows = peers.new_epoch(tx, held, "a parcel was given up"), []
-    if not rows:
+    if not rows and held.may_have:
         wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
         held, rows, buried = _fresh(tx, held, limit, until=until, most=room, wanted=wanted)
     if owed.receipts:
@@ -277,17 +276,15 @@ def _choose(
 
     A frame above that is put aside.
     """
-    choice, total, lanes = _Choice(), 0, dict[tuple[str, int], Millis]()
-    for lane, rank, due_at in tx.rows(BLOCKED, (held.name,)):
-        lanes[lane, rank] = due_at
+    choice, total = _Choice(), 0
     for row in outbox.ready(tx, held.name, limit):
         choice.scanned += 1
         if row.expires_at is not None and row.expired(tx.now):
             choice.expired.append(row.seq)
         elif not row.intact:
             choice.corrupt.append(row.seq)
-        elif (row.lane, row.rank) in lanes:
-            choice.parked.append((lanes[row.lane, row.rank], row.seq))
+        elif row.blocked_until is not None:
+            choice.parked.append((row.blocked_until, row.seq))
         else:
             own = FRAME + len(to_json(row.id)) + len(row.frame.encode())
             if own > most:

@@ -37,7 +37,14 @@ UPDATE _onceward_peers
    AND (SELECT paused_at FROM _onceward_file_info) IS NULL
 RETURNING in_flight_seqs, unsettled_ids, name, url, token, epoch, generation, number, last_id,
           redelivered_upto_seq, failures, breaker, successes, base_epoch, base_parcel, own_forks,
-          max_bytes, owner
+          max_bytes, owner,
+          EXISTS (SELECT 1 FROM _onceward_receipts AS r WHERE r.peer = :name),
+          EXISTS (SELECT 1
+                    FROM _onceward_outbox AS o
+                   WHERE o.recipient = :name
+                     AND o.state = 'pending'
+                     AND o.due_at IS NULL
+                     AND o.held_by IS NULL)
 """
 STORE: Final = """
 UPDATE _onceward_peers
@@ -184,6 +191,10 @@ class PeerLease(NamedTuple):
     max_bytes: int | None
     """Largest parcel that the way to the peer takes, as it has said; None where it has not."""
     owner: str
+    may_owe: int = 1
+    """Whether there may be receipts for it."""
+    may_have: int = 1
+    """Whether there may be messages for it."""
 
     @property
     def fence(self) -> dict[str, Any]:
@@ -289,6 +300,8 @@ def advance(
         failures=0,
         breaker=found[0][0],
         successes=found[0][1],
+        may_owe=1,
+        may_have=1,
     )
     return Advanced(after, bool(found[0][2]), closed)
 

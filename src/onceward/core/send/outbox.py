@@ -98,7 +98,10 @@ ROW_READ: Final = f"""
 """
 """The columns of an ``OutboxRow``."""
 READY: Final = f"""
-SELECT {ROW_READ}
+SELECT {ROW_READ},
+       (SELECT k.due_at
+          FROM _onceward_blocked_lanes AS k
+         WHERE k.recipient = o.recipient AND k.lane = o.lane AND k.rank = o.rank)
   FROM _onceward_outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL AND held_by IS NULL
  ORDER BY rank, seq
@@ -235,6 +238,8 @@ class OutboxRow(NamedTuple):
     sent_at: Millis | None
     head: str | None = None  # where the body is stored once: the frame up to it
     body_digest: bytes | None = None
+    blocked_until: Millis | None = None
+    """Until when its lane waits behind a message that failed alone; None where it does not."""
 
     def expired(self, now: Millis) -> bool:
         """Whether it has expired; of a message that the peer has stored the peer decides."""
