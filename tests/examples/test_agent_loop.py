@@ -16,7 +16,11 @@ from onceward import Postbox
 ROOT = Path(__file__).parents[2]
 LOOP = ROOT / "examples" / "agent_loop"
 sys.path.insert(0, str(LOOP))
-from loop import Task, Turn, agent_with  # noqa: E402 - the example is no package
+from loop import (  # type: ignore[import-not-found]  # noqa: E402 - no package
+    Task,
+    Turn,
+    agent_with,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
