@@ -70,10 +70,10 @@ def test_a_file_whose_creation_was_killed_is_created(opened: Open, tmp_path: Pat
     con.pragma("auto_vacuum", 2)
     con.pragma("journal_mode", "wal")
     con.close()
-    con = opened()._db._con
-    assert con is not None
+    made = opened()._db._con
+    assert made is not None
 
-    assert (APPLICATION_ID, 2) == (con.pragma("application_id"), con.pragma("auto_vacuum"))
+    assert (APPLICATION_ID, 2) == (made.pragma("application_id"), made.pragma("auto_vacuum"))
 
 
 def test_a_new_file_keeps_few_pages_in_memory(box: Postbox) -> None:
