@@ -89,16 +89,16 @@ NOTES = """
   leaves out.
 - `frame=variant` parses frames in Python, some 20,000 a second and core. Where there are many,
   read them as text and let Spark do it: `df.withColumn("frame", try_parse_json("frame"))`. Frames
-  that are no JSON, or more than a VARIANT can hold, are NULL.
+  that are not JSON, or more than a VARIANT can hold, are NULL.
 - Written rows pass through the driver: compressed, and together at most
   `spark.driver.maxResultSize`. With `send()`, or `commits=executors` behind
   `repartition("agent")`, they do not. Rows are spooled to disk by agent; those of one agent are in
   memory at a time, which are at most its `max_pending`. Equal rows are as many messages. Their ids
   depend on query, batch and row only.
-- A row that can never be sent (no recipient, an unknown one, a body that is no JSON, a key that
+- A row that can never be sent (no recipient, an unknown one, a body that is not JSON, a key that
   stands for another message, an agent without a file) fails its batch, or goes to
   `badRecordsPath`: one file of JSON lines for each query, batch and agent's file, with `path`,
-  `error`, `reason` and `record`. It is written before the others are committed, and anew if the
+  `error`, `reason` and `record`. It is written before the others are committed, and again if the
   batch is repeated. Column `pending` of table `agents` is the lag of each agent.
 - A query must give a batch the same rows each time (no `uuid()`, no `rand()` without a seed), and
   its batch numbers only go up: a file refuses a batch that it has seen with other rows, or that

@@ -503,7 +503,7 @@ CREATE TABLE _onceward_limit_usage (
     PRIMARY KEY (scope, name)
 ) STRICT, WITHOUT ROWID;
 
--- A token bucket: how many messages may be sent, accepted or handled at once from now on.
+-- A token bucket: how many messages may be sent, accepted or handled at once now.
 CREATE TABLE _onceward_rate_limits (
     name       TEXT    PRIMARY KEY,
     per_second REAL    NOT NULL CHECK (per_second > 0),
@@ -988,7 +988,7 @@ BEGIN
     SELECT CASE
         WHEN NEW.recipient IS NULL OR NOT (NEW.recipient GLOB '[A-Za-z0-9]*') OR NEW.recipient GLOB '*[^A-Za-z0-9._-]*'
           OR length(NEW.recipient) > 128 OR instr(NEW.recipient, char(0)) OR lower(NEW.recipient) IN ('all', 'broadcast', 'directory')
-            THEN RAISE(ABORT, 'onceward:recipient is no agent name')
+            THEN RAISE(ABORT, 'onceward:recipient is not an agent name')
         WHEN NEW.type IS NULL OR length(NEW.type) NOT BETWEEN 1 AND 256 OR NEW.type GLOB '*[' || char(1) || '-' || char(31) || ']*'
             THEN RAISE(ABORT, 'onceward:type must be 1 to 256 printable characters')
         WHEN length(NEW.session) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:session must be 1 to 256 characters')

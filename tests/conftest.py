@@ -56,7 +56,7 @@ def keep_bytecode(root: Path) -> None:
     """
     Keep the bytecode of this process and of those that it starts, where none may be written.
 
-    Hundreds of processes that compile each module anew take as long as all tests together.
+    Hundreds of processes that compile each module again take as long as all tests together.
     """
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         folder = str(root / ".pytest_cache" / "bytecode")  # beside no source

@@ -110,7 +110,7 @@ def tell(box: Postbox) -> None:
 
 
 def python_files(folders: Iterable[Path]) -> list[str]:
-    """Return every Python file under *folders*; a name that is no text is spelled with escapes."""
+    """Return every Python file under *folders*; a name that is not text is spelled with escapes."""
     found = sorted({path for folder in folders for path in folder.rglob("*.py") if path.is_file()})
     return [
         str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

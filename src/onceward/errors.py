@@ -277,7 +277,7 @@ class ChannelRefused(ChannelError):
 
 
 class NotParticipant(ChannelError):
-    """The agent is no member, or its role forbids it: join the channel, or ask its owner."""
+    """The agent is not a member, or its role forbids it: join the channel, or ask its owner."""
 
 
 class Paused(SendError, RuntimeError):
@@ -310,7 +310,7 @@ class OutOfDescriptors(DeliveryError):
     """
     The process can open no further file: raise its limit (``ulimit -n``), or close files.
 
-    A parcel that met it is pushed again shortly: it is no failure of the peer.
+    A parcel that met it is pushed again shortly: it is not a failure of the peer.
     """
 
     retryable = True
@@ -335,7 +335,7 @@ class Refused(DeliveryError):
 
 
 class InvalidParcel(DeliveryError, InvalidArgument):
-    """The bytes are no parcel or answer of this version, or a value of it cannot travel."""
+    """The bytes are not a parcel or an answer of this version, or a value of it cannot travel."""
 
 
 class NoKey(OncewardError, LookupError):

@@ -158,7 +158,7 @@ class Hooks:
         return off
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Let *observer* see sends and attempts from now on; return a function that ends it."""
+        """Let *observer* see sends and attempts; return a function that ends it."""
         self.observers = (*self.observers, observer)
 
         def off() -> None:

@@ -1,4 +1,4 @@
-"""Reach agents by way of NATS JetStream, and prepare its servers; needs ``onceward[nats]``."""
+"""Reach agents through NATS JetStream, and prepare its servers; needs ``onceward[nats]``."""
 
 from onceward.transports.network.nats import NatsTransport
 from onceward.transports.network.nats_listener import NatsListener

@@ -75,7 +75,7 @@ def __getattr__(name: str) -> _typing.Any:
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from importlib import import_module  # noqa: PLC0415 - it is no public name
+    from importlib import import_module  # noqa: PLC0415 - it is not a public name
 
     found = getattr(import_module(f"onceward.{_MODULES[name]}"), name)
     globals()[name] = found

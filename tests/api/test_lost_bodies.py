@@ -39,7 +39,7 @@ def bob(home: Any) -> Any:
 
 @pytest.mark.parametrize("how", READERS)
 def test_a_record_says_that_its_body_is_lost(bob: Any, how: str) -> None:
-    """``problem`` tells it from a body that is null; the frame's mark is no header."""
+    """``problem`` tells it from a body that is null; the frame's mark is not a header."""
     found = READERS[how](bob, bob.mailboxes.get("box"))
 
     assert {(None, PROBLEM), (None, None)} == {(each.body, each.body_error) for each in found}

@@ -84,7 +84,7 @@ def test_a_private_id_is_written_nowhere(
 
 def test_the_key_of_a_private_mailbox_opens_nothing(home: Any, fill: Fill) -> None:
     """
-    A private mailbox's name in the rows is no public name.
+    A private mailbox's name in the rows is not a public name.
 
     It does not open the mailbox, nor can a public mailbox bear it.
     """

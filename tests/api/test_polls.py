@@ -303,7 +303,7 @@ def test_another_agents_mail(home: Any, ann: Any, bob: Any, posted: Posted) -> N
     "name", ["", "a/b", "..", ".hidden", "new\n", "all", "Broadcast", "a" * 129]
 )
 def test_agents_have_names(bob: Any, name: str) -> None:
-    """A name matches its rule in full, and is no word for all agents."""
+    """A name matches its rule in full, and is not a word for all agents."""
     with pytest.raises(InvalidMessage):
         bob.poll(name)
 

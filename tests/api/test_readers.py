@@ -135,7 +135,7 @@ def test_a_filter_looks_beyond_one_batch(owner: Any, jobs: Any, fill: Fill) -> N
 
 @pytest.mark.parametrize("limit", [0, -1, 501, True, 2.5])
 def test_limits_are_hard(owner: Any, jobs: Any, fill: Fill, limit: Any) -> None:
-    """Four are four; what is no number of messages is refused and moves nothing."""
+    """Four are four; what is not a number of messages is refused and moves nothing."""
     fill(owner, jobs, *range(6))
 
     for call in (jobs.cursor, jobs.lease):

@@ -95,7 +95,7 @@ def test_a_lease_that_ends_years_ahead_is_cut(home: Any, box: Any, what: str) ->
 
 
 def test_a_lease_in_use_is_left(home: Any, box: Any) -> None:
-    """A lease of a live process, of an ordinary length, is no fault."""
+    """A lease of a live process, of an ordinary length, is not a fault."""
     with box.receive() as message:
         assert [] == box.file.repair(dry_run=True)
         assert "hello" == message.body
@@ -104,7 +104,7 @@ def test_a_lease_in_use_is_left(home: Any, box: Any) -> None:
 
 @pytest.mark.parametrize("name", ["default", "reader"])
 def test_a_cursor_past_the_end_is_set_back(home: Any, box: Any, name: str) -> None:
-    """What is stored from now on is read again; what a poll had not taken, too."""
+    """What is stored after that is read again; what a poll had not taken, too."""
     file, far = home.file(box), 1 << 40
     if name == "reader":
         plant = "UPDATE _onceward_mailbox_readers SET normal = :far, low = :far"

@@ -1,4 +1,4 @@
-"""Half a surrogate pair is no character: every call that takes text refuses it as invalid."""
+"""Half a surrogate pair is not a character: every call that takes text refuses it as invalid."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from onceward.transports.memory import MemoryTransport
 
 
 class Pigeon:
-    """Deliver by way of memory, to urls that begin with its scheme."""
+    """Deliver through memory, to urls that begin with its scheme."""
 
     features = Features(schemes=frozenset({"pigeon", "dove"}))
 

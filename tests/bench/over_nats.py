@@ -1,5 +1,5 @@
 """
-From one process to another by way of a NATS server, up to the processed receipt.
+From one process to another through a NATS server, up to the processed receipt.
 
 The server syncs every message that it stores. Beside it the same messages by file, and bare
 JetStream, whose consumer keeps nothing and only acknowledges.
@@ -67,7 +67,7 @@ def stream(rival: JetStream, size: int) -> Lap:
 
 
 def listen(link: Link, folder: Path, url: str) -> None:
-    """Handle what comes by way of the server until told to end; the body of another process."""
+    """Handle what comes through the server until told to end; the body of another process."""
     other = folder / "other"
     other.mkdir()
     with Postbox(other / "bob.db", agent=bob, listeners=[NatsListener(url)]) as box:

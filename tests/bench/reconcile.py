@@ -128,7 +128,7 @@ def ours(fleet: Fleet, out: Path) -> Lap:
 
 
 def check(verdicts: Any, files: int) -> None:
-    """Raise unless exactly what was lost was found: a fast wrong answer is no answer."""
+    """Raise unless exactly what was lost was found: a fast wrong answer is not an answer."""
     if verdicts.get("lost") != LOST * files // 2:
         msg = f"{LOST * files // 2} messages were lost, found were {dict(verdicts)}"
         raise AssertionError(msg)

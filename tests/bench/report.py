@@ -92,7 +92,7 @@ the same client and server;
 connections and never answer.""",
     ),
     Section(
-        title="By way of a NATS server",
+        title="Through a NATS server",
         cases=("nats",),
         prose="""The same two processes, with a server between them that syncs every message \
 (`sync_interval: always`). `raw_rate` is

@@ -171,7 +171,7 @@ def test_7_refused_for_what_is_no_path(cli: Cli, command: str) -> None:
     ran = cli(*command.split(), "a\0b")
 
     assert exit_codes.REFUSED == ran.code
-    assert "'a\\x00b' is no path" in ran.out + ran.err
+    assert "'a\\x00b' is not a path" in ran.out + ran.err
 
 
 def test_130_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_actions_need_the_printed_token(home: Path) -> None:
     ("words", "code", "said"),
     [
         (["nowhere"], 3, "there is no nowhere"),
-        (["--redact=("], 2, "no regular expression"),
+        (["--redact=("], 2, "not a regular expression"),
         (["--host=203.0.113.7", "--port=0"], 1, "cannot listen at 203.0.113.7"),
         (["--write", "--audit=/nowhere/x", "--port=0"], 1, "cannot be written"),
     ],

@@ -356,7 +356,7 @@ def test_an_agent_that_is_created_later_is_served(cli: Cli, home: Path) -> None:
 
 
 def test_a_file_that_cannot_be_served_is_said_once(cli: Cli, home: Path) -> None:
-    """What is no agent's file is named, and does not stop those that are."""
+    """What is not an agent's file is named, and does not stop those that are."""
     far = _made(home / "far")
     cli("init", "bob", "--home", far)
     (far / "notes.db").write_text("no database")

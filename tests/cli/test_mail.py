@@ -117,7 +117,7 @@ def test_a_body_comes_from_stdin(
 def test_no_body_at_all_is_refused(
     cli: Cli, shop: Postbox, command: str, typed: dict[str, str]
 ) -> None:
-    """An empty stdin or a terminal is no body: nothing is sent, and the error says what to give."""
+    """An empty stdin or a terminal is not a body: nothing is sent, the error says what to give."""
     shop.mailboxes.ensure("box", public=True)
     shop.channels.create("room")
     ran = cli(*command.split(), **typed)
@@ -147,7 +147,7 @@ def test_bytes_that_are_no_text_are_refused(cli: Cli, shop: Postbox) -> None:
     ran = cli("send", "billing", stdin=b"\xff")
 
     assert (2, "", []) == (ran.code, ran.out, shop.history().messages)
-    assert "stdin is no utf-8 text" in ran.err
+    assert "stdin is not utf-8 text" in ran.err
 
 
 @pytest.mark.usefixtures("billing")

@@ -69,7 +69,7 @@ def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
 
 
 def test_a_reader_is_reset(cli: Cli, shop: Postbox) -> None:
-    """A cursor and a group begin anew where they are told; only these two have a position."""
+    """A cursor and a group begin again where they are told; only these two have a position."""
     assert "shop" == shop.agent
     cli("mailbox", "ensure", "news")
     ids = [cli("mailbox", "send", "news", body).out.strip() for body in ("a", "b")]

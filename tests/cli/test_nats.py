@@ -204,7 +204,7 @@ def test_setup_as_json(home: Path, cli: Cli) -> None:
         ([], 2, "which agents"),
         (["--user", "no name"], 2, "agent name 'no name'"),
         (["--user", "shop", "--apply", "--replicas", "9"], 2, "replicas is a number from 1 to 5"),
-        (["--user", "shop", "--apply", "--url", "http://x"], 2, "is no url of an agent"),
+        (["--user", "shop", "--apply", "--url", "http://x"], 2, "is not a url of an agent"),
         (["--user", "shop", "--apply", "--url", "nats://127.0.0.1:1"], 1, "no connection to"),
     ],
 )
@@ -267,7 +267,7 @@ def test_the_doctor_examines_streams(shop: Postbox, cli: Cli, server: NatsServer
 
 
 def test_the_doctor_without_a_server(shop: Postbox, cli: Cli) -> None:
-    """A server that is away is a warning; without peers by way of NATS there is nothing to say."""
+    """A server that is away is a warning; without peers through NATS there is nothing to say."""
     before = nats_findings(cli)
     shop.peers.add("billing", "nats://127.0.0.1:1/billing")
 
@@ -286,7 +286,7 @@ def test_urls_are_checked(shop: Postbox) -> None:
         "nats://host/bob?x=1",
     )  # fmt: skip
     for url in wrong:
-        with pytest.raises(InvalidArgument, match=r"write|no server|no url"):
+        with pytest.raises(InvalidArgument, match=r"write|not a server|not a url"):
             shop.peers.add("bob", url)
     shop.peers.add("bob", "nats://host,other:4223/bob")
 

@@ -26,7 +26,7 @@ def test_a_span_is_read_in_seconds(text: str, expected: float) -> None:
 @pytest.mark.parametrize("text", ["", "5 m", "m", "-5", "5x", "1h-2m", "nan", "inf", "1e3", "5m3"])
 def test_what_is_no_span_is_refused(text: str) -> None:
     """Nothing is guessed: a forgotten unit or a sign is an error."""
-    with pytest.raises(ValueError, match="is no span"):
+    with pytest.raises(ValueError, match="is not a span"):
         seconds(text)
 
 

@@ -30,7 +30,7 @@ NO_SHELL = {
         ("ls --limit many", "--limit takes a whole number, not 'many'"),
         ("ls outbx", "WHAT is one of queues, lanes, outbox, inbox, not 'outbx'"),
         ("sessions runs --state nope", "--state is one of open, done, aborted, failed"),
-        ("receive --wait soon", "--wait: span 'soon' is no span"),
+        ("receive --wait soon", "--wait: span 'soon' is not a span"),
         ("send", "TO is missing"),
         ("tail -n", "-n needs a value"),
         ("stats --nope", "there is no option --nope"),
@@ -96,7 +96,7 @@ def _parts(node: ast.expr) -> Iterator[str]:
 
 
 def test_a_url_is_not_reworded() -> None:
-    """The query of a url that an error repeats is no option of the command."""
+    """The query of a url that an error repeats is not an option of the command."""
     text = "'https://bob.example/?y=1&type=x&hold_unknown=True' cannot be: delay=3 is"
 
     assert text.replace("delay=3", "--delay 3") == in_shell(text)

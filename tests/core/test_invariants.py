@@ -209,7 +209,7 @@ def test_single_bits_are_found(opened: Open, tmp_path: Path) -> None:
 
 def test_the_hosts_own_keys_are_not_ours_to_judge(opened: Open, tmp_path: Path) -> None:
     """
-    Foreign keys of a host that keeps them off are no violation and no error.
+    Foreign keys of a host that keeps them off are neither a violation nor an error.
 
     Neither are malformed ones.
     """

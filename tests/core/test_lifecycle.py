@@ -113,7 +113,7 @@ def in_in(box: Postbox, state: str) -> None:
 
 
 def legal(moves: dict[tuple[str, str], str], was: str, then: str) -> bool:
-    """Return whether a move is in the table; staying is no move."""
+    """Return whether a move is in the table; staying is not a move."""
     return was == then or (was, then) in moves
 
 
@@ -318,7 +318,7 @@ def test_every_verb_on_every_state_of_the_outbox(box: Postbox, verb: str, state:
 
 @pytest.mark.parametrize("state", OUTBOX_STATES)
 def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
-    """A receipt from an agent that is not the recipient is no receipt."""
+    """A receipt from an agent that is not the recipient is not a receipt."""
     message_id = out_in(box, state)
     for word in ("stored", "processed", "dead"):
         box._db.write(

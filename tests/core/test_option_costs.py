@@ -133,7 +133,7 @@ def test_an_option_that_is_code_costs_no_statement(
 
 @pytest.mark.parametrize("messages", [FEW, MANY])
 def test_schedules_that_are_not_due_cost_a_message_nothing(opened: Open, messages: int) -> None:
-    """The engines look for due dates as they did; a message is no reason to look."""
+    """The engines look for due dates as they did; a message makes them look for none."""
     without = Program("plain").statements(opened, messages)
 
     assert without == Program("schedules", prepare=scheduled).statements(opened, messages)

@@ -247,7 +247,7 @@ def test_ids_of_the_callers_own_do_not_move_the_horizon(pair: Pair) -> None:
 
 
 def test_an_id_that_only_looks_minted_does_not_move_the_horizon(pair: Pair) -> None:
-    """A caller's id of the right length that is no UUIDv7 is a caller's id."""
+    """A caller's id of the right length that is not a UUIDv7 is a caller's id."""
     pair.journey(message_id="zzzzzzzz-zzzz-7zzz-zzzz-zzzzzzzzzzzz")
     pair.later()
 

@@ -151,7 +151,7 @@ def test_the_unit_runs_a_command_that_exists() -> None:
 
 
 def test_the_image_runs_a_command_that_exists() -> None:
-    """As process 1, without a shell, as a user of its own; a pause is no reason to restart it."""
+    """As process 1, without a shell, as a user of its own; a pause does not restart it."""
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = dict(line.split(maxsplit=1) for line in text.splitlines() if line[:1].isupper())
     entry, words = json.loads(lines["ENTRYPOINT"]), json.loads(lines["CMD"])

@@ -68,7 +68,7 @@ def test_a_change_is_seen(project: Path) -> None:
     [("[tool.onceward]\nx = ", "pyproject.toml"), ("[tool.onceward]\nlaese = 3", "laese")],
 )
 def test_a_mistake_is_told(project: Path, text: str, said_of_it: str) -> None:
-    """A file that is no TOML, and a word that means nothing, are errors that name it."""
+    """A file that is not TOML, and a word that means nothing, are errors that name it."""
     (project / "pyproject.toml").write_text(text, encoding="utf-8")
 
     with pytest.raises(InvalidArgument, match=said_of_it):

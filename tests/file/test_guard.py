@@ -127,7 +127,7 @@ def test_a_taken_wal_takes_what_stood_in_it(box: Postbox) -> None:
 
 def test_a_new_file_is_nothing_without_its_wal(box: Postbox) -> None:
     """
-    A file that lay in its WAL whole is no file of ours without it.
+    A file that lay in its WAL whole is not a file of ours without it.
 
     Nothing is acknowledged any more, and every call says so.
     """

@@ -136,7 +136,7 @@ def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Pat
 
 
 def test_a_file_with_other_steps_is_refused(opened: Open) -> None:
-    """A ledger that names a step of ours otherwise is no file of ours."""
+    """A ledger that names a step of ours otherwise is not a file of ours."""
     box = opened()
     box._db.write(
         lambda tx: tx.run("UPDATE _onceward_migrations SET name = 'other' WHERE version = 1")

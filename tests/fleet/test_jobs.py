@@ -165,7 +165,7 @@ def test_dead_letters_are_replayed_by_a_plan(mail: Path, tmp_path: Path) -> None
 
 
 def test_a_run_that_died_in_a_receipt_goes_on_behind_it(mail: Path, tmp_path: Path) -> None:
-    """A line that was written in part is no receipt: its letter is settled, and found gone."""
+    """A line that was written in part is not a receipt: its letter is settled, and found gone."""
     agents, out = tmp_path / "agents", tmp_path / "plan"
     shutil.copytree(mail, agents)
     replay.plan(agents, out=out, action="discard")

@@ -41,7 +41,7 @@ def _query(path: Path, sql: str) -> list[tuple[Any, ...]]:
 @pytest.mark.broken("everything that can go wrong went wrong in these files")
 @pytest.mark.parametrize("name", [*BEFORE, *NOW])
 def test_each_mishap_is_found_as_what_it_is(name: str, tmp_path: Path) -> None:
-    """Loss is no forgetting, and forgetting no loss: the counts are those of what was done."""
+    """Loss and forgetting are told apart: the counts are those of what was done."""
     made = generator.build(tmp_path / "agents", mishaps=[name])
     report = reconcile(made.folder, out=tmp_path / "out", rules=Rules(now=made.now))
 
@@ -283,7 +283,7 @@ def test_what_took_effect_in_both_copies_is_done_twice(tmp_path: Path) -> None:
 def test_where_nothing_could_be_read_nothing_is_proved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A fleet of unreadable files is no success, whatever is asked of it."""
+    """A fleet of unreadable files is not a success, whatever is asked of it."""
     (tmp_path / "notes.db").write_text("buy milk\n" * 500)
     words = ["fleet", "reconcile", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]
 
@@ -353,7 +353,7 @@ def test_a_path_that_names_no_file_is_refused(
 def test_a_shell_expands_the_files_of_a_home(
     more: list[str], box: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory among them is left out; any other file that is no agent's fails the run."""
+    """The directory among them is left out; any other file that is not an agent's fails the run."""
     monkeypatch.chdir(tmp_path)
     box("alice", 1)
     files = sorted(path.name for path in tmp_path.glob("*.db"))

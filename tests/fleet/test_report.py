@@ -98,7 +98,7 @@ EMPTY = Report(rules=PLAIN.rules, files=0, agents=0, verdicts={})
 
 
 def test_an_empty_fleet_has_a_page_too_that_praises_nothing() -> None:
-    """No file is no proof: the page says so."""
+    """Without a file nothing is proved: the page says so."""
     assert "0 messages of 0 agents" in html(EMPTY)
     assert "No file was read: nothing is proved." in html(EMPTY)
     assert "Nothing was lost" not in html(EMPTY)

@@ -49,7 +49,7 @@ def test_every_verdict_is_tried() -> None:
 
 
 def test_no_message_is_left_out(verdicts: dict[Key, str]) -> None:
-    """A message gets one verdict, and a file is no message."""
+    """A message gets one verdict, and a file is not a message."""
     assert set(expected()) == set(verdicts)
 
 

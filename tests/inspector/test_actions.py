@@ -208,7 +208,7 @@ def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
 
 
 def test_a_schedule_is_paused(writer: TestClient, home: Home) -> None:
-    """And resumed; one that is no schedule is said to be none; one that is paused fails no more."""
+    """And resumed; an unknown one is refused; one that is paused fails no more."""
     assert "schedule failing" in writer.get("/").text
     confirmed(writer, "/agents/shop/act/pause-schedule?id=stocktaking")
     assert "schedule failing" not in writer.get("/").text

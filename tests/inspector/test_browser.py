@@ -2,7 +2,7 @@
 The pages in a real browser: readable by all, live, and usable by keys alone.
 
 Needs Playwright's client (the extra ``browser-test``) and a Chromium of the system. With
-ONCEWARD_SCREENSHOTS=1 the pictures of the documentation are written anew.
+ONCEWARD_SCREENSHOTS=1 the pictures of the documentation are written again.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def test_pages_answer_without_scripts(open_page: Open, still: str) -> None:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Return the folder for pictures: that of the documentation if they are to be made anew."""
+    """Return the folder for pictures: that of the documentation if they are to be made again."""
     folder = PICTURES if os.environ.get("ONCEWARD_SCREENSHOTS") == "1" else tmp_path
     folder.mkdir(exist_ok=True)
     return folder

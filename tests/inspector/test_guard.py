@@ -126,7 +126,7 @@ def test_loopback_is_told_from_other_addresses(host: str, *, expected: bool) -> 
 
 def test_a_pattern_that_is_none_is_refused(home: Home) -> None:
     """At the start, not at the first page."""
-    with pytest.raises(InvalidArgument, match="no regular expression"):
+    with pytest.raises(InvalidArgument, match="not a regular expression"):
         app([home.path], redact=["("])
 
 

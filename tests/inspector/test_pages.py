@@ -420,9 +420,9 @@ def test_damaged_and_foreign_files_are_named(web: TestClient, home: Home, site: 
     assert 404 == web.get("/agents/mailer").status_code
 
 
-@pytest.mark.broken("a row holds text that is no UTF-8")
+@pytest.mark.broken("a row holds text that is not UTF-8")
 def test_text_that_is_no_utf8_is_shown_with_marks(web: TestClient, home: Home) -> None:
-    """The page answers, and marks the bytes that are no character."""
+    """The page answers, and marks the bytes that are not a character."""
     with Postbox(home.path / "billing.db", start=False) as box, box.begin() as tx:
         tx.execute(
             "UPDATE _onceward_dead_letters SET last_error = CAST(x'41ff42' AS TEXT) WHERE seq = 1"
@@ -486,7 +486,7 @@ def test_two_files_of_one_name_have_addresses_of_their_own(tmp_path: Path) -> No
 
 
 def test_a_list_begins_at_a_moment(web: TestClient, home: Home) -> None:
-    """The first message is the last one before it; what is no moment is said."""
+    """The first message is the last one before it; what is not a moment is said."""
     with Postbox(home.path / "shop.db", start=False) as shop:
         [(message_id, at)] = shop.query("SELECT id, created_at FROM onceward_outbox WHERE seq = 20")
     moment = iso(at + 1).removesuffix("Z")

@@ -123,7 +123,7 @@ def test_characters_that_a_reader_does_not_see_are_shown(text: str, shown: str) 
 
 
 def test_a_pattern_hides_text_numbers_names_and_errors() -> None:
-    """Wherever it matches, in text that is no JSON too."""
+    """Wherever it matches, in text that is not JSON too."""
     hide = Redaction([r"\d{6,}", "iban"])
 
     assert {"note": f"call {HIDDEN} now", "phone": HIDDEN, f"{HIDDEN}_of": HIDDEN} == hide.value(
@@ -202,7 +202,7 @@ def journeys(tmp_path: Path) -> Iterator[Journey]:
 
 
 def test_a_dead_letter_tells_its_attempts(journeys: Journey) -> None:
-    """Each attempt with its error, and that it was accepted; its dedup record is no step."""
+    """Each attempt with its error, and that it was accepted; its dedup record is not a step."""
     told = journeys("fails", 6)
     error = "RuntimeError: no connection"
 

@@ -66,7 +66,7 @@ print(*con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE), flush=True)
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return every statement that pages run from now on, with its last values."""
+    """Return every statement that pages run with its last values."""
     found: dict[str, Any] = {}
     walk = Reader.walk
 

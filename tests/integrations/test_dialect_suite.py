@@ -12,7 +12,7 @@ import pytest
 
 SUITE = Path(__file__).with_name("dialect_suite")
 LEAST = 900
-"""Tests that must have passed: a suite that leaves out more is no proof."""
+"""Tests that must have passed: a suite that leaves out more is not proof."""
 
 
 @pytest.mark.proof

@@ -380,7 +380,7 @@ def test_a_handler_that_ends_to_wait_for_a_reply_is_no_retry(
 def test_a_schedule_sends_when_it_is_due_and_not_when_it_is_added(
     tmp_path: Path, telemetry: Telemetry
 ) -> None:
-    """The check at its adding is no send; each date is a trace of its own."""
+    """The check at its adding is not a send; each date is a trace of its own."""
     agent, clock = Agent("b"), Clock()
     agent.on("json")(lambda _: None)
     telemetry.observe(agent)
@@ -468,7 +468,7 @@ def test_a_refused_send_names_the_error(tmp_path: Path, telemetry: Telemetry) ->
 def test_the_same_key_is_the_same_message_in_another_trace(
     tmp_path: Path, telemetry: Telemetry
 ) -> None:
-    """The trace context is no part of what a repetition is compared by."""
+    """The trace context is not part of what a repetition is compared by."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         telemetry.observe(box)
         first = box.send("b", PING, key="k")

@@ -1,4 +1,4 @@
-"""A trace crosses machines: signed parcels over HTTP, and those by way of NATS, carry it."""
+"""A trace crosses machines: signed parcels over HTTP, and those through NATS, carry it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_name_is_that_of_the_conventions(name: str) -> None:
 
 
 def test_our_own_names_stand_in_our_namespace() -> None:
-    """What the conventions do not name bears the name of the system, and is no name of theirs."""
+    """What the conventions do not name bears the name of the system, not one of theirs."""
     ours = [
         value for name, value in vars(names).items() if str(value).startswith("messaging.onceward")
     ]

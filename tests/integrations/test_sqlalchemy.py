@@ -501,7 +501,7 @@ def test_a_refused_message_leaves_the_transaction_open(box: Postbox, db: sa.Engi
 
 
 def test_foreign_keys_hold_after_the_file_was_opened_again(box: Postbox) -> None:
-    """An error that makes the writer connect anew does not switch them off."""
+    """An error that makes the writer connect again does not switch them off."""
     db = engine(box, foreign_keys=True)
     Base.metadata.create_all(db)
     with box._db.writer.exclusive():

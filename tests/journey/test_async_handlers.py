@@ -88,7 +88,7 @@ def test_a_coroutine_that_fails_is_tried_again(world: World) -> None:
 
 
 def test_a_cancelled_coroutine_is_tried_again(world: World) -> None:
-    """A coroutine that is cancelled from inside is no end of its message, nor of the worker."""
+    """A coroutine that is cancelled from inside ends neither its message nor the worker."""
     agent, ran = Agent("billing"), list[int]()
 
     @agent.on(Job)

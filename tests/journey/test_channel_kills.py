@@ -46,7 +46,7 @@ def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:
             assert [] == people.fallen()
 
         told = channel_kill_test.told(boxes[channel_kill_test.BOSS])
-        assert 0 < before, "somebody spoke before the late one came"
+        assert 0 < before, "a message came before the late one came"
         assert list(range(1, channel_kill_test.SAID + 1)) == [n for n, _ in told]
         assert dict.fromkeys(listeners, told) == {
             name: channel_kill_test.done(boxes[name]) for name in listeners

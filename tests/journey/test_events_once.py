@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def heard(box: Postbox, *names: str) -> list[Event]:
-    """Return the list to which the events of a postbox are added from now on."""
+    """Return the list to which the events of a postbox are added."""
     told: list[Event] = []
     box.on("*", lambda event: told.append(event) if event.name in names else None)
     return told

@@ -1,4 +1,4 @@
-"""Handlers that end by what is no ``Exception``: the worker goes on."""
+"""Handlers that end by what is not an ``Exception``: the worker goes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Odd(BaseException):
 
 
 def groups() -> BaseException:
-    """Return a group that is no ``ExceptionGroup``."""
+    """Return a group that is not an ``ExceptionGroup``."""
     return BaseExceptionGroup("group", [asyncio.CancelledError(), ValueError("broken")])
 
 

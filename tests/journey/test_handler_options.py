@@ -87,7 +87,7 @@ def test_a_policy_of_a_handler_sets_the_pauses(world: World) -> None:
 
 
 def test_a_signal_is_no_error(world: World) -> None:
-    """``drop`` raised by a handler is no error that ``retry_on`` speaks of."""
+    """``drop`` raised by a handler is not an error that ``retry_on`` speaks of."""
     agent, _ = failing(Drop(), retry_on=OSError)
     box = world.open(agent)
     box.send("bob", Job(n=1))
@@ -124,7 +124,7 @@ def test_a_like_message_is_dropped_for_a_while(world: World) -> None:
 
 
 def test_a_failed_call_makes_no_later_one_a_repetition(world: World) -> None:
-    """A message is no repetition of itself: its note is bound to it until it ends."""
+    """A message is not a repetition of itself: its note is bound to it until it ends."""
     agent, called = Agent("bob"), list[int]()
 
     @agent.on(Job, unique_for="10m", attempts=2)

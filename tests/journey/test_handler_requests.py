@@ -140,7 +140,7 @@ def test_no_lock_is_held_and_other_lanes_go_on(world: World) -> None:
 
 
 def test_a_call_that_ends_to_wait_is_told_as_no_retry(world: World) -> None:
-    """It is no attempt, so programs that watch for trouble hear nothing; a failure they hear."""
+    """It is not an attempt, so programs that watch for trouble hear of failures only."""
     agent, told = Agent("bob"), []
 
     @agent.on(Job)
@@ -714,7 +714,7 @@ def test_a_replayed_message_may_ask_something_else(world: World) -> None:
 
 
 def test_a_replayed_message_asks_again_what_was_pruned(world: World) -> None:
-    """A reply whose row is gone by retention is no reply that is there."""
+    """A reply whose row is gone by retention is not a reply that is there."""
     asked: list[int] = []
     agent, done = Agent("bob"), list[int]()
 

@@ -207,15 +207,15 @@ def test_a_way_that_takes_nothing_ends(near: Path, far: Postbox) -> None:
 
 
 def test_a_limit_is_forgotten_with_the_url(near: Path, far: Postbox) -> None:
-    """Registering the peer anew, or resetting it, lets parcels grow again."""
+    """Registering the peer again, or resetting it, lets parcels grow again."""
     way = Narrow(max_bytes=1 << 20, passes=20 * KIB, says=20 * KIB)
     found: list[int | None] = []
     with opened(near, way) as box:
-        for anew in (True, False):
+        for again in (True, False):
             box.send_many([("far", {"n": n, "text": "x" * 500}) for n in range(100)])
             box.run_until_idle()
             found += [peer.max_bytes for peer in box.peers.list()]
-            if anew:
+            if again:
                 box.peers.add("far", "narrow:far")
             else:
                 box.peers.reset("far")
@@ -226,7 +226,7 @@ def test_a_limit_is_forgotten_with_the_url(near: Path, far: Postbox) -> None:
 
 
 class Distant:
-    """Deliver by way of memory, an exchange taking a number of seconds by the clock of tests."""
+    """Deliver through memory, an exchange taking a number of seconds by the clock of tests."""
 
     features = Features(schemes=frozenset({"distant"}), network=True)
 

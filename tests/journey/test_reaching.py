@@ -201,7 +201,7 @@ def test_nobody_there_may_cost_budget(world: World) -> None:
 
 
 def test_a_bug_of_a_transport_is_booked_on_no_message(world: World) -> None:
-    """However often a transport raises what is no verdict, its messages keep their budget."""
+    """However often a transport raises what is not a verdict, its messages keep their budget."""
 
     def broken(parcel: Parcel) -> None:
         msg = f"a header of parcel {parcel.number}"

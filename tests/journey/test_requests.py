@@ -96,7 +96,7 @@ def test_a_request_that_the_peer_gave_up_fails(world: World) -> None:
 
     @agent.on(Ask)
     def answer(ask: Ask) -> Answer:
-        raise Reject(f"{ask.n} is no question")
+        raise Reject(f"{ask.n} is not a question")
 
     shop, _ = world.open("shop"), world.open(agent)
     ticket = shop.request("oracle", Ask(n=1))
@@ -136,7 +136,7 @@ def test_the_reply_is_what_is_replied(world: World) -> None:
 
 
 def test_nobody_else_can_answer(world: World) -> None:
-    """A message of a third agent that names the request as its cause is no reply to it."""
+    """A message of a third agent that names the request as its cause is not a reply to it."""
     shop, thief = world.open("shop"), world.open("thief")
     world.open(answering())
     ticket = shop.request("oracle", Ask(n=1))

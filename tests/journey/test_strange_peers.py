@@ -97,7 +97,7 @@ def test_a_parcel_of_impossible_values_is_refused_whole(
 
 
 def test_a_file_that_owes_receipts_to_a_bad_name_serves_its_peers(world: World) -> None:
-    """A peer whose name is no file name is unreachable; messages to other peers go out."""
+    """A peer whose name is not a file name is unreachable; messages to other peers go out."""
     shop, billing = world.open("shop"), world.open(agent("billing"))
     owe(shop, "a/b")
     message = shop.send("billing", {"n": 1})

@@ -1,7 +1,7 @@
 """
 Frames: a written frame parses, is a valid CloudEvents 1.0 event and means the same to all.
 
-Text that is no frame is refused.
+Text that is not a frame is refused.
 """
 
 import json
@@ -201,7 +201,7 @@ def test_nothing_that_the_specification_requires_may_be_missing(missing: str) ->
     ids=lambda text: repr(text[:12]),
 )
 def test_garbage_is_an_invalid_message(text: str | bytes) -> None:
-    """Text that is no JSON, no object, too deep or no UTF-8 raises the one known error."""
+    """Text that is not JSON, not an object, too deep or not UTF-8 raises the one known error."""
     with pytest.raises(InvalidMessage):
         Frame.parse(text)
 
@@ -239,7 +239,7 @@ def test_a_key_that_comes_twice_is_no_frame(text: str) -> None:
 )
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
 def test_keys_that_come_once_are_taken(data: object, separators: tuple[str, str]) -> None:
-    """The same key in several objects, and text that looks like one, is no repetition."""
+    """The same key in several objects, and text that looks like one, is not a repetition."""
     text = json.dumps(BASE | {"data": data, "topic": None}, separators=separators)
 
     assert data == Frame.parse(text).data

@@ -372,15 +372,15 @@ def test_typed_bytes_come_back(body: Any) -> None:
         ({"a": [b"hi"]}, r"a\[0\]: bytes"),
         ([{"x": {"y": bytearray(b"hi")}}], r"\[0\]\.x\.y: bytes"),
         (({"hi": {b"hi"}},), r"\[0\]\.hi\[0\]: bytes"),
-        ({1: "a", "1": "b"}, "key 1 is no text"),
-        ({"a": {None: 1}}, "a: key None is no text"),
-        ({(1, 2): 1}, r"key \(1, 2\) is no text"),
-        ({True: 1}, "key True is no text"),
+        ({1: "a", "1": "b"}, "key 1 is not text"),
+        ({"a": {None: 1}}, "a: key None is not text"),
+        ({(1, 2): 1}, r"key \(1, 2\) is not text"),
+        ({True: 1}, "key True is not text"),
         ({"a": iter([1])}, "a: an iterator"),
         ([Point(1.0), Loose(data={"a": b"hi"})], r"data\.a: bytes"),
         (Loose(data={"a": b"hi"}), r"data\.a: bytes"),
-        (Loose(data={"a": {1: 2}}), r"data\.a: key 1 is no text"),
-        (Parcel(data=RAW, loose={1: 2}), "loose: key 1 is no text"),
+        (Loose(data={"a": {1: 2}}), r"data\.a: key 1 is not text"),
+        (Parcel(data=RAW, loose={1: 2}), "loose: key 1 is not text"),
         (Parcel(data=RAW, loose={"a": RAW}), r"loose\.a: bytes"),
         (OwnParcel(data=RAW), "derive the class from Msg"),
     ],
@@ -416,7 +416,7 @@ def test_values_come_back_as_their_type(kind: Any) -> None:
 
 
 def test_members_of_a_set_are_sorted() -> None:
-    """The same set is the same body in every process, so that sending it again is no conflict."""
+    """The same set is the same body in every process, so sending it again is not a conflict."""
     text = '{"a":["x",[1,2],[3]]}'
 
     assert text == encode({"a": {(3,), "x", (1, 2)}}).text

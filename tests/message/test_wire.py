@@ -221,7 +221,7 @@ def test_what_cannot_travel_is_refused_before_it_leaves(broken: dict[str, Any]) 
     ids=lambda body: ascii(body[:12])[2:-1],
 )
 def test_another_body_is_refused(body: bytes) -> None:
-    """Bytes that are no parcel to the last one raise the one error that callers know."""
+    """Bytes that are not a parcel to the last one raise the one error that callers know."""
     with pytest.raises(InvalidParcel):
         wire.decode_parcel(body)
 

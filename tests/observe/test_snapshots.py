@@ -106,7 +106,7 @@ def test_a_snapshot_knows_the_queue_of_runs(tmp_path: Path) -> None:
 def test_an_unchanged_file_is_not_opened_again(
     shop: Postbox, billing: Postbox, settle: Settle
 ) -> None:
-    """A file whose size and time did not change keeps its snapshot; the other is read anew."""
+    """A file whose size and time did not change keeps its snapshot; the other is read again."""
     many, files = Snapshots(), [shop.path, billing.path]
     shop.send("billing", 1)
     for path in files:
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, kind: str) -> None:
 
     assert (kind, 5, None) == (found.agent, found.taken_at, found.overview)
     why = {"gone": "is gone", "other": "file is not a database"}
-    assert why.get(kind, "is no agent's file") in f"{found.problem}"
+    assert why.get(kind, "is not an agent's file") in f"{found.problem}"
 
 
 def test_a_reader_holds_up_no_writer(shop: Postbox) -> None:

@@ -20,7 +20,7 @@ def test_there_is_one_root() -> None:
     """
     ``except OncewardError`` catches everything of ours.
 
-    Only what handlers raise to speak is no error.
+    Only what handlers raise to speak is not an error.
     """
     assert [] == [cls for cls in ERRORS if not issubclass(cls, errors.OncewardError)]
 

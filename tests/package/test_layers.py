@@ -59,7 +59,7 @@ def test_each_layer_imports_only_those_below_it(root: Path) -> None:
 
 
 def test_no_modules_import_each_other(trees: dict[str, ast.Module]) -> None:
-    """No module is imported, by way of others, by one that it imports; types count as well."""
+    """No module is imported, through others, by one that it imports; types count as well."""
     edges = {module: _ours(tree, trees.keys()) - {module} for module, tree in trees.items()}
     reached = {module: _reached(module, edges) for module in edges}
     circles = {
@@ -178,7 +178,7 @@ def _short(name: str) -> str:
 
 
 def _reached(module: str, edges: Mapping[str, set[str]]) -> set[str]:
-    """Return the modules that one imports, by way of others too."""
+    """Return the modules that one imports, through others too."""
     found: set[str] = set()
     ahead = [*edges[module]]
     while ahead:

@@ -391,7 +391,7 @@ def test_offsets_do_not_grow_with_the_fleet(tmp_path: Path) -> None:
 
 
 def test_a_lost_manifest_is_an_error(tmp_path: Path) -> None:
-    """A checkpoint without its folder is no checkpoint: a new one would read everything again."""
+    """A checkpoint without its folder is useless: a new one would read everything again."""
     offset = Manifests(str(tmp_path / "one")).offset({"/a.db": Position("one", 1)}, start())
 
     with pytest.raises(ManifestMissing, match="restore the folder"):

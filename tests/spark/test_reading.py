@@ -176,7 +176,7 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
         ({"columns": "id,idd"}, "has no column 'idd'"),
         ({"where": "nobody = 1"}, "no such column"),
         ({"where": "1); DROP TABLE _onceward_outbox; --"}, "without a semicolon"),
-        ({"where": "seq = 1) OR (seq = 2"}, "is no condition on outbox"),
+        ({"where": "seq = 1) OR (seq = 2"}, "is not a condition on outbox"),
         ({"mode": "SLOPPY"}, "is none of"),
         ({"frame": "xml"}, "is none of text, json, variant"),
         ({"table": "peers", "frame": "variant"}, "has no frames"),
@@ -282,7 +282,7 @@ def test_files_are_chosen_by_their_names(spark: SparkSession, mail: Path) -> Non
 
 
 def test_a_table_that_a_file_does_not_have_yet_is_empty(spark: SparkSession, mail: Path) -> None:
-    """Files of before a table's migration have none of its rows; that is no error."""
+    """Files of before a table's migration have none of its rows; that is not an error."""
     assert 0 == read(spark, str(mail), "runs", mode="FAILFAST").count()
 
 

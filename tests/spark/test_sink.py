@@ -178,7 +178,7 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
 
 @pytest.mark.parametrize("where", ["", "bad"])
 def test_a_row_without_a_recipient_is_refused(box: Made, tmp_path: Path, where: str) -> None:
-    """NULL is no agent: the batch fails, or the row goes to the bad records."""
+    """NULL is not an agent: the batch fails, or the row goes to the bad records."""
     alice = box("alice")
     bad = str(tmp_path / where) if where else ""
     of = Batch("query", 0, (str(tmp_path),), hold_unknown=True, bad_records_path=bad)
@@ -231,7 +231,7 @@ def test_bad_rows_go_to_a_folder_and_the_others_are_sent(box: Made, tmp_path: Pa
 
 
 def test_a_bad_row_that_is_good_at_the_next_try_is_no_bad_record(box: Made, tmp_path: Path) -> None:
-    """What a batch that was cut off had refused is judged anew, and its record is gone."""
+    """What a batch that was cut off had refused is judged again, and its record is gone."""
     given = rows([1], agent="eve")
     of = Batch("q", 0, (str(tmp_path),), hold_unknown=True, bad_records_path=str(tmp_path / "bad"))
     assert ({}, {"1": "NoSuchAgent"}) == (deliver(given, of), refused(of))

@@ -171,7 +171,7 @@ def test_a_stream_numbers_its_batches_itself() -> None:
 def test_a_map_whose_keys_are_no_text_is_refused(
     body: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It is no object of JSON, in no row: no record is bad by it, the frame is."""
+    """It is not an object of JSON, in no row: no record is bad by it, the frame is."""
     folder, bad = agents(tmp_path / "agents", "alice"), tmp_path / "bad"
     frame = spark.sql(f"SELECT 'alice' AS agent, 'alice' AS recipient, {body} AS body")
     writer = frame.write.format("onceward").mode("append").options(badRecordsPath=str(bad))

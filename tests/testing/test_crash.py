@@ -246,7 +246,7 @@ def test_a_point_that_is_never_reached_fails_the_test(box: Harness) -> None:
 
 
 def test_an_unknown_point_is_named(box: Harness) -> None:
-    """A word that is no point is a mistake of the test, and the message lists the points."""
+    """A word that is not a point is a mistake of the test, and the message lists the points."""
     with pytest.raises(ValueError, match="before-commit"), box.crash_at(cast("Point", "lunch")):
         box.deliver()
 
@@ -269,5 +269,5 @@ def test_peers_survive(box: Harness) -> None:
 
 
 def test_nothing_of_ours_catches_a_crash() -> None:
-    """A crash is no Exception, so no handler of errors can mistake it for one."""
+    """A crash is not an Exception, so no handler of errors can mistake it for one."""
     assert not issubclass(Crash, Exception)

@@ -153,7 +153,7 @@ def test_corrupt_damages_the_last_frame(inner: Recorder, one: Parcel) -> None:
 
 
 def test_an_unknown_fault_is_named(inner: Recorder, one: Parcel) -> None:
-    """A word that is no fault is a mistake of the test, told at once."""
+    """A word that is not a fault is a mistake of the test, told at once."""
     with pytest.raises(ValueError, match="gremlin"):
         FaultyTransport(inner, ["gremlin"]).deliver(URL, one)
 

@@ -1,4 +1,4 @@
-"""Only a signed answer settles a parcel; anything else that a network returns is no answer."""
+"""Only a signed answer settles a parcel; anything else that a network returns is not an answer."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_nothing_is_inflated(there: Served, encoding: str) -> None:
 
 
 def test_another_media_type_is_refused(there: Served) -> None:
-    """A body that is no batch of CloudEvents by its own word is not read."""
+    """A body that is not a batch of CloudEvents by its own word is not read."""
     headers = there.signed(BODY, **{"content-type": "text/plain"})
 
     assert (415, []) == (there.post(BODY, headers).status_code, there.kept())

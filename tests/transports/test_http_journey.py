@@ -76,7 +76,7 @@ def test_an_outcome_is_asked_for(homes: tuple[Path, Path]) -> None:
 
 
 def test_a_wrong_url_is_refused_when_it_is_registered(tmp_path: Path) -> None:
-    """A url that cannot be a home's is no peer's."""
+    """A url that cannot be a home's is not a peer's."""
     with (
         Postbox(tmp_path / "alice.db", agent="alice", start=False) as alice,
         pytest.raises(InvalidArgument, match="over https"),

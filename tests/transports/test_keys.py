@@ -206,7 +206,7 @@ def test_a_name_that_is_none_reaches_no_file(keys: Keys, tmp_path: Path, peer: s
 
 
 def test_keys_are_listed_with_age_mode_and_count(keys: Keys, tmp_path: Path) -> None:
-    """The list tells all but the secrets, and files that are no keys, too."""
+    """The list tells all but the secrets, and files that are not keys, too."""
     keys.create("bob")
     keys.create("carl")
     keys.rotate("carl")
@@ -271,7 +271,7 @@ def test_the_reference_refuses_what_we_refuse() -> None:
     ["", " ", "v1,", "v1", "v1,!!!", "v1,ä", "v2,{}", "v1a,{}", "{}", " , , "],
 )
 def test_a_malformed_signature_proves_nothing(signature: str) -> None:
-    """Text that is no signature of version 1 is refused without an error."""
+    """Text that is not a signature of version 1 is refused without an error."""
     good = sign(b"k" * 24, "1", NOW, b"x").removeprefix("v1,")
 
     assert not verify([b"k" * 24], "1", NOW, b"x", signature.replace("{}", good))

@@ -1,4 +1,4 @@
-"""What parcels by way of NATS survive: absent agents, dead servers, lost stores, forged mail."""
+"""What parcels through NATS survive: absent agents, dead servers, lost stores, forged mail."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_sender_and_recipient_need_never_be_up_together(ends: Ends) -> None:
 
 
 def test_an_answer_is_for_one_content(ends: Ends) -> None:
-    """A push of the same number with another receipt is no repetition: it is pushed itself."""
+    """A push of the same number with another receipt is not a repetition: it is pushed itself."""
     seen: list[Parcel] = []
 
     def accept(taken: Parcel) -> Answer:
@@ -268,7 +268,7 @@ def test_a_server_that_dies_during_a_push(ends: Ends) -> None:
 
 
 def test_a_server_that_lost_its_store(ends: Ends) -> None:
-    """Streams and consumers are made anew, by whichever end comes first; the push goes on."""
+    """Streams and consumers are made again, by whichever end comes first; the push goes on."""
     ends.listener()
     sender = ends.transport()
     sender.deliver(ends.server.url("far"), pushed(1))
@@ -285,7 +285,7 @@ def test_a_server_that_lost_its_store(ends: Ends) -> None:
 def test_a_stream_that_is_deleted_under_way(
     ends: Ends, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that an operator deletes is made anew by a later push, and nothing is lost."""
+    """A stream that an operator deletes is made again by a later push, and nothing is lost."""
 
     async def delete(client: Client) -> None:
         await client.jetstream().delete_stream(gone)
@@ -357,7 +357,7 @@ def test_a_file_that_is_full_is_told_and_tried_again(ends: Ends) -> None:
 
 
 def test_a_busy_inbox_is_asked_again(ends: Ends) -> None:
-    """The answer that an inbox is full holds for one push; the next one asks anew."""
+    """The answer that an inbox is full holds for one push; the next one asks again."""
     answers = [Answer(verdict="busy", retry_after=5), stored(pushed())]
     ends.listener(lambda _: answers.pop(0))
     said = [
@@ -401,7 +401,7 @@ def test_an_answer_over_the_limit_loses_reasons(tmp_path: Path) -> None:
 
 
 def test_what_is_no_parcel_reaches_no_inbox(ends: Ends) -> None:
-    """Bytes that are no parcel, or bear other names than their subject, are thrown away."""
+    """Bytes that are not a parcel, or bear other names than their subject, are thrown away."""
     seen: list[Parcel] = []
 
     def accept(taken: Parcel) -> Answer:

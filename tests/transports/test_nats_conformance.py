@@ -1,4 +1,4 @@
-"""Parcels by way of a real NATS server pass the suites of transports and listeners."""
+"""Parcels through a real NATS server pass the suites of transports and listeners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broken("the suite leaves forged receipts; it checks wha
 
 
 class TestNats(TransportConformance):
-    """Parcels between two postboxes by way of a server."""
+    """Parcels between two postboxes through a server."""
 
     @pytest.fixture(autouse=True)
     def _server(self, tmp_path: Path) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A ping by way of a NATS server says what is missing, and leaves the streams as they are."""
+"""A ping through a NATS server says what is missing, and leaves the streams as they are."""
 
 from __future__ import annotations
 

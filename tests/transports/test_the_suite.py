@@ -85,7 +85,7 @@ BROKEN = {
         honest_but("parcel = replace(parcel, frames=parcel.frames[::-1])"),
         "test_each_frame_gets_its_receipt",
     ),
-    "text written anew": (
+    "text written again": (
         honest_but(
             """
             frames = tuple(replace(c, text=json.dumps(json.loads(c.text))) for c in parcel.frames)

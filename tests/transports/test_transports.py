@@ -17,7 +17,7 @@ from onceward.transports.function import FunctionTransport
 from onceward.transports.memory import MemoryListener, MemoryTransport
 
 pytestmark = pytest.mark.broken(
-    "the far end of a function is no file; the suite checks what it leaves itself"
+    "the far end of a function is not a file; the suite checks what it leaves itself"
 )
 
 

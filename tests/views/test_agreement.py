@@ -80,7 +80,7 @@ def test_top_stats_metrics_and_tiles_agree(home: Path, capsys: pytest.CaptureFix
 def test_a_message_in_a_parcel_is_counted_once(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``sending`` is a part of ``pending``: what is to be sent is no sum of both."""
+    """``sending`` is a part of ``pending``: what is to be sent is not a sum of both."""
     stats = printed(capsys, "stats", "--db", str(home / "shop.db"))
     counts = printed(capsys, "ls", "queues", "--db", str(home / "shop.db"))
     assert isinstance(stats, dict)

@@ -381,7 +381,7 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     path.touch()
     with opened_any(path) as reader:
         assert [(0,)] == reader.rows("PRAGMA user_version")
-    with pytest.raises(StoreUnusable, match="no agent's file"), opened(path):
+    with pytest.raises(StoreUnusable, match="not an agent's file"), opened(path):
         pass
 
 

@@ -152,7 +152,7 @@ class Agent(Handlers):
         have theirs inside.
 
         Raises:
-            InvalidArgument: *work* is no generator function.
+            InvalidArgument: *work* is not a generator function.
 
         """
         from onceward.core.handle.signatures import check_around  # noqa: PLC0415 - rarely needed

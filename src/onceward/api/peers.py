@@ -53,7 +53,7 @@ class Peers:
 
     def add(self, name: str | Mapping[str, str], url: str = "") -> None:
         """
-        Reach *name* at *url* from now on; its circuit breaker closes.
+        Reach *name* at *url*; its circuit breaker closes.
 
         Many at once, by one commit, whole or not at all: give a mapping of names to urls.
 

@@ -196,7 +196,7 @@ class Postbox(Session, EventSource):
         self._pause_undeclared_schedules()
 
     def _listen(self, listeners: Iterable[Listener | MakeListener], receiver: Receiver) -> None:
-        """Take parcels in from now on."""
+        """Take parcels in."""
         for given in listeners:
             listener = made_listener(given, self._routes.context)
             self._listeners.append(listener)
@@ -401,7 +401,7 @@ class Postbox(Session, EventSource):
         """
         Return the conversation called *name*, which costs nothing.
 
-        With *topics* this postbox refuses all other topics in it from now on.
+        With *topics* this postbox refuses all other topics in it.
         """
         if topics is not None:
             self._outbox.composer.topics.close(name, topics)

@@ -68,7 +68,7 @@ class DirectoryDatabase(Database):
 
     It differs from an agent's file in its schema, in having no owner and no
     settings, and in that a directory whose file was taken away or replaced is
-    made or opened anew. Every change is one transaction, and constraints decide
+    made or opened again. Every change is one transaction, and constraints decide
     between processes. Work that is handed in touches nothing but the directory,
     and may run again if the file was taken away meanwhile.
     """
@@ -81,7 +81,7 @@ class DirectoryDatabase(Database):
     # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
-        """Open the file that has the name now, created anew where there is none."""
+        """Open the file that has the name now, created again where there is none."""
         file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
         self.guard = ReplacedFileDetector(self.path)
         con = super()._open()
@@ -110,7 +110,7 @@ class DirectoryDatabase(Database):
             raise SchemaTooNew(msg)
 
     def _refuse(self) -> NoReturn:
-        msg = f"{self.path} is no directory of a home: another file has its name; rename that"
+        msg = f"{self.path} is not a directory of a home: another file has its name; rename that"
         raise SchemaMismatch(msg)
 
     def _migrate(self, tx: StoreTransaction) -> None:

@@ -121,7 +121,7 @@ class DeadLetter(MessageRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterSelection:
-    """Conditions on dead letters, all of which must hold; None is no condition."""
+    """Conditions on dead letters, all of which must hold; None means no condition."""
 
     id: str | None = None
     reason: str | None = None

@@ -48,7 +48,7 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
 
     Raises:
         FileExistsError: *target* is there already; it is unchanged.
-        StoreError: *source* cannot be read, is damaged, or is no agent's file; no copy is left.
+        StoreError: *source* cannot be read, is damaged, or is not an agent's file; no copy is left.
 
     """
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -67,7 +67,7 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
 
 
 def read_info(path: Path) -> CopyInfo:
-    """Return whose file it is; raise StoreError where it cannot be read, or is no agent's."""
+    """Return whose file it is; raise StoreError where it cannot be read, or is not an agent's."""
     con = _opened(path)
     try:
         return _info(con, path)
@@ -86,7 +86,7 @@ def _opened(path: Path) -> apsw.Connection:
 
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:
     if not con.execute(OURS).fetchall():
-        msg = f"{path} is no agent's file: name another one"
+        msg = f"{path} is not an agent's file: name another one"
         raise StoreUnusable(msg)
     [row] = con.execute(INFO).fetchall()
     return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO
@@ -96,7 +96,7 @@ def _copy(source: Path, target: Path) -> None:
     live, copy = _opened(source), apsw.Connection(str(target))
     try:
         with copy.backup("main", live, "main") as backup:
-            backup.step(-1)  # all in one: in slices each commit of a writer would begin it anew
+            backup.step(-1)  # all in one: in slices each commit of a writer would begin it again
     except apsw.Error as error:
         raise translate_error(error, source) from error
     finally:
@@ -120,7 +120,7 @@ def _examined(target: Path, source: Path) -> CopyInfo:
 
 
 PARTS: Final = ("", "-wal")
-"""The parts of a file that hold messages; the -shm is made anew."""
+"""The parts of a file that hold messages; the -shm is made again."""
 
 
 class Replacement:

@@ -115,7 +115,7 @@ def connect(
         con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
         con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        # Or SQLite looks at what is bound to a LIMIT or a state, and prepares anew for it.
+        # Or SQLite looks at what is bound to a LIMIT or a state, and prepares again for it.
         con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for pragma in PRAGMAS:
             con.execute(pragma)
@@ -235,12 +235,12 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
             )
         case UnicodeDecodeError():
             return StoreCorrupt(
-                f"{path}: text that is no UTF-8 ({error.reason}); recover a copy of the file"
+                f"{path}: text that is not UTF-8 ({error.reason}); recover a copy of the file"
             )
         case UnicodeEncodeError() if error.reason == SURROGATES:
             return InvalidArgument(
-                f"text {quoted(error.object)} holds half a surrogate pair, which is no character:"
-                " nothing was done"
+                f"text {quoted(error.object)} holds half a surrogate pair, which is not a"
+                " character: nothing was done"
             )
         case (
             apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError()

@@ -304,7 +304,7 @@ class Database:
         return self._foreign_keys
 
     def enforce_foreign_keys(self) -> None:
-        """Check foreign keys of the host's tables from now on; ours have none."""
+        """Check foreign keys of the host's tables; ours have none."""
         self._foreign_keys = True
         with self.writer.exclusive() as handle:
             handle.execute(CHECK_FOREIGN_KEYS)
@@ -422,7 +422,7 @@ class Database:
     # -- for the writer (transaction.Store) --------------------------------------------------
 
     def writing_connection(self, deadline: float) -> apsw.Connection:
-        """Return the writing connection, its deadline set; open it anew if it had to be dropped."""
+        """Return the writing connection, its deadline set; open it again if it was dropped."""
         con = self._con or self._open()
         self.busy_handler.deadline = deadline
         return con
@@ -460,7 +460,7 @@ class Database:
             raise
 
     def reopen(self) -> None:
-        """Drop the connections without a checkpoint and open the file anew, with its barrier."""
+        """Drop the connections without a checkpoint and open the file again, with its barrier."""
         self._drop()
         self.writer.queue.check()  # a file that was closed meanwhile stays closed
         self._open()

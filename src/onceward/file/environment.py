@@ -67,7 +67,7 @@ def project_section(start: Path | None = None) -> dict[str, Any]:
     It is empty where no file has one; *start* is the current folder by default.
 
     Raises:
-        InvalidArgument: that file is no TOML.
+        InvalidArgument: that file is not TOML.
 
     """
     here = Path(start or Path.cwd())

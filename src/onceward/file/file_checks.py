@@ -60,7 +60,7 @@ def canonical(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
-        msg = f"{os.fspath(path)!r} is no path: {error}"
+        msg = f"{os.fspath(path)!r} is not a path: {error}"
         raise StoreUnusable(msg) from error
 
 
@@ -111,7 +111,7 @@ def create_or_check(path: Path, *, allow_network: bool) -> bool:
 def _refuse_odd(path: Path) -> None:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        msg = f"{path} is no regular file"
+        msg = f"{path} is not a regular file"
         raise StoreUnusable(msg)
     if found.st_nlink > 1:
         msg = (

@@ -447,7 +447,7 @@ class ThreadTransactions:
         """By thread: the transaction of the handler that it runs."""
 
     def bind(self, host: TransactionHost) -> None:
-        """Let writes of this thread join the transaction of *host* from now on."""
+        """Let writes of this thread join the transaction of *host*."""
         self.hosts[get_ident()] = host
 
     def unbind(self) -> None:

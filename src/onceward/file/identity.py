@@ -90,7 +90,7 @@ def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> 
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
         msg = (
-            "the file is no agent's yet: open it with agent=NAME,"
+            "the file is not an agent's yet: open it with agent=NAME,"
             " or begin it with onceward init NAME"
         )
         raise StoreUnusable(msg)
@@ -130,7 +130,7 @@ def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:
 
 
 def set_durability(tx: StoreTransaction, durability: Durability) -> None:
-    """Store how durable the file is from now on."""
+    """Store how durable the file is."""
     tx.run(LEVEL, (durability,))
 
 

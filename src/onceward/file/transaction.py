@@ -81,7 +81,7 @@ class Store(Protocol):
         ...
 
     def reopen(self) -> None:
-        """Open the file anew, with an open barrier."""
+        """Open the file again, with an open barrier."""
         ...
 
     def translate_error(self, error: BaseException) -> BaseException:

@@ -73,7 +73,7 @@ class CoverageIndex:
     The files of a fleet, by agent and by file id.
 
     A name may belong to several files: of two tenants, or of an agent that
-    was begun anew. Sender and recipient have the epoch of their stream in
+    was begun again. Sender and recipient have the epoch of their stream in
     common, which tells whose file is meant.
     """
 

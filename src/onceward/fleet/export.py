@@ -62,11 +62,11 @@ NAMES: Final = ("id", "sender", "recipient", "session", "type")
 
 
 class InvalidPointer(OncewardError):
-    """A path is no JSON pointer: write it as /a/b, with ~1 for a slash, ~0 for a tilde."""
+    """A path is not a JSON pointer: write it as /a/b, with ~1 for a slash, ~0 for a tilde."""
 
 
 class InvalidCondition(OncewardError):
-    """A condition is no SQL on the columns that the job has: correct what the message names."""
+    """A condition is not SQL on the columns that the job has: correct what the message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def export(
     A line holds the thread's id and its messages in order: id, sender, recipient, session, type,
     at, body. *redact* are JSON pointers (RFC 6901) into the bodies; ``*`` stands for every member
     or item. Bytes stay out, as parts of a binary body cannot be told; so does the body of a
-    frame that is no JSON. *where* is a condition in SQL on sender, recipient, id, session, type,
+    frame that is not JSON. *where* is a condition in SQL on sender, recipient, id, session, type,
     thread, sent_at and received_at (milliseconds).
 
     Raises:
@@ -157,11 +157,11 @@ def _body(frame: str) -> Any:
 def parse(pointer: str) -> list[str]:
     """Return the names of a JSON pointer; raises InvalidPointer for text that is none."""
     if pointer and not pointer.startswith("/"):
-        msg = f"{pointer!r} is no JSON pointer: it begins with a slash"
+        msg = f"{pointer!r} is not a JSON pointer: it begins with a slash"
         raise InvalidPointer(msg)
     parts = pointer.split("/")[1:]
     if any("~" in part.replace("~0", "").replace("~1", "") for part in parts):
-        msg = f"{pointer!r} is no JSON pointer: a tilde is written ~0"
+        msg = f"{pointer!r} is not a JSON pointer: a tilde is written ~0"
         raise InvalidPointer(msg)
     return [part.replace("~1", "/").replace("~0", "~") for part in parts]
 

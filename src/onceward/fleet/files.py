@@ -72,7 +72,7 @@ def find(patterns: Iterable[str], *, names: str = "", strict: bool = False) -> l
     ``**`` is any depth, ``{a,b}`` either of them, and a glob that matches folders only means their
     files. A path that exists is meant itself, whatever its name holds. *names* is a glob for the
     names of files. The directory of a home, and what SQLite or an open postbox keep beside an
-    agent's file, are no agents' files, and are left out also if they are named.
+    agent's file, are not agents' files, and are left out also if they are named.
 
     A file that vanishes meanwhile is left out. Links are followed to the file they
     mean, so that no file is read twice under two names.

@@ -52,7 +52,7 @@ BEFORE: Final = {
 
 
 class WentBackError(Exception):
-    """A file is not what it was: what was settled with its help is to be judged anew."""
+    """A file is not what it was: what was settled with its help is to be judged again."""
 
 
 @dataclass(frozen=True, slots=True)

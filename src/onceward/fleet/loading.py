@@ -20,7 +20,7 @@ from onceward.fleet.states import COPIED_INBOX, LOST_MARK
 
 WORK: Final = (
     "PRAGMA page_size = 32768",  # rows are written and read in bulk: a sixth less work
-    "PRAGMA journal_mode = MEMORY",  # what is written is made anew after a crash
+    "PRAGMA journal_mode = MEMORY",  # what is written is made again after a crash
     "PRAGMA synchronous = OFF",
     "PRAGMA temp_store = FILE",  # a fleet is larger than memory
     "PRAGMA cache_size = -65536",

@@ -67,7 +67,7 @@ def missing(
     Return the files of a log that are not among those *beside* it, nor *retired*.
 
     None if the log is read alone, or while a file beside it could not be read: it may be the one.
-    A copy that differs was read: it is no other file.
+    A copy that differs was read: it is not another file.
     """
     if not beside or any(one.state not in {READ, "differs"} for one in beside):
         return []

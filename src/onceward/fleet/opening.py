@@ -37,7 +37,7 @@ REASONS: Final = {
     "unreadable": "the operating system does not let us read it",
     "empty": "it has no tables, or no agent owns it yet",
     "foreign": "it is a SQLite database, but no agent's",
-    "corrupt": "SQLite finds it damaged, or it is no database at all",
+    "corrupt": "SQLite finds it damaged, or it is not a database at all",
     "older": "its schema is older than the first one with views: open it once with this version",
     "newer": "its schema is newer, and lacks what was asked for: upgrade onceward",
     "locked": "others held it for longer than busyTimeout",
@@ -74,7 +74,7 @@ class LogTrouble(OncewardError):
 
 
 class EachTime(BusyHandler):
-    """Waits for as long as it may at each statement anew: a file is read by many."""
+    """Waits as long as it may at each statement, not at all together: a file is read by many."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def identified(con: apsw.Connection, path: str, schema: str = "main") -> Source:
     Return the agent's file that a connection has open under the name *schema*.
 
     Raises:
-        Unreadable: it is no agent's file.
+        Unreadable: it is not an agent's file.
 
     """
     try:

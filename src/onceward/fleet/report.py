@@ -88,7 +88,7 @@ class Report:
         return self.files > 0 and not self.unread
 
     def failed(self, fail_on: FailOn = "quarantine") -> bool:
-        """Return whether the run is no success; never one if no file was read at all."""
+        """Return whether the run is not a success; never one if no file was read at all."""
         if self.broken or not self.files:
             return True
         undecided = sum(self.verdicts.get(name, 0) for name in UNPROVED)

@@ -102,7 +102,7 @@ Places = Mapping[str, tuple[int, str]]
 
 
 class NoState(OncewardError):
-    """The file is no state of reconciliations: name another one, or a file that does not exist."""
+    """The file is not a state of reconciliations: name another one, or one that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class State:
         """The moment of the last run's reading."""
 
     def forget(self) -> None:
-        """Begin anew: a file went back, or is another one, so what was settled is in doubt."""
+        """Begin again: a file went back, or is another one, so what was settled is in doubt."""
         self._con.execute(FORGET)
         self.files, self.now = {}, 0
 
@@ -236,7 +236,7 @@ def kept(path: Path) -> Iterator[State]:
         msg = f"another run uses {path}: wait until it has ended"
         raise OutputBusy(msg) from error
     except (apsw.NotADBError, StoreCorrupt) as error:
-        msg = f"{path} is no SQLite database, or damaged: {error}"
+        msg = f"{path} is not an SQLite database, or damaged: {error}"
         raise NoState(msg) from error
     except apsw.Error as error:
         raise translate_error(error, path) from error

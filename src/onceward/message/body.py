@@ -91,7 +91,7 @@ def ordered(sent: object, written: Any) -> Any:
 
 def altered(sent: object, back: object, path: str = "") -> Iterator[str]:
     """
-    Yield what of *sent* does not come back: bytes, keys that are no text, and iterators.
+    Yield what of *sent* does not come back: bytes, keys that are not text, and iterators.
 
     *back* is what the recipient reads. Tuples and sets that come back as lists,
     and dates and numbers that come back as text, are as documented.
@@ -117,7 +117,7 @@ def _altered_items(sent: Mapping[Any, Any], back: object, path: str) -> Iterator
     others = back if isinstance(back, Mapping) else {}
     for key, value in sent.items():
         if not isinstance(key, str) and key not in others:
-            yield f"{path or 'it'}: key {quoted(key)} is no text: JSON has text keys only"
+            yield f"{path or 'it'}: key {quoted(key)} is not text: JSON has text keys only"
         yield from altered(value, others.get(key), f"{path}.{key}" if path else str(key))
 
 
@@ -187,7 +187,7 @@ def encode(body: object) -> Payload:
 
     Models, dataclasses, dict, list, str, numbers, None and bytes are taken.
     Tuples and sets travel as lists (sets sorted), dates, times, Decimal and UUID
-    as text. NaN, infinities, bytes inside an untyped body and keys that are no
+    as text. NaN, infinities, bytes inside an untyped body and keys that are not
     text are refused, because JSON has no word for them.
 
     Raises:
@@ -248,7 +248,7 @@ def _typed_json(body: Any) -> str:
         return _json(adapter(kind).dump_python(body, mode="json", by_alias=True, warnings=False))
     except UnicodeDecodeError as error:
         msg = (
-            "bytes that are no UTF-8: derive the class from Msg, or give it"
+            "bytes that are not UTF-8: derive the class from Msg, or give it"
             " model_config = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
         )
         raise ValueError(msg) from error

@@ -197,5 +197,5 @@ def _cron(expression: str, start: datetime, *, reverse: bool) -> CronSim:
     try:
         return CronSim(expression, start, reverse=reverse)
     except (CronSimError, AttributeError, TypeError, ValueError) as error:
-        msg = f"cron {quoted(expression)} is no expression of five fields: {error}"
+        msg = f"cron {quoted(expression)} is not an expression of five fields: {error}"
         raise InvalidArgument(msg) from error

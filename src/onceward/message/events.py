@@ -51,7 +51,7 @@ class Sent(MessageEvent):
     The peer stored the message durably.
 
     Told once, right before ``acked`` where the answer tells both; again only where the peer's
-    file was put back and stores it anew.
+    file was put back and stores it again.
     """
 
     name: ClassVar[str] = "sent"
@@ -71,7 +71,7 @@ class Retried(MessageEvent):
     """
     The message was attempted and will be again, not before ``due_at``; ``attempt`` counts from 1.
 
-    A push that reached no peer is no attempt: ``delivery_failed`` tells of it. Nor is a call of
+    A push that reached no peer is not an attempt: ``delivery_failed`` tells of it. Nor is a call of
     a handler that ends to wait for a reply, of which no event tells.
     """
 

@@ -115,7 +115,7 @@ class Frame(BaseModel):
         Return *text* parsed as a frame.
 
         Raises:
-            InvalidMessage: the text is no frame; trying again cannot help.
+            InvalidMessage: the text is not a frame; trying again cannot help.
 
         """
         try:
@@ -139,7 +139,7 @@ class Frame(BaseModel):
         One that was kept is given away: its handler may change the body.
 
         Raises:
-            InvalidMessage: the text is no frame; trying again cannot help.
+            InvalidMessage: the text is not a frame; trying again cannot help.
 
         """
         for kept in _kept:
@@ -237,7 +237,7 @@ def keep_until_handled(frames: dict[str, Frame]) -> None:
 
 
 def split_tags(header: object) -> tuple[str, ...]:
-    """Return the tags that a header names; none where it is no text."""
+    """Return the tags that a header names; none where it is not text."""
     if not isinstance(header, str):
         return ()
     return tuple(dict.fromkeys(filter(None, map(str.strip, header.split(",")))))

@@ -46,7 +46,7 @@ def place(address: str) -> tuple[str, int]:
     except ValueError:
         host, port = "", None
     if not host or port is None or found.path:
-        msg = f"{address!r} is no address: write HOST:PORT or PORT, such as {HERE}:9464"
+        msg = f"{address!r} is not an address: write HOST:PORT or PORT, such as {HERE}:9464"
         raise InvalidArgument(msg)
     return host, port
 

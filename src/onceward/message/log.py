@@ -88,7 +88,7 @@ _sources: list[Callable[[], Mapping[str, Any]]] = []
 
 
 def add_fields(source: Callable[[], Mapping[str, Any]]) -> None:
-    """Ask *source* for fields of each line that is written from now on; it must not raise."""
+    """Ask *source* for fields of each line that is written; it must not raise."""
     if source not in _sources:
         _sources.append(source)
 

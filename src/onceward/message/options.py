@@ -103,7 +103,7 @@ PLAIN: Final = MessageOptions()
 
 
 def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
-    """Return the keyword arguments of a send; raises TypeError for a name that is no option."""
+    """Return the keyword arguments of a send; raises TypeError for a name that is not an option."""
     unknown = given.keys() - SendOptions.__annotations__.keys()
     if unknown:
         more = "; a session has a send of its own"

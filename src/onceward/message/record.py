@@ -234,7 +234,7 @@ def read_record(
     A body that cannot be read is reported as ``body_error`` and blocks no other message.
 
     Raises:
-        InvalidMessage: the text is no frame at all.
+        InvalidMessage: the text is not a frame at all.
 
     """
     frame = Frame.parse(text)

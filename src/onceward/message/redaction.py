@@ -54,7 +54,7 @@ class Redaction:
     user's matches.
 
     Raises:
-        InvalidArgument: a pattern is no regular expression.
+        InvalidArgument: a pattern is not a regular expression.
 
     """
 
@@ -135,7 +135,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.IGNORECASE)
     except re.error as error:
-        msg = f"redact pattern {pattern!r} is no regular expression: {error}"
+        msg = f"redact pattern {pattern!r} is not a regular expression: {error}"
         raise InvalidArgument(msg) from error
 
 

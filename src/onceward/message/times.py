@@ -62,17 +62,17 @@ def _read(field: str, text: str, error: type[InvalidArgument]) -> float:
     if PLAIN.fullmatch(text):
         return float(text)
     if not WHOLE.fullmatch(text):
-        msg = f"{field} {quoted(text)} is no span: write 5m, 2h30m, 1.5s, 250ms, 7d or seconds"
+        msg = f"{field} {quoted(text)} is not a span: write 5m, 2h30m, 1.5s, 250ms, 7d or seconds"
         raise error(msg)
     return sum(float(number) * UNITS[unit] for number, unit in PART.findall(text))
 
 
 def moment(field: str, given: Moment, now: Millis) -> Millis:
     """
-    Return a moment in milliseconds; a span is so long before *now*.
+    Return a moment in milliseconds; a span counts back from *now*.
 
     Raises:
-        InvalidArgument: it is no moment, a number that cannot be meant, or has no time zone.
+        InvalidArgument: it is not a moment, a number that cannot be meant, or has no time zone.
 
     """
     if isinstance(given, timedelta):
@@ -83,7 +83,7 @@ def moment(field: str, given: Moment, now: Millis) -> Millis:
 
 
 def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArgument) -> Millis:
-    """Return a moment that is no span, in milliseconds; raises *error* as ``moment`` does."""
+    """Return a moment that is not a span, in milliseconds; raises *error* as ``moment`` does."""
     if isinstance(given, str):
         given = _date(field, given, error)
     if isinstance(given, datetime):
@@ -93,7 +93,7 @@ def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArg
         given = round(1000 * given.timestamp())
     if isinstance(given, bool) or not isinstance(given, int | float) or not _meant(given):
         msg = (
-            f"{field} {quoted(given)} is no moment: give a datetime, or milliseconds since 1970"
+            f"{field} {quoted(given)} is not a moment: give a datetime, or milliseconds since 1970"
             " (1000 times time.time())"
         )
         raise error(msg)
@@ -110,7 +110,7 @@ def _date(field: str, text: str, error: type[InvalidArgument]) -> datetime:
         at = datetime.fromisoformat(text)
     except ValueError:
         msg = (
-            f"{field} {quoted(text)} is no moment: write 2026-01-31T12:00:00Z,"
+            f"{field} {quoted(text)} is not a moment: write 2026-01-31T12:00:00Z,"
             " or how long ago it was, as in 2h"
         )
         raise error(msg) from None

@@ -118,7 +118,7 @@ class TopicPolicies:
         self._sessions = {name: TopicPolicy.of(topics) for name, topics in sessions.items()}
 
     def close(self, session: str, topics: Iterable[str]) -> None:
-        """Let a session know of these topics only, from now on."""
+        """Let a session know of these topics only."""
         self._sessions[session] = TopicPolicy.of(topics)
 
     def of(self, session: str) -> TopicPolicy:

@@ -405,7 +405,7 @@ def _cut(listed: list[_Frame], rest: bytes) -> tuple[ParcelFrame, ...]:
             for each, start, end in zip(listed, starts, ends, strict=False)
         )
     except UnicodeDecodeError as error:
-        msg = "not a parcel: a frame is no UTF-8"
+        msg = "not a parcel: a frame is not UTF-8"
         raise InvalidParcel(msg) from error
 
 
@@ -435,7 +435,7 @@ PREFIX: Final = "onceward."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A word of one agent to another that is no parcel and no answer."""
+    """A word of one agent to another that is neither a parcel nor an answer."""
 
     kind: NoticeKind
     sender: str

@@ -156,13 +156,13 @@ def _member(role: str, names: Mapping[str, str]) -> Agent:
 
 
 def _copy(path: Path, where: Path) -> None:
-    """Leave a backup in the fleet's folder: the same file seen twice is no second delivery."""
+    """Leave a backup in the fleet's folder: the same file seen twice is not a second delivery."""
     where.mkdir(exist_ok=True)
     shutil.copyfile(path, where / path.name)
 
 
 def _litter(folder: Path) -> int:
-    """Leave files that are no agents': empty, and of another kind; return how many."""
+    """Leave files that are not agents': empty, and of another kind; return how many."""
     (folder / "empty.db").touch()
     (folder / "notes.db").write_text("buy milk\n", encoding="utf-8")
     return 2

@@ -235,15 +235,15 @@ def unwitnessed(world: World, n: int) -> Outcome:
 
 
 def begun_anew(world: World, n: int) -> Outcome:
-    """Lose the recipient's disk and begin its file anew; then replay a dead letter of another."""
-    pair(world, "anew")
-    near, far = world.open("anew-near"), world.open(handling("anew-far"))
-    post(near, "anew-far", n)
+    """Lose the recipient's disk and begin its file again; then replay a dead letter of another."""
+    pair(world, "again")
+    near, far = world.open("again-near"), world.open(handling("again-far"))
+    post(near, "again-far", n)
     world.run(near, far)
     world.rest()
     _delete(far.path)
-    far, other = world.open(handling("anew-far")), world.open("anew-other")
-    post(other, "anew-far", HEALTHY, wish="reject")
+    far, other = world.open(handling("again-far")), world.open("again-other")
+    post(other, "again-far", HEALTHY, wish="reject")
     world.run(other, far)
     for letter in far.dead_letters.list()[1:]:
         far.dead_letters.replay(letter.id)

@@ -140,7 +140,7 @@ class WireConformance:
 
     def test_a_refusal_is_told_as_one(self, scripted: Line) -> None:
         """A parcel that the far end will never take raises Refused, with its reason."""
-        scripted.far.answers.append(Refused("this is no inbox of yours"))
+        scripted.far.answers.append(Refused("this is not an inbox of yours"))
 
         with pytest.raises(Refused, match="no inbox of yours"):
             scripted.transport.deliver(scripted.url, parcel_of(FRAMES))

@@ -49,7 +49,7 @@ class MemoryListener:
         self._ended = Condition()
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Take parcels for *name* from now on, before older listeners of that name."""
+        """Take parcels for *name* before older listeners of that name."""
 
         def counted(parcel: Parcel) -> Answer:
             with self._ended:

@@ -143,7 +143,7 @@ class Running:
 
 @pytest.fixture
 def all_calls() -> Iterator[list[str]]:
-    """The files of the library's functions that any thread calls from now on, once per call."""
+    """The files of the library's functions that any thread calls, once per call."""
     found: list[str] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:

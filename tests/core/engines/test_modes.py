@@ -370,7 +370,7 @@ def test_a_trusted_sender_may_ask_for_a_mode(scripted_agent: Any) -> None:
 def test_a_wish_is_not_always_heard(
     scripted_agent: Any, mode: str, allowed: list[str], wish: str
 ) -> None:
-    """A stranger's wish, a word that is no mode, and any wish in mode queue change nothing."""
+    """A stranger's wish, a word that is not a mode, and any wish in mode queue change nothing."""
     one = scripted_agent(mode=mode, allow_override_from=allowed)
 
     def busy(_: Run) -> None:

@@ -99,7 +99,7 @@ def test_a_request_that_a_policy_drops_fails(scripted_agent: Any) -> None:
 
 
 def test_a_message_removed_from_its_queue_is_told_so(scripted_agent: Any) -> None:
-    """Removing a waiting message by hand is no success for its sender either."""
+    """Removing a waiting message by hand is not a success for its sender either."""
     one = paused(scripted_agent)
     [message_id] = one.say(1)
     one.go()

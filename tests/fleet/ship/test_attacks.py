@@ -77,7 +77,7 @@ def test_a_full_disk_is_told_and_leaves_no_half(
 
 
 def test_a_damaged_manifest_is_told_and_nothing_is_shipped_past_it(path: Path, log: str) -> None:
-    """A log that cannot be read is not begun anew: the file is named, and waits."""
+    """A log that cannot be read is not begun again: the file is named, and waits."""
     ship.files([str(path)], log)
     [manifest] = Path(log).glob("files/*/manifests/*.json")
     whole = manifest.read_bytes()
@@ -180,8 +180,8 @@ def test_text_that_is_not_utf8_is_told_by_its_row(path: Path, log: str) -> None:
 
 @pytest.mark.parametrize("place", ["", "s3://", "s3:/logs/fleet", "gopher://logs"])
 def test_a_place_that_is_none_is_refused(path: Path, place: str) -> None:
-    """A slip in a URI is no name of a folder here."""
-    with pytest.raises(InvalidArgument, match="is no place for a log"):
+    """A slip in a URI is not a name of a folder here."""
+    with pytest.raises(InvalidArgument, match="is not a place for a log"):
         ship.files([str(path)], place)
 
 

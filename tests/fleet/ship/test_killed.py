@@ -130,7 +130,7 @@ def test_two_shippers_may_meet_at_any_step(
 def test_a_shipper_that_slept_for_long_adds_nothing_of_the_past(
     changed: Path, tmp_path: Path, place: Callable[[Path], Objects]
 ) -> None:
-    """Its number was taken, and even forgotten, by many commits of others: it begins anew."""
+    """Its number was taken, and even forgotten, by many commits of others: it begins again."""
     folder = tmp_path / "log"
 
     def others() -> None:

@@ -145,6 +145,6 @@ def test_a_users_own_mistake_stays_the_users(box: Postbox) -> None:
 
 
 def test_a_value_of_another_type_is_a_damaged_file(box: Postbox) -> None:
-    """A value that a column's type refuses when an engine moves its row is no foreign error."""
+    """A value that a column's type refuses when an engine moves its row is not a foreign error."""
     with pytest.raises(StoreCorrupt, match="cannot store BLOB value in INTEGER column"):
         box._db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET replays = x'01'"))

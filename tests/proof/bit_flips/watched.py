@@ -75,7 +75,7 @@ class Watched(Pair):
         message = ctx.message
         n = self.sent.get(message.id)
         if n is None:
-            self.wrong.append(f"WRONG id {message.id}: nobody sent that")
+            self.wrong.append(f"WRONG id {message.id}: no agent sent that")
             return
         seen = (given, message.sender, message.session, message.type)
         if seen != (work(n), "near", session_of(n), "town.work"):

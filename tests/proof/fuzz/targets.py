@@ -128,7 +128,7 @@ def parcel(raw: bytes) -> None:
         _insist("neither a frame nor a problem", holds=(each.frame is None) == bool(each.problem))
         if each.frame is not None:
             _insist(
-                "a frame of somebody else",
+                "a frame of another agent",
                 holds=(each.frame.sender, each.frame.recipient) == ("a", "b"),
             )
 
@@ -266,7 +266,7 @@ class SqlSend:
         try:
             self._con.execute(INSERT, values)
             [(_, text, valid)] = self._con.execute(LAST).fetchall()
-            _insist("a frame that is no JSON", holds=bool(valid))
+            _insist("a frame that is not JSON", holds=bool(valid))
             frame(str(text).encode())
         except (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError):
             return

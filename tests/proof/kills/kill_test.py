@@ -43,7 +43,7 @@ MOST_AT_ONCE: Final = 4
 PATIENCE: Final = 10.0
 FRESH: Final = 2_000
 """
-Kills after which a long trial begins anew.
+Kills after which a long trial begins again.
 
 Its processes read at every start what they promised so far.
 """

@@ -1,5 +1,5 @@
 """
-Two agents that reach each other by way of a NATS server, while all three are killed.
+Two agents that reach each other through a NATS server, while all three are killed.
 
 *ann* sends numbered orders in lanes to *bob*, each with its own effect. The server loses its
 store at some of its starts. A *replayer* publishes again what it has seen: old parcels and old

@@ -65,7 +65,7 @@ def shut_down(at: Path) -> None:
 
     A sync that is under way at this very moment may report success although it
     did not happen (raw SQLite loses such commits as well), so what is promised
-    from now on does not count.
+    does not count.
     """
     handle = os.open(at, os.O_RDONLY)
     fcntl.ioctl(handle, SHUTDOWN, NO_FLUSH)

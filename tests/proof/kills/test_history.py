@@ -37,7 +37,7 @@ def test_each_fault_has_its_name(
 
 
 def test_a_log_keeps_whole_lines(tmp_path: Path) -> None:
-    """A line that its writer could not finish is no fact; those before it are."""
+    """A line that its writer could not finish is not a fact; those before it are."""
     log = Log(tmp_path / "facts.log")
     assert [] == list(log)
     log.add("one", ["two", 2])

@@ -1,4 +1,4 @@
-"""Messages by way of a NATS server that is killed, as both agents are: each has one effect."""
+"""Messages through a NATS server that is killed, as both agents are: each has one effect."""
 
 from __future__ import annotations
 

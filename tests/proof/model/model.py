@@ -421,7 +421,7 @@ def _noticed(state: State, rules: Rules) -> State:
     there = state.receiver.effects | set(state.receiver.queue)
     lost = [i for i, kind in enumerate(state.sender.states) if kind == ACKED and i not in there]
     return (
-        state._replace(wrong="a recipient was put back, and nobody noticed")
+        state._replace(wrong="a recipient was put back, and no peer noticed")
         if lost and rules.backups
         else state
     )

@@ -111,7 +111,7 @@ class RecordedFile(apsw.VFSFile):
 
 @contextmanager
 def recording(disk: Disk, seed: int) -> Iterator[Recorder]:
-    """Remember what happens to *disk* by way of the file system that is handed out."""
+    """Remember what happens to *disk* through the file system that is handed out."""
     recorder = Recorder(disk, seed)
     apsw.randomness(0)
     try:

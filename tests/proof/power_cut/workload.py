@@ -96,7 +96,7 @@ class LiveTown(Town):
     """
     The two agents with engines that run on threads of their own, as in a program.
 
-    A run is no other one's twin: threads decide the order. What was told is known from the
+    No run repeats another one exactly: threads decide the order. What was told is known from the
     operation on that was the last one by then.
     """
 

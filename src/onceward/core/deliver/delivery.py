@@ -71,7 +71,7 @@ COPIED: Final = (
 )
 CAUSES: Final[dict[ForkCause, str]] = {
     "own_file": "our file was put back or copied, or another agent of our name pushes to the peer",
-    "peer_file": "the peer's file was put back or made anew",
+    "peer_file": "the peer's file was put back or made again",
 }
 ID: Final = attrgetter("id")
 
@@ -129,7 +129,7 @@ class Deliveries:
     # -- life ---------------------------------------------------------------------------------
 
     def push_by(self, carriers: Carriers) -> None:
-        """Push by *carriers* from now on, also what commits of this process have packed."""
+        """Push by *carriers* also what commits of this process have packed."""
         self._carriers = carriers
         self._db.writer.packer = self
 
@@ -411,7 +411,7 @@ class Deliveries:
             return self._write_answer(packed, settle)
         except OncewardError:
             raise
-        except Exception as error:  # noqa: BLE001 - the transport returned what is no answer
+        except Exception as error:  # noqa: BLE001 - the transport returned what is not an answer
             self._back_off(packed, error)
             return None
 

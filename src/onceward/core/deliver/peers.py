@@ -106,7 +106,7 @@ UPDATE _onceward_peers
  WHERE name = :name AND token = :token AND owner = :owner
 """
 SETTLED_DOWN: Final = 16
-"""Parcels of one epoch after which a fork is no repetition of the one before."""
+"""Parcels of one epoch after which a fork is not a repetition of the one before."""
 NEWEST: Final = "(SELECT coalesce(max(seq), 0) FROM _onceward_outbox)"
 GENERATION: Final = "max(generation, :seen) + 1"
 NEW_EPOCH: Final = f"""
@@ -349,13 +349,13 @@ def back_off(
 
 
 def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) -> None:
-    """Release the lease until the moment the peer asked for, which is no failure."""
+    """Release the lease until the moment the peer asked for, which is not a failure."""
     if not tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}):
         raise _lost(held)
 
 
 def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_at: Millis) -> None:
-    """Record an error of our own side at a peer, which is no failure of it; leave it until then."""
+    """Record an error of our own side, not a failure of the peer; leave the peer until then."""
     tx.run(KNOW, (name,))
     tx.run(NOTE_ERROR, {"name": name, "error": error[:500], "owner": owner, "due_at": due_at})
 
@@ -446,7 +446,7 @@ def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
 
 
 def register(tx: StoreTransaction, urls: Mapping[str, str]) -> None:
-    """Reach peers at these urls, by name, from now on; their circuit breakers close."""
+    """Reach peers at these urls, by name; their circuit breakers close."""
     tx.many(REGISTER, list(urls.items()))
 
 

@@ -141,7 +141,7 @@ class Listener(Protocol):
     """Takes parcels in for agents, from a network or from this process."""
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Pass parcels for the agent *name* to *accept* from now on, and return its answers."""
+        """Pass parcels for the agent *name* to *accept* and return its answers."""
         ...
 
     def close(self) -> None:

@@ -248,7 +248,7 @@ def lease(
 
 
 def register(tx: StoreTransaction, owner: str) -> None:
-    """Note that *owner* may from now on handle messages before it commits their claim."""
+    """Note that *owner* may handle messages before it commits their claim."""
     tx.run(REGISTER, (owner,))
 
 
@@ -338,7 +338,7 @@ def forget_empty(tx: StoreTransaction, limit: int) -> int:
 
 
 def isolate(tx: StoreTransaction, held: Lease, seq: int) -> None:
-    """Let the messages of a lane up to *seq* be claimed alone from now on."""
+    """Let the messages of a lane up to *seq* be claimed alone."""
     tx.run(CAREFUL, (seq, held.lane_id))
 
 

@@ -282,7 +282,7 @@ def check_readable(annotation: Any, refuse: Refuse) -> None:
 
 
 def check_around(work: Around) -> None:
-    """Raise InvalidArgument where *work* is no generator function."""
+    """Raise InvalidArgument where *work* is not a generator function."""
     if not inspect.isgeneratorfunction(_plain(work)):
         msg = (
             f"agent.around takes a generator function, not {name_of(work)}: def f(ctx) with one"

@@ -206,5 +206,5 @@ def hold_back(tx: StoreTransaction, seq: int, *, due_at: Millis | None) -> None:
 
 
 def note_pruned(tx: StoreTransaction, before: Millis) -> None:
-    """Record that messages that ended *before* may be missing: what arrived is no orphan."""
+    """Record that messages that ended *before* may be missing: what arrived is not an orphan."""
     tx.run(PRUNED, (before,))

@@ -104,7 +104,7 @@ class BatchContext(WithSteps):
         return face
 
     def _close(self) -> None:
-        """Make the transaction objects unusable from now on."""
+        """Make the transaction objects unusable."""
         for each in self._contexts.values():
             each._close()
         if self._transaction is not None:

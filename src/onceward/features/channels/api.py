@@ -128,7 +128,7 @@ class ChannelLeases(LaneLeases):
         """
         parts = HANDLE.fullmatch(handle)
         if parts is None:
-            msg = "that is no handle: give what detach returned"
+            msg = "that is not a handle: give what detach returned"
             raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
         lane = Lease(lane_id, token, f"{DETACHED}/{parts[5]}", isolate=False)
@@ -226,7 +226,7 @@ class Channel:
 
     def join(self, role: ChannelRole = "member") -> bool:
         """
-        Take part from now on; say whether that is new.
+        Take part; say whether that is new.
 
         Raises:
             ValidationFailed: the channel is full.
@@ -295,7 +295,7 @@ class Channel:
 
     def pause(self, mode: PauseMode = "hold") -> None:
         """
-        Hold (``hold``) or refuse (``reject``) what is sent from now on.
+        Hold (``hold``) or refuse (``reject``) what is sent after this.
 
         Raises:
             ChannelRefused: its state does not allow it; NotParticipant.
@@ -414,7 +414,7 @@ class Channel:
         Keep a message leased beyond this process, and return the handle that ``attach`` takes.
 
         The lease lasts until the ack timeout. The holder of the handle may settle
-        the message; our own settling raises LeaseLost from now on.
+        the message; our own settling raises LeaseLost then.
         """
         return self._leases.detach(message._message._lease)
 

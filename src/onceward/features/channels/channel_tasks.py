@@ -179,7 +179,7 @@ class ChannelTasks:
         channel_posts.advance(tx, kind, "", upto)
 
     def begin(self) -> None:
-        """Tell the home, from now on, what this agent changes in the directory; idempotent."""
+        """Begin to tell the home what this agent changes in the directory; idempotent."""
         if not channel_posts.is_telling(self._db.read):
             self._db.write(lambda tx: channel_posts.start(tx, "notices", "", 0))
 

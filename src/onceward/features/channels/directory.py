@@ -60,7 +60,7 @@ TRANSITIONS: Final = {
 
 
 class ChannelConfig(BaseModel):
-    """How one channel behaves; spans are seconds, sizes bytes of UTF-8, None is no limit."""
+    """How one channel behaves; spans are seconds, sizes bytes of UTF-8, None means no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -314,7 +314,7 @@ def _role(tx: StoreTransaction, channel: str, agent: str) -> str | None:
 
 
 def role_of(members: tuple[Member, ...], agent: str) -> str | None:
-    """Return the role of an agent, None where it is no member."""
+    """Return the role of an agent, None where it is not a member."""
     return next((member.role for member in members if member.agent == agent), None)
 
 

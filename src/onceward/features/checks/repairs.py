@@ -17,7 +17,7 @@ from onceward.message.clock import Millis, iso
 
 RepairKind = Literal["lease", "position"]
 FAR: Final[Millis] = 30 * 86_400_000
-"""No lease is meant to last so long; one that does came from a wrong clock or a damaged file."""
+"""No lease is meant to last this long; one that does came from a wrong clock or a damaged file."""
 
 
 class LeaseTable(NamedTuple):

@@ -59,7 +59,7 @@ def claim(tx: StoreTransaction, body: UniqueBody) -> bool:
 
 
 def keep(tx: StoreTransaction, body: UniqueBody) -> None:
-    """Let a note hold for its span from now on: its message is processed."""
+    """Let a note hold for its span from now: its message is processed."""
     tx.run(KEEP, _named(tx, body))
 
 

@@ -436,7 +436,7 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
         return {place.table: (NEVER, NEVER) for place in SOURCES}
     match = TOKEN.fullmatch(after)
     if match is None:
-        msg = f"after={quoted(after)} is no Page.next"
+        msg = f"after={quoted(after)} is not a Page.next"
         raise InvalidArgument(msg)
     out, received, at, dead = (int(part) for part in match.groups())
     return {"outbox": (NEVER, out), "inbox": (NEVER, received), "dead_letters": (at, dead)}

@@ -48,7 +48,7 @@ class Pattern:
                     " its repetitions written out: repeat less, or search for a shorter text"
                 )
                 raise InvalidArgument(msg) from error
-            msg = f"content {quoted(pattern)} is no regular expression of {DIALECT}: {error}"
+            msg = f"content {quoted(pattern)} is not a regular expression of {DIALECT}: {error}"
             raise InvalidArgument(msg) from error
         except BaseException:
             self.close()

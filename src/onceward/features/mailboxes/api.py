@@ -178,7 +178,7 @@ class Mailbox(MailboxFields):
         """
         Yield everything that has not expired, from the oldest, in delivery order.
 
-        Stores nothing, so each replay begins anew. Goes on with new messages, until
+        Stores nothing, so each replay begins again. Goes on with new messages, until
         none came for *timeout* seconds; never ends when that is None.
         """
         read_on = self._reading(type)

@@ -517,7 +517,7 @@ class RunCompletion:
         lost: bool = False,
     ) -> None:
         """
-        End a run from outside; from now on its holder can commit nothing.
+        End a run from outside; then its holder can commit nothing.
 
         A preempted run that stored partial output has delivered its messages,
         if the policy says so; all others go back to the head, in order. The

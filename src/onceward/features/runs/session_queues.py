@@ -381,7 +381,7 @@ def register(
     tx: StoreTransaction, pattern: str, policy: QueuePolicy, allow_override_from: Sequence[str]
 ) -> None:
     """
-    Serve sessions of a pattern by runs from now on, in all processes.
+    Serve sessions of a pattern by runs in all processes.
 
     No worker and no reader takes their messages then.
     """

@@ -110,7 +110,7 @@ class Schedules:
 
     def pause(self, name: str) -> bool:
         """
-        Send nothing at the dates of a schedule from now on; say whether that is a change.
+        Send nothing at the dates of a schedule; say whether that is a change.
 
         It stays paused until ``resume``, also where the agent's code declares it.
         """

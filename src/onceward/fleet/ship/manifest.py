@@ -138,7 +138,7 @@ class Manifest:
 
 
 def folder_of(file_id: str) -> str:
-    """Return the folder of a file's manifests; an id that is no plain word is hashed."""
+    """Return the folder of a file's manifests; an id that is not a plain word is hashed."""
     plain = file_id if PLAIN_ID.fullmatch(file_id) else "x" + _sha256(file_id.encode())[:40]
     return f"files/{plain}"
 

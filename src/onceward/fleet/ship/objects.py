@@ -223,10 +223,10 @@ def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
     try:
         found, base = (filesystem, uri) if filesystem else fs.FileSystem.from_uri(_limited(uri))
     except (pa.ArrowException, OSError, ValueError) as error:
-        msg = f"{uri!r} is no place for a log: {error}"
+        msg = f"{uri!r} is not a place for a log: {error}"
         raise InvalidArgument(msg) from error
     if not base:
-        msg = f"{uri!r} is no place for a log: name a folder, or a bucket as in s3://logs/fleet"
+        msg = f"{uri!r} is not a place for a log: name a folder, or a bucket as in s3://logs/fleet"
         raise InvalidArgument(msg)
     if isinstance(found, fs.LocalFileSystem):
         return LocalObjects(Path(base).absolute())

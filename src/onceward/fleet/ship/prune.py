@@ -2,7 +2,7 @@
 Delete from files what was read back from the log: by file id and sequence, never by path or clock.
 
 A row is deleted if it ended, if it is older than what is to be kept by the file's own clock, and if
-the log returns a row of the same file id, epoch, sequence and digest; the digest is computed anew
+the log returns a row of the same file id, epoch, sequence and digest; the digest is computed again
 from the values that were read back, and from those in the file. All other rows stay.
 """
 

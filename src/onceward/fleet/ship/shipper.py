@@ -96,7 +96,7 @@ def files(
     Raises:
         LogUnwritable, LogUnreadable: the log's place refused an object, or cannot be reached; what
             was committed before stays.
-        InvalidArgument: *to* is no place for a log.
+        InvalidArgument: *to* is not a place for a log.
         NamesNoFile: a path names no file; nothing is shipped.
 
     """

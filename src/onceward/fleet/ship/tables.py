@@ -181,7 +181,7 @@ def _kind(name: str, declared: str) -> Kind:
 
 
 def day_of(moment: Any) -> int:
-    """Return the day of a moment, in days since 1970; a moment that is no date is of day 0."""
+    """Return the day of a moment, in days since 1970; a moment that is not a date is of day 0."""
     day = moment // DAY_MS if isinstance(moment, int) else 0
     return day if 0 <= day <= LAST_DAY else 0
 

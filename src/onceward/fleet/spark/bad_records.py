@@ -22,7 +22,7 @@ def store(folder: Path | None, path: str, bad: Sequence[BadRecord]) -> None:
     Write the bad rows of one agent's file in one batch, in place of those of an earlier try.
 
     Called before the file's transaction commits: a process that dies in between is repeated, and
-    the file is written anew. *folder* is the batch's own and has one file for each agent's, with a
+    the file is written again. *folder* is the batch's own and has one file for each agent's, with a
     line of JSON for each row: ``path``, ``error``, ``reason`` and ``record``. None: keep none.
     """
     if folder is None:

@@ -86,12 +86,12 @@ class Follower:
         Return how far each file was read, and report those that vanished or cannot be read.
 
         Some seconds of looking, or an eighth of the files if that takes longer, then the rest
-        waits for the next call. Files are listed anew once each of the last list had its turn.
+        waits for the next call. Files are listed again once each of the last list had its turn.
         """
         if not self._left:
             self._list(known)
         began, before, looked = time.monotonic(), time.time_ns(), 0
-        # In threads it was slower: SQLite parses each schema anew.
+        # In threads it was slower: SQLite parses each schema again.
         while self._left and (
             looked < self._share or time.monotonic() - began <= self._options.look_for
         ):
@@ -124,7 +124,7 @@ class Follower:
         head, row = self._look(path, known, reached.seq) or (None, NO_ROW)
         start = None if head is None else begin(known, head)
         if start is None or (start.file_id, start.epoch) != (reached.file_id, reached.epoch):
-            self._heads.pop(path, None)  # it is examined anew
+            self._heads.pop(path, None)  # it is examined again
             return None
         return reached.at(row)
 

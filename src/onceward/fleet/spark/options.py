@@ -268,7 +268,7 @@ def _try(where: str, chosen: Table) -> None:
         for condition in (where, f"({where}\n)"):  # one that closes our brackets is none by itself
             con.execute(f"SELECT 1 FROM t WHERE {condition}")
     except apsw.Error as error:
-        msg = f"where {quoted(where, 200)} is no condition on {chosen.name}: {error}"
+        msg = f"where {quoted(where, 200)} is not a condition on {chosen.name}: {error}"
         raise InvalidOption(msg) from error
     finally:
         con.close()

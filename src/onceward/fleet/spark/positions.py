@@ -27,7 +27,7 @@ Offset = dict[str, Any]
 
 
 class ManifestMissing(OncewardError):
-    """A manifest of the checkpoint is missing: restore the folder with it, or begin both anew."""
+    """A manifest of the checkpoint is missing: restore the folder with it, or begin both again."""
 
 
 class Anchor(NamedTuple):
@@ -142,7 +142,7 @@ class Manifests:
         try:
             return self._path(name).read_bytes()
         except OSError as error:
-            cure = "restore the folder with its checkpoint, or begin both anew"
+            cure = "restore the folder with its checkpoint, or begin both again"
             msg = f"no manifest {name} in {self._folder}: {cure}"
             raise ManifestMissing(msg) from error
 

@@ -274,7 +274,7 @@ def _body(value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        msg = f"body {quoted(value)} is no JSON: make it so by to_json, or cast it to BINARY"
+        msg = f"body {quoted(value)} is not JSON: make it so by to_json, or cast it to BINARY"
         raise InvalidOption(msg) from error
 
 

@@ -72,7 +72,7 @@ class Telemetry(Observer):
         self._ended = False
 
     def attach(self, box: Postbox | AsyncPostbox) -> Callable[[], None]:
-        """Observe an open postbox from now on; do nothing after ``detach``."""
+        """Observe an open postbox; do nothing after ``detach``."""
         if self._ended:
             return self.detach
         plain = box if isinstance(box, Postbox) else box._plain

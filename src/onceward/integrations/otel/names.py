@@ -1,7 +1,7 @@
 """
 Define the names of OpenTelemetry's messaging conventions that onceward uses.
 
-They are repeated here because the package of the conventions is no part of the API; a test
+They are repeated here because the package of the conventions is not part of the API; a test
 compares them with its current release.
 """
 

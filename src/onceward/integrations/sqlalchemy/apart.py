@@ -67,7 +67,7 @@ _watches: WeakKeyDictionary[Postbox, _Watch] = WeakKeyDictionary()
 
 
 def watch(box: Postbox, engine: Engine) -> None:
-    """Warn from now on of sends of *box* beside rows for *engine*."""
+    """Warn of sends of *box* beside rows for *engine*."""
     known = _watches.get(box)
     if known is None:
         known = _watches[box] = _Watch(box._db)

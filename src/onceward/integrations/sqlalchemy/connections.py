@@ -71,7 +71,7 @@ class Connection:
     """
 
     def __init__(self, outbox: Any) -> None:
-        self._outbox = outbox  # the postbox's, which is no public type
+        self._outbox = outbox  # the postbox's, which is not a public type
         self._db: Database = outbox.db
         self.autocommit = self.deferred = False
         self._name = f"onceward_{next(_numbers)}"

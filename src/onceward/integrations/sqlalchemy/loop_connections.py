@@ -36,7 +36,7 @@ class LoopConnection(AdaptedConnection):
     def __init__(self, plain: Connection, thread: Any) -> None:
         self._plain = plain
         self._connection: Any = plain  # SQLAlchemy's name of it, and its type is another
-        self._thread = thread  # the worker's or the postbox's, which are no public types
+        self._thread = thread  # the worker's or the postbox's, which are not public types
 
     @property
     def autocommit(self) -> bool:

@@ -90,7 +90,7 @@ NOUNS: Final = {
     "channel": "Channels of the home.",
     "mailbox": "Mailboxes of the home.",
     "agents": "Agents of the home, and their subscriptions to published topics.",
-    "nats": "NATS servers, by way of which agents reach each other.",
+    "nats": "NATS servers, through which agents reach each other.",
     "peers": "Peers: their urls and circuit breakers.",
     "keys": "Keys of a home for peers on other machines.",
     "dead": "Dead letters.",

@@ -156,7 +156,7 @@ def subscribe(box: Postbox, name: Name, pattern: Pattern, /) -> Found:
     """
     Subscribe to a channel's messages under a pattern of topics.
 
-    An agent that is no participant becomes an observer.
+    An agent that is not a participant becomes an observer.
     """
     return _changed(box, {"channel": name, "new": box.channels.get(name).subscribe(pattern)})
 

@@ -144,7 +144,7 @@ def confirm(verb: str, ids: Sequence[str], choice: Choice) -> None:
     Ask before bulk work, unless it was confirmed already.
 
     Raises:
-        Usage: stdin is no terminal.
+        Usage: stdin is not a terminal.
         NothingThere: the answer was no.
 
     """

@@ -291,7 +291,7 @@ def breakers(found: Reader, path: Path) -> Iterator[Finding]:
 
 
 def nats(box: Postbox) -> Iterator[Finding]:
-    """Examine the streams of the NATS servers by way of which peers are reached."""
+    """Examine the streams of the NATS servers through which peers are reached."""
     urls = [peer.url for peer in box.peers.list() if (peer.url or "").startswith(NATS)]
     for server in dict.fromkeys(f"{NATS}{str(url)[len(NATS) :].split('/')[0]}" for url in urls):
         yield from _streams(box, server)

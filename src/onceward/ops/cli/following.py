@@ -38,7 +38,7 @@ def follow_messages(box: Postbox, newest: Newest, count: int) -> NoReturn:
             seen += [(each.sender, each.id) for each in records]
             print_records(records)
             sys.stdout.flush()
-            seen = seen or deque([("", "")], maxlen=REMEMBERED)  # from now on each one is new
+            seen = seen or deque([("", "")], maxlen=REMEMBERED)  # after this each one is new
     raise AssertionError  # commits never end
 
 

@@ -42,4 +42,4 @@ OfTags = Annotated[
 Several = Annotated[list[str] | None, Parameter(negative=())]
 Rate = Annotated[MaybeRate, said("Messages a second, or 10/m.")]
 Burst = Annotated[float | None, said("How many at once; by default those of 10/m.")]
-Wait = Annotated[MaybeSpan, said("Wait so long for a message.")]
+Wait = Annotated[MaybeSpan, said("Wait this long for a message.")]

@@ -41,7 +41,7 @@ def style(wanted: Style | None = None) -> Style:
 
 
 def has_screen() -> bool:
-    """Return whether stdout is a terminal whose screen can be cleared and drawn anew."""
+    """Return whether stdout is a terminal whose screen can be cleared and drawn again."""
     return sys.stdout.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
 
 

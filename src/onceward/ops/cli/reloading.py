@@ -14,7 +14,7 @@ from onceward.ops.cli.output import note
 
 def run_again_when_changed(words: Sequence[str]) -> int:
     """
-    Run the command of these words in a process of its own, anew after each change, until a signal.
+    Run the command of these words in a process of its own, again after each change, until a signal.
 
     The process is interrupted, so it ends as ``work`` ends: what it has begun is
     committed or goes back.
@@ -36,7 +36,7 @@ def run_again_when_changed(words: Sequence[str]) -> int:
         target=command,
         target_type="command",
         watch_filter=PythonFilter(),
-        callback=lambda changes: note(f"{len(changes)} files changed: begun anew"),
+        callback=lambda changes: note(f"{len(changes)} files changed: begun again"),
         debounce=400,
     )
     return DONE

@@ -8,11 +8,11 @@ from onceward.ops.cli.exit_codes import Usage
 
 
 def read_stdin() -> str:
-    """Return all of stdin; raise Usage if it is no text in the terminal's encoding."""
+    """Return all of stdin; raise Usage if it is not text in the terminal's encoding."""
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        msg = f"stdin is no {error.encoding} text: {error.reason} at byte {error.start}"
+        msg = f"stdin is not {error.encoding} text: {error.reason} at byte {error.start}"
         raise Usage(msg) from error
 
 

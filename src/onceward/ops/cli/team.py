@@ -47,7 +47,7 @@ def _watch(team: Sequence[Child], told: SimpleQueue[int | Child]) -> int:
             _stop(team)
             continue
         running -= 1
-        if code == DONE:  # a worker that is stopped before it installs its handler is no failure
+        if code == DONE:  # a worker that is stopped before it installs its handler is not a failure
             code = _verdict(news)
         if code == FAILED:
             _stop(team)

@@ -42,7 +42,7 @@ def top(
 
     Files are read on read-only connections, and again only when they changed. Keys: arrows select
     and sort, enter shows one agent, / filters, r reverses, p pauses, q quits. Where stdout or stdin
-    is no terminal, or a dumb one, one look is printed.
+    is not a terminal, or a dumb one, one look is printed.
 
     Columns: agent, state, pending, oldest, inbox, waits, sent_rate, handled_rate, leased, failing,
     queue, dead, breakers, wal. Ages (oldest: outbox, waits: inbox) are in seconds, rates in

@@ -33,7 +33,7 @@ KEYS: Final = "q quit  enter detail  / filter  left right sort  r reverse  p pau
 KEYS_TYPING: Final = "enter keep  escape clear"
 KEYS_DETAIL: Final = "q quit  escape back  p pause"
 LINES_AROUND: Final = 4
-"""Lines of a screen that are no rows: title, header, a gap, keys."""
+"""Lines of a screen that are not rows: title, header, a gap, keys."""
 LEAST_FIRST: Final[tuple[Sort, ...]] = (
     "wal", "queue", "leased", "breakers", "handled_rate", "sent_rate", "failing", "dead",
     "waits", "oldest", "inbox", "state",

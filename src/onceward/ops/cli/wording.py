@@ -26,7 +26,7 @@ PHRASES: Final = {
     "``ensure`` returns the existing one": "without --exclusive it is taken as it is",
     "give what detach returned": "give the handle that onceward channel receive printed",
     "say public=True": "give a name",
-    "is no Page.next": "is not the next of a page",
+    "is not a Page.next": "is not the next of a page",
     "give a datetime, or milliseconds since 1970 (1000 times time.time())": (
         "write 2026-01-31T12:00:00Z, or milliseconds since 1970"
     ),

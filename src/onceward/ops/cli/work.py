@@ -57,7 +57,7 @@ def work(
         target: Where the agent is declared: module:agent, looked for from the current folder.
         processes: How many; if one of them fails, the others are stopped, with exit code 1.
         workers: Threads of each process that run handlers.
-        reload: Begin anew whenever a Python file below the current folder changes.
+        reload: Begin again whenever a Python file below the current folder changes.
         once: Handle what is due now, then end.
         log_level: Lines of the library's log from this level on go to stderr.
         log_format: text: a line for people. json: an object a line. An agent that configures
@@ -157,7 +157,7 @@ def _without_agent(module: str, name: str) -> str:
             f"{module} is a folder, and no module: "
             f"change to the folder (cd {module}), or write {module}.FILE:{name}"
         )
-    return f"{module}:{name} is no Agent: declare {name} = Agent(...) in {module}"
+    return f"{module}:{name} is not an Agent: declare {name} = Agent(...) in {module}"
 
 
 def _imported(module: str) -> Any:

@@ -142,7 +142,7 @@ ACTIONS: Final = {
         _resume_schedule, needs_id=True,
     ),
     "abort": Action(
-        "Abort a run", "What its call writes from now on is not kept.", _abort,
+        "Abort a run", "What its call writes after this is not kept.", _abort,
         needs_id=True, destroys=True,
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Keep a snapshot of every file, taken anew by threads of its own when the file has changed."""
+"""Keep a snapshot of every file, taken again by threads of its own when the file has changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THREADS: Final = 2
 LAZY: Final = 4
 """A look that took a while is followed by a pause of so many times its length."""
 OLDEST: Final = 300_000
-"""Milliseconds after which a snapshot is taken anew though its file is the same: leases end."""
+"""Milliseconds after which a snapshot is taken again though its file is the same: leases end."""
 STEPS: Final = 64
 """Changes whose agents are remembered, for readers that were away."""
 
@@ -63,7 +63,7 @@ class Refresher:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Look at the files from now on."""
+        """Begin to look at the files."""
         self._thread = Thread(target=self._run, name="onceward-inspector-watch", daemon=True)
         self._thread.start()
 

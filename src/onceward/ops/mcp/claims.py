@@ -146,7 +146,7 @@ class Claims:
     def _found(self, name: str) -> OpenClaim:
         found = self._open.get(name)
         if found is None:
-            what = "no such claim is open: its lease ended, or this server was started anew"
+            what = "no such claim is open: its lease ended, or this server was restarted"
             raise refused(what, "Nothing was changed. Call claim_message: the message comes again.")
         return found
 

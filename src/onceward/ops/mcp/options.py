@@ -18,7 +18,7 @@ class McpOptions:
     Rights and limits of the clients of a server.
 
     Raises:
-        InvalidArgument: a limit that is no rate, a lease of no time, or an empty list of peers.
+        InvalidArgument: a limit that is not a rate, a lease of no time, or an empty list of peers.
 
     """
 

@@ -38,7 +38,7 @@ class ReadingTools:
         """
         List the messages that wait for this agent, oldest first, without changing anything.
 
-        With wait_seconds it waits so long for one. To work on a message call claim_message.
+        With wait_seconds it waits that long for one. To work on a message call claim_message.
         """
         until = anyio.current_time() + wait_seconds
         with advised():
@@ -88,7 +88,7 @@ class ReadingTools:
         """
         Return the answer to a question that was asked before, also before a restart.
 
-        With wait_seconds it waits so long. An answer may be fetched again.
+        With wait_seconds it waits that long. An answer may be fetched again.
         """
         with advised():
             return await self.answer(ticket, wait_seconds, ctx)

@@ -33,7 +33,7 @@ class MessageMetrics:
         self._handler, self._commit = made["handler"], made["commit"]
 
     def watch(self, box: Postbox) -> Callable[[], None]:
-        """Measure what *box* does from now on; return the function that ends it."""
+        """Measure what *box* does; return the function that ends it."""
         writer, commits = box._db.writer, self._commit.labels(box.agent)
         writer.measured_commit = partial(_measured, commits)
         offs = [

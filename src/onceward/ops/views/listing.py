@@ -83,7 +83,7 @@ Visible = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions on messages; None is no condition."""
+    """Conditions on messages; None means no condition."""
 
     state: str | None = None
     peer: str | None = None
@@ -219,7 +219,7 @@ SELECT {DEAD_COLUMNS} FROM onceward_dead_letters
 def queues(
     source: Source, *, state: str | None, peer: str | None, session: str | None, limit: int
 ) -> tuple[QueueCount, ...]:
-    """Return counts of all boxes by peer, session and state; None is no condition."""
+    """Return counts of all boxes by peer, session and state; None means no condition."""
     return values(source, QueueCount, QUEUES, state=state, peer=peer, session=session, limit=limit)
 
 
@@ -232,7 +232,7 @@ def latest(
     session: str | None = None,
     limit: int,
 ) -> tuple[StoredMessage, ...]:
-    """Return the messages of the outbox or the inbox, newest first; None is no condition."""
+    """Return the messages of the outbox or the inbox, newest first; None means no condition."""
     named = {"state": state, "peer": peer, "session": session, "limit": limit}
     return values(source, StoredMessage, LATEST[box], **named)
 

@@ -64,7 +64,7 @@ SELECT {columns(Lane, "w.", reason="NULL")}
 def lanes(
     source: Source, *, state: str | None, peer: str | None, session: str | None, limit: int
 ) -> tuple[Lane, ...]:
-    """Return lanes by name; None is no condition."""
+    """Return lanes by name; None means no condition."""
     return values(source, Lane, LANES, state=state, peer=peer, session=session, limit=limit)
 
 

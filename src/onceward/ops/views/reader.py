@@ -117,7 +117,7 @@ class Reader:
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """
-        Run one reading statement and return its rows; text that is no UTF-8 is read with marks.
+        Run one reading statement and return its rows; text that is not UTF-8 is read with marks.
 
         Raises:
             StoreError: mapped from what SQLite said.
@@ -187,7 +187,7 @@ class Reader:
         return translate_own_error(error, self.path)
 
     def _as_bytes(self, sql: str, bindings: Any) -> str:
-        """Return the statement with each text as bytes, for text that is no UTF-8."""
+        """Return the statement with each text as bytes, for text that is not UTF-8."""
         names: list[str] = []
         cursor = self._con.cursor()
 
@@ -273,13 +273,13 @@ def opened(path: Path, *, wait: float = WAIT_FOR, longest: float | None = None) 
     Open an agent's file read-only for a block, as ``opened_any``.
 
     Raises:
-        StoreUnusable: it is gone, no agent's file, or its schema is older or newer.
+        StoreUnusable: it is gone, not an agent's file, or its schema is older or newer.
         StoreError: the file failed.
 
     """
     with opened_any(path, wait=wait, longest=longest) as reader:
         if reader.rows(MARK) != [(migrations.APPLICATION_ID,)]:
-            msg = f"{path} is no agent's file"
+            msg = f"{path} is not an agent's file"
             raise StoreUnusable(msg)
         if behind := migrations.pending(reader):
             steps = ", ".join(step.name for step in behind)

@@ -151,7 +151,7 @@ def awaiting(source: Source) -> Awaiting | None:
 def next_message(
     source: Source, now: Millis, *, type: str | None, session: str | None
 ) -> Next | None:
-    """Return the message that a reader would lease next; None is no condition."""
+    """Return the message that a reader would lease next; None means no condition."""
     return next(iter(values(source, Next, NEXT, now=now, type=type, session=session)), None)
 
 

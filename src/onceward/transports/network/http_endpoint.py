@@ -387,7 +387,7 @@ class Binding:
         self._served: list[Served] = []
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Pass parcels for *name* to *accept* from now on."""
+        """Pass parcels for *name* to *accept*."""
         keys, denials = Keys(self._context.folder), self._endpoint._denials
         served = Served(name, accept, keys, self._context.clock, denials, self._context.heard)
         self._served.append(served)

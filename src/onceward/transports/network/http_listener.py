@@ -147,7 +147,7 @@ class SharedBinding:
         return self._server.url
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Pass parcels for *name* to *accept* from now on; raises InvalidArgument."""
+        """Pass parcels for *name* to *accept*; raises InvalidArgument."""
         if not self._listening:
             self._server.start()
             self._listening = True

@@ -214,7 +214,7 @@ class _Stream(httpcore2.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore2.NetworkStream:
-        """Agree on TLS; from now on the connection is that of the stream that is returned."""
+        """Agree on TLS; the stream that is returned has the connection then."""
         with _told(TlsTimeout, TlsFailed):
             self._socket = ssl_context.wrap_socket(
                 self._socket, server_hostname=server_hostname, do_handshake_on_connect=False

@@ -116,12 +116,12 @@ class Keys:
 
     def add(self, peer: str, secret: str) -> None:
         """
-        Put a secret first, from now on the newest; keep the newest until now as the one before.
+        Put a secret first, as the newest; keep the one that was newest as the one before.
 
         Adding the newest again changes nothing.
 
         Raises:
-            InvalidArgument: it is no secret, or there is no such home.
+            InvalidArgument: it is not a secret, or there is no such home.
             UnsafeKey: the file that is there is not used.
 
         """
@@ -210,7 +210,7 @@ def decode_secret(text: str) -> bytes:
     except ValueError:
         found = b""
     if not word.startswith(PREFIX) or not SHORTEST <= len(found) <= LONGEST:
-        msg = f"this is no secret: one is {PREFIX} and base64 of {SHORTEST} to {LONGEST} bytes"
+        msg = f"this is not a secret: one is {PREFIX} and base64 of {SHORTEST} to {LONGEST} bytes"
         raise InvalidArgument(msg)
     return found
 
@@ -276,7 +276,7 @@ def _read(path: Path, peer: str) -> _Read:
     try:
         secrets = tuple(map(decode_secret, _words(text.decode("ascii"))))
     except ValueError as error:
-        msg = f"{path} holds a line that is no secret: remove it, and add the key again"
+        msg = f"{path} holds a line that is not a secret: remove it, and add the key again"
         raise UnsafeKey(msg, peer=peer) from error
     if not secrets:
         msg = f"{path} holds no secret: remove it, and add the key again"

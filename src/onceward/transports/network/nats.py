@@ -1,5 +1,5 @@
 """
-Carry parcels by way of NATS JetStream, where sender and recipient need never be up together.
+Carry parcels through NATS JetStream, where sender and recipient need never be up together.
 
 A parcel waits in a stream until its recipient has committed it and stored the answer; only
 after the answer does its sender push it no more, so a server that loses its store loses nothing.
@@ -280,7 +280,7 @@ class _Answers:
 
 
 def _read(msg: Msg, parcel: Parcel) -> _Told | None:
-    """Return what an answer says; None for bytes that are no answer to this parcel."""
+    """Return what an answer says; None for bytes that do not answer this parcel."""
     headers = msg.headers or {}
     outcome, reason, answer = headers.get(OUTCOME, ""), "", None
     try:

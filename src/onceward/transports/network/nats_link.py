@@ -79,7 +79,7 @@ class Address:
         found = URL.fullmatch(url)
         agent = found["agent"] if found else None
         if found is None or (agent and AGENT.fullmatch(agent) is None):
-            msg = f"{quoted(url)} is no url of an agent: write nats://HOST:PORT/AGENT"
+            msg = f"{quoted(url)} is not a url of an agent: write nats://HOST:PORT/AGENT"
             raise InvalidArgument(msg)
         return cls(tuple(map(_server, found["servers"].split(","))), agent or None)
 
@@ -89,7 +89,7 @@ def _server(host: str) -> str:
     if not colon or host.endswith("]"):
         name, port = host, str(PORT)
     if not name or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        msg = f"{quoted(host)} is no server: write HOST or HOST:PORT"
+        msg = f"{quoted(host)} is not a server: write HOST or HOST:PORT"
         raise InvalidArgument(msg)
     return f"nats://{name}:{port}"
 
@@ -185,7 +185,7 @@ class Link:
 
     async def store(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         """
-        Publish into a stream, made anew if it is gone, and wait until it is stored.
+        Publish into a stream, made again if it is gone, and wait until it is stored.
 
         Raises:
             Unreachable: it was not stored, or that was not told in time.

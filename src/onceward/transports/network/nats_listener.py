@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 THREADS: Final = 8
 """Parcels that are accepted at the same time."""
 PULL_FOR: Final = 30
-"""Seconds after which a request for parcels is made anew."""
+"""Seconds after which a request for parcels is made again."""
 HEARTBEAT: Final = 5
 """Seconds after which a server without parcels says that it is there."""
 SILENT: Final = 3.0 * HEARTBEAT
@@ -101,7 +101,7 @@ class NatsBinding:
         self._agents: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Pass parcels for *name* to *accept* from now on."""
+        """Pass parcels for *name* to *accept*."""
         loop, pool = self._listener.shared.enter()
         inbox = _Inbox(name, accept, pool, self._clock)
         began = asyncio.run_coroutine_threadsafe(self._begin(inbox), loop)

@@ -19,11 +19,11 @@ NANOSECONDS: Final = 1_000_000_000
 ANSWERS_KEPT_FOR: Final = 7 * 86_400 * NANOSECONDS
 """A sender that stays away for longer pushes its parcel again, and is told that it is known."""
 PARCELS_KEPT_FOR: Final = 30 * 86_400 * NANOSECONDS
-"""A parcel that no process takes for so long is removed; its sender pushes it again."""
+"""A parcel that no process takes for this long is removed; its sender pushes it again."""
 STREAM_MAX_BYTES: Final = 1 << 30
 """Most bytes that each stream holds on a server's disk, unless an operator says otherwise."""
 CONSUMER_KEPT_FOR: Final = 30 * 86_400 * NANOSECONDS
-"""A consumer is removed that no process uses for so long; a listener makes it again."""
+"""A consumer is removed that no process uses for this long; a listener makes it again."""
 ANSWERS_CONSUMER_KEPT_FOR: Final = 60 * NANOSECONDS
 
 STREAMS: Final[dict[str, dict[str, Any]]] = {

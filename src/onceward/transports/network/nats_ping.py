@@ -1,4 +1,4 @@
-"""Ask an agent for a word by way of a NATS server, and give it; beside the streams."""
+"""Ask an agent for a word through a NATS server, and give it; beside the streams."""
 
 from __future__ import annotations
 

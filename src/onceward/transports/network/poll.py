@@ -267,7 +267,7 @@ class Asking:
         self._threads: list[Thread] = []
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Pass parcels for *name* to *accept* from now on."""
+        """Pass parcels for *name* to *accept*."""
         thread = Thread(
             target=self._ask_on, args=(name, accept), name=f"onceward-poll-{name}", daemon=True
         )

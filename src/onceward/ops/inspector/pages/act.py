@@ -101,7 +101,7 @@ def _given(action: Action, sent: dict[str, str]) -> Given:
     if action.needs_id and "id" not in found:
         raise HTTPException(NOT_FOUND, "the address does not say of what")
     if WILD & set(found.get("topic", "")):
-        raise HTTPException(NOT_FOUND, "a topic here is no pattern: name one topic")
+        raise HTTPException(NOT_FOUND, "a topic here is not a pattern: name one topic")
     return found
 
 

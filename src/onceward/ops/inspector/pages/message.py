@@ -114,7 +114,7 @@ def show(redaction: Redaction, frame: bytes | None) -> Shown:
         parsed = json.loads(frame.decode("utf-8", "replace"))
         if isinstance(parsed, dict):
             return _laid_out(redaction, parsed)
-        problem = "the stored frame is no object"
+        problem = "the stored frame is not an object"
     except (ValueError, RecursionError) as error:
         problem = f"the stored frame is damaged: {error}"
     return Shown(body=None, attributes={}, problem=problem)

@@ -63,7 +63,7 @@ def _moment(text: str) -> int | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise HTTPException(NOT_FOUND, f"{text} is no moment: 2026-01-31T12:00") from error
+        raise HTTPException(NOT_FOUND, f"{text} is not a moment: 2026-01-31T12:00") from error
     return int(found.replace(tzinfo=found.tzinfo or UTC).timestamp() * 1000)
 
 
