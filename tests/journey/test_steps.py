@@ -90,7 +90,7 @@ def place(x: int, y: int) -> Place:
 
 
 def picture() -> bytes:
-    """Return bytes that are no text."""
+    """Return bytes that are not text."""
     return b"\xff\x00"
 
 
@@ -289,7 +289,7 @@ def test_an_argument_that_is_no_value_is_refused(world: World) -> None:
     box.send("bob", Job(n=2))
     world.settle()
 
-    assert "argument 1 is no value" in last_error(box)
+    assert "argument 1 is not a value" in last_error(box)
     assert [("fetch", 1, "done", 1, "1")] == box.query(ROWS)
 
 

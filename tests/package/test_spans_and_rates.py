@@ -63,7 +63,7 @@ def evaluated(text: str, scope: dict[str, Any]) -> Any:
     """Return what an annotation says, ``float`` where it cannot be read and says so."""
     try:
         return eval(text, scope)  # noqa: S307 - annotations of ours
-    except (NameError, SyntaxError):  # ``*Ts`` is no expression
+    except (NameError, SyntaxError):  # ``*Ts`` is not an expression
         return float if "float" in text else object
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from onceward.api.agent import Agent
 from onceward.api.agent_file import AgentFile
-from onceward.api.agents import Agents
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
 from onceward.api.features import (
@@ -73,6 +72,7 @@ from onceward.transports.network.shared import Shared
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from onceward.api.agents import Agents
     from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
     from onceward.features.channels.api import Channels
@@ -258,8 +258,6 @@ class Postbox(Session, EventSource):
 
     def _build_api(self, db: Database, settings: Settings) -> None:
         hooks = self._hooks
-        self.agents = Agents(self._directory)
-        """The agents of the home, and their subscriptions."""
         self.peers = Peers(self._db, self._routes, self._directory, self._door.accept)
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = DeadLetters(self._db, self._outbox)
@@ -287,6 +285,13 @@ class Postbox(Session, EventSource):
         for name, switch in switches():
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
+
+    @cached_property
+    def agents(self) -> Agents:
+        """The agents of the home, and their subscriptions."""
+        from onceward.api.agents import Agents  # noqa: PLC0415 - rarely needed
+
+        return Agents(self._directory)
 
     @cached_property
     def channels(self) -> Channels:

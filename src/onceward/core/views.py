@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from onceward.core.handle import lanes
+from onceward.file.columns import column_names, columns
 from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.parcel import InboundRule
@@ -35,12 +36,6 @@ SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
                 (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id),
                 'absent')
 """
-PEERS: Final = """
-SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at,
-       stream_number, max_bytes, inbound_rule
-  FROM onceward_peers
- ORDER BY name
-"""
 DEAD: Final = """
 SELECT seq, topic FROM onceward_dead_letters
  WHERE (:id IS NULL OR id = :id)
@@ -50,18 +45,6 @@ SELECT seq, topic FROM onceward_dead_letters
    AND (:session IS NULL OR session = :session)
    AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
  ORDER BY seq
-"""
-DEAD_COLUMNS: Final = (
-    "id", "sender", "recipient", "session", "type", "topic", "priority", "state", "attempts", "at",
-    "reason", "text", "box", "channel", "kind", "correlation_id", "dead_at", "last_error",
-    "late_outcome", "replays", "seq",
-)  # fmt: skip
-BY_SEQ: Final = """
-SELECT d.id, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, 'dead', d.attempts,
-       d.created_at, d.reason, d.frame, d.origin, d.channel, d.kind, d.correlation_id, d.dead_at,
-       d.last_error, d.late_outcome, d.replays, d.seq
-  FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
- ORDER BY d.seq
 """
 
 
@@ -133,6 +116,18 @@ class DeadLetterSelection:
     before: Millis | None = None
 
 
+PEERS: Final = f"SELECT {columns(PeerInfo)} FROM onceward_peers ORDER BY name"
+DEAD_COLUMNS: Final = column_names(DeadLetter)
+DEAD_OF: Final = columns(
+    DeadLetter, "d.", state="'dead'", at="d.created_at", text="d.frame", box="d.origin"
+)
+BY_SEQ: Final = f"""
+SELECT {DEAD_OF}
+  FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
+ ORDER BY d.seq
+"""
+
+
 def stats(db: Database) -> dict[str, int]:
     """Return the totals and present counts of one file."""
     names = [name for (name,) in db.ask(STATS_COLUMNS)]
@@ -198,24 +193,8 @@ def next_wakeup(db: Database, left: float | None) -> float | None:
 
 # -- runs and session queues --------------------------------------------------------------
 
-RUN_COLUMNS: Final = (
-    "id, session, mode, state, event_ids, consumed, partial, result, cause, lease_at, started_at,"
-    " checkpoint_at, ended_at, left_at, returned_at"
-)
-RUNS: Final = f"""
-SELECT {RUN_COLUMNS} FROM onceward_runs
- WHERE (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
- ORDER BY seq DESC LIMIT :limit
-"""
-RUN: Final = f"SELECT {RUN_COLUMNS} FROM onceward_runs WHERE id = ?"
-QUEUES: Final = """
-SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiting, bound, run,
-       dropped, due_at, arrived_at, paused_at
-  FROM onceward_session_queues ORDER BY session
-"""
-WAITING: Final = """
-SELECT b.id, b.sender, b.recipient, b.session, b.type, b.topic, b.priority, b.state, b.attempts,
-       b.received_at, b.reason, b.frame, 'in', b.channel, b.kind, b.correlation_id
+WAITING: Final = f"""
+SELECT {columns(MessageRecord, "b.", at="b.received_at", text="b.frame", box="'in'")}
   FROM onceward_session_queue_messages AS q
   JOIN onceward_inbox AS b ON b.sender = q.sender AND b.id = q.id
  WHERE q.session = ?
@@ -270,6 +249,17 @@ class QueueInfo:
     due_at: Millis | None
     arrived_at: Millis | None
     paused_at: Millis | None
+
+
+RUNS: Final = f"""
+SELECT {columns(RunInfo)} FROM onceward_runs
+ WHERE (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
+ ORDER BY seq DESC LIMIT :limit
+"""
+RUN: Final = f"SELECT {columns(RunInfo)} FROM onceward_runs WHERE id = ?"
+QUEUES: Final = f"""
+SELECT {columns(QueueInfo, debounce="debounce_for")} FROM onceward_session_queues ORDER BY session
+"""
 
 
 def runs(db: Database, *, session: str | None, state: str | None, limit: int) -> list[RunInfo]:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 HAS_POLL: Final = hasattr(select, "poll")
 ONE: Final = (1).to_bytes(8, sys.byteorder)
 """Bytes that end a wait: the number that an eventfd takes, and any bytes in a pipe."""
-LOOK_EVERY: Final = 0.01
-"""Seconds between two looks at the socket by a thread that works instead of waiting."""
 LONGEST: Final = 86_400.0
 """Seconds after which a wait begins again: ``poll`` counts milliseconds in 31 bits."""
 
@@ -38,7 +36,6 @@ class Waiter:
         self._flag, self._lock = Event(), Lock()
         self._wakeup = wakeup_descriptors()
         self._waits = self._woken = False
-        self._look_at = 0.0
         self._stop_listening = notifier.listen(side, self.set)
         self._poll_at = notifier.next_poll(poll) if poll > 0 else 0.0
 
@@ -53,18 +50,6 @@ class Waiter:
     def clear(self) -> None:
         """Clear the flag; what is committed after that sets it again."""
         self._flag.clear()
-
-    def is_set(self) -> bool:
-        """
-        Return whether it is set; looks, now and then, for what has not been read yet.
-
-        Other threads than the one that waits may ask, also while it does.
-        """
-        if not self._flag.is_set() and time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_EVERY
-            self._notifier.hear(self._side)
-            self._poll()
-        return self._flag.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is set; return False where *seconds* have passed before that."""

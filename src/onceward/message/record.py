@@ -133,9 +133,9 @@ class MessageRecord:
     """Kind of a channel's message: text, command, query …."""
     correlation_id: str | None = None
     """Id of the conversation's first message."""
-    wanted: Any = field(default=None, repr=False)
+    wanted: Any = field(default=None, repr=False, metadata={"column": False})
     """Type that the body is read as; None for plain values."""
-    sound: bool = True
+    sound: bool = field(default=True, metadata={"column": False})
     """Whether the stored message matches its digest, as far as that was compared."""
 
     def __repr__(self) -> str:

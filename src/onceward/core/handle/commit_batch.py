@@ -170,7 +170,7 @@ class HandlerCommitBatch:
 
     def free(self) -> None:
         """
-        Commit the claim, and what earlier handlers left open: no lock is held from now on.
+        Commit the claim, and what earlier handlers left open; then no lock is held.
 
         Raises:
             InvalidArgument: the handler that runs now has written.

@@ -238,7 +238,7 @@ class Context(WithSteps):
             self._steps.end_call()
 
     def _close(self) -> None:
-        """Make the transaction object, and the steps, unusable from now on."""
+        """Make the transaction object, and the steps, unusable."""
         if self._transaction is not None:
             self._transaction._finish()
         if "_steps" in self.__dict__:

@@ -33,7 +33,7 @@ class Committer(Protocol):
     """Commits what belongs to a step by itself, before the handler ends."""
 
     def free(self) -> None:
-        """Hold no lock from now on; raises InvalidArgument where the handler has written."""
+        """Give the lock back; raises InvalidArgument where the handler has written."""
 
     def write(self, work: Callable[[StoreTransaction], T]) -> T:
         """Commit *work*, which may be run again."""

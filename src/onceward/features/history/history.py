@@ -18,6 +18,7 @@ from onceward.core.views import Page
 from onceward.errors import InvalidArgument
 from onceward.features.history import time_index
 from onceward.features.history.regexp import Pattern
+from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.frame import json_string
@@ -84,11 +85,17 @@ class Source:
         return " AND ".join(parts) or "1"
 
     def columns(self) -> str:
-        """Return the columns of a past message, in the field order of ``MessageRecord``."""
-        return (
-            f"m.id, {self.sender}, {self.recipient}, m.session, m.type, m.topic, {PRIORITY},"
-            f" {self.state}, m.attempts, {self.at},"
-            f" m.reason, {self.frame}, {self.box}, m.channel, m.kind, m.correlation_id"
+        """Return the columns of a past message, for the fields of ``MessageRecord``."""
+        return columns(
+            MessageRecord,
+            "m.",
+            sender=self.sender,
+            recipient=self.recipient,
+            priority=PRIORITY,
+            state=self.state,
+            at=self.at,
+            text=self.frame,
+            box=self.box,
         )
 
 

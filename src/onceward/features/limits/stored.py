@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import InvalidArgument
+from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.migrations import folder
 from onceward.file.transaction import StoreTransaction
@@ -60,11 +61,6 @@ SELECT scope, name, messages, bytes
  WHERE messages > 0
  ORDER BY scope, name
 """
-DROPS: Final = """
-SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at
-  FROM onceward_drops
- ORDER BY seq DESC LIMIT ?
-"""
 SET_RATE: Final = """
 INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
 VALUES (?, ?, ?, ?, ?)
@@ -107,6 +103,9 @@ class DropRecord:
     line: str | None
     summary_id: str | None
     dropped_at: Millis
+
+
+DROPS: Final = f"SELECT {columns(DropRecord)} FROM onceward_drops ORDER BY seq DESC LIMIT ?"
 
 
 def fullness(db: Database) -> dict[str, tuple[int, int]]:

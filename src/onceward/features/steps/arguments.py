@@ -44,7 +44,7 @@ def _digest(place: str, value: Any, step: str) -> str:
         media, text, _ = encode(value)
     except InvalidMessage as error:
         msg = (
-            f"step {step}: argument {place} is no value that can be compared at the next call"
+            f"step {step}: argument {place} is not a value that can be compared at the next call"
             f" ({error}): bind it to the function by functools.partial"
         )
         raise InvalidArgument(msg) from error

@@ -125,7 +125,7 @@ def _on_loop() -> bool:
 
 @contextmanager
 def _plainly(function: Callable[..., Any]) -> Iterator[None]:
-    """Let a function that is no step of its own have a key all the same."""
+    """Let a function that is not a step of its own have a key all the same."""
     outer = RUNNING.get()
     key = new_token() if outer is None else outer.inner_key(name_of(function))
     running = RunningStep(key=key) if outer is None else replace(outer, key=key, counts={})

@@ -151,7 +151,7 @@ class MessageSteps:
         plain, rules = declared(function, options)
         coroutine = is_coroutine(plain)
         if coroutine and rules.tx:
-            msg = f"step {base_name(plain, rules)}: with tx=True the function is no async def"
+            msg = f"step {base_name(plain, rules)}: with tx=True the function cannot be async def"
             raise InvalidArgument(msg)
         begin = partial(self._begin, plain, args, named, rules, caller=asyncio.current_task())
         work = partial(plain, *args, **named)

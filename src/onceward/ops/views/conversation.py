@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.messages import SENDERS
-from onceward.ops.views.reader import NEVER, Source, columns, values
+from onceward.ops.views.reader import NEVER, Source, values
 
 MOST: Final = 200
 """Messages of one file that a page shows."""

@@ -18,15 +18,22 @@ from typing import Final
 
 from onceward.message.clock import Millis
 from onceward.ops.views.messages import (
-    DEAD_COLUMNS,
-    RECEIVED_COLUMNS,
-    SENT_COLUMNS,
+    COLUMNS,
     VIEWS,
     StoredDeath,
     StoredMessage,
     body_text,
 )
-from onceward.ops.views.reader import NEVER, Reader, Source, first_since, matches, values
+from onceward.ops.views.reader import (
+    NEVER,
+    Reader,
+    Source,
+    first_since,
+    matches,
+    moment_before,
+    moment_from,
+    values,
+)
 
 ROWS: Final = 50
 LARGE: Final = 262_144
@@ -55,11 +62,6 @@ SELECT seq, {matches(state=STATE[box], peer=PEER[box])}
 """
     for box, view in VIEWS.items()
 }
-COLUMNS: Final = {
-    "outbox": SENT_COLUMNS,
-    "inbox": RECEIVED_COLUMNS,
-    "dead": DEAD_COLUMNS,
-}
 ROW: Final = {
     box: f"""
 SELECT m.* FROM json_each(:seqs) AS j
@@ -68,14 +70,8 @@ SELECT m.* FROM json_each(:seqs) AS j
 """
     for box, view in VIEWS.items()
 }
-FROM: Final = {
-    box: f"SELECT seq, {AT[box]} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"
-    for box, view in VIEWS.items()
-}
-NEWEST: Final = {
-    box: f"SELECT seq FROM {view} WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
-    for box, view in VIEWS.items()
-}
+FROM: Final = {box: moment_from(view, AT[box]) for box, view in VIEWS.items()}
+NEWEST: Final = {box: moment_before(view, AT[box]) for box, view in VIEWS.items()}
 
 Visible = Callable[[str], bool]
 """Returns whether a page shows the text that is sought in a body."""
@@ -208,7 +204,7 @@ SELECT {COLUMNS[box]} FROM {VIEWS[box]}
     for box in ("outbox", "inbox")
 }
 DEAD: Final = f"""
-SELECT {DEAD_COLUMNS} FROM onceward_dead_letters
+SELECT {COLUMNS["dead"]} FROM onceward_dead_letters
  WHERE {matches(reason="reason", origin="origin", session="session", type="type")}
    AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
    AND (:before IS NULL OR dead_at < :before)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.overview import FAILURES
 from onceward.ops.views.reader import (
     NEVER,
     Source,
-    columns,
+    by_name,
     ids_from,
     matches,
     some_ids,
@@ -100,9 +101,7 @@ class Peer:
         return self.breaker != "closed" or self.failures >= FAILURES
 
 
-PEERS: Final = f"""
-SELECT {columns(Peer)} FROM onceward_peers WHERE name > :after ORDER BY name LIMIT :limit
-"""
+PEERS: Final = by_name(Peer, "onceward_peers", "name")
 WORST_PEERS: Final = f"""
 SELECT {columns(Peer)} FROM onceward_peers
  ORDER BY breaker = 'closed', failures DESC, name LIMIT :limit
@@ -219,10 +218,7 @@ class QueuedMessage:
     expires_at: Millis | None
 
 
-QUEUES: Final = f"""
-SELECT {columns(SessionQueue)} FROM onceward_session_queues
- WHERE session > :after ORDER BY session LIMIT :limit
-"""
+QUEUES: Final = by_name(SessionQueue, "onceward_session_queues", "session")
 QUEUED: Final = f"""
 SELECT {columns(QueuedMessage)} FROM onceward_session_queue_messages
  WHERE session = :session ORDER BY position LIMIT :limit
@@ -277,10 +273,7 @@ class Schedule:
         return self.origin == "withdrawn"
 
 
-SCHEDULES: Final = f"""
-SELECT {columns(Schedule)} FROM onceward_schedules
- WHERE name > :after ORDER BY name LIMIT :limit
-"""
+SCHEDULES: Final = by_name(Schedule, "onceward_schedules", "name")
 
 
 def schedules(source: Source, *, after: str = "", limit: int = EVERYTHING) -> tuple[Schedule, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.reader import (
     HIGHEST,
     Source,
-    columns,
     first_since,
     ids_from,
+    moment_from,
     some_ids,
     values,
 )
@@ -195,13 +196,11 @@ LACKS: Final = {
     "inbox": ("key", "created_at", "due_at", "sent_at", "held_by"),
 }
 """Fields of a stored message that a box has no column for."""
-SENT_COLUMNS: Final = columns(
-    StoredMessage, box="'outbox'", **dict.fromkeys(LACKS["outbox"], "NULL")
-)
-RECEIVED_COLUMNS: Final = columns(
-    StoredMessage, box="'inbox'", **dict.fromkeys(LACKS["inbox"], "NULL")
-)
-DEAD_COLUMNS: Final = columns(StoredDeath, box="'dead'", state="'dead'")
+COLUMNS: Final = {
+    box: columns(StoredMessage, box=f"'{box}'", **dict.fromkeys(lacks, "NULL"))
+    for box, lacks in LACKS.items()
+} | {"dead": columns(StoredDeath, box="'dead'", state="'dead'")}
+"""Columns of a stored message, or of a stored death, by box."""
 
 
 def senders(view: str) -> str:
@@ -222,12 +221,12 @@ WITH RECURSIVE senders (name) AS (
 
 SENDERS: Final = senders("onceward_inbox")
 HANDLED_SENDERS: Final = senders("onceward_processed_messages")
-SENT: Final = f"SELECT {SENT_COLUMNS} FROM onceward_outbox WHERE id = :id"
+SENT: Final = f"SELECT {COLUMNS['outbox']} FROM onceward_outbox WHERE id = :id"
 RECEIVED: Final = f"""{SENDERS}
-SELECT {RECEIVED_COLUMNS}
+SELECT {COLUMNS["inbox"]}
   FROM senders AS s CROSS JOIN onceward_inbox AS b ON b.sender = s.name AND b.id = :id
 """
-DEAD: Final = f"SELECT {DEAD_COLUMNS} FROM onceward_dead_letters WHERE id = :id"
+DEAD: Final = f"SELECT {COLUMNS['dead']} FROM onceward_dead_letters WHERE id = :id"
 PROCESSED: Final = f"""{HANDLED_SENDERS}
 SELECT {columns(Processed, "m.", box="'processed'", state="m.outcome", ended_at="m.processed_at")}
   FROM senders AS s
@@ -346,7 +345,7 @@ ENDS: Final = """
 SELECT (SELECT seq FROM onceward_transitions WHERE seq >= 0 ORDER BY seq LIMIT 1),
        (SELECT seq FROM onceward_transitions WHERE seq >= 0 ORDER BY seq DESC LIMIT 1)
 """
-STEP: Final = "SELECT seq, at FROM onceward_transitions WHERE seq >= ? ORDER BY seq LIMIT 1"
+STEP: Final = moment_from("onceward_transitions", "at")
 STEPS: Final = f"""
 SELECT {columns(Transition)} FROM onceward_transitions
  WHERE seq BETWEEN :first AND :last AND id = :id ORDER BY seq

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.ops.views.reader import NEVER, Source, columns
+from onceward.ops.views.reader import NEVER, Source
 
 PEERS: Final = 1000
 """Most peers of a file whose backlog is read."""

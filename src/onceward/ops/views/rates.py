@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.message.clock import Millis
-from onceward.ops.views.reader import NEVER, Source, first_since
+from onceward.ops.views.reader import NEVER, Source, first_since, moment_before, moment_from
 
-FROM: Final = {
-    "sent": "SELECT seq, created_at FROM onceward_outbox WHERE seq >= ? ORDER BY seq LIMIT 1",
-    "received": "SELECT seq, received_at FROM onceward_inbox WHERE seq >= ? ORDER BY seq LIMIT 1",
-    "handled": """
-SELECT seq, processed_at FROM onceward_processed_messages WHERE seq >= ? ORDER BY seq LIMIT 1
-""",
+SERIES: Final = {
+    "sent": ("onceward_outbox", "created_at"),
+    "received": ("onceward_inbox", "received_at"),
+    "handled": ("onceward_processed_messages", "processed_at"),
 }
-LAST: Final = {
-    name: sql.replace(">=", "<=").replace("ORDER BY seq", "ORDER BY seq DESC")
-    for name, sql in FROM.items()
-}
+"""View and moment of each series."""
+FROM: Final = {name: moment_from(*each) for name, each in SERIES.items()}
+LAST: Final = {name: moment_before(*each) for name, each in SERIES.items()}
 
 
 @dataclass(frozen=True, slots=True)

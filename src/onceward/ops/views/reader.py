@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -17,6 +16,7 @@ from onceward.errors import (
     StoreUnusable,
 )
 from onceward.file import migrations
+from onceward.file.columns import columns
 from onceward.file.connection import (
     BusyHandler,
     close_without_checkpoint,
@@ -58,12 +58,6 @@ class Source(Protocol):
         ...
 
 
-def columns(kind: type, of: str = "", **given: str) -> str:
-    """Return the columns of a type's fields for SELECT, each as *given*, else by its name."""
-    names = (each.name for each in fields(kind))
-    return ", ".join(f"{given[n]} AS {n}" if n in given else f"{of}{n}" for n in names)
-
-
 def matches(**columns_of: str) -> str:
     """Return a condition: each parameter is NULL, or equal to its column."""
     tests = (f"(:{name} IS NULL OR {column} = :{name})" for name, column in columns_of.items())
@@ -73,6 +67,23 @@ def matches(**columns_of: str) -> str:
 def values(source: Source, kind: type[T], sql: str, **named: Any) -> tuple[T, ...]:
     """Return the rows of a statement as values of a type."""
     return tuple(kind(*row) for row in source.rows(sql, named or None))
+
+
+def by_name(kind: type, view: str, name: str) -> str:
+    """Return the statement for rows of a view by a name, behind the name ``:after``."""
+    return f"""
+SELECT {columns(kind)} FROM {view} WHERE {name} > :after ORDER BY {name} LIMIT :limit
+"""
+
+
+def moment_from(view: str, at: str) -> str:
+    """Return the statement for number and moment of the first row from a number on."""
+    return f"SELECT seq, {at} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"
+
+
+def moment_before(view: str, at: str) -> str:
+    """Return the statement for number and moment of the last row up to a number."""
+    return f"SELECT seq, {at} FROM {view} WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
 
 
 def ids_from(view: str) -> str:
@@ -90,7 +101,7 @@ def first_since(source: Source, sql: str, at: int, low: int, high: int) -> int:
     """
     Return the number of the first row at or after a moment, by bisection between two numbers.
 
-    *sql* finds number and moment of the first row from a number on: rows may have been pruned.
+    *sql* is of ``moment_from``: rows may have been pruned.
     """
     while low < high:
         middle = (low + high) // 2

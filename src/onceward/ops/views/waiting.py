@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.ops.views.reader import Source, columns, matches, values
+from onceward.ops.views.reader import Source, matches, values
 
 
 @dataclass(frozen=True, slots=True)
