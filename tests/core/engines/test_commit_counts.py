@@ -21,23 +21,38 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.parcel import ParcelFrame
 
 LIMIT = 60.0
+FULL = 2
+"""The level of a commit that is synced."""
 
 
 @pytest.fixture
-def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return what tells the commits of all files so far; answers and claims wait for ever."""
-    made: list[str] = []
+def levels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the synchronous level of each commit so far; answers and claims wait for ever."""
+    made: list[int] = []
     commit = StoreTransaction.commit
 
     def counted(self: StoreTransaction) -> None:
+        level = self.rows("PRAGMA synchronous")[0][0]
         commit(self)
-        made.append(self.handle.filename)  # type: ignore[attr-defined]  # apsw's connection
+        made.append(level)
 
     monkeypatch.setattr(StoreTransaction, "commit", counted)
     monkeypatch.setattr(delivery, "SETTLE_WITHIN", LIMIT)
     for module in (commit_batch, worker):  # a loaded machine makes no handler slow
         monkeypatch.setattr(module, "CLAIM_WAITS", LIMIT)
-    return lambda: len(made)
+    return made
+
+
+@pytest.fixture
+def count(levels: list[int]) -> Callable[[], int]:
+    """Return what tells the commits of all files so far."""
+    return lambda: len(levels)
+
+
+@pytest.fixture
+def syncs(levels: list[int]) -> Callable[[], int]:
+    """Return what tells how many of them were synced."""
+    return lambda: levels.count(FULL)
 
 
 def acked(box: Postbox, message_id: str) -> Callable[[], bool]:
@@ -96,6 +111,38 @@ def test_a_received_message_costs_five_commits(
             message.ack()
 
         assert 5 >= journeys(shop, "billing", receive, count)
+
+
+def test_a_received_message_costs_four_syncs(
+    tmp_path: Path, shop: Postbox, syncs: Callable[[], int]
+) -> None:
+    """The claim waits for none, and no neighbour that could wait is committed with it."""
+    with Postbox(tmp_path / "billing.db", agent="billing") as billing:
+        assert 4 >= journeys(shop, "billing", lambda: _take(billing), syncs)
+
+
+def test_a_message_to_oneself_that_is_received_costs_two_syncs(
+    shop: Postbox, syncs: Callable[[], int]
+) -> None:
+    """Those of its send and of its ack."""
+    assert 2 >= journeys(shop, "shop", lambda: _take(shop), syncs)
+
+
+def test_a_handled_message_costs_few_statements(tmp_path: Path, shop: Postbox) -> None:
+    """
+    From its send until its sender knows the outcome it is at most 45 on the writers of both files.
+
+    What a lap leaves to be settled is counted in the next one.
+    """
+    with Postbox(tmp_path / "billing.db", agent=quiet("billing")) as billing:
+        until(acked(shop, shop.send("billing", 0)))
+        counted = [Counted(box, every=True) for box in (shop, billing)]
+        laps: list[int] = []
+        for n in range(20):
+            until(acked(shop, shop.send("billing", n)))
+            laps.append(sum(len(each.take()) for each in counted))
+
+    assert sorted(laps)[len(laps) // 2] <= 45, laps
 
 
 def test_a_message_to_oneself_costs_two_commits(tmp_path: Path, count: Callable[[], int]) -> None:

@@ -63,6 +63,8 @@ def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
         lanes, "SETTLE", lanes.SETTLE.replace("AND token = :token AND owner = :owner", "")
     )
     patch.setattr(inbox, "MARK", inbox.MARK.replace("INSERT INTO", "INSERT OR IGNORE INTO"))
+    real = inbox.apply_settlements
+    patch.setattr(inbox, "apply_settlements", lambda tx, ended: real(tx, ended) or True)
 
 
 def given_up_messages_are_not_marked(patch: pytest.MonkeyPatch) -> None:
