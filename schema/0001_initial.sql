@@ -307,6 +307,7 @@ CREATE TABLE _onceward_steps (
     result     TEXT,
     error      TEXT,
     bytes      INTEGER NOT NULL DEFAULT 0,
+    awaits     TEXT,
     due_at     INTEGER,
     started_at INTEGER NOT NULL,
     ended_at   INTEGER NOT NULL,
@@ -316,6 +317,26 @@ CREATE TABLE _onceward_steps (
 ) STRICT;
 
 CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);
+CREATE INDEX _onceward_steps_awaits  ON _onceward_steps (awaits) WHERE awaits IS NOT NULL AND state = 'waiting';
+
+-- Types that handlers wait for: their messages are kept for the steps of their session, and no handler gets them.
+CREATE TABLE _onceward_awaited_types (
+    type TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE _onceward_awaited_messages (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    session    TEXT    NOT NULL,
+    type       TEXT    NOT NULL,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    media      TEXT    NOT NULL,
+    body       TEXT    NOT NULL,
+    came_at    INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX _onceward_awaited_messages_session ON _onceward_awaited_messages (session, type, seq);
+CREATE INDEX _onceward_awaited_messages_came    ON _onceward_awaited_messages (came_at);
 
 -- Message ids that their sender chose though they look like ours; their dedup records are never pruned.
 CREATE TABLE _onceward_chosen_ids (
@@ -878,7 +899,7 @@ SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) A
 CREATE VIEW onceward_steps AS
 SELECT s.seq, s.message_id, s.sender, i.agent AS recipient, s.scope, s.name, s.version, s.ordinal, s.state, s.attempts,
        CASE WHEN json_valid(s.result) THEN CAST(json_extract(s.result, '$') AS TEXT) END AS body,
-       s.error, s.bytes, s.due_at, s.started_at, s.ended_at
+       s.error, s.bytes, s.awaits, s.due_at, s.started_at, s.ended_at
   FROM _onceward_steps AS s, _onceward_file_info AS i;
 
 CREATE VIEW onceward_session_queues AS

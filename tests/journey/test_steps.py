@@ -28,8 +28,16 @@ from onceward import (
     Run,
     step,
 )
-from onceward.errors import Conflict, InvalidArgument, InvalidMessage, StepFailed, StepsFull
+from onceward.errors import (
+    AnswerTimeout,
+    Conflict,
+    InvalidArgument,
+    InvalidMessage,
+    StepFailed,
+    StepsFull,
+)
 from onceward.features.steps import stored
+from onceward.features.steps.steps import MessageSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1164,3 +1172,156 @@ def test_a_coroutine_sleeps_once_its_other_steps_have_ended(tmp_path: Path) -> N
 
     assert "slow True True" == asyncio.run(main())
     assert ["slow"] == calls
+
+
+class Approved(Msg, type="approved"):
+    """A person's word."""
+
+    by: str
+
+
+def waiting_agent(seen: list[object], timeout: str | None = None) -> Agent:
+    """Return an agent that waits for two approvals of each job."""
+    agent = Agent("bob")
+    agent.waits(Approved)
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        seen.append("begun")
+        first = ctx.wait(Approved, timeout=timeout)
+        seen.append(first.by)
+        seen.append(ctx.wait(Approved, timeout=timeout).by)
+
+    return agent
+
+
+def test_a_handler_waits_for_messages_of_its_session(world: World) -> None:
+    """They may come from any agent, of its own lane too; those of other sessions are not its."""
+    seen: list[object] = []
+    box = world.open(waiting_agent(seen))
+    alice = world.open("alice")
+    box.session("s").send("bob", Job(n=1))
+    world.settle()
+    alice.session("t").send("bob", Approved(by="other"))
+    world.settle()
+    quiet = [*seen]
+    alice.session("s").send("bob", Approved(by="alice"))
+    world.settle()
+    (box, _) = world.reopen("bob", "alice")
+    box.session("s").send("bob", Approved(by="bob"))
+    world.settle()
+
+    assert ["begun"] == quiet
+    assert ["begun", "begun", "alice", "begun", "alice", "bob"] == seen
+    assert [("processed",)] * 4 == box.query("SELECT state FROM onceward_inbox")
+    assert [] == box.dead_letters.list()
+
+
+def test_a_message_that_comes_before_it_is_waited_for_is_kept(world: World) -> None:
+    """Each is taken by one wait, the oldest first."""
+    seen: list[object] = []
+    box = world.open(waiting_agent(seen))
+    for by in ("one", "two", "three"):
+        box.session("s").send("bob", Approved(by=by))
+    world.settle()
+    box.session("s").send("bob", Job(n=1))
+    world.settle()
+
+    assert ["begun", "one", "two"] == seen
+    assert [("three",)] == box.query("SELECT body ->> '$.by' FROM _onceward_awaited_messages")
+
+
+def test_a_message_that_comes_while_the_call_ends_is_not_missed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit that ends the call looks once more."""
+    seen: list[object] = []
+    box = world.open(waiting_agent(seen))
+    box.session("s").send("bob", Job(n=1))
+    suspend = MessageSteps.suspend
+
+    def late(self: MessageSteps, *args: Any) -> None:
+        monkeypatch.undo()
+        with box._db.outside_handler():
+            for by in ("a", "b"):
+                box.session("s").send("bob", Approved(by=by))
+        world.elsewhere(box.run_until_idle)
+        suspend(self, *args)
+
+    monkeypatch.setattr(MessageSteps, "suspend", late)
+    world.settle()
+
+    assert ["begun", "begun", "a", "b"] == seen
+
+
+def test_a_wait_ends_at_its_timeout_and_stays_so(world: World) -> None:
+    """Each later call gets the same, also when the message has come since."""
+    told: list[str] = []
+    agent = Agent("bob")
+    agent.waits(Approved)
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        try:
+            ctx.wait(Approved, timeout="1h")
+        except AnswerTimeout as error:
+            told.append(error.reason)
+        if len(told) < 2:
+            raise ValueError
+
+    box = world.open(agent)
+    box.session("s").send("bob", Job(n=1))
+    world.settle()
+    early = [*told]
+    world.wait(3600)
+    box.session("s").send("bob", Approved(by="late"))
+    world.wait(5)
+
+    assert ([], ["timeout", "timeout"]) == (early, told)
+
+
+def test_a_type_that_is_not_declared_cannot_be_waited_for(world: World) -> None:
+    """One that came early would be lost: the error says what to declare."""
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.wait(Approved)
+
+    box, _ = handled_by(world, work, attempts=1)
+    world.settle()
+
+    assert "agent.waits('approved')" in last_error(box)
+
+
+def test_a_type_is_waited_for_or_handled() -> None:
+    """Both at once are refused, in either order."""
+    agent = Agent("bob")
+    agent.waits("one")
+    agent.on("two")(nothing_of)
+    with pytest.raises(InvalidArgument, match="has a handler for two"):
+        agent.waits("two")
+    with pytest.raises(InvalidArgument, match="waits for one"):
+        agent.on("one")(nothing_of)
+
+
+def nothing_of(body: object) -> None:
+    """Handle anything."""
+
+
+def test_a_type_that_is_declared_no_longer_reaches_handlers_again(world: World) -> None:
+    """What came for a wait until then is pruned when its time is over."""
+    seen: list[object] = []
+    box = world.open(waiting_agent(seen))
+    box.send("bob", Approved(by="kept"))
+    world.settle()
+    world.shut()
+    agent = Agent("bob")
+    agent.on(Approved)(lambda approved: seen.append(approved.by))
+    box = world.open(agent)
+    box.send("bob", Approved(by="handled"))
+    world.settle()
+    kept = box.query("SELECT count(*) FROM _onceward_awaited_messages")
+    world.clock.forward(30 * 86400)
+    box.file.run_maintenance()
+
+    assert (["handled"], [(1,)]) == (seen, kept)
+    assert [(0,)] == box.query("SELECT count(*) FROM _onceward_awaited_messages")

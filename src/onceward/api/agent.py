@@ -15,6 +15,7 @@ from onceward.message.names import (
     AgentProfile,
     agent_name,
     agent_profile,
+    plain_text,
     quoted,
     refuse_options,
 )
@@ -71,6 +72,8 @@ class Agent(Handlers):
         """Functions that are called in place of those that ``Depends`` names, in tests."""
         self._openings: list[Callable[[Any], object]] = []
         self._schedules: set[str] = set()
+        self._awaited: set[str] = set()
+        """Types that its handlers wait for."""
         self._around: list[Around] = []
 
     def __repr__(self) -> str:
@@ -138,6 +141,20 @@ class Agent(Handlers):
         """Call *work* with each postbox that is opened for it, before its engines start."""
         self._openings.append(work)
         return work
+
+    def waits(self, *what: type | str) -> None:
+        """
+        Keep messages of these types for ``ctx.wait``: they reach no handler.
+
+        Raises:
+            InvalidArgument: a handler takes them.
+
+        """
+        for name in [each if isinstance(each, str) else message_type(each) for each in what]:
+            if any(handler.pattern == name for handler in self.handlers):
+                msg = f"agent {self.name} has a handler for {name}, so that none can wait for it"
+                raise InvalidArgument(msg)
+            self._awaited.add(plain_text("type", name))
 
     def around(self, work: A) -> A:
         """
@@ -241,6 +258,7 @@ class Agent(Handlers):
             self._serve(replace(served, around=(self._around, *served.around)))
         self._openings += other._openings
         self._schedules |= other._schedules
+        self._awaited |= other._awaited
         return self
 
     def session(
@@ -309,6 +327,9 @@ class Agent(Handlers):
         """Raise InvalidArgument for the pattern of a handler that is there or gets no message."""
         if any(known.pattern == pattern for known in self.handlers):
             msg = f"agent {self.name} already handles {pattern!r}"
+            raise InvalidArgument(msg)
+        if pattern in self._awaited:
+            msg = f"agent {self.name} waits for {pattern}, so that no handler gets it"
             raise InvalidArgument(msg)
         self._check_reached(pattern, self.sessions)
 

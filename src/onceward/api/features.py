@@ -151,7 +151,11 @@ FEATURES: Final = (
         gates=Late("handler_limits.limits.gates"),
         guard=call_guard,
     ),
-    Feature(name="steps", upkeep=Upkeep(prune=Late("steps.stored.prune"))),
+    Feature(
+        name="steps",
+        storing=Storing(awaited=Late("steps.awaited.keep")),
+        upkeep=Upkeep(prune=Late("steps.stored.prune")),
+    ),
     Feature(
         name="history",
         upkeep=Upkeep(keep=Late("history.upkeep.index")),
@@ -165,6 +169,8 @@ FEATURES: Final = (
 
 make_steps: Final = Late("steps.steps.MessageSteps")
 """Makes the steps of one call of a handler."""
+declare_awaited: Final = Late("steps.awaited.declare")
+"""Stores which types the handlers of an agent wait for."""
 STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
 
 

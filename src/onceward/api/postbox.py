@@ -22,6 +22,7 @@ from onceward.api.features import (
     STORING,
     Engine,
     attributes,
+    declare_awaited,
     engines,
     judging,
     make_steps,
@@ -194,6 +195,13 @@ class Postbox(Session, EventSource):
 
                 run_to_end(pending, self._own_loop())
         self._pause_undeclared_schedules()
+        self._declare_awaited()
+
+    def _declare_awaited(self) -> None:
+        """Store which types this agent's handlers wait for, if it has handlers."""
+        agent = self._handlers
+        if agent and (agent.handlers or agent._awaited):
+            declare_awaited(self._db, agent._awaited)
 
     def _listen(self, listeners: Iterable[Listener | MakeListener], receiver: Receiver) -> None:
         """Take parcels in."""

@@ -125,7 +125,7 @@ class Life:
 def mortal(agent: Agent, life: Life) -> Agent:
     """Return a copy of *agent* whose handlers pass the points of *life*."""
     twin = Agent(agent.name, unhandled=agent.unhandled)
-    twin._openings = agent._openings
+    twin._openings, twin._awaited = agent._openings, agent._awaited
     twin.handlers = [replace(handler, call=_mortal(handler, life)) for handler in agent.handlers]
     twin.sessions = [replace(handler, call=_mortal(handler, life)) for handler in agent.sessions]
     return twin

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
-from typing import Any, NoReturn, Self, cast
+from typing import Any, Final, NoReturn, Self, cast
 from uuid import UUID
 
 from onceward.api.session import Session
@@ -26,6 +26,8 @@ from onceward.message.ids import new_token
 from onceward.message.options import StepOptions
 from onceward.message.times import Span, millis, seconds
 from onceward.testing.builders import build_frame, spell
+
+NO_WAIT: Final = "a trial has no other messages: send them, and deliver"
 
 
 class TrialSteps:
@@ -68,6 +70,16 @@ class TrialSteps:
         """Check the span; a trial does not wait."""
         del off_loop
         millis("span", span)
+
+    def wait(self, what: type | str, timeout: Span | None) -> Any:
+        """Refuse to: no message comes in a trial."""
+        del what, timeout
+        raise InvalidArgument(NO_WAIT)
+
+    async def await_wait(self, what: type | str, timeout: Span | None, *, off_loop: OffLoop) -> Any:
+        """Refuse to: no message comes in a trial."""
+        del what, timeout, off_loop
+        raise InvalidArgument(NO_WAIT)
 
     def now(self) -> datetime:
         """Return the time of the harness."""

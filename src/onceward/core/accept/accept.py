@@ -189,6 +189,10 @@ class KeyedMessage(NamedTuple):
     id: str
 
 
+Hear = Callable[[StoreTransaction, str, Frame], bool]
+"""Takes a frame in, with its sender; returns whether it is done."""
+
+
 class Storing(NamedTuple):
     """The work of a feature in the commit that stores frames; its calls get their sender."""
 
@@ -198,6 +202,8 @@ class Storing(NamedTuple):
     """Hears of the new messages of mailboxes that have a key, in their order."""
     returned: Callable[[StoreTransaction, str, str], None] | None = None
     """Hears of a dead letter, by its id, that comes back into its mailbox."""
+    awaited: Hear | None = None
+    """Takes a frame in whose type the file declares as awaited; returns whether it is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +220,8 @@ class InboxPolicy:
     """Whether parcels come from other machines: senders without a rule get that of networks."""
     features: Sequence[Storing] = ()
     """The work of features in the commit that stores frames, in this order."""
+    hears: Sequence[Hear] = ()
+    """Those that take awaited types in, where the file declares some."""
 
     def trusts(self, other: Durability) -> bool:
         """Return whether receipts of that durability settle our messages."""
@@ -275,6 +283,7 @@ class Receiver:
         self._notify_in = partial(db.notifier.notify, "in")
         self._notify_out = partial(db.notifier.notify, "out")
         self._settings, self._features = settings, features
+        self._hears = tuple(each.awaited for each in features if each.awaited is not None)
 
     @property
     def _policy(self) -> InboxPolicy:
@@ -289,6 +298,7 @@ class Receiver:
             max_hops=self._settings.max_hops,
             network=self._network,
             features=self._features,
+            hears=self._hears,
         )
 
     def accept(self, parcel: Parcel) -> Answer:
@@ -341,7 +351,7 @@ class Receiver:
         if any(each.problem for each in parsed):
             return None
         result = AcceptResult(received=list(map(ID, frames)))
-        result.answered = _store(tx, agent, parsed, policy.features)
+        result.answered = _store(tx, agent, parsed, policy.features, policy.hears)
         self._keep(parsed)
         if self._hooks._hooks:
             self._emit(tx, agent, result)
@@ -419,7 +429,7 @@ def accept(
         examined = _allowed(examined, rule)
     kept = _accept_frames(
         tx, parcel, examined, policy.features,
-        known=known, horizon=stream.horizon_id, judge_all=judge_all,
+        hears=policy.hears, known=known, horizon=stream.horizon_id, judge_all=judge_all,
     )  # fmt: skip
     receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
     kept.moved, kept.answer = moved, _answer(policy, verdict, tuple(receipts))
@@ -458,6 +468,7 @@ def _accept_frames(
     examined: list[ParsedFrame],
     features: Sequence[Storing],
     *,
+    hears: Sequence[Hear],
     known: Known,
     horizon: str,
     judge_all: bool,
@@ -483,7 +494,7 @@ def _accept_frames(
             fresh.append(each)
             kept.received.append(message_id)
     if fresh:
-        kept.answered = _store(tx, parcel.sender, fresh, features)
+        kept.answered = _store(tx, parcel.sender, fresh, features, hears)
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
     return kept
@@ -653,13 +664,22 @@ ON CONFLICT (sender, id) DO NOTHING
 """
 
 
+OpenLane = tuple[int, int]
+"""A lane, and whether the file declares types that handlers wait for."""
+BOXED: Final = (lanes.NO_LANE, 0)
+
+
 def _store(
-    tx: StoreTransaction, sender: str, fresh: Sequence[ParsedFrame], features: Sequence[Storing]
+    tx: StoreTransaction,
+    sender: str,
+    fresh: Sequence[ParsedFrame],
+    features: Sequence[Storing],
+    hears: Sequence[Hear],
 ) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
     frames = cast("list[Frame]", list(map(FRAME, fresh)))
     awaited = _awaited(tx, sender, frames)
-    lane_ids: dict[tuple[str, int, str], int] = {}
+    lane_ids: dict[tuple[str, int, str], OpenLane] = {}
     rows: list[InboxRow] = []
     settled: list[tuple[str, str, str, Millis]] = []
     keyed: list[KeyedMessage] = []
@@ -670,13 +690,15 @@ def _store(
             awaited.discard(str(frame.inreplyto))
         elif frame.kind is not None:
             done = _taken(tx, sender, frame, features)
-        answered += done
         boxed = frame.mailbox is not None and not done
+        lane_id, awaits = BOXED if boxed else _lane(tx, sender, frame, lane_ids)
+        if awaits and not done and frame.kind is None:
+            done = any(hear(tx, sender, frame) for hear in hears)
+        answered += done
         if boxed and frame.mailboxkey is not None:
             keyed.append(KeyedMessage(str(frame.mailbox), frame.mailboxkey, frame.id))
         if done or boxed:
             settled.append((sender, frame.id, frame.session, tx.now))
-        lane_id = lanes.NO_LANE if boxed else _lane(tx, sender, frame, lane_ids)
         rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
     tx.insert(INSERT, rows)
     for feature in features if keyed else ():
@@ -686,7 +708,7 @@ def _store(
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
-    lanes.set_heads(tx, list(lane_ids.values()))
+    lanes.set_heads(tx, [lane_id for lane_id, _ in lane_ids.values()])
     return list(map(itemgetter(1), settled))
 
 
@@ -717,10 +739,10 @@ def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
 
 
 def _lane(
-    tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int, str], int]
-) -> int:
+    tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int, str], OpenLane]
+) -> OpenLane:
     """
-    Return the lane of a frame.
+    Return the lane of a frame, and whether the file declares types that handlers wait for.
 
     A handler's question does not wait behind a message that waits for a reply itself: that
     reply may depend on the answer. Questions leave in the commit in which their handler
@@ -731,7 +753,7 @@ def _lane(
         name = f"ask:{frame.causationid or frame.id}"
     lane = (name, rank, session)
     if lane not in lane_ids:
-        lane_ids[lane] = lanes.open_lane(tx, sender, *lane[:2], session=session)
+        lane_ids[lane] = lanes.open_lane_and_ask(tx, sender, *lane[:2], session=session)
     return lane_ids[lane]
 
 

@@ -172,6 +172,23 @@ class Context(WithSteps):
         """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""
         return self._requests.result(ticket if isinstance(ticket, str) else ticket.id, reply)
 
+    def wait(self, what: type[T], *, timeout: Span | None = None) -> T:
+        """
+        Return the body of the next message of a class in this session, as if it were a reply.
+
+        It may come from any agent, before or after: a person's approval, what a webhook sends.
+        Until it is there the call **ends**, as with ``ask``. Declare the class,
+        ``agent.waits(Approved)``: its messages reach no handler.
+
+        Raises:
+            AnswerTimeout: none came within *timeout*; each later call gets the same.
+            InvalidArgument: the class is not declared.
+            InvalidMessage: the body does not fit.
+
+        """
+        found: T = self._steps.wait(what, timeout)
+        return found
+
     @cached_property
     def _requests(self) -> HandlerRequests:
         return HandlerRequests(self._outbox, self._leased)
@@ -315,6 +332,11 @@ class AsyncContext(AsyncWithSteps[Context]):
         """Conversation of the message; messages sent through the context stay in it."""
         self.tx: AsyncTransaction = _HandlerTransaction(context, worker)
         """The transaction that the processed mark commits with; opened on first use."""
+
+    async def wait(self, what: type[T], *, timeout: Span | None = None) -> T:
+        """Return the body of the next message of a class; see ``Context.wait``."""
+        found: T = await self._plain._steps.await_wait(what, timeout, off_loop=self._off_loop)
+        return found
 
     send = awaitable(Context.send)
     dispatch = awaitable(Context.dispatch)

@@ -16,6 +16,7 @@ ON CONFLICT (sender, name, rank) DO UPDATE
    SET session = CASE WHEN session = excluded.session THEN session END
 RETURNING lane_id
 """
+OPEN_AND_ASK: Final = f"{OPEN.rstrip()}, EXISTS (SELECT 1 FROM _onceward_awaited_types)\n"
 SESSION: Final = """
 coalesce(_onceward_lanes.session,
          (SELECT b.session FROM _onceward_inbox AS b WHERE b.seq = _onceward_lanes.head_seq))
@@ -170,6 +171,14 @@ def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, sessio
     """Return the number of a lane, created on first use."""
     [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
     return int(lane_id)
+
+
+def open_lane_and_ask(
+    tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str
+) -> tuple[int, int]:
+    """Return the number of a lane, and whether the file declares types that handlers wait for."""
+    [(lane_id, awaits)] = tx.rows(OPEN_AND_ASK, (sender, name, rank, session))
+    return int(lane_id), int(awaits)
 
 
 def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool:

@@ -90,6 +90,14 @@ class Steps(Protocol):
     async def await_sleep(self, span: Span, *, off_loop: OffLoop) -> None:
         """Do so for a coroutine."""
 
+    def wait(self, what: type | str, timeout: Span | None) -> Any:
+        """Return the body of a message that came, or end the call until one comes."""
+        ...
+
+    async def await_wait(self, what: type | str, timeout: Span | None, *, off_loop: OffLoop) -> Any:
+        """Do so for a coroutine."""
+        ...
+
     def now(self) -> datetime:
         """Return the file's time."""
         ...

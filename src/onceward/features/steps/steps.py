@@ -23,6 +23,7 @@ from onceward.core.handle.signatures import is_coroutine
 from onceward.core.handle.steps import StepHome
 from onceward.core.requests import Suspended
 from onceward.errors import (
+    AnswerTimeout,
     Drop,
     InvalidArgument,
     LeaseLost,
@@ -31,11 +32,11 @@ from onceward.errors import (
     StepFailed,
     StepsFull,
 )
-from onceward.features.steps import stored
+from onceward.features.steps import awaited, stored
 from onceward.features.steps.arguments import base_name, check_same, digests, result_type
 from onceward.features.steps.stored import StepName, StepRecord
 from onceward.file.transaction import StoreTransaction
-from onceward.message.body import BYTES, decode, encode
+from onceward.message.body import BYTES, decode, encode, message_type
 from onceward.message.clock import Millis
 from onceward.message.log import log
 from onceward.message.names import error_text
@@ -46,6 +47,8 @@ ENDS: Final = (Reject, Drop, Paused, LeaseLost)
 """Exceptions of a step's function that end the message; they are the handler's at once."""
 SLEEP: Final = "sleep"
 """Name of the steps that only wait."""
+FOR_EVER: Final[Millis] = 1000 * 86_400 * 36_500
+"""Milliseconds of a wait without a timeout: a century."""
 KEY: Final = 32
 """Digits of an idempotency key."""
 
@@ -236,6 +239,77 @@ class MessageSteps:
         if due_at > self._db.now():
             date = datetime.fromtimestamp(due_at / 1000, UTC).isoformat(timespec="seconds")
             self.suspend(f"sleeps until {date}", lambda _: due_at)
+
+    def wait(self, what: type | str, timeout: Span | None) -> Any:
+        """Return the body of a message that came, or end the call until one comes."""
+        return self._wait(what, timeout, caller=self._caller())
+
+    async def await_wait(self, what: type | str, timeout: Span | None, *, off_loop: OffLoop) -> Any:
+        """Do so for a coroutine, once what it has begun is stored."""
+        from asyncio import current_task  # noqa: PLC0415 - async handlers only
+
+        async with self._as_open():
+            return await off_loop.call(partial(self._wait, what, timeout, caller=current_task()))
+
+    def _wait(self, what: type | str, timeout: Span | None, *, caller: object) -> Any:
+        self.refuse_inside("a wait")
+        kind = what if isinstance(what, str) else message_type(what)
+        label, wanted = f"wait {kind}", None if isinstance(what, str) else what
+        with self._lock:
+            name = StepName(label, "", self._ordinal(label, "", caller))
+            record = self._stored.get(name)
+        if record is None or record.state == "waiting":
+            record = self._look(name, record, kind, timeout)
+        if record.state == "failed":
+            msg = f"no {kind} came into session {self._home.leased.session} in time"
+            raise AnswerTimeout(msg, message_id=self._home.leased.id, reason="timeout")
+        return _read(record, wanted)
+
+    def _look(
+        self, name: StepName, record: StepRecord | None, kind: str, timeout: Span | None
+    ) -> StepRecord:
+        """Take a message that has come, or note that it is awaited, and end the call."""
+        session, now = self._home.leased.session, self._db.now()
+        if record is None:
+            self._check_room(name)
+            self._check_declared(kind)
+            due_at = now + (FOR_EVER if timeout is None else millis("timeout", timeout))
+            record = StepRecord("waiting", 0, "{}", due_at=due_at, awaits=kind)
+            fresh = True
+        else:
+            fresh = False
+        due_at = record.due_at or 0
+        if fresh or due_at <= now or awaited.is_there(self._db.read, session, kind):
+            self._home.commits.free()
+            record = self._home.commits.write(
+                partial(self._take_or_wait, name=name, record=record, late=due_at <= now)
+            )
+            self._note(name, record)
+        if record.state == "waiting":
+            self.suspend(f"waits for {kind}", partial(_unless_there, session, kind, due_at))
+        return record
+
+    def _take_or_wait(
+        self, tx: StoreTransaction, *, name: StepName, record: StepRecord, late: bool
+    ) -> StepRecord:
+        found = awaited.take(tx, self._home.leased.session, str(record.awaits))
+        if found is not None:
+            size = len(found.text.encode())
+            record = record._replace(
+                state="done", media=found.media, result=found.text, bytes=size, due_at=None
+            )
+        elif late:
+            record = record._replace(state="failed", error="no message in time", due_at=None)
+        stored.store(tx, self._home, name, record, tx.now)
+        return record
+
+    def _check_declared(self, kind: str) -> None:
+        if not awaited.is_declared(self._db.read, kind):
+            msg = (
+                f"no message of type {kind} is kept for a wait: declare it, agent.waits({kind!r}),"
+                " or with its class, so that one that comes early is kept, too"
+            )
+            raise InvalidArgument(msg)
 
     def now(self) -> datetime:
         """Return the file's time."""
@@ -452,6 +526,11 @@ class MessageSteps:
         """Take no further step."""
         with self._lock:
             self._closed = True
+
+
+def _unless_there(session: str, kind: str, due_at: Millis, tx: StoreTransaction) -> Millis:
+    """Return when a wait is over: now, where the message has come since the last look."""
+    return tx.now if awaited.is_there(tx.rows, session, kind) else due_at
 
 
 def _digest(*parts: object) -> str:

@@ -6,21 +6,24 @@ from typing import Any, Final, NamedTuple
 
 from onceward.core.handle.steps import StepHome
 from onceward.errors import LeaseLost
+from onceward.features.steps import awaited
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import StepState
 
 OF_MESSAGE: Final = """
-SELECT name, version, ordinal, state, attempts, arguments, media, result, error, due_at, bytes
+SELECT name, version, ordinal, state, attempts, arguments, media, result, error, due_at, bytes,
+       awaits
   FROM _onceward_steps
  WHERE sender = ? AND message_id = ? AND scope = ?
 """
 # The lease is proved in the statement that stores: a worker that is late changes nothing.
 STORE: Final = """
 INSERT INTO _onceward_steps (sender, message_id, scope, name, version, ordinal, state, attempts,
-                             arguments, media, result, error, bytes, due_at, started_at, ended_at)
+                             arguments, media, result, error, bytes, awaits, due_at,
+                             started_at, ended_at)
 SELECT b.sender, b.id, :scope, :name, :version, :ordinal, :state, :attempts,
-       :arguments, :media, :result, :error, :bytes, :due_at, :started_at, :now
+       :arguments, :media, :result, :error, :bytes, :awaits, :due_at, :started_at, :now
   FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.seq = :seq AND b.state = 'pending'
  WHERE l.lane_id = :lane AND l.token = :token AND l.owner = :owner
 ON CONFLICT (sender, message_id, scope, name, version, ordinal) DO UPDATE
@@ -73,6 +76,8 @@ class StepRecord(NamedTuple):
     due_at: Millis | None = None
     """When its function may be called again."""
     bytes: int = 0
+    awaits: str | None = None
+    """Type of the message that it waits for."""
 
 
 def of_message(read: Rows, home: StepHome) -> dict[StepName, StepRecord]:
@@ -108,4 +113,5 @@ def store(
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Delete a slice of the steps whose messages have no record any more; return how many."""
-    return tx.run(PRUNE, {"before": before, "limit": limit})
+    gone = tx.run(PRUNE, {"before": before, "limit": limit})
+    return gone or awaited.prune(tx, before=before, limit=limit)

@@ -1,0 +1,106 @@
+"""Keep messages that handlers wait for, until a step of their session takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from onceward.file.database import Database
+from onceward.file.transaction import Rows, StoreTransaction
+from onceward.message.body import BYTES, encode
+from onceward.message.clock import Millis
+from onceward.message.frame import Frame
+
+DECLARED: Final = "SELECT type FROM _onceward_awaited_types"
+DECLARE: Final = "INSERT INTO _onceward_awaited_types (type) VALUES (?)"
+WITHDRAW: Final = "DELETE FROM _onceward_awaited_types WHERE type = ?"
+KEEP: Final = """
+INSERT INTO _onceward_awaited_messages (session, type, sender, message_id, media, body, came_at)
+SELECT :session, :type, :sender, :id, :media, :body, :now
+ WHERE EXISTS (SELECT 1 FROM _onceward_awaited_types WHERE type = :type)
+"""
+# The handlers that wait for it are called again in the commit that stores it.
+WAKE: Final = """
+UPDATE _onceward_lanes
+   SET due_at = NULL
+ WHERE owner IS NULL
+   AND lane_id IN (SELECT b.lane_id
+                     FROM _onceward_steps AS s
+                     JOIN _onceward_inbox AS b
+                       ON b.sender = s.sender AND b.id = s.message_id AND b.state = 'pending'
+                    WHERE s.awaits = :type AND s.awaits IS NOT NULL AND s.state = 'waiting'
+                      AND b.session = :session)
+"""
+WAITS_HERE: Final = """
+SELECT 1 FROM _onceward_awaited_messages WHERE session = ? AND type = ? LIMIT 1
+"""
+TAKE: Final = """
+DELETE FROM _onceward_awaited_messages
+ WHERE seq = (SELECT min(seq) FROM _onceward_awaited_messages WHERE session = ? AND type = ?)
+RETURNING media, body
+"""
+PRUNE: Final = """
+DELETE FROM _onceward_awaited_messages
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_awaited_messages
+                WHERE came_at < :before
+                ORDER BY came_at LIMIT :limit)
+"""
+
+
+class AwaitedBody(NamedTuple):
+    """The body of a message that a step has waited for."""
+
+    media: str
+    text: str
+
+
+def declare(db: Database, types: Collection[str]) -> None:
+    """Declare which types handlers of this agent wait for; those of before are withdrawn."""
+    if {name for (name,) in db.read(DECLARED, ())} != set(types):
+        db.write(lambda tx: _declare(tx, set(types)))
+
+
+def _declare(tx: StoreTransaction, types: set[str]) -> None:
+    known = {name for (name,) in tx.rows(DECLARED)}
+    tx.many(WITHDRAW, [(name,) for name in known - types])
+    tx.many(DECLARE, [(name,) for name in types - known])
+
+
+def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
+    """Keep a message of an awaited type, and wake who waits; say whether it was one."""
+    of_bytes = frame.data_base64 is not None
+    named = {
+        "session": frame.session,
+        "type": frame.type,
+        "sender": sender,
+        "id": frame.id,
+        "media": BYTES if of_bytes else "json",
+        "body": encode(frame.data_base64 if of_bytes else frame.data).text,
+        "now": tx.now,
+    }
+    if not tx.run(KEEP, named):
+        return False
+    tx.run(WAKE, {"type": frame.type, "session": frame.session})
+    return True
+
+
+def is_there(read: Rows, session: str, type_name: str) -> bool:
+    """Return whether a message of a type is there that no step has taken."""
+    return bool(read(WAITS_HERE, (session, type_name)))
+
+
+def is_declared(read: Rows, type_name: str) -> bool:
+    """Return whether messages of a type are kept for waits."""
+    return any(name == type_name for (name,) in read(DECLARED, ()))
+
+
+def take(tx: StoreTransaction, session: str, type_name: str) -> AwaitedBody | None:
+    """Take the oldest message of a type in a session; None where there is none."""
+    rows = tx.rows(TAKE, (session, type_name))
+    return AwaitedBody(*rows[0]) if rows else None
+
+
+def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Delete a slice of the messages that no step has taken in time; return how many."""
+    return tx.run(PRUNE, {"before": before, "limit": limit})
