@@ -39,7 +39,7 @@ FOLDERS = ("message", "core", "features", "transports", "api")
 SECTIONS = {
     "The postbox": (
         "Postbox EventSource Session Transaction Message ReceivedMessage MessageRecord Ticket "
-        "Journey DedupRecord Transition"
+        "Journey DedupRecord StepInfo Transition"
     ),
     "The file, agents, peers and pages": (
         "AgentFile Health Violation Repair Agents AgentInfo Peers PeerInfo Page"

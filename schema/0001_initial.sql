@@ -311,7 +311,7 @@ CREATE TABLE _onceward_steps (
     due_at     INTEGER,
     started_at INTEGER NOT NULL,
     ended_at   INTEGER NOT NULL,
-    UNIQUE (sender, message_id, scope, name, version, ordinal),
+    UNIQUE (message_id, sender, scope, name, version, ordinal),
     CHECK ((state = 'done') = (result IS NOT NULL)),
     CHECK ((state = 'retrying' OR state = 'waiting') = (due_at IS NOT NULL))
 ) STRICT;

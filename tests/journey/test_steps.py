@@ -689,6 +689,68 @@ def test_a_replayed_dead_letter_goes_on_after_its_steps(world: World) -> None:
     assert [("processed",)] == box.query("SELECT state FROM onceward_inbox")
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [1, 2, 3]),
+        ({"from_step": "paid#2"}, [1, 2, 3, 2, 3]),
+        ({"without_steps": True}, [1, 2, 3, 1, 2, 3]),
+    ],
+)
+def test_a_replay_may_call_steps_again(
+    world: World, options: dict[str, Any], expected: list[int]
+) -> None:
+    """From one of them on, or all; an unknown one is refused, and nothing is deleted."""
+    calls: list[int] = []
+    broken = [True]
+
+    def paid(n: int) -> int:
+        calls.append(n)
+        return n
+
+    def work(job: Job, ctx: Context) -> None:
+        for n in (1, 2, 3):
+            ctx.step(paid, n)
+        if broken:
+            raise Reject
+
+    box, sent = handled_by(world, work)
+    world.settle()
+    broken.clear()
+    with pytest.raises(InvalidArgument, match="no step other: there are paid, paid#2, paid#3"):
+        box.dead_letters.replay(sent, from_step="other")
+    [letter] = [each for each in box.dead_letters.list() if each.origin == "inbox"]
+    box.dead_letters.replay(sent, **options)
+    world.settle()
+
+    assert (sent, expected) == (letter.id, calls)
+    assert [("processed",)] == box.query("SELECT state FROM onceward_inbox")
+
+
+def test_the_journey_of_a_message_has_its_steps(world: World) -> None:
+    """With their attempts and their times, in order."""
+
+    def away() -> int:
+        if step.attempt < 2:
+            raise OSError("away")
+        return 1
+
+    def work(job: Job, ctx: Context) -> None:
+        ctx.step(away, attempts=2)
+        ctx.sleep(5)
+        ctx.step(nothing)
+
+    box, sent = handled_by(world, work)
+    for pause in (0, 1, 5):
+        world.wait(pause)
+    journey = box.message(sent)
+
+    assert journey is not None
+    assert [("away", "done", 2), ("sleep", "waiting", 0), ("nothing", "done", 1)] == [
+        (each.name, each.state, each.attempts) for each in journey.steps
+    ]
+
+
 def test_a_worker_that_lost_its_lease_stores_nothing(world: World) -> None:
     """The other worker's result stands, and what the late one wrote is rolled back."""
     calls: list[str] = []

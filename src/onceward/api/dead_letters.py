@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
-from onceward.api.features import STORING
+from onceward.api.features import STORING, forget_steps
 from onceward.core import dead_letters
 from onceward.core import views as queries
 from onceward.core.send.outbox import Outbox
@@ -76,17 +76,27 @@ class DeadLetters:
         )
         return found[0] if found else None
 
-    def replay(self, message_id: str, *, as_new: bool = False, peer: str | None = None) -> str:
+    def replay(
+        self,
+        message_id: str,
+        *,
+        as_new: bool = False,
+        peer: str | None = None,
+        from_step: str | None = None,
+        without_steps: bool = False,
+    ) -> str:
         """
         Put a dead letter back on its way, and return its id.
 
         With its own id a peer that had processed it says so, and it ends acked.
         *as_new* (outgoing ones only) sends its body under a new id, without its
-        expiry; the header ``replayof`` names the old one.
+        expiry; the header ``replayof`` names the old one. A received one goes on after
+        the steps of its handler: *from_step* (``think#2``) calls that one and those
+        after it again, *without_steps* all of them.
 
         Raises:
-            InvalidArgument: there is no such dead letter, or its time to live ran out:
-                then only *as_new* can help.
+            InvalidArgument: there is no such dead letter or step, or its time to live ran
+                out: then only *as_new* can help.
 
         """
         dead = self.get(message_id, peer=peer)
@@ -94,6 +104,8 @@ class DeadLetters:
             msg = f"no dead letter {message_id}: list them first"
             raise InvalidArgument(msg)
         move = self._move(dead, None, as_new=as_new)
+        if from_step is not None or without_steps:
+            move = _without_steps(dead, from_step, move)
         new_id = self._db.write(move)
         self._notify()
         return new_id
@@ -239,3 +251,18 @@ def raw(frame: Frame) -> bytes:
     import base64  # noqa: PLC0415 - binary bodies only
 
     return base64.b64decode(frame.data_base64 or "")
+
+
+def _without_steps(
+    dead: DeadLetter, from_step: str | None, move: Callable[[StoreTransaction], str]
+) -> Callable[[StoreTransaction], str]:
+    """Return the call that moves a dead letter and deletes its steps, in one commit."""
+    if dead.origin == "outbox":
+        msg = f"dead letter {dead.id} was sent: its steps are in the file of {dead.recipient}"
+        raise InvalidArgument(msg)
+
+    def forget_and_move(tx: StoreTransaction) -> str:
+        forget_steps(tx, sender=dead.sender, message_id=dead.id, step=from_step)
+        return move(tx)
+
+    return forget_and_move

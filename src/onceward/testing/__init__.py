@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onceward.message.settings import Controls
     from onceward.testing.clock import ManualClock
     from onceward.testing.conformance import TransportConformance
-    from onceward.testing.crash import POINTS, Crash, Point
+    from onceward.testing.crash import POINTS, STEP_POINTS, Crash, Point, StepPoint
     from onceward.testing.faults import Fault, FaultyTransport
     from onceward.testing.handler_test import TrialContext
     from onceward.testing.harness import Harness
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "POINTS",
+    "STEP_POINTS",
     "Controls",
     "Crash",
     "Crew",
@@ -37,6 +38,7 @@ __all__ = [
     "Log",
     "ManualClock",
     "Point",
+    "StepPoint",
     "TransportConformance",
     "TrialContext",
     "crew",
@@ -45,6 +47,7 @@ __all__ = [
 
 _MODULES = {
     "POINTS": "crash",
+    "STEP_POINTS": "crash",
     "Controls": "onceward.message.settings",
     "Crash": "crash",
     "Crew": "kills",
@@ -57,6 +60,7 @@ _MODULES = {
     "Log": "history",
     "ManualClock": "clock",
     "Point": "crash",
+    "StepPoint": "crash",
     "TransportConformance": "conformance",
     "TrialContext": "handler_test",
     "crew": "kills",

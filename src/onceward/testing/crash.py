@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from weakref import WeakSet
@@ -18,6 +19,8 @@ import apsw
 
 from onceward.api.agent import Agent
 from onceward.core.handle.signatures import Handler
+from onceward.core.handle.steps import CONTEXT
+from onceward.features.batches.context import BatchContext
 from onceward.features.runs.run import AsyncRun, Run
 from onceward.features.runs.scheduler import SessionHandler
 from onceward.file.file_checks import canonical
@@ -34,6 +37,13 @@ Point = Literal[
 """Where a process may die."""
 
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
+StepPoint = Literal[
+    "before-step",  # a step's function has not begun
+    "after-step",  # the function returned; its result is not stored
+    "stored-step",  # the result is committed; the handler does not go on
+]
+"""Where a process may die at a step of a handler."""
+STEP_POINTS: Final[tuple[StepPoint, ...]] = get_args(StepPoint)
 
 
 class Crash(BaseException):
@@ -46,7 +56,9 @@ class Life:
     def __init__(self, path: Path) -> None:
         self._path = str(canonical(path))
         self._connections: WeakSet[apsw.Connection] = WeakSet()
-        self._point: Point | None = None
+        self._point: Point | StepPoint | None = None
+        self._step: str | None = None
+        """Name of the step at which the process dies; None for any."""
         self.over = False
         """Whether the process has died."""
         self.pumping = False
@@ -60,27 +72,49 @@ class Life:
         """Watch new connections no longer."""
         apsw.connection_hooks.remove(self._connected)
 
-    def arm(self, point: Point | None) -> None:
+    def arm(self, point: Point | StepPoint | None, step: str | None = None) -> None:
         """
-        Die when *point* is reached; None is never.
+        Die when *point* is reached, of *step* where it is given; None is never.
 
         Raises:
             ValueError: there is no such point.
 
         """
-        if point is not None and point not in POINTS:
-            msg = f"no point is called {point!r}: there are {', '.join(POINTS)}"
+        known = (*POINTS, *STEP_POINTS)
+        if point is not None and point not in known:
+            msg = f"no point is called {point!r}: there are {', '.join(known)}"
             raise ValueError(msg)
         self._point, self._handled, self._committed = point, False, False
+        self._step = step
 
     def reach(self, point: Point) -> None:
         """Say that the code is here; raises Crash if this is where it ends."""
         if self.over or point == self._point:
             self._die()
 
+    def _passed(self, point: str, step: str) -> None:
+        """Say that a handler has come to a point of a step."""
+        if self.over or (point == self._point and self._step in {None, step}):
+            self._die()
+
+    def _watch_steps(self, handled: object) -> None:
+        """Follow the steps of the handler that begins."""
+        contexts = handled._contexts.values() if isinstance(handled, BatchContext) else [handled]
+        for each in contexts:
+            maker: Any = each._holder if isinstance(each, Run) else each
+            name = "make_steps" if isinstance(each, Run) else "_make_steps"
+            setattr(maker, name, partial(self._make_steps, getattr(maker, name)))
+
+    def _make_steps(self, make: Callable[..., Any], *home: Any) -> Any:
+        steps = make(*home)
+        steps.passed = self._passed
+        return steps
+
     def begin(self, args: tuple[Any, ...]) -> None:
         """Say that a handler begins, with these arguments."""
         self.reach("before-handler")
+        if (handled := CONTEXT.get()) is not None:
+            self._watch_steps(handled)
         if self.middle is not None and args and isinstance(args[0], Run | AsyncRun):
             self.middle.watch(args[0])
 

@@ -21,7 +21,7 @@ from onceward.message.names import DEFAULT_SESSION
 from onceward.message.settings import Controls
 from onceward.message.times import Span
 from onceward.testing.clock import ManualClock
-from onceward.testing.crash import Crash, Life, Point, mortal
+from onceward.testing.crash import Crash, Life, Point, StepPoint, mortal
 from onceward.testing.during_run import MiddleOfRun
 from onceward.testing.handler_test import TrialContext, trial
 from onceward.testing.wire import SCHEME, Wire, acceptor
@@ -171,10 +171,11 @@ class Harness:
         self.clock.advance(span)
 
     @contextmanager
-    def crash_at(self, point: Point) -> Iterator[None]:
+    def crash_at(self, point: Point | StepPoint, *, step: str | None = None) -> Iterator[None]:
         """
         Kill the agent's process at *point* within the block, and start it again after the block.
 
+        Points of steps are those of *step*, such as ``think#2``, or of the first one.
         Uncommitted writes are gone; a leased message stays leased until its
         time has run out, and the peers know of nothing.
 
@@ -182,7 +183,7 @@ class Harness:
             AssertionError: the block ended and the process did not come to that point.
 
         """
-        self._life.arm(point)
+        self._life.arm(point, step)
         try:
             yield
             self._life.told()

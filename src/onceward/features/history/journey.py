@@ -9,6 +9,7 @@ from onceward.features.history import history
 from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.record import MessageRecord
+from onceward.message.vocabulary import StepState
 
 PROCESSED: Final = """
 SELECT sender, consumer, outcome, processed_at
@@ -20,6 +21,12 @@ TRANSITIONS: Final = """
 SELECT box, at, from_state, to_state, reason
   FROM onceward_transitions
  WHERE id = ?
+ ORDER BY seq
+"""
+STEPS: Final = """
+SELECT name, ordinal, version, state, attempts, started_at, ended_at, due_at, awaits, error
+  FROM onceward_steps
+ WHERE message_id = ?
  ORDER BY seq
 """
 
@@ -46,6 +53,22 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step of the message's handler."""
+
+    name: str
+    ordinal: int
+    version: str
+    state: StepState
+    attempts: int
+    started_at: Millis
+    ended_at: Millis
+    due_at: Millis | None
+    awaits: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Journey:
     """Everything that a file stores about one message, as ``onceward show`` prints it."""
 
@@ -55,6 +78,8 @@ class Journey:
     """The consumers that are done with it."""
     transitions: tuple[Transition, ...]
     """Its changes of state, where the file records them (``transitions=True``)."""
+    steps: tuple[StepInfo, ...] = ()
+    """The steps of its handler that are stored, in their order."""
 
     @property
     def record(self) -> MessageRecord:
@@ -71,4 +96,5 @@ def find(db: Database, message_id: str) -> Journey | None:
         tuple(records),
         tuple(DedupRecord(*row) for row in db.ask(PROCESSED, (message_id,))),
         tuple(Transition(*row) for row in db.ask(TRANSITIONS, (message_id,))),
+        tuple(StepInfo(*row) for row in db.ask(STEPS, (message_id,))),
     )

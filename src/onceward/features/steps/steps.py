@@ -108,6 +108,8 @@ class MessageSteps:
         """By name: the thread or task that has called it, and how often."""
         self._lock = Lock()
         self._closed = False
+        self.passed: Callable[[str, str], object] = _pass
+        """Told, for tests, which point of which step the call has come to."""
         self._suspended: Suspended | None = None
         self._open: set[Any] = set()
         """A future for each step that a coroutine awaits; it ends with the step."""
@@ -201,11 +203,13 @@ class MessageSteps:
     def _running(self, begun: StepCall, tx: Transaction | None = None) -> Iterator[None]:
         """Let ``step.key`` be that of a step."""
         running = RunningStep(key=begun.key, attempt=begun.failed + 1, tx=tx, within=self)
+        self.passed("before-step", str(begun.name))
         before = RUNNING.set(running)
         try:
             yield
         finally:
             RUNNING.reset(before)
+        self.passed("after-step", str(begun.name))
 
     # -- time and chance --------------------------------------------------------------------
 
@@ -449,6 +453,8 @@ class MessageSteps:
     def _note(self, name: StepName, record: StepRecord) -> None:
         with self._lock:
             self._stored[name] = record
+        if record.state == "done":
+            self.passed("stored-step", str(name))
 
     # -- failures ---------------------------------------------------------------------------
 
@@ -526,6 +532,10 @@ class MessageSteps:
         """Take no further step."""
         with self._lock:
             self._closed = True
+
+
+def _pass(_point: str, _step: str) -> None:
+    """Go on."""
 
 
 def _unless_there(session: str, kind: str, due_at: Millis, tx: StoreTransaction) -> Millis:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from onceward.core.handle.steps import StepHome
-from onceward.errors import LeaseLost
+from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.steps import awaited
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
@@ -31,6 +31,15 @@ ON CONFLICT (sender, message_id, scope, name, version, ordinal) DO UPDATE
        media = excluded.media, result = excluded.result, error = excluded.error,
        bytes = excluded.bytes, due_at = excluded.due_at, ended_at = excluded.ended_at
  WHERE state <> 'done'
+"""
+SHOWN: Final = """
+SELECT seq, name, version, ordinal
+  FROM _onceward_steps
+ WHERE sender = :sender AND message_id = :id
+ ORDER BY seq
+"""
+FORGET: Final = """
+DELETE FROM _onceward_steps WHERE sender = :sender AND message_id = :id AND seq >= :first
 """
 # A step ends with the record of its message: in the inbox, or among the dead letters.
 PRUNE: Final = """
@@ -109,6 +118,30 @@ def store(
     if not tx.run(STORE, bindings | name._asdict() | record._asdict()):
         msg = f"the result of step {name} was not stored: another worker has the message"
         raise LeaseLost(msg)
+
+
+def forget(tx: StoreTransaction, *, sender: str, message_id: str, step: str | None) -> None:
+    """
+    Delete the steps of a message, from *step* on where it is given: they are called again.
+
+    Raises:
+        InvalidArgument: the message has no such step; nothing was deleted.
+
+    """
+    of = {"sender": sender, "id": message_id}
+    first = 0
+    if step is not None:
+        known = {_shown(*row): seq for seq, *row in tx.rows(SHOWN, of)}
+        if step not in known:
+            told = ", ".join(known) or "none"
+            msg = f"message {message_id} has no step {step}: there are {told}"
+            raise InvalidArgument(msg)
+        first = known[step]
+    tx.run(FORGET, of | {"first": first})
+
+
+def _shown(name: str, version: str, ordinal: int) -> str:
+    return str(StepName(name, version, ordinal))
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:

@@ -32,6 +32,8 @@ Ids = Annotated[
 ]
 OlderThan = Annotated[MaybeSpan, said("Only dead letters that are older than this span.")]
 AsNew = Annotated[bool, Quiet, said("Send outgoing bodies under new ids, which are printed.")]
+FromStep = Annotated[str | None, said("Call this step of its handler, and those after it, again.")]
+WithoutSteps = Annotated[bool, Quiet, said("Call all steps of its handler again.")]
 Rate = Annotated[MaybeRate, said("In bulk, most outgoing messages a second, or 10/m.")]
 One = Callable[[Postbox, str], str]
 Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
@@ -71,6 +73,8 @@ def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> int:
 def replay(
     *ids: Ids,
     as_new: AsNew = False,
+    from_step: FromStep = None,
+    without_steps: WithoutSteps = False,
     rate: Rate = None,
     choice: Choice = CHOICE,
     where: Conversation = CONVERSATION,
@@ -79,11 +83,17 @@ def replay(
     Replay dead letters and print their ids.
 
     With its own id a message takes effect once, also if it had been processed after all. If some
-    were replayed and some were not, the exit code is 6.
+    were replayed and some were not, the exit code is 6. A handler with steps goes on after those
+    that are stored.
     """
+    if (from_step is not None or without_steps) and not ids:
+        msg = "--from-step and --without-steps are for single dead letters: give their ids"
+        raise Usage(msg)
 
     def one(box: Postbox, message_id: str) -> str:
-        return box.dead_letters.replay(message_id, as_new=as_new)
+        return box.dead_letters.replay(
+            message_id, as_new=as_new, from_step=from_step, without_steps=without_steps
+        )
 
     def bulk(box: Postbox, which: dict[str, Any]) -> Outcome:
         replays = box.dead_letters.replay_all(as_new=as_new, rate=rate, **which)

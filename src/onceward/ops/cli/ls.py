@@ -84,18 +84,22 @@ def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
     Show everything that the file stores about a message.
 
     These are its rows in outbox, inbox, dead letters and processed messages, and its frame. A
-    message that an agent sent to itself has a row in both boxes. Its transitions are added where
-    the file records them.
+    message that an agent sent to itself has a row in both boxes. The steps of its handler are added
+    with their attempts and the seconds that they took, and its transitions where the file records
+    them.
     """
     message_id = whole_id(found, message_ids, id)
     known = message(found, message_id, window=NEVER)
     rows = [with_frame(found, each) for each in known.rows]
-    steps = [row_of(step) for step in known.transitions]
+    steps = [without_nothing(row_of(step)) | {"took": step.took} for step in known.steps]
+    moves = [row_of(each) for each in known.transitions]
     if where.json:
-        found_rows, moves = [*map(dated, rows)], [*map(dated, steps)]
-        document({"id": message_id, "rows": found_rows, "transitions": moves})
+        listed: dict[str, list[dict[str, Any]]]
+        listed = {"rows": rows, "steps": steps, "transitions": moves}
+        document({"id": message_id} | {name: [*map(dated, each)] for name, each in listed.items()})
         return DONE
-    told = [{"transitions": step["box"], **without_nothing(step)} for step in steps]
+    told = [{"step": step["name"], **step} for step in steps]
+    told += [{"transitions": each["box"], **without_nothing(each)} for each in moves]
     for row in [*rows, *told]:
         show_one(row, where.style)
     return DONE

@@ -145,6 +145,29 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageStep:
+    """A step of the handler of a message."""
+
+    seq: int
+    name: str
+    ordinal: int
+    version: str
+    state: str
+    attempts: int
+    started_at: Millis
+    ended_at: Millis
+    due_at: Millis | None
+    awaits: str | None
+    bytes: int
+    error: str | None
+
+    @property
+    def took(self) -> float:
+        """Seconds from the first call of its function until its end, pauses included."""
+        return (self.ended_at - self.started_at) / 1000
+
+
+@dataclass(frozen=True, slots=True)
 class BodyPart:
     """A part of the body of a message, and how many characters the whole one has."""
 
@@ -163,6 +186,7 @@ class FoundMessage:
     processed: tuple[Processed, ...] = ()
     acknowledgments: tuple[Acknowledgment, ...] = ()
     transitions: tuple[Transition, ...] = ()
+    steps: tuple[MessageStep, ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether the file knows the message at all."""
@@ -235,6 +259,9 @@ SELECT {columns(Processed, "m.", box="'processed'", state="m.outcome", ended_at=
 ACKNOWLEDGED: Final = f"""
 SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id = :id
 """
+OF_HANDLER: Final = f"""
+SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = :id ORDER BY seq
+"""
 IDS: Final = f"""{SENDERS}
 SELECT id, 'outbox' FROM ({ids_from("onceward_outbox")})
  UNION ALL
@@ -288,6 +315,7 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
         processed=values(source, Processed, PROCESSED, id=message_id),
         acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
         transitions=_transitions(source, message_id, ((*sent, *received), dead), window),
+        steps=values(source, MessageStep, OF_HANDLER, id=message_id),
     )
 
 
