@@ -94,7 +94,7 @@ def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
     steps = [without_nothing(row_of(step)) | {"took": step.took} for step in known.steps]
     moves = [row_of(each) for each in known.transitions]
     if where.json:
-        listed: dict[str, list[dict[str, Any]]]
+        listed: dict[str, Sequence[Mapping[str, Any]]]
         listed = {"rows": rows, "steps": steps, "transitions": moves}
         document({"id": message_id} | {name: [*map(dated, each)] for name, each in listed.items()})
         return DONE
