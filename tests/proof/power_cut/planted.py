@@ -116,9 +116,11 @@ def accept_later(receiver: Any, _tx: Any, frames: Any) -> Any:
     return []
 
 
-def settle_later(own: Any, _tx: Any, receipts: Any) -> None:
-    """Settle messages to the agent itself in another commit than that which handles them."""
-    _tx.after_commit(lambda: own._db.write(lambda tx: SETTLE_OWN(own, tx, receipts)))
+def settle_later(own: Any, tx: Any, receipts: Any) -> None:
+    """Settle messages to the agent itself in the commit after that which handles them."""
+    late, own.late = getattr(own, "late", ()), tuple(receipts)
+    if late:
+        SETTLE_OWN(own, tx, late)
 
 
 def _effects_first() -> AbstractContextManager[object]:

@@ -155,12 +155,6 @@ def messages_to_oneself_are_settled_later(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OwnMessages, "settle", planted.settle_later)
 
 
-def messages_to_oneself_overtake(patch: pytest.MonkeyPatch) -> None:
-    """Take of the messages to the agent itself the newest alone."""
-    newest = outbox.READY_OWN.replace("o.rank, o.seq\n LIMIT", "o.seq DESC\n LIMIT 1 +0 *")
-    patch.setattr(outbox, "READY_OWN", newest)
-
-
 def attempts_are_not_counted_after_a_death(patch: pytest.MonkeyPatch) -> None:
     """Claim what a dead worker may have died of as if it had ended well."""
     patch.setattr(lanes, "ISOLATE_HEADS", "SELECT ?")
@@ -182,7 +176,6 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     parcels_of_undone_sends_are_pushed: ("it would not: denied", 133),
     messages_to_oneself_are_stored_later: ("in one half", 5),
     messages_to_oneself_are_settled_later: ("S7", 5),
-    messages_to_oneself_overtake: ("before number", 5),
     attempts_are_not_counted_after_a_death: ("has killed", 127),
 }
 """
