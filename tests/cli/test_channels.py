@@ -214,7 +214,7 @@ def test_the_registry_is_searched_in_pages(cli: Cli, shop: Postbox, billing: Pos
         row["description"],
         row["capabilities"],
     )
-    assert ['["pay"]', "Pays bills"] == cli("agents", "ls").lines[0][2:]
+    assert ['["pay"]', "[]", "Pays bills"] == cli("agents", "ls").lines[0][2:]
     assert [] == cli("agents", "ls", "--search", "ship").lines
     assert [] == cli("agents", "ls", "--limit", "1", "--after", "billing").lines
     assert 2 == cli("agents", "ls", "--limit", "0").code
