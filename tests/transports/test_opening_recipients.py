@@ -14,7 +14,7 @@ from onceward.file import database, descriptors, open_files
 from onceward.file.file_checks import file_key
 from onceward.transports import file
 
-OPENING = 18
+OPENING = 19
 """Statements from the connection to the commit of the open barrier, pragmas included."""
 
 
