@@ -57,7 +57,7 @@ def other() -> Agent:
 
 
 def test_a_job_that_always_fails_delays_no_other(world: World) -> None:
-    """In six hours a healthy job of each minute runs 360 times, each within the step of its date."""
+    """In six hours a healthy job of each minute runs 360 times, each time at its date."""
     bob, late, failed = Agent("bob"), list[int](), list[int]()
 
     @bob.every("5m")
