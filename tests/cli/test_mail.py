@@ -210,6 +210,33 @@ def test_recv_prints_a_line_and_acknowledges(cli: Cli, shop: Postbox, billing: P
     assert "acked" == billing.resolve(sent)
 
 
+def test_recv_answers_a_request(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """The reply and the end of the request are one commit; a wrong body takes nothing."""
+    ticket = billing.request("shop", {"may": "I pay?"})
+    billing.run_until_idle()
+
+    assert 2 == cli("receive", "--reply", '{"yes": ').code
+    assert 2 == cli("receive", "--reply", "yes", "--keep").code
+    assert 1 == shop.stats()["inbox_pending"]
+    assert 0 == cli("receive", "--reply", '{"yes": true}').code
+
+    assert 0 == shop.stats()["inbox_pending"]
+    shop.run_until_idle()
+    assert {"yes": True} == billing.result(ticket, reply=dict, timeout=0)
+
+
+def test_recv_says_that_a_request_got_no_reply(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """It ends, as a message does, and the person who reads it is told; of a message nothing."""
+    asked = billing.request("shop", 1)
+    billing.send("shop", 2)
+    billing.run_until_idle()
+
+    said = f"{asked.id} asked for a reply and ended without one: --reply answers, --keep looks"
+    assert said in cli("receive").err
+    assert "" == cli("receive").err
+    assert 0 == shop.stats()["inbox_pending"]
+
+
 def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """No lease, no attempt, however often: the next reader gets the message as before."""
     sent = billing.send("shop", {"n": 1})

@@ -11,16 +11,17 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from onceward import Postbox
+from onceward import Message, Postbox
 from onceward.errors import Paused
 from onceward.file.environment import disabled_by_environment
 from onceward.message.clock import SystemClock
 from onceward.message.frame import Frame
-from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
+from onceward.ops.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut, Usage
 from onceward.ops.cli.options import OfType, Wait
-from onceward.ops.cli.output import compact, show, show_one
+from onceward.ops.cli.output import compact, note, show, show_one
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.records import note_problem
+from onceward.ops.cli.send import parsed
 from onceward.ops.cli.target import Conversation, open_box
 from onceward.ops.views.waiting import next_message
 
@@ -34,22 +35,28 @@ def receive(
     type: OfType = None,
     wait: Wait = None,
     ack: Annotated[bool, Parameter(negative="--keep")] = True,
+    reply: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     where: Conversation = WHERE,
 ) -> int:
     """
     Take the next message, print it, and mark it as processed.
 
     It is marked only after it was written out completely: a process that is killed in between
-    gets it again. With --keep it is printed only: nothing is leased, and no attempt is counted. An
-    empty inbox is exit code 3, or 4 after --wait; a message that has lost its body is 1.
+    gets it again. With --reply the answer to its sender is in the same commit. With --keep it is
+    printed only: nothing is leased, and no attempt is counted. An empty inbox is exit code 3, or 4
+    after --wait; a message that has lost its body is 1.
 
     Columns: id, sender, session, type, body (as JSON).
 
     Args:
         ack: Mark the message as processed after it was printed, or keep it for the next reader.
+        reply: Answer the sender with this, JSON or plain text. - stands for stdin.
 
     """
-    path = where.path()
+    if reply is not None and not ack:
+        msg = "--keep leaves the message unanswered: leave it or --reply out"
+        raise Usage(msg)
+    path, answer = where.path(), None if reply is None else parsed(reply)
     if not ack:
         return print_message(_next(path, type, where.session, wait or 0.0), where)
     with open_box(path) as box:
@@ -62,7 +69,20 @@ def receive(
             told = described(message.frame, message.attempt, message.received_at)
             code = print_message(told, where)
             sys.stdout.flush()
+            _end(box, message, answer, answered=reply is not None)
     return code
+
+
+def _end(box: Postbox, message: Message[Any], answer: object, *, answered: bool) -> None:
+    """Mark a message as processed, together with the answer to its sender if there is one."""
+    if answered:
+        with box.begin():
+            message.reply(answer)
+            message.ack()
+        return
+    message.ack()
+    if message.frame.replyto is not None:
+        note(f"{message.id} asked for a reply and ended without one: --reply answers, --keep looks")
 
 
 def refuse_paused(box: Postbox) -> None:
