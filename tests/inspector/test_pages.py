@@ -19,6 +19,7 @@ from onceward.message.clock import iso
 from onceward.ops.inspector import app
 from onceward.ops.inspector.pages import conversation, search
 from onceward.ops.inspector.site import Site
+from onceward.ops.views import listing as lists
 from onceward.ops.views.listing import Conditions, listing
 from onceward.ops.views.reader import NEVER, opened
 from onceward.testing import Controls
@@ -54,6 +55,7 @@ SELECT 'peer-' || value, hex(randomblob(8)), 'open', 1 FROM n
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pages look at all files, also on a busy machine."""
+    monkeypatch.setattr(lists, "BUDGET", 60.0)
     monkeypatch.setattr(conversation, "BUDGET", 60.0)
     monkeypatch.setattr(search, "BUDGET", 60.0)
     monkeypatch.setattr(search, "PER_BOX", 60.0)

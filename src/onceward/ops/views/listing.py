@@ -109,15 +109,15 @@ def listing(
     *,
     before: int = NEVER,
     rows: int = ROWS,
-    budget: float = BUDGET,
+    budget: float | None = None,
     visible: Visible = lambda _: True,
 ) -> Listing:
     """
-    Return a page of messages of one box, newest first, after at most *budget* seconds.
+    Return a page of messages of one box, newest first, after at most *budget* seconds, or BUDGET.
 
     Where a text is sought, a message fits only if the text is *visible* in its body.
     """
-    until = time.monotonic() + budget
+    until = time.monotonic() + (BUDGET if budget is None else budget)
     with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
         seqs, looked, last = _found(looking, rows, until)
     kind: type[StoredMessage | StoredDeath] = StoredDeath if box == "dead" else StoredMessage
