@@ -247,7 +247,7 @@ def test_a_rule_that_is_left_out_is_missed(rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "harm"), [("relied", "nobody noticed"), ("fork", "no way to finish")]
+    ("rule", "harm"), [("relied", "no peer noticed"), ("fork", "no way to finish")]
 )
 def test_a_rollback_without_its_rule_does_harm(rule: str, harm: str) -> None:
     """

@@ -192,9 +192,9 @@ class PeerLease(NamedTuple):
     """Largest parcel that the way to the peer takes, as it has said; None where it has not."""
     owner: str
     may_owe: int = 1
-    """Whether there may be receipts for it."""
+    """Whether there may be receipts for it: 0 holds in the transaction of the lease only."""
     may_have: int = 1
-    """Whether there may be messages for it."""
+    """Whether there may be messages for it, likewise."""
 
     @property
     def fence(self) -> dict[str, Any]:
@@ -257,7 +257,8 @@ def store_parcel(
     named = {"parcel": json.dumps(seqs), "unsettled": json.dumps(unsettled), "until": until}
     if not tx.run(STORE, held.fence | named):
         raise _lost(held)
-    return held._replace(parcel=seqs, unsettled=unsettled)
+    # By the time it is settled other messages and receipts may wait.
+    return held._replace(parcel=seqs, unsettled=unsettled, may_owe=1, may_have=1)
 
 
 class Advanced(NamedTuple):
@@ -428,7 +429,7 @@ def new_epoch(
         "base_parcel": upto,
         "own_forks": own_forks,
     }
-    return held._replace(number=0, last_id="", parcel=None, **fresh)
+    return held._replace(number=0, last_id="", parcel=None, may_owe=1, may_have=1, **fresh)
 
 
 def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
