@@ -95,7 +95,7 @@ class DeadLetters:
         after it again, *without_steps* all of them.
 
         Raises:
-            InvalidArgument: there is no such dead letter or step, or its time to live ran
+            InvalidArgument: no such dead letter or step is stored, or its time to live ran
                 out: then only *as_new* can help.
 
         """

@@ -170,7 +170,7 @@ FEATURES: Final = (
 make_steps: Final = Late("steps.steps.MessageSteps")
 """Makes the steps of one call of a handler."""
 forget_steps: Final = Late("steps.stored.forget")
-"""Deletes the steps of a message, from one of them on."""
+"""Deletes the steps of a message: all of them, or one and those after it."""
 declare_awaited: Final = Late("steps.awaited.declare")
 """Stores which types the handlers of an agent wait for."""
 STORING: Final = [each.storing for each in FEATURES if each.storing is not None]

@@ -31,7 +31,7 @@ NO_WAIT: Final = "a trial has no other messages: send them, and deliver"
 
 
 class TrialSteps:
-    """Call the functions of steps, and keep nothing: there is no message to keep it with."""
+    """Call the functions of steps and store nothing: a trial has no message."""
 
     def __init__(self, context: TrialContext) -> None:
         self._context = context

@@ -351,7 +351,7 @@ class Receiver:
         if any(each.problem for each in parsed):
             return None
         result = AcceptResult(received=list(map(ID, frames)))
-        result.answered = _store(tx, agent, parsed, policy.features, policy.hears)
+        result.answered = _store(tx, agent, parsed, policy)
         self._keep(parsed)
         if self._hooks._hooks:
             self._emit(tx, agent, result)
@@ -428,8 +428,8 @@ def accept(
     if rule is not None or policy.network:
         examined = _allowed(examined, rule)
     kept = _accept_frames(
-        tx, parcel, examined, policy.features,
-        hears=policy.hears, known=known, horizon=stream.horizon_id, judge_all=judge_all,
+        tx, parcel, examined, policy,
+        known=known, horizon=stream.horizon_id, judge_all=judge_all,
     )  # fmt: skip
     receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
     kept.moved, kept.answer = moved, _answer(policy, verdict, tuple(receipts))
@@ -466,9 +466,8 @@ def _accept_frames(
     tx: StoreTransaction,
     parcel: Parcel,
     examined: list[ParsedFrame],
-    features: Sequence[Storing],
+    policy: InboxPolicy,
     *,
-    hears: Sequence[Hear],
     known: Known,
     horizon: str,
     judge_all: bool,
@@ -494,7 +493,7 @@ def _accept_frames(
             fresh.append(each)
             kept.received.append(message_id)
     if fresh:
-        kept.answered = _store(tx, parcel.sender, fresh, features, hears)
+        kept.answered = _store(tx, parcel.sender, fresh, policy)
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
     return kept
@@ -670,11 +669,7 @@ BOXED: Final = (lanes.NO_LANE, 0)
 
 
 def _store(
-    tx: StoreTransaction,
-    sender: str,
-    fresh: Sequence[ParsedFrame],
-    features: Sequence[Storing],
-    hears: Sequence[Hear],
+    tx: StoreTransaction, sender: str, fresh: Sequence[ParsedFrame], policy: InboxPolicy
 ) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
     frames = cast("list[Frame]", list(map(FRAME, fresh)))
@@ -689,11 +684,11 @@ def _store(
         if done:
             awaited.discard(str(frame.inreplyto))
         elif frame.kind is not None:
-            done = _taken(tx, sender, frame, features)
+            done = _taken(tx, sender, frame, policy.features)
         boxed = frame.mailbox is not None and not done
         lane_id, awaits = BOXED if boxed else _lane(tx, sender, frame, lane_ids)
         if awaits and not done and frame.kind is None:
-            done = any(hear(tx, sender, frame) for hear in hears)
+            done = any(hear(tx, sender, frame) for hear in policy.hears)
         answered += done
         if boxed and frame.mailboxkey is not None:
             keyed.append(KeyedMessage(str(frame.mailbox), frame.mailboxkey, frame.id))
@@ -701,7 +696,7 @@ def _store(
             settled.append((sender, frame.id, frame.session, tx.now))
         rows.append(_row(sender, frame, each, lane_id, tx.now, done=done))
     tx.insert(INSERT, rows)
-    for feature in features if keyed else ():
+    for feature in policy.features if keyed else ():
         if feature.keyed is not None:
             feature.keyed(tx, sender, keyed)
     _note_kinds(tx, sender, frames)

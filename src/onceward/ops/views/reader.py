@@ -77,7 +77,7 @@ SELECT {columns(kind)} FROM {view} WHERE {name} > :after ORDER BY {name} LIMIT :
 
 
 def moment_from(view: str, at: str) -> str:
-    """Return the statement for number and moment of the first row from a number on."""
+    """Return the statement for the number and moment of the first row at or after a number."""
     return f"SELECT seq, {at} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"
 
 
