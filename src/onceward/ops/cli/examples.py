@@ -44,6 +44,7 @@ onceward tail --follow --transitions""",
     "mailbox discard": "onceward mailbox discard task.queue 0199f0c2-7d1e",
     "ls": "onceward ls outbox --state pending --peer billing",
     "show": "onceward show 0199f0c2",
+    "why": "onceward why 0199f0c2-7d1e",
     "stats": """onceward stats shop.db --json
 onceward stats shop.db --watch 2s""",
     "agents ls": "onceward agents ls --search translate",

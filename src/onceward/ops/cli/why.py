@@ -1,0 +1,119 @@
+"""``onceward why``: say why a message, or an agent, waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Final
+
+from onceward.errors import OncewardError
+from onceward.file.environment import env_or_project
+from onceward.message.clock import SystemClock
+from onceward.message.names import DIRECTORY
+from onceward.ops.cli.command import emit
+from onceward.ops.cli.exit_codes import DONE, NothingThere, Usage
+from onceward.ops.cli.ls import without_nothing
+from onceward.ops.cli.options import said
+from onceward.ops.cli.output import note, row_of
+from onceward.ops.cli.readonly import views
+from onceward.ops.cli.target import Where, home_folder
+from onceward.ops.views.messages import message, message_ids
+from onceward.ops.views.reader import Reader
+from onceward.ops.views.why import agent_whys, message_why
+
+WHERE: Final = Where()
+COLUMNS: Final = ("level", "reason", "text", "cure")
+Id = Annotated[
+    str | None, said("The message's id, or a beginning of it that no other message has.")
+]
+
+
+def why(id: Id = None, /, *, where: Where = WHERE) -> int:
+    """
+    Say in one sentence why a message waits, and what mends it.
+
+    With --db, --agent or their variables the message is looked for in that file, else in all files
+    of the home; the files of its sender and its recipient are read if they lie there. Without an
+    id each thing is listed that holds messages of the agent back, what to act on first.
+
+    Columns without an id: level (act, wait or ok), reason, text, cure.
+    """
+    now = SystemClock().now()
+    if id is None:
+        with views(where.path()) as found:
+            return emit(agent_whys(found, now), COLUMNS, where)
+    path, message_id = _found(_files(where), id)
+    with ExitStack() as stack:
+        sides = _sides(path, message_id)
+        sender, recipient = (_opened(stack, path.with_name(f"{name}.db")) for name in sides)
+        here = stack.enter_context(views(path))
+        answer = message_why(sender or here, recipient or here, message_id, now)
+    if answer is None:
+        msg = f"{path} had message {message_id}, which was pruned just now"
+        raise NothingThere(msg)
+    emit({"id": message_id} | without_nothing(row_of(answer)), (), where)
+    return DONE
+
+
+def _files(where: Where) -> list[Path]:
+    """Return the file that is named, else those of the home."""
+    if where.db or where.agent or env_or_project("db") or env_or_project("agent"):
+        return [where.path()]
+    folder = home_folder(None)
+    return sorted(path for path in folder.glob("*.db") if path.name != DIRECTORY)
+
+
+def _found(files: list[Path], prefix: str) -> tuple[Path, str]:
+    """
+    Return a file that has a message, and its whole id.
+
+    Raises:
+        NothingThere: no file has it.
+        Usage: several ids begin so.
+
+    """
+    ids = dict(_ids(files, prefix))
+    if prefix in ids:
+        return ids[prefix], prefix
+    if len(ids) > 1:
+        first, second = list(ids)[:2]
+        msg = f"several ids start with {prefix!r}, among them {first} and {second}: give more of it"
+        raise Usage(msg)
+    for message_id, path in ids.items():
+        return path, message_id
+    place = str(files[0]) if len(files) == 1 else f"the {len(files)} files of the home"
+    msg = f"no id starts with {prefix!r} in {place}: see onceward ls outbox and ls inbox"
+    raise NothingThere(msg)
+
+
+def _ids(files: list[Path], prefix: str) -> Iterator[tuple[str, Path]]:
+    """Yield ids that begin so, each with a file that has it; say which files cannot be read."""
+    for path in files:
+        try:
+            with views(path) as found:
+                for message_id in message_ids(found, prefix):
+                    yield message_id, path
+        except OncewardError as error:
+            if len(files) == 1:
+                raise
+            note(f"{path} is passed over: {error}")
+
+
+def _sides(path: Path, message_id: str) -> tuple[str, str]:
+    """Return the names of the sender and the recipient of a message."""
+    with views(path) as found:
+        known = message(found, message_id, window=0)
+    one = known.any or known.processed[0]
+    return one.sender, one.recipient
+
+
+def _opened(stack: ExitStack, path: Path) -> Reader | None:
+    """Open a file that lies here; None where it does not, or cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        return stack.enter_context(views(path))
+    except OncewardError as error:
+        note(f"{path} is passed over: {error}")
+        return None

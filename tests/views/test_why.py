@@ -1,0 +1,505 @@
+"""Each reason why a message, a session, a peer or an agent is where it is, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tenacity import stop_after_attempt, wait_fixed
+
+from onceward import Agent, Context, Msg, Postbox, Reject, Retry, RetryPolicy, Run, Settings
+from onceward.ops.views import lists
+from onceward.ops.views.reader import opened
+from onceward.ops.views.why import Why, agent_whys, lane_why, message_why, peer_why, session_why
+from onceward.testing import Controls, ManualClock
+
+DAY = 86_400
+
+
+class Approval(Msg, type="approval"):
+    """The message that a handler waits for."""
+
+    granted: bool
+
+
+@dataclass
+class Home:
+    """A home of agents on one clock."""
+
+    folder: Path
+    stack: ExitStack
+    clock: ManualClock = field(default_factory=ManualClock)
+    boxes: dict[str, Postbox] = field(default_factory=dict)
+
+    def open(self, agent: Agent | str, **options: Any) -> Postbox:
+        """Open an agent without engines."""
+        name = agent if isinstance(agent, str) else agent.name
+        box = Postbox(
+            self.folder / f"{name}.db",
+            agent=agent,
+            start=False,
+            testing=Controls(clock=self.clock),
+            **options,
+        )
+        self.boxes[name] = self.stack.enter_context(box)
+        return box
+
+    def settle(self) -> None:
+        """Deliver and handle everything that is due."""
+        for _ in range(3):
+            for box in self.boxes.values():
+                box.run_until_idle()
+
+    def why(self, message_id: str, sender: str, recipient: str | None = None) -> Why:
+        """Return why a message is where it is; without a recipient its file is not readable."""
+        with ExitStack() as stack:
+            here = stack.enter_context(opened(self.boxes[sender].path))
+            there = stack.enter_context(opened(self.boxes[recipient].path)) if recipient else None
+            found = message_why(here, there, message_id, self.clock.now())
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """Return an empty home."""
+    with ExitStack() as stack:
+        yield Home(tmp_path, stack)
+
+
+def handling(name: str, work: Callable[[dict[str, Any], Context], object], **options: Any) -> Agent:
+    """Return an agent that handles jobs by *work*."""
+    agent = Agent(name)
+    agent.on("job", **options)(work)
+    return agent
+
+
+def pair(home: Home, work: Callable[[dict[str, Any], Context], object], **options: Any) -> Postbox:
+    """Open shop and billing, which handles jobs by *work*; return shop's box."""
+    shop = home.open("shop")
+    home.open(handling("billing", work, **options))
+    return shop
+
+
+def done(body: dict[str, Any], ctx: Context) -> None:
+    """Handle a job."""
+
+
+def busy(body: dict[str, Any], ctx: Context) -> None:
+    """Fail for now."""
+    msg = "HTTP 503"
+    raise Retry(msg, after=35)
+
+
+def refused(body: dict[str, Any], ctx: Context) -> None:
+    """Fail for good."""
+    msg = "no such account"
+    raise Reject(msg)
+
+
+# -- in the outbox ------------------------------------------------------------------------
+
+
+def test_a_message_that_no_process_delivers_is_ready(home: Home) -> None:
+    """The sentence names what is missing, and the command that delivers."""
+    shop = home.open("shop", hold_unknown=True)
+
+    found = home.why(shop.send("billing", {}), "shop")
+
+    assert "Ready to leave: it waits for a process that delivers for shop" == found.text
+    assert ("ready", "wait", "onceward relay --agent shop") == (
+        found.reason,
+        found.level,
+        found.cure,
+    )
+
+
+def test_a_delayed_message_says_when_it_is_due(home: Home) -> None:
+    """The moment is given as a span and as a number."""
+    shop = home.open("shop", hold_unknown=True)
+
+    found = home.why(shop.send("billing", {}, delay=90), "shop")
+
+    assert ("delayed", "Delayed: due in 2 m") == (found.reason, found.text)
+    assert home.clock.now() + 90_000 == found.until_at
+
+
+def test_a_message_of_a_paused_agent_waits_for_its_resume(home: Home) -> None:
+    """A pause is something to act on: nothing ends it by itself."""
+    shop = home.open("shop", hold_unknown=True)
+    message_id = shop.send("billing", {})
+    shop.file.pause()
+    home.clock.advance(3 * 3600)
+
+    found = home.why(message_id, "shop")
+
+    assert "shop was paused 3 h ago: it handles and sends nothing" == found.text
+    assert ("paused", "act", "onceward resume --agent shop") == (
+        found.reason,
+        found.level,
+        found.cure,
+    )
+
+
+def test_a_message_over_a_limit_names_the_limit(home: Home) -> None:
+    """It waits until messages before it have ended."""
+    shop = home.open("shop", hold_unknown=True)
+    shop.limits.set("session", "import", messages=1, overflow="hold")
+    session = shop.session("import")
+    session.send("billing", {})
+
+    found = home.why(session.send("billing", {}), "shop")
+
+    assert "held" == found.reason
+    assert "Waits until the limit of session import has capacity for it" == found.text
+
+
+def test_a_message_of_a_paused_channel_names_the_channel(home: Home) -> None:
+    """The cure resumes it."""
+    shop = home.open("shop")
+    home.open("billing")
+    news = shop.channels.create("news", "group")
+    news.add("billing")
+    news.pause()
+    news.send({})
+    with opened(shop.path) as reader:
+        [[message_id]] = reader.rows("SELECT id FROM onceward_outbox WHERE held_by IS NOT NULL")
+
+    found = home.why(message_id, "shop")
+
+    assert ("held", "Channel news is paused") == (found.reason, found.text)
+    assert "onceward channel resume news --agent shop" == found.cure
+
+
+def test_a_peer_that_does_not_answer_is_named_with_its_error(home: Home) -> None:
+    """While pushes fail, the message waits for the next try."""
+    shop = home.open("shop", hold_unknown=True)
+    message_id = shop.send("billing", {})
+    shop.run_until_idle()
+
+    found = home.why(message_id, "shop")
+
+    assert "peer failing" == found.reason
+    assert found.text.startswith("Pushes to billing failed once in a row (")
+    assert found.until_at is not None
+
+
+def test_an_open_breaker_is_to_be_acted_on(home: Home) -> None:
+    """The command that closes it is given."""
+    shop = home.open("shop", hold_unknown=True, settings=Settings(breaker_failures=2))
+    message_id = shop.send("billing", {})
+    for _ in range(3):
+        shop.run_until_idle()
+        home.clock.advance(120)
+
+    found = home.why(message_id, "shop")
+
+    assert ("breaker open", "act") == (found.reason, found.level)
+    assert "its circuit breaker is open" in found.text
+    assert "onceward peers reset billing --agent shop" == found.cure
+
+
+def test_a_message_in_another_file_is_stored_there(home: Home) -> None:
+    """Without the recipient's file the sender's one says how far it has come."""
+    shop = pair(home, done)
+    message_id = shop.send("billing", {}, type="job")
+    shop.run_until_idle()
+    home.clock.advance(40)
+
+    found = home.why(message_id, "shop")
+
+    assert "billing stored it 40 s ago; it is not handled yet" == found.text
+    assert "stored there" == found.reason
+
+
+def test_a_cancelled_message_says_so(home: Home) -> None:
+    """It needs nothing."""
+    shop = home.open("shop", hold_unknown=True)
+    message_id = shop.send("billing", {})
+    shop.cancel(message_id)
+    home.clock.advance(5)
+
+    found = home.why(message_id, "shop")
+
+    assert ("cancelled", "ok") == (found.reason, found.level)
+    assert found.text.startswith("Cancelled 5 s ago")
+
+
+# -- in the inbox -------------------------------------------------------------------------
+
+
+def test_a_handled_message_is_processed(home: Home) -> None:
+    """Both files know it; the recipient's is asked first."""
+    shop = pair(home, done)
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+    home.clock.advance(60)
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert ("processed", "ok") == (found.reason, found.level)
+    assert "billing processed it 1 m ago" == found.text
+
+
+def test_a_message_that_no_worker_takes_is_next(home: Home) -> None:
+    """The command that starts workers is given."""
+    shop = pair(home, done)
+    message_id = shop.send("billing", {}, type="job")
+    shop.run_until_idle()
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert "Next in its lane: it waits for a free worker of billing" == found.text
+    assert ("ready", "onceward work --agent billing") == (found.reason, found.cure)
+
+
+def test_a_failed_handler_is_told_with_its_error_and_next_try(home: Home) -> None:
+    """How often it failed, why, and when it is tried again."""
+    shop = pair(home, busy)
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert "Handler failed once (HTTP 503); next try in 35 s" == found.text
+    assert ("retry", home.clock.now() + 35_000) == (found.reason, found.until_at)
+
+
+def test_a_message_behind_a_failing_one_names_it(home: Home) -> None:
+    """The sentence has the id of the head of its lane, and why that one waits."""
+    shop = pair(home, busy)
+    head = shop.send("billing", {}, type="job")
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+    home.clock.advance(40)
+    home.settle()
+
+    found = home.why(message_id, "shop", "billing")
+
+    told = "That one: handler failed twice (HTTP 503); next try in 35 s"
+    assert f"Waits behind {head[:13]}… in its lane. {told}" == found.text
+    assert "behind" == found.reason
+
+
+def test_a_dead_letter_says_which_agent_gave_it_up(home: Home) -> None:
+    """The cure replays it there."""
+    shop = pair(home, refused)
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+    home.clock.advance(3 * 60)
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert "billing gave it up 3 m ago: rejected (no such account)" == found.text
+    assert ("dead letter", "act") == (found.reason, found.level)
+    assert f"onceward dead replay {message_id} --agent billing" == found.cure
+
+
+def test_a_leased_message_is_handled_now(home: Home) -> None:
+    """Until its worker's lease has ended."""
+    shop = home.open("shop")
+    billing = home.open("billing")
+    message_id = shop.send("billing", {})
+    shop.run_until_idle()
+    assert billing.receive() is not None
+
+    found = home.why(message_id, "shop", "billing")
+    home.clock.advance(3600)
+    late = home.why(message_id, "shop", "billing")
+
+    assert ("handled", "ok") == (found.reason, found.level)
+    assert "billing handles it now, attempt 1" == found.text
+    assert "lease ended" == late.reason
+    assert late.text.startswith("The lease of its worker ended ")
+
+
+def test_a_handler_that_asked_waits_for_the_answer(home: Home) -> None:
+    """The sentence names the agent that was asked, and when."""
+
+    def ask(body: dict[str, Any], ctx: Context) -> None:
+        ctx.ask("crm", {}, reply=str, timeout=30 * DAY)
+
+    shop = pair(home, ask)
+    home.open("crm")
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+    home.clock.advance(3 * DAY)
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert ("answer", "Waits for an answer of crm, asked 3 d ago") == (found.reason, found.text)
+
+
+def test_a_handler_that_sleeps_says_until_when(home: Home) -> None:
+    """It holds no worker until then."""
+    shop = pair(home, lambda _body, ctx: ctx.sleep(2 * DAY))
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert ("asleep", "Sleeps, and goes on in 2 d") == (found.reason, found.text)
+    assert home.clock.now() + 2 * DAY * 1000 == found.until_at
+
+
+def test_a_handler_that_waits_for_a_message_names_its_type(home: Home) -> None:
+    """With the end of its patience."""
+
+    def wait(body: dict[str, Any], ctx: Context) -> None:
+        ctx.wait(Approval, timeout=7 * DAY)
+
+    billing = handling("billing", wait)
+    billing.waits(Approval)
+    shop = home.open("shop")
+    home.open(billing)
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert "message awaited" == found.reason
+    assert "Waits for a message of type approval; its timeout is in 1 w" == found.text
+
+
+def test_a_failing_step_is_named_with_its_error(home: Home) -> None:
+    """The step's own attempts are told, not those of the handler."""
+
+    def charge() -> int:
+        msg = "card service is down"
+        raise ConnectionError(msg)
+
+    def work(body: dict[str, Any], ctx: Context) -> None:
+        ctx.step(charge, attempts=5, retry=RetryPolicy(wait_fixed(60), stop_after_attempt(5)))
+
+    shop = pair(home, work)
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+
+    found = home.why(message_id, "shop", "billing")
+
+    assert "step failed" == found.reason
+    assert found.text.startswith("Step charge failed once (")
+    assert "card service is down" in found.text
+    assert "; next try in " in found.text
+
+
+def test_a_message_in_a_mailbox_lies_there(home: Home) -> None:
+    """It is read when a reader comes: nothing is wrong."""
+    shop, coder = home.open("shop"), home.open("coder")
+    coder.mailboxes.ensure("tickets", public=True)
+    shop.mailboxes.get("tickets").send({})
+    home.settle()
+    with opened(coder.path) as reader:
+        [[message_id]] = reader.rows("SELECT id FROM onceward_inbox")
+
+    found = home.why(message_id, "shop", "coder")
+
+    assert ("mailbox", "ok") == (found.reason, found.level)
+    assert "In mailbox tickets until it is read" == found.text
+
+
+# -- a session, a peer, a lane, an agent --------------------------------------------------
+
+
+def chatting(home: Home) -> Postbox:
+    """Open an agent whose session chat has runs, with one message in its queue."""
+    coder = Agent("coder")
+
+    @coder.session("chat", mode="collect", debounce=60)
+    def turn(run: Run) -> None:
+        """Do nothing."""
+
+    shop, box = home.open("shop"), home.open(coder)
+    shop.session("chat").send("coder", "hello")
+    home.settle()
+    return box
+
+
+def test_a_session_says_what_its_next_run_waits_for(home: Home) -> None:
+    """A worker, a resume, or nothing; one without runs is told from it."""
+    box = chatting(home)
+
+    def why(session: str) -> Why:
+        with opened(box.path) as reader:
+            return session_why(reader, session, home.clock.now())
+
+    waiting = why("chat")
+    box.sessions.pause("chat")
+    home.clock.advance(60)
+    paused = why("chat")
+    box.sessions.resume("chat")
+    home.settle()
+
+    told = "The next run of session chat begins in 1 m; 1 message in its queue"
+    assert ("debounce", told) == (waiting.reason, waiting.text)
+    assert "Session chat was paused 1 m ago; 1 message in its queue" == paused.text
+    assert ("session paused", "act") == (paused.reason, paused.level)
+    assert "onceward sessions resume chat --agent coder" == paused.cure
+    assert ("empty", "no runs") == (why("chat").reason, why("other").reason)
+
+
+def test_a_message_in_a_session_queue_has_the_reason_of_its_session(home: Home) -> None:
+    """The run takes it with the others."""
+    box = chatting(home)
+    with opened(box.path) as reader:
+        [[message_id]] = reader.rows("SELECT id FROM onceward_inbox WHERE state = 'pending'")
+
+    found = home.why(message_id, "shop", "coder")
+
+    assert "The next run of session chat begins in 1 m; 1 message in its queue" == found.text
+
+
+def test_a_peer_that_answers_is_reachable(home: Home) -> None:
+    """One that the file does not know has no reason."""
+    shop = pair(home, done)
+    shop.send("billing", {}, type="job")
+    home.settle()
+
+    with opened(shop.path) as reader:
+        found = peer_why(reader, "billing", home.clock.now())
+        unknown = peer_why(reader, "nobody", home.clock.now())
+
+    assert found is not None
+    assert ("reachable", "ok") == (found.reason, found.level)
+    assert unknown is None
+
+
+def test_a_lane_has_the_reason_of_its_head(home: Home) -> None:
+    """The lists of lanes show the same sentence as the message."""
+    shop = pair(home, busy)
+    shop.send("billing", {}, type="job")
+    home.settle()
+
+    with opened(home.boxes["billing"].path) as reader:
+        [lane] = lists.held_lanes(reader, 10)
+        found = lane_why(reader, lane, home.clock.now())
+
+    assert "Handler failed once (HTTP 503); next try in 35 s" == found.text
+
+
+def test_an_agent_lists_what_to_act_on_first(home: Home) -> None:
+    """A dead letter comes before a lane that is tried again; a quiet agent says that it is idle."""
+    shop = home.open("shop")
+    billing = Agent("billing")
+    billing.on("bad")(refused)
+    billing.on("slow")(busy)
+    home.open(billing)
+    shop.session("a").send("billing", {}, type="bad")
+    shop.session("b").send("billing", {}, type="slow")
+    for _ in range(2):
+        home.settle()
+        home.clock.advance(40)
+
+    with opened(home.boxes["billing"].path) as reader:
+        found = agent_whys(reader, home.clock.now())
+    with opened(shop.path) as reader:
+        [calm] = agent_whys(reader, home.clock.now())
+
+    assert ["dead letter", "retry"] == [each.reason for each in found]
+    assert "1 dead letter of billing to replay or discard" == found[0].text
+    assert "1 lane of billing failed, to be tried again" == found[1].text
+    assert ("idle", "No message of shop waits") == (calm.reason, calm.text)
