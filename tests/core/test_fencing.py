@@ -97,9 +97,10 @@ LATE_VERBS: dict[str, Callable[[StoreTransaction, peers.PeerLease], object]] = {
 def test_a_late_dispatcher_changes_nothing(box: Postbox, verb: str) -> None:
     """Storing, prolonging, advancing, renewing and resting prove the lease in their statement."""
     box.peers.add("b", "memory:b")
-    late = box._db.write(lambda tx: peers.lease(tx, "b", owner="late", until=tx.now - 1))
+    leased = box._db.write(lambda tx: peers.lease(tx, "b", owner="late", until=tx.now - 1))
     box._db.write(lambda tx: peers.lease(tx, "b", owner="now", until=tx.now + FAR))
-    assert late is not None
+    assert leased is not None
+    late = leased.lease
     before = box._db.read(
         "SELECT epoch, number, in_flight_seqs, owner, lease_at FROM _onceward_peers"
     )

@@ -67,11 +67,11 @@ class Real:
             return parcels.pack(
                 tx,
                 self._held,
+                peers.UNKNOWN,
                 mine=SenderInfo("near", "safe"),
                 settings=LIMITS,
                 until=FOREVER,
-                max_bytes=1 << 20,
-                limit=size,
+                largest=parcels.Largest(size, 1 << 20),
             )
 
         self._packed = self.near._db.write(work)
@@ -174,9 +174,9 @@ class Real:
         return self._lease(tx)
 
     def _lease(self, tx: StoreTransaction) -> PeerLease:
-        held = peers.lease(tx, "far", owner="model", until=FOREVER)
-        assert held is not None
-        return held._replace(may_owe=1, may_have=1)  # it is packed by a later transaction
+        leased = peers.lease(tx, "far", owner="model", until=FOREVER)
+        assert leased is not None
+        return leased.lease  # it is packed by a later transaction
 
     def _replay(self, i: int) -> None:
         self.near.dead_letters.replay(self.ids[i])

@@ -20,11 +20,12 @@ from onceward.core.deliver.carriers import BusyPeers, Carriers, Delivery, Packed
 from onceward.core.deliver.parcels import (
     CountedAttempt,
     InFlight,
+    Largest,
     ParcelGrowth,
     SenderInfo,
     SettleOptions,
 )
-from onceward.core.deliver.peers import Fork, PeerLease
+from onceward.core.deliver.peers import UNKNOWN, Fork, PeerLease, Waiting
 from onceward.core.deliver.transport import Elsewhere, NotMade, Routes, Transport
 from onceward.core.engine import engine_loop as engine
 from onceward.core.engine.engine_loop import RuntimeDeps
@@ -237,8 +238,8 @@ class Deliveries:
         """
         if SWITCH in os.environ and disabled_by_environment():
             return None
-        held = peers.lease(tx, name, owner=self.owner, until=tx.now + self._lease_for)
-        return None if held is None else self._pack_leased(tx, held)
+        leased = peers.lease(tx, name, owner=self.owner, until=tx.now + self._lease_for)
+        return None if leased is None else self._pack_leased(tx, *leased)
 
     def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
         """Pack the next parcel of a leased peer; release the peer where there is none."""
@@ -246,9 +247,9 @@ class Deliveries:
         if disabled or identity.is_paused(tx.rows):
             peers.release(tx, held)
             return InFlight(held, None)
-        return self._pack_leased(tx, held)
+        return self._pack_leased(tx, held, UNKNOWN)
 
-    def _pack_leased(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
+    def _pack_leased(self, tx: StoreTransaction, held: PeerLease, waiting: Waiting) -> InFlight:
         limit = self._settings.parcel_max_messages
         try:
             features = self._routes.features(held.name, held.url)
@@ -264,11 +265,11 @@ class Deliveries:
         packed = parcels.pack(
             tx,
             held,
+            waiting,
             mine=SenderInfo(self._db.agent, self._db.durability),
             settings=self._settings,
             until=tx.now + self._lease_for,
-            max_bytes=max_bytes,
-            limit=limit,
+            largest=Largest(limit, max_bytes),
         )
         if packed.dead_lettered:
             self._emitter.dead_lettered(tx, packed.dead_lettered)

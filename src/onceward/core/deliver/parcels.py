@@ -14,7 +14,7 @@ from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.accept.receipts import PendingReceipts
 from onceward.core.deliver import peers
-from onceward.core.deliver.peers import PeerLease
+from onceward.core.deliver.peers import PeerLease, Waiting
 from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
 from onceward.errors import StoreCorrupt
@@ -125,29 +125,35 @@ class _Choice:
         return {*self.expired, *self.corrupt, *self.oversize, *(seq for _, seq in self.parked)}
 
 
+class Largest(NamedTuple):
+    """Most messages of a parcel, and most bytes with its receipts and its envelope."""
+
+    messages: int
+    bytes: int
+
+
 def pack(
     tx: StoreTransaction,
     held: PeerLease,
+    waiting: Waiting,
     *,
     mine: SenderInfo,
     settings: Settings,
     until: Millis,
-    max_bytes: int,
-    limit: int,
+    largest: Largest,
 ) -> InFlight:
     """
     Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
 
-    A new one has at most *limit* messages and about ``parcel_max_bytes``.
-    With its receipts and its envelope it has at most *max_bytes*, less where the peer has said so.
+    A new one has about ``parcel_max_bytes``, and is smaller where the peer has said so.
 
     Raises:
         LeaseLost: another dispatcher pushes to this peer.
 
     """
-    owed = receipts.pending(tx, held.name, RECEIPT_ROWS) if held.may_owe else receipts.NONE
+    owed = receipts.pending(tx, held.name, RECEIPT_ROWS) if waiting.receipts else receipts.NONE
     # What frames and receipts leave to the envelope; a new epoch may be opened yet.
-    room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
+    room = largest.bytes if held.max_bytes is None else min(largest.bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
     room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position)))
     told = _told_bytes(owed.receipts) if owed.receipts else 0
@@ -157,9 +163,11 @@ def pack(
         rows = outbox.by_seq(tx, held.parcel)
         if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
             held, rows = peers.new_epoch(tx, held, "a parcel was given up"), []
-    if not rows and held.may_have:
+    if not rows and waiting.messages:
         wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
-        held, rows, buried = _fresh(tx, held, limit, until=until, most=room, wanted=wanted)
+        held, rows, buried = _fresh(
+            tx, held, largest.messages, until=until, most=room, wanted=wanted
+        )
     if owed.receipts:
         room -= sum(map(_frame_bytes, rows))
         if told > room or len(owed.receipts) > RECEIPTS_MAX:

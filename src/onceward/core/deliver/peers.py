@@ -191,10 +191,6 @@ class PeerLease(NamedTuple):
     max_bytes: int | None
     """Largest parcel that the way to the peer takes, as it has said; None where it has not."""
     owner: str
-    may_owe: int = 1
-    """Whether there may be receipts for it: 0 holds in the transaction of the lease only."""
-    may_have: int = 1
-    """Whether there may be messages for it, likewise."""
 
     @property
     def fence(self) -> dict[str, Any]:
@@ -227,7 +223,25 @@ class PeerLease(NamedTuple):
         return relied and relied | number
 
 
-def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> PeerLease | None:
+class Waiting(NamedTuple):
+    """What may wait for a peer, in one transaction only."""
+
+    receipts: int = 1
+    messages: int = 1
+
+
+UNKNOWN: Final = Waiting()
+"""What may wait for a peer that was leased by an earlier transaction."""
+
+
+class Leased(NamedTuple):
+    """A peer that this transaction has leased, and what waits for it in this transaction."""
+
+    lease: PeerLease
+    waiting: Waiting
+
+
+def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Leased | None:
     """
     Lease the right to push to *name*, which is known from then on.
 
@@ -239,9 +253,10 @@ def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Peer
         found = tx.rows(LEASE, named)
     if not found:
         return None
-    in_flight, unsettled, *held = found[0]
+    in_flight, unsettled, *held, owed, messages = found[0]
     parcel = None if in_flight is None else tuple(json.loads(in_flight))
-    return PeerLease(parcel, tuple(json.loads(unsettled)), *held)
+    lease = PeerLease(parcel, tuple(json.loads(unsettled)), *held)
+    return Leased(lease, Waiting(owed, messages))
 
 
 def _lost(held: PeerLease) -> LeaseLost:
@@ -257,8 +272,7 @@ def store_parcel(
     named = {"parcel": json.dumps(seqs), "unsettled": json.dumps(unsettled), "until": until}
     if not tx.run(STORE, held.fence | named):
         raise _lost(held)
-    # By the time it is settled other messages and receipts may wait.
-    return held._replace(parcel=seqs, unsettled=unsettled, may_owe=1, may_have=1)
+    return held._replace(parcel=seqs, unsettled=unsettled)
 
 
 class Advanced(NamedTuple):
@@ -301,8 +315,6 @@ def advance(
         failures=0,
         breaker=found[0][0],
         successes=found[0][1],
-        may_owe=1,
-        may_have=1,
     )
     return Advanced(after, bool(found[0][2]), closed)
 
@@ -429,7 +441,7 @@ def new_epoch(
         "base_parcel": upto,
         "own_forks": own_forks,
     }
-    return held._replace(number=0, last_id="", parcel=None, may_owe=1, may_have=1, **fresh)
+    return held._replace(number=0, last_id="", parcel=None, **fresh)
 
 
 def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
