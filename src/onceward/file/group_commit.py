@@ -33,7 +33,6 @@ from onceward.file.file_checks import FileKey, file_key
 from onceward.file.transaction import (
     Handle,
     OwnReceiver,
-    SavepointMark,
     Store,
     StoreTransaction,
     TransactionHost,
@@ -752,7 +751,8 @@ class Writer:
         try:
             tx = self._begin(deadline, synced=synced or len(batch) > 1)
             if len(batch) > 1:
-                failed = self._run_batch(batch, tx)
+                failed = self._run_batch(batch, tx, deadline)
+                tx = cast("StoreTransaction", self._tx)
             else:
                 batch[0].attempt(tx, self._store.translate_error, nested=False)
                 failed = batch[0].error
@@ -778,18 +778,19 @@ class Writer:
                 fail(batch, None)
 
     def _run_batch(
-        self, batch: list[WriteRequest[Any]], tx: StoreTransaction
+        self, batch: list[WriteRequest[Any]], tx: StoreTransaction, deadline: float
     ) -> BaseException | None:
         """
         Run the work of a batch and return the last error.
 
-        All of it is run as one; where that fails, each piece in a savepoint of its own.
+        All of it is run as one; where that fails, the transaction is begun once more, and
+        each piece is run in a savepoint of its own.
         """
-        mark = tx.savepoint()
-        error = self._run_as_one(batch, tx, mark)
-        if error is None:
-            return None
-        tx.rollback_savepoint(mark)
+        error = self._run_as_one(batch, tx)
+        if error is None or not tx.alive:
+            return error
+        self._rollback()
+        tx = self._begin(deadline)
         for request in batch:
             if not tx.alive:
                 break
@@ -799,9 +800,9 @@ class Writer:
         return error
 
     def _run_as_one(
-        self, batch: list[WriteRequest[Any]], tx: StoreTransaction, mark: SavepointMark
+        self, batch: list[WriteRequest[Any]], tx: StoreTransaction
     ) -> BaseException | None:
-        """Run a batch in one savepoint, its rows gathered; return the first error, if any."""
+        """Run a batch without savepoints, its rows gathered; return the first error, if any."""
         try:
             with tx.batch_inserts():
                 for request in batch:
@@ -809,7 +810,6 @@ class Writer:
                     if request.error is not None:
                         tx.batched_inserts.clear()
                         return self._attribute_error(request, batch[0])
-            tx.release_savepoint(mark)
         except Exception as error:  # noqa: BLE001 - run alone, each request meets its own error
             return self._store.translate_error(error)
         return None
