@@ -8,10 +8,9 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncSession
-    from onceward.core.directory import AgentInfo
+    from onceward.core.dead_letters import DeadLetter
     from onceward.core.handle.context import AsyncTransaction
     from onceward.core.send.compose import SendResult
-    from onceward.core.views import DeadLetter, Page
     from onceward.features.batches.context import AsyncBatchContext
     from onceward.features.channels.directory import ChannelConfig
     from onceward.features.checks.health import Health
@@ -22,7 +21,9 @@ if _typing.TYPE_CHECKING:
     from onceward.features.mailboxes.mailbox_readers import Start
     from onceward.features.schedules.schedules import Schedule
     from onceward.features.schedules.tick import Tick
+    from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
+    from onceward.message.record import Page
 
 __all__ = [
     "AgentInfo",
@@ -47,18 +48,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AgentInfo": "core.directory",
+    "AgentInfo": "message.names",
     "AsyncBatchContext": "features.batches.context",
     "AsyncChannel": "api.aio",
     "AsyncMailbox": "api.aio",
     "AsyncSession": "api.aio",
     "AsyncTransaction": "core.handle.context",
     "ChannelConfig": "features.channels.directory",
-    "DeadLetter": "core.views",
+    "DeadLetter": "core.dead_letters",
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "features.checks.health",
     "Journey": "features.history.journey",
-    "Page": "core.views",
+    "Page": "message.record",
     "Repair": "features.checks.repairs",
     "Schedule": "features.schedules.schedules",
     "SendOptions": "message.options",

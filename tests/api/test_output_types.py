@@ -11,13 +11,15 @@ import pytest
 
 import onceward
 import onceward.types
-from onceward.core.directory import Member
-from onceward.core.views import DeadLetter, PeerInfo, QueueInfo, RunInfo
+from onceward.core.dead_letters import DeadLetter
+from onceward.core.deliver.peers import PeerInfo
 from onceward.features.channels.acknowledgments import Acknowledgment
 from onceward.features.channels.directory import ChannelInfo
 from onceward.features.limits.api import LimitInfo
 from onceward.features.limits.stored import DropRecord
+from onceward.features.runs.api import QueueInfo, RunInfo
 from onceward.message import events
+from onceward.message.names import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

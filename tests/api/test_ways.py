@@ -14,7 +14,7 @@ import pytest
 
 from onceward import AsyncPostbox, Postbox
 from onceward.api import postbox, routing
-from onceward.core.views import PeerInfo
+from onceward.core.deliver.peers import PeerInfo
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.file.transaction import StoreTransaction
 from onceward.testing import Controls

@@ -17,14 +17,6 @@ import pytest
 from tests.children import PYTHON, side_by_side
 
 from onceward import Postbox
-from onceward.core.directory import (
-    VERSION,
-    DirectoryDatabase,
-    DirectoryHandle,
-    agent_names,
-    directory_path,
-    register_agent,
-)
 from onceward.errors import (
     ForkedProcess,
     InvalidMessage,
@@ -36,6 +28,14 @@ from onceward.features.channels import directory as channels
 from onceward.features.channels.directory import ChannelConfig
 from onceward.file import open_files
 from onceward.file.database import Database
+from onceward.file.directory import (
+    VERSION,
+    DirectoryDatabase,
+    DirectoryHandle,
+    agent_names,
+    directory_path,
+    register_agent,
+)
 from onceward.file.transaction import StoreTransaction
 from onceward.message.settings import Settings
 from onceward.testing.clock import ManualClock
@@ -43,8 +43,8 @@ from onceward.testing.clock import ManualClock
 ENROL_MANY = """
 import sys
 from onceward.message.clock import SystemClock
-from onceward.core.directory import register_agent
-from onceward.core.directory import DirectoryDatabase
+from onceward.file.directory import register_agent
+from onceward.file.directory import DirectoryDatabase
 from onceward.message.settings import Settings
 from pathlib import Path
 directory = DirectoryDatabase.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())

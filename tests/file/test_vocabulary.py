@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from onceward import Postbox
-from onceward.core.directory import DirectoryHandle
+from onceward.file.directory import DirectoryHandle
 from onceward.message import vocabulary
 
 CHECK = re.compile(r"CHECK \((?P<column>\w+) IN \((?P<names>'[^)]*')\)")

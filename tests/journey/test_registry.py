@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, AsyncPostbox, Postbox
-from onceward.core.directory import AgentInfo
 from onceward.errors import InvalidArgument, InvalidMessage
+from onceward.message.names import AgentInfo
 from onceward.testing import Controls, ManualClock
 
 Open = Callable[..., Postbox]

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 LIBRARIES = {
-    "apsw": (
-        "core.directory core.home features.history.regexp file. fleet. integrations.sqlalchemy."
-        " testing."
-    ),
+    "apsw": "features.history.regexp file. fleet. integrations.sqlalchemy. testing.",
     "asyncio": (
         "api. core. features. file.write_queue ops.inspector.pages.live"
         " integrations.sqlalchemy.loop_connections integrations.sqlalchemy.loop_engines serving"

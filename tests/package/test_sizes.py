@@ -1,11 +1,14 @@
-"""A function does one thing and fits a screen."""
+"""A function does one thing and fits a screen; what is read together is few files."""
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 
 FUNCTION_LINES = 40
 MEDIAN_LINES = 8
+CORE_FILES = 30
+FEATURE_FILES = 6
 
 
 def test_functions_fit_a_screen(trees: dict[str, ast.Module]) -> None:
@@ -18,6 +21,24 @@ def test_functions_fit_a_screen(trees: dict[str, ast.Module]) -> None:
 def test_most_functions_are_small(trees: dict[str, ast.Module]) -> None:
     """The typical function is read at one glance."""
     assert median(lines for _, lines in _functions(trees)) <= MEDIAN_LINES
+
+
+def test_the_way_of_a_message_is_few_files(modules: dict[str, Path]) -> None:
+    """What a message meets on its way is in ``core``; what only some users need is a feature."""
+    assert _files(modules, "core.") <= CORE_FILES
+
+
+def test_a_feature_is_few_files(modules: dict[str, Path]) -> None:
+    """A feature can be read, and taken out, as a whole."""
+    names = {name.split(".")[1] for name in modules if name.startswith("features.")}
+
+    assert [] == [each for each in names if _files(modules, f"features.{each}.") > FEATURE_FILES]
+
+
+def _files(modules: dict[str, Path], folder: str) -> int:
+    return sum(
+        name.startswith(folder) and path.name != "__init__.py" for name, path in modules.items()
+    )
 
 
 def _functions(trees: dict[str, ast.Module]) -> Iterator[tuple[str, int]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onceward.core.directory import AgentInfo, DirectoryCache, find_agents
 from onceward.errors import InvalidArgument
-from onceward.message.names import agent_profile
+from onceward.file.directory import DirectoryCache, find_agents
+from onceward.message.names import AgentInfo, agent_profile
 from onceward.message.topics import check_pattern
 
 

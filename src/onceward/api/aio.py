@@ -28,7 +28,6 @@ from onceward.api.peers import Peers
 from onceward.api.postbox import Postbox, PostboxOptions
 from onceward.api.session import Session
 from onceward.api.sessions import Sessions
-from onceward.core import views as queries
 from onceward.core.block import Transaction
 from onceward.core.engine.async_face import (
     AsyncFace,
@@ -41,6 +40,7 @@ from onceward.core.engine.async_face import (
     awaitable_write,
 )
 from onceward.core.engine.engine_loop import Due
+from onceward.core.handle import lanes
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message
@@ -99,7 +99,7 @@ class FileBridge(AsyncBridge):
             return found
         deadline = None if seconds is None else time.monotonic() + seconds
         file = db or self._file
-        next_look = due or (lambda left: queries.next_wakeup(file, left))
+        next_look = due or (lambda left: lanes.next_wakeup(file, left))
         notified = AsyncWaiter(file, "in", poll=self._poll, call=self.call)
         try:
             while (found := await run(look)) is None:

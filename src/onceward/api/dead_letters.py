@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack
 
 from onceward.api.features import STORING, forget_steps
 from onceward.core import dead_letters
-from onceward.core import views as queries
+from onceward.core.dead_letters import DeadLetter
 from onceward.core.send.outbox import Outbox
-from onceward.core.views import DeadLetter, DeadLetterSelection
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import BYTES
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
+from onceward.message.names import refuse_options
 from onceward.message.options import MessageOptions
 from onceward.message.times import GivenRate, Span, millis
 
@@ -28,6 +28,7 @@ SLICE: Final = 100
 """Dead letters replayed in one commit."""
 RETURNED: Final = [each.returned for each in STORING if each.returned is not None]
 ALL: Final = -1
+ANY: Final = dict.fromkeys(("reason", "origin", "peer", "session", "type"))
 
 
 class DeadLetterFilter(TypedDict, total=False):
@@ -67,14 +68,28 @@ class DeadLetters:
 
     def list(self, *, limit: int = 100, **which: Unpack[DeadLetterFilter]) -> list[DeadLetter]:
         """Return dead letters, oldest first."""
-        return queries.dead_letters(self._db, self._which(which), limit=limit)
+        return self._find(which, which.pop("topic", None), limit=limit)
 
     def get(self, message_id: str, *, peer: str | None = None) -> DeadLetter | None:
         """Return one dead letter, the oldest of several unless *peer* says which; None for none."""
-        found = queries.dead_letters(
-            self._db, DeadLetterSelection(id=message_id, peer=peer), limit=1
-        )
+        found = self._find({"peer": peer}, message_id=message_id, limit=1)
         return found[0] if found else None
+
+    def _find(
+        self,
+        which: DeadLetterFilter,
+        topic: str | None = None,
+        *,
+        message_id: str | None = None,
+        limit: int,
+    ) -> builtins.list[DeadLetter]:
+        unknown = which.keys() - DeadLetterFilter.__annotations__
+        if unknown:
+            refuse_options("a filter of dead letters", unknown, DeadLetterFilter.__annotations__)
+        older_than = which.pop("older_than", None)
+        before = None if older_than is None else self._before(older_than)
+        conditions = ANY | which | {"id": message_id, "before": before}
+        return dead_letters.find(self._db, conditions, topic, limit=limit)
 
     def replay(
         self,
@@ -225,12 +240,6 @@ class DeadLetters:
         return self._db.write(
             lambda tx: [dead.id for dead in chosen if dead_letters.discard(tx, dead.seq)]
         )
-
-    def _which(self, which: DeadLetterFilter) -> DeadLetterSelection:
-        named = dict(which)
-        older_than = named.pop("older_than", None)
-        before = None if older_than is None else self._before(which["older_than"] or 0)
-        return DeadLetterSelection(**named, before=before)  # type: ignore[arg-type]
 
     def _before(self, older_than: Span) -> Millis:
         return self._db.now() - millis("older_than", older_than) + 1

@@ -14,12 +14,12 @@ from onceward.core.maintenance import Upkeep
 if TYPE_CHECKING:
     from onceward.api.agent import Agent
     from onceward.core.accept.accept import Inspect, ParsedFrame
-    from onceward.core.directory import DirectoryHandle
     from onceward.core.engine.engine_loop import RuntimeDeps
     from onceward.core.handle.inbox import ClaimGate
     from onceward.core.handle.invoke import Loop
     from onceward.core.handle.worker import CallGuard, WorkerPool
     from onceward.file.database import Database
+    from onceward.file.directory import DirectoryHandle
 
 
 class MakeGates(Protocol):

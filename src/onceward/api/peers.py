@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from onceward.core import views as queries
 from onceward.core.deliver import peers
+from onceward.core.deliver.peers import PeerInfo
 from onceward.core.deliver.transport import Accept, Features, Pings, Transport
-from onceward.core.directory import DirectoryCache
 from onceward.errors import InvalidArgument
 from onceward.file.database import Database
+from onceward.file.directory import DirectoryCache
 from onceward.message.clock import Millis
 from onceward.message.names import agent_name
 from onceward.message.parcel import Answer, InboundRule, Parcel
@@ -113,11 +113,11 @@ class Peers:
         """
         return self._accept(parcel)
 
-    def list(self) -> list[queries.PeerInfo]:
+    def list(self) -> list[PeerInfo]:
         """Return all peers by name."""
-        return queries.peers(self._db)
+        return peers.infos(self._db)
 
-    def get(self, name: str) -> queries.PeerInfo | None:
+    def get(self, name: str) -> PeerInfo | None:
         """Return one peer, None where it is unknown."""
         return next((peer for peer in self.list() if peer.name == name), None)
 

@@ -32,18 +32,11 @@ from onceward.api.features import (
 from onceward.api.peers import Peers
 from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
-from onceward.core import views as queries
 from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.block import Bindings
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
-from onceward.core.directory import (
-    DirectoryCache,
-    DirectoryHandle,
-    OpenAgentFiles,
-    register_at_opening,
-)
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.message import Consumer, InboxLeases
 from onceward.core.maintenance import Maintenance, OwnerSession
@@ -53,6 +46,12 @@ from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument, UnknownRecipient
 from onceward.file import descriptors
 from onceward.file.database import Database
+from onceward.file.directory import (
+    DirectoryCache,
+    DirectoryHandle,
+    OpenAgentFiles,
+    register_at_opening,
+)
 from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import AuditLog, Hooks
@@ -61,7 +60,7 @@ from onceward.message.events import Event, Polled, Processed
 from onceward.message.frame import session_and_type
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, agent_name, no_option, plain_text
-from onceward.message.record import HistoryFilters, MessageRecord
+from onceward.message.record import HistoryFilters, MessageRecord, Page
 from onceward.message.settings import Controls, Settings, SettingsOptions
 from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState
@@ -458,9 +457,11 @@ class Postbox(Session, EventSource):
 
     def stats(self) -> dict[str, int]:
         """Return present numbers and totals that survive pruning."""
-        return queries.stats(self._db)
+        from onceward.features.checks.health import stats  # noqa: PLC0415 - rarely needed
 
-    def history(self, **filters: Unpack[HistoryFilters]) -> queries.Page:
+        return stats(self._db)
+
+    def history(self, **filters: Unpack[HistoryFilters]) -> Page:
         """
         Return past messages of all sessions, newest first; consumes nothing.
 
@@ -472,7 +473,7 @@ class Postbox(Session, EventSource):
 
         return history.find(self._db, **filters)
 
-    def search(self, text: str, *, limit: int = 100, offset: int = 0) -> queries.Page:
+    def search(self, text: str, *, limit: int = 100, offset: int = 0) -> Page:
         """
         Return past messages whose body holds all words of *text*, best match first.
 
@@ -509,12 +510,12 @@ class Postbox(Session, EventSource):
         db = self._db
         left = until_found(
             db,
-            lambda: 0 if queries.unsent(db) == 0 else None,
+            lambda: 0 if sent.unsent(db) == 0 else None,
             timeout,
             poll=0,
             due=lambda left: min(LOOK_AGAIN, left or LOOK_AGAIN),
         )
-        return queries.unsent(db) if left is None else left
+        return sent.unsent(db) if left is None else left
 
     def resolve(self, message_id: str) -> SentState:
         """
@@ -523,7 +524,7 @@ class Postbox(Session, EventSource):
         It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
         """
         self._db.persist_clock()  # a commit of our own: what is read next is durable
-        return queries.resolve(self._db, message_id)
+        return sent.resolve(self._db, message_id)
 
     def cancel(self, message_id: str) -> bool:
         """Withdraw a message that has not left yet; say whether that was still possible."""

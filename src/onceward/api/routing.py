@@ -24,10 +24,10 @@ from onceward.core.deliver.transport import (
     Transport,
     TransportContext,
 )
-from onceward.core.directory import DirectoryHandle
 from onceward.errors import InvalidArgument, Unreachable
 from onceward.file import file_checks, open_files
 from onceward.file.database import Database
+from onceward.file.directory import DirectoryHandle
 from onceward.message.log import log
 from onceward.message.names import AGENT, error_text
 from onceward.message.parcel import Answer, Parcel

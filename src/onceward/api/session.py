@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from onceward.core import requests
-from onceward.core import views as queries
 from onceward.core.block import Transaction
 from onceward.core.engine.engine_loop import until_found
+from onceward.core.handle import lanes
 from onceward.core.handle.message import InboxConsumer, Message
 from onceward.core.requests import read_reply
+from onceward.core.send import sent
 from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
 from onceward.core.send.outbox import Outbox
 from onceward.errors import (
@@ -30,7 +31,7 @@ from onceward.message.options import (
     SendOptions,
     parse_options,
 )
-from onceward.message.record import MessageRecord, SessionHistoryFilters, Ticket
+from onceward.message.record import MessageRecord, Page, SessionHistoryFilters, Ticket
 from onceward.message.settings import Settings
 from onceward.message.times import Span, seconds
 
@@ -238,7 +239,7 @@ class Session:
 
     def _overdue(self, ticket_id: str, timeout: Span) -> AnswerTimeout:
         """Return the error for a reply that did not come in time, with the state of its request."""
-        state = queries.resolve(self._db, ticket_id)
+        state = sent.resolve(self._db, ticket_id)
         return AnswerTimeout(
             f"no reply to {ticket_id}, which is {state}, within {seconds('timeout', timeout):g} s: "
             "ask result() again later, a late reply is kept",
@@ -290,7 +291,7 @@ class Session:
             look,
             timeout,
             poll=self._settings.poll_interval,
-            due=lambda left: queries.next_wakeup(db, left),
+            due=lambda left: lanes.next_wakeup(db, left),
         )
 
     # -- looking back -----------------------------------------------------------------------
@@ -305,7 +306,7 @@ class Session:
 
         return history.thread(self._db, message_id)
 
-    def history(self, **filters: Unpack[SessionHistoryFilters]) -> queries.Page:
+    def history(self, **filters: Unpack[SessionHistoryFilters]) -> Page:
         """
         Return past messages of this session, newest first; consumes nothing.
 

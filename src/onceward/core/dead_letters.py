@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from onceward.core.handle import lanes
 from onceward.core.send.outbox import frame_of
 from onceward.core.send.sent import note_pruned, pushed, undelivered
 from onceward.errors import Conflict, InvalidArgument
+from onceward.file.columns import column_names, columns
 from onceward.file.connection import ConstraintError
+from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
-from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Reason
+from onceward.message.record import MessageRecord
+from onceward.message.topics import check_pattern, matches
+from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, DeadLetterOrigin, Reason
 
 INSERT_FROM_OUTBOX: Final = f"""
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
@@ -122,6 +127,48 @@ SELECT id, session, reason || ': ' || coalesce(last_error, '') AS error, frame A
   FROM _onceward_dead_letters
  WHERE origin = 'outbox' AND id IN (SELECT value FROM json_each(?))
 """)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeadLetter(MessageRecord):
+    """A message that ended badly, and what is known of its end."""
+
+    reason: Reason
+    """Why it died."""
+    dead_at: Millis
+    last_error: str | None
+    late_outcome: str | None
+    """Its outcome at the recipient, told after its death here."""
+    replays: int
+    """How often it was replayed already, and died again."""
+    seq: int
+    """Order of dying; two senders may have chosen one id."""
+
+    @property
+    def origin(self) -> DeadLetterOrigin:
+        """The queue in which it died: ``outbox``, ``inbox`` or ``queue``."""
+        return cast("DeadLetterOrigin", self.box)
+
+
+SELECT: Final = """
+SELECT seq, topic FROM onceward_dead_letters
+ WHERE (:id IS NULL OR id = :id)
+   AND (:reason IS NULL OR reason = :reason)
+   AND (:origin IS NULL OR origin = :origin)
+   AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+   AND (:session IS NULL OR session = :session)
+   AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
+ ORDER BY seq
+"""
+COLUMNS: Final = column_names(DeadLetter)
+SELECTED: Final = columns(
+    DeadLetter, "d.", state="'dead'", at="d.created_at", text="d.frame", box="d.origin"
+)
+BY_SEQ: Final = f"""
+SELECT {SELECTED}
+  FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
+ ORDER BY d.seq
+"""
 
 
 def add_from_outbox(
@@ -264,3 +311,15 @@ def _forget(tx: StoreTransaction, sql: str, value: int) -> int:
     if sent := [at for (at,) in gone if at is not None]:
         note_pruned(tx, max(sent) + 1)
     return len(gone)
+
+
+def find(
+    db: Database, conditions: Mapping[str, Any], topic: str | None = None, *, limit: int
+) -> list[DeadLetter]:
+    """Return dead letters, oldest first; a condition that is None says nothing."""
+    if topic is not None:
+        check_pattern(topic)
+    found = db.ask(SELECT, conditions)
+    seqs = [seq for seq, its in found if topic is None or (its is not None and matches(topic, its))]
+    rows = db.ask(BY_SEQ, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
+    return [DeadLetter(**dict(zip(COLUMNS, row, strict=True))) for row in rows]

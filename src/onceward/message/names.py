@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from onceward.errors import InvalidArgument, InvalidMessage
+from onceward.message.clock import Millis
+from onceward.message.vocabulary import ChannelRole
 
 LONGEST: Final = 60
 """Characters of a value in an error text."""
@@ -130,6 +132,28 @@ class AgentProfile:
     def says_nothing(self) -> bool:
         """Whether nothing is given."""
         return self == NOTHING_SAID
+
+
+class Member(NamedTuple):
+    """An agent in a channel; numbers grow in the order of joining."""
+
+    agent: str
+    role: ChannelRole
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """An agent as the registry of its home knows it."""
+
+    name: str
+    description: str
+    capabilities: tuple[str, ...]
+    joined_at: Millis
+    last_seen_at: Millis
+    """When a process last ran the agent's engines or maintenance, to within their interval."""
+    accepts: tuple[AcceptedType, ...] = ()
+    """The types that it had handlers for when its file was last opened with any."""
 
 
 NOTHING_SAID: Final = AgentProfile()

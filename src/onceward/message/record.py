@@ -212,6 +212,18 @@ class MessageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a longer answer."""
+
+    messages: list[MessageRecord]
+    total_count: int | None
+    """How many there are on all pages; None where they were not to be counted."""
+    has_more: bool
+    next: str | None = None
+    """Where the next page begins, for ``after``; None on the last."""
+
+
+@dataclass(frozen=True, slots=True)
 class _ReadBody:
     """A body, or why there is none."""
 

@@ -17,7 +17,6 @@ from onceward.api.features import call_guard, make_steps
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
-from onceward.core.directory import DirectoryCache, DirectoryHandle
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle import lanes
 from onceward.core.handle.worker import Worker, pool_size
@@ -28,6 +27,7 @@ from onceward.features.batches.context import BatchContext
 from onceward.features.batches.worker import batch_workers
 from onceward.features.handler_limits.limits import gates
 from onceward.file import open_files
+from onceward.file.directory import DirectoryCache, DirectoryHandle
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.settings import Controls, Settings

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import LeaseLost
+from onceward.file.columns import columns
+from onceward.file.database import Database
 from onceward.file.identity import RANDOM
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.parcel import generation_of
+from onceward.message.parcel import InboundRule, generation_of
 from onceward.message.retry import RetryPolicy
 from onceward.message.settings import Settings
 from onceward.message.times import seconds
+from onceward.message.vocabulary import BreakerState
 
 KNOW: Final = f"""
 INSERT INTO _onceward_peers (name, epoch)
@@ -166,6 +170,30 @@ UPDATE _onceward_peers SET max_bytes = :max_bytes
 """
 
 
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """The state of a peer."""
+
+    name: str
+    url: str | None
+    epoch: str
+    number: int
+    in_flight: int
+    breaker: BreakerState
+    failures: int
+    due_at: Millis | None
+    last_error: str | None
+    seen_at: Millis | None
+    stream_number: int | None
+    max_bytes: int | None
+    """Largest parcel that the way to the peer takes, where one was too large."""
+    inbound_rule: InboundRule | None
+    """Names that its messages may bear; None for all, or the rule of networks if it uses one."""
+
+
+PEERS: Final = f"SELECT {columns(PeerInfo)} FROM onceward_peers ORDER BY name"
+
+
 class PeerLease(NamedTuple):
     """The right to push to one peer, and its stream position when the lease was taken."""
 
@@ -224,18 +252,18 @@ class PeerLease(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What may wait for a peer, in one transaction only."""
+    """Whether receipts and messages may wait for a peer, in one transaction only."""
 
     receipts: int = 1
     messages: int = 1
 
 
 UNKNOWN: Final = Waiting()
-"""What may wait for a peer that was leased by an earlier transaction."""
+"""The answer for a peer that was leased by an earlier transaction."""
 
 
 class Leased(NamedTuple):
-    """A peer that this transaction has leased, and what waits for it in this transaction."""
+    """A peer that this transaction has leased, and whether anything waits for it."""
 
     lease: PeerLease
     waiting: Waiting
@@ -487,3 +515,12 @@ def is_away(rows: Rows, name: str) -> bool:
 def reset_breaker(tx: StoreTransaction, name: str) -> None:
     """Close the circuit breaker of a peer, and end its backoff."""
     tx.run(RESET_BREAKER, (name,))
+
+
+def infos(db: Database) -> list[PeerInfo]:
+    """Return what is known of all peers, by name."""
+    return [PeerInfo(*[*known, _rule(text)]) for *known, text in db.ask(PEERS)]
+
+
+def _rule(text: str | None) -> InboundRule | None:
+    return None if text is None else InboundRule.parse(text)

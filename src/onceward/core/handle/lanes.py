@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.errors import LeaseLost
+from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 
@@ -200,6 +201,15 @@ def next_due(read: Rows) -> Millis | None:
     """Return when the first lane is due that rests or is leased."""
     due_at: Millis | None = read(NEXT_DUE, ())[0][0]
     return due_at
+
+
+def next_wakeup(db: Database, left: float | None) -> float | None:
+    """Return how long a reader may wait before some lane is due again, at most *left* seconds."""
+    due_at = next_due(db.read)
+    if due_at is None:
+        return left
+    wait = max(0.001, (due_at - db.now()) / 1000)
+    return wait if left is None else min(wait, left)
 
 
 def wake_due(tx: StoreTransaction) -> None:

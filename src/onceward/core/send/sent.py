@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
+from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
+from onceward.message.vocabulary import SentState
 
 
 def pushed(row: str) -> str:
@@ -83,6 +85,15 @@ UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
 RETURNING id
 """
 OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
+UNSENT: Final = """
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
+"""
+RESOLVE: Final = """
+SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
+                (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id),
+                'absent')
+"""
 
 
 def fail_request(tx: StoreTransaction, message_id: str, reason: str) -> None:
@@ -208,3 +219,19 @@ def hold_back(tx: StoreTransaction, seq: int, *, due_at: Millis | None) -> None:
 def note_pruned(tx: StoreTransaction, before: Millis) -> None:
     """Record that messages that ended *before* may be missing: what arrived is not an orphan."""
     tx.run(PRUNED, (before,))
+
+
+def unsent(db: Database) -> int:
+    """Return how many messages wait to leave."""
+    [(count,)] = db.read(UNSENT)
+    return int(count)
+
+
+def resolve(db: Database, message_id: str) -> SentState:
+    """
+    Return the state of a message that this agent sent.
+
+    It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
+    """
+    [(state,)] = db.read(RESOLVE, {"id": message_id})
+    return cast("SentState", state)

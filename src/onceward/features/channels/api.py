@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
-from onceward.core import views as queries
-from onceward.core.directory import Member
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import LeasedMessage
@@ -21,7 +19,6 @@ from onceward.core.handle.message import (
     lease_lost,
 )
 from onceward.core.send.compose import SendResult
-from onceward.core.views import next_wakeup
 from onceward.errors import ChannelRefused, InvalidArgument, LeaseLost, NotParticipant
 from onceward.features.channels import acknowledgments
 from onceward.features.channels import directory as channels
@@ -33,9 +30,9 @@ from onceward.file.environment import disabled_by_environment
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, body_size
 from onceward.message.ids import new_token
-from onceward.message.names import DEFAULT_SESSION, plain_text
+from onceward.message.names import DEFAULT_SESSION, Member, plain_text
 from onceward.message.options import SendOptions, parse_options
-from onceward.message.record import ChannelHistoryFilters
+from onceward.message.record import ChannelHistoryFilters, Page
 from onceward.message.retry import RetryPolicy, exponential
 from onceward.message.times import Span
 from onceward.message.topics import check_pattern, matches
@@ -175,7 +172,7 @@ class ChannelOptions(TypedDict, total=False):
     topics: frozenset[str] | None
 
 
-FindMessages = Callable[..., queries.Page]
+FindMessages = Callable[..., Page]
 """Finds past messages of a file by filters; see ``Postbox.history``."""
 
 
@@ -469,7 +466,7 @@ class Channel:
             lambda: self._own_consumer.take(type, patterns),
             timeout,
             poll=self._consumer.deps.settings.poll_interval,
-            due=lambda left: next_wakeup(self._db, left),
+            due=lambda left: lanes.next_wakeup(self._db, left),
         )
 
     @overload
@@ -502,7 +499,7 @@ class Channel:
         )
         return info.config.policy.check_filter(topics)
 
-    def history(self, **filters: Unpack[ChannelHistoryFilters]) -> queries.Page:
+    def history(self, **filters: Unpack[ChannelHistoryFilters]) -> Page:
         """Return past messages of the channel, newest first; consumes nothing."""
         return self._find(self._db, channel=self.name, **filters)
 

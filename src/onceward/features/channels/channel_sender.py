@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from onceward.core.directory import DirectoryCache
 from onceward.core.send.compose import Fanout, SendResult, compose_fanout
 from onceward.core.send.outbox import Outbox, insert_body
 from onceward.errors import ChannelRefused, refuse
@@ -16,6 +15,7 @@ from onceward.features.channels.channel_posts import Asked
 from onceward.features.channels.channel_tasks import ChannelTasks
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
+from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import split_prefix
 from onceward.message.options import MessageOptions

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from onceward.core.directory import DirectoryCache
 from onceward.core.send.compose import Fanout, OutgoingMessage, compose_fanout, split_digest
 from onceward.core.send.outbox import Outbox
 from onceward.errors import UnknownChannel
@@ -14,6 +13,7 @@ from onceward.features.channels import channel_posts
 from onceward.features.channels import directory as channels
 from onceward.features.channels.directory import ChannelInfo
 from onceward.file.database import Database
+from onceward.file.directory import DirectoryCache
 from onceward.file.transaction import StoreTransaction
 from onceward.message.frame import FrameHeaders, json_string, render_head
 from onceward.message.options import MessageOptions

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from onceward.core.directory import DirectoryDatabase, Member
 from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
+from onceward.file.directory import DirectoryDatabase
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
-from onceward.message.names import agent_name, no_option
+from onceward.message.names import Member, agent_name, no_option
 from onceward.message.settings import Positive, Seconds
 from onceward.message.topics import TopicPolicy, check_topic
 from onceward.message.vocabulary import ChannelState, ChannelType, PauseMode

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from onceward.core import views
 from onceward.file import identity
 from onceward.file.database import Database
 from onceward.message.clock import Millis
@@ -54,6 +53,8 @@ class Health:
     """Calls of aborted runs that have not returned after the grace, in processes that live."""
 
 
+STATS: Final = "SELECT * FROM onceward_stats"
+STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('onceward_stats')"
 OLDEST: Final = """
 SELECT min(CASE box WHEN 'inbox' THEN oldest_at END), min(CASE box WHEN 'outbox' THEN oldest_at END)
   FROM onceward_backlog
@@ -63,9 +64,16 @@ OPEN_BREAKERS: Final = "SELECT count(*) FROM _onceward_peers WHERE breaker <> 'c
 SQLITE: Final = "SELECT sqlite_version()"
 
 
+def stats(db: Database) -> dict[str, int]:
+    """Return the totals and present counts of one file."""
+    names = [name for (name,) in db.ask(STATS_COLUMNS)]
+    [row] = db.ask(STATS)
+    return dict(zip(names, row, strict=True))
+
+
 def read_health(db: Database, *, calls_left: int) -> Health:
     """Return a file's health; try a checkpoint to see whether a reader pins the WAL."""
-    numbers = views.stats(db)
+    numbers = stats(db)
     pages, moved = db.checkpoint(truncate=False) if db.behind_barrier else (-1, -1)
     [(schema,)], [(breakers,)], [(sqlite,)] = map(db.ask, (SCHEMA, OPEN_BREAKERS, SQLITE))
     found = Health(

@@ -6,13 +6,13 @@ import json
 from functools import partial
 from typing import Any, Final
 
-from onceward.core.views import Page
 from onceward.errors import InvalidArgument
 from onceward.features.history import history
 from onceward.features.history.history import DEAD, IN, NEVER, OUT, Hit
 from onceward.file.database import Database
 from onceward.file.migrations import folder
 from onceward.file.transaction import StoreTransaction
+from onceward.message.record import Page
 
 SLICE: Final = 500
 """Bodies of one commit."""

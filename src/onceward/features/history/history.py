@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.core.send.outbox import frame_of
-from onceward.core.views import Page
 from onceward.errors import InvalidArgument
 from onceward.features.history import time_index
 from onceward.features.history.regexp import Pattern
@@ -23,7 +22,7 @@ from onceward.file.database import Database
 from onceward.message.clock import Millis
 from onceward.message.frame import json_string
 from onceward.message.names import no_option, quoted, rank
-from onceward.message.record import MessageRecord
+from onceward.message.record import MessageRecord, Page
 from onceward.message.times import moment
 from onceward.message.topics import WILD, check_pattern, matches
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES

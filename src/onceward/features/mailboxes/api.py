@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
 from onceward.core.block import BlockOpener, Transaction
-from onceward.core.directory import DirectoryHandle, OpenAgentFiles
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle.message import Consumer, Message, type_names
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
@@ -29,6 +28,7 @@ from onceward.features.mailboxes.mailboxes import (
     MessageFilter,
     limit_of,
 )
+from onceward.file.directory import DirectoryHandle, OpenAgentFiles
 from onceward.file.file_checks import owner_name
 from onceward.message.clock import Millis
 from onceward.message.frame import split_tags

@@ -12,8 +12,8 @@ from typing import Final
 from pydantic_core import to_json
 
 from onceward.core.accept.accept import ParsedFrame
-from onceward.core.directory import DirectoryDatabase, DirectoryHandle
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
+from onceward.file.directory import DirectoryDatabase, DirectoryHandle
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis, iso
 from onceward.message.names import quoted

@@ -3,27 +3,104 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Sequence
-from typing import Unpack
+from dataclasses import dataclass
+from typing import Any, Final, Unpack
 
-from onceward.core import views as queries
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle.inbox import SettledMessage
 from onceward.core.handle.lanes import Lease
 from onceward.core.send.outbox import Outbox
-from onceward.core.views import QueueInfo, RunInfo
 from onceward.errors import InvalidArgument
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.runs import RunCompletion
+from onceward.file.columns import columns
 from onceward.file.database import Database
 from onceward.file.file_checks import owner_name
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
+from onceward.message.clock import Millis
 from onceward.message.names import plain_text
 from onceward.message.queue_modes import QueueOptions, checked, glob
 from onceward.message.record import MessageRecord
 from onceward.message.settings import Settings
-from onceward.message.vocabulary import Done, RunState, reason_text
+from onceward.message.vocabulary import (
+    Aborted,
+    Done,
+    QueueMode,
+    QueueOverflow,
+    QueueState,
+    RunState,
+    reason_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run, open or past."""
+
+    id: str
+    session: str
+    mode: QueueMode
+    state: RunState
+    event_ids: tuple[str, ...]
+    """The ids of its messages, in order."""
+    consumed: bool
+    """Whether its messages ended with it."""
+    partial: Any
+    result: Any
+    cause: str | None
+    """Why it was aborted or failed."""
+    lease_at: Millis | None
+    started_at: Millis
+    checkpoint_at: Millis | None
+    ended_at: Millis | None
+    left_at: Millis | None
+    """When its call, which had not returned after the grace, stopped to count."""
+    returned_at: Millis | None
+    """When that call returned after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """One session's queue: how it is set, all levels merged, and what is in it."""
+
+    session: str
+    state: QueueState
+    mode: QueueMode | None
+    debounce: float | None
+    """Seconds."""
+    cap: int | None
+    overflow: QueueOverflow | None
+    aborted: Aborted | None
+    inject: bool
+    waiting: int
+    bound: int
+    run: str | None
+    dropped: int
+    """Dropped messages that no run has a summary of yet."""
+    due_at: Millis | None
+    arrived_at: Millis | None
+    paused_at: Millis | None
+
+
+RUNS: Final = f"""
+SELECT {columns(RunInfo)} FROM onceward_runs
+ WHERE (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
+ ORDER BY seq DESC LIMIT :limit
+"""
+RUN: Final = f"SELECT {columns(RunInfo)} FROM onceward_runs WHERE id = ?"
+QUEUES: Final = f"""
+SELECT {columns(QueueInfo, debounce="debounce_for")} FROM onceward_session_queues ORDER BY session
+"""
+WAITING: Final = f"""
+SELECT {columns(MessageRecord, "b.", at="b.received_at", text="b.frame", box="'in'")}
+  FROM onceward_session_queue_messages AS q
+  JOIN onceward_inbox AS b ON b.sender = q.sender AND b.id = q.id
+ WHERE q.session = ?
+ ORDER BY q.position
+"""
 
 
 class SessionQueues:
@@ -41,7 +118,7 @@ class SessionQueues:
 
     def list(self) -> list[QueueInfo]:
         """Return the queues of all sessions that ever had one, by name."""
-        return queries.queues(self._db)
+        return [_queue(row) for row in self._db.ask(QUEUES)]
 
     def get(self, session: str) -> QueueInfo | None:
         """Return one session's queue, None where it never had one."""
@@ -49,7 +126,7 @@ class SessionQueues:
 
     def waiting(self, session: str) -> builtins.list[MessageRecord]:
         """Return the messages that wait, in the order in which they will be taken."""
-        return queries.waiting(self._db, session)
+        return [MessageRecord(*row) for row in self._db.ask(WAITING, (session,))]
 
     def set(self, session: str, **options: Unpack[QueueOptions]) -> None:
         """
@@ -143,11 +220,13 @@ class SessionQueues:
         self, *, session: str | None = None, state: RunState | None = None, limit: int = 100
     ) -> builtins.list[RunInfo]:
         """Return runs, newest first."""
-        return queries.runs(self._db, session=session, state=state, limit=limit)
+        chosen = {"session": session, "state": state, "limit": limit}
+        return [_run(row) for row in self._db.ask(RUNS, chosen)]
 
     def run(self, run_id: str) -> RunInfo | None:
         """Return one run, None where there is none of that id."""
-        return queries.run(self._db, run_id)
+        found = self._db.ask(RUN, (run_id,))
+        return _run(found[0]) if found else None
 
     def abort(self, run_id: str, cause: str = "aborted by hand") -> bool:
         """
@@ -171,3 +250,37 @@ class SessionQueues:
         self._db.notifier.notify("in")
         self._db.notifier.notify("out")
         return found
+
+
+def _run(row: tuple[Any, ...]) -> RunInfo:
+    run_id, session, mode, state, event_ids, consumed, partial, result, *rest = row
+    return RunInfo(
+        run_id,
+        session,
+        mode,
+        state,
+        tuple(json.loads(event_ids)),
+        bool(consumed),
+        _plain(partial),
+        _plain(result),
+        *rest,
+    )
+
+
+def _plain(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _queue(row: tuple[Any, ...]) -> QueueInfo:
+    session, state, mode, debounce_for, cap, overflow, aborted, inject, *rest = row
+    return QueueInfo(
+        session,
+        state,
+        mode,
+        None if debounce_for is None else debounce_for / 1000,
+        cap,
+        overflow,
+        aborted,
+        bool(inject),
+        *rest,
+    )

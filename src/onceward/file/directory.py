@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import apsw
 
@@ -31,10 +31,9 @@ from onceward.file.group_commit import ReplacedFileDetector
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Clock, Millis
 from onceward.message.log import log
-from onceward.message.names import DIRECTORY, AcceptedType, AgentProfile
+from onceward.message.names import DIRECTORY, AcceptedType, AgentInfo, AgentProfile, Member
 from onceward.message.settings import Settings
 from onceward.message.topics import TopicIndex
-from onceward.message.vocabulary import ChannelRole
 
 T = TypeVar("T")
 FileOf = Callable[[str], Path | None]
@@ -284,20 +283,6 @@ END_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND c
 
 
 @dataclass(frozen=True, slots=True)
-class AgentInfo:
-    """An agent as the registry of its home knows it."""
-
-    name: str
-    description: str
-    capabilities: tuple[str, ...]
-    joined_at: Millis
-    last_seen_at: Millis
-    """When a process last ran the agent's engines or maintenance, to within their interval."""
-    accepts: tuple[AcceptedType, ...] = ()
-    """The types that it had handlers for when its file was last opened with any."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Entry:
     """The stored words of an agent, and when it was last seen."""
 
@@ -450,14 +435,6 @@ def _read_alone(home: DirectoryHandle, name: str) -> _Entry | None:
         return None
     finally:
         close(con)
-
-
-class Member(NamedTuple):
-    """An agent in a channel; numbers grow in the order of joining."""
-
-    agent: str
-    role: ChannelRole
-    number: int
 
 
 @dataclass(slots=True)
