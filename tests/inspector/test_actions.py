@@ -234,3 +234,112 @@ def test_actions_need_a_file_to_be_written_to(home: Home) -> None:
     """Without one no inspector with actions is made."""
     with pytest.raises(InvalidArgument, match="audit=FILE"):
         app([home.path], write=True)
+
+
+def problem_of(web: TestClient, error: str) -> str:
+    """Return the address of the problem whose error begins so."""
+    page = web.get("/problems").text
+    found = re.search(rf'href="(/problems/[0-9a-f]+)">{re.escape(error)}', page)
+    assert found is not None, page
+    return found[1]
+
+
+def repaired(web: TestClient, address: str, verb: str, **more: str) -> Any:
+    """Repair a problem as a reader does; return the answer."""
+    return web.post(f"{address}/{verb}", data=fields(web, address) | more)
+
+
+def test_a_problem_is_repaired_in_all_its_agents(
+    writer: TestClient, home: Home, audit: Path
+) -> None:
+    """All dead letters of one error are replayed; the list forgets them, two lines say so."""
+    address = problem_of(writer, "rejected: negative amount")
+
+    told = repaired(writer, address, "replay").text
+
+    assert "Replay: 3 of 3" in told
+    assert "negative amount" not in writer.get("/problems").text
+    assert 404 == writer.get(address).status_code
+    with box(home, "billing") as billing:
+        assert [] == billing.dead_letters.list()
+    assert [("inspect.replay", "billing", "asked"), ("inspect.replay", "billing", "Replay: 3")] == [
+        (each["op"], each["agent_id"], each["outcome"]) for each in entries(audit)
+    ]
+
+
+def test_discarding_a_problem_needs_a_tick(writer: TestClient, home: Home) -> None:
+    """Without it nothing is discarded, whatever the form says."""
+    address = problem_of(writer, "rejected: negative amount")
+
+    refused = repaired(writer, address, "discard")
+    with box(home, "billing") as billing:
+        assert 3 == len(billing.dead_letters.list())
+    done = repaired(writer, address, "discard", sure="yes")
+
+    assert 403 == refused.status_code
+    assert "Discard: 3 of 3" in done.text
+    with box(home, "billing") as billing:
+        assert [] == billing.dead_letters.list()
+
+
+@pytest.mark.parametrize(
+    ("error", "verb", "told"),
+    [
+        ("warehouse: Unreachable", "reset", "Try again now: 1 of 1"),
+        ("stocktaking: QueueFull", "pause", "Pause the schedule: 1 of 1"),
+    ],
+)
+def test_each_kind_of_problem_has_its_repair(
+    writer: TestClient, error: str, verb: str, told: str
+) -> None:
+    """A breaker is reset, a schedule is paused; the problem is gone then."""
+    address = problem_of(writer, error)
+
+    assert told in repaired(writer, address, verb).text
+    assert error not in writer.get("/problems").text
+
+
+def test_a_paused_agent_is_a_problem_until_it_is_resumed(writer: TestClient, home: Home) -> None:
+    """Its repair resumes it."""
+    confirmed(writer, "/agents/ledger/act/pause")
+    address = problem_of(writer, "it handles and sends nothing")
+
+    assert "Resume: 1 of 1" in repaired(writer, address, "resume").text
+    with box(home, "ledger") as ledger:
+        assert not ledger.file.health().paused
+
+
+def test_a_repair_needs_leave_and_a_form_of_ours(
+    web: TestClient, writer: TestClient, home: Home
+) -> None:
+    """A page that only reads shows the problem and takes no repair; nor does a forged form."""
+    address = problem_of(web, "rejected: negative amount")
+
+    assert "<form" not in web.get(address).text.partition("<main")[2]
+    assert 403 == web.post(f"{address}/replay").status_code
+    assert 403 == writer.post(f"{address}/replay", data={"form": "0" * 64}).status_code
+    assert 404 == repaired(writer, address, "reset").status_code
+    with box(home, "billing") as billing:
+        assert 3 == len(billing.dead_letters.list())
+
+
+def test_files_that_fail_do_not_keep_others_from_a_repair(
+    writer: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page says how many were mended, and why the first of the others was not."""
+    for name in ("ledger", "mailer"):
+        confirmed(writer, f"/agents/{name}/act/pause")
+    address = problem_of(writer, "it handles and sends nothing")
+    opened = Postbox.__init__
+
+    def opening(self: Postbox, path: Any, **options: Any) -> None:
+        if Path(path).stem == "ledger":
+            msg = "ledger is broken"
+            raise InvalidArgument(msg)
+        opened(self, path, **options)
+
+    monkeypatch.setattr(Postbox, "__init__", opening)
+
+    told = repaired(writer, address, "resume").text
+
+    assert "Resume: 1 of 2; not done in 1 agents, first ledger: ledger is broken" in told

@@ -46,6 +46,7 @@ PAGES = {
     "failing": "/agents/shop/messages/{failing}",
     "conversation": "/agents/shop/conversations/{order}",
     "dead": "/dead",
+    "problems": "/problems",
     "search": "/search?q=sku",
     "search-agents": "/search?q=bil",
     "report": "/report",
@@ -56,7 +57,7 @@ SHOTS = {
     "agents": (1120, "light"), "agent": (1120, "light"), "message": (1120, "light"),
     "failing": (1120, "dark"), "conversation": (1120, "light"), "messages": (1120, "light"),
     "dead": (1120, "light"), "dead-letters": (1120, "dark"), "agents-narrow": (400, "dark"),
-    "search": (1120, "light"), "report": (1120, "light"),
+    "search": (1120, "light"), "problems": (1120, "light"), "report": (1120, "light"),
 }  # fmt: skip
 """Pictures of the documentation, with their width and colours."""
 PLACE = """folder => document.querySelectorAll(".facts code, .head code").forEach((each) =>
@@ -255,13 +256,13 @@ def test_keys_alone_reach_everything(open_page: Open, still: str) -> None:
     playwright.expect(page.locator("#search")).to_be_focused()
     page.keyboard.press("Escape")
     page.keyboard.press("j")
-    playwright.expect(page.get_by_role("link", name="billing", exact=True)).to_be_focused()
+    playwright.expect(page.locator("main a.row", has_text="shop")).to_be_focused()
     for key in "jjk":
         page.keyboard.press(key)
-    playwright.expect(page.get_by_role("link", name="coder", exact=True)).to_be_focused()
+    playwright.expect(page.locator("main a.row", has_text="billing")).to_be_focused()
     page.keyboard.press("Enter")
 
-    playwright.expect(page.get_by_role("heading", name="coder", level=1)).to_be_visible()
+    playwright.expect(page.get_by_role("heading", name="billing", level=1)).to_be_visible()
 
 
 def test_the_skip_link_is_the_first_stop(open_page: Open, still: str) -> None:
@@ -303,12 +304,25 @@ def test_a_dead_letter_is_replayed_by_hand(moving: str, open_page: Open, home: H
         assert 2 == len(billing.dead_letters.list())
 
 
+def test_a_failure_is_replayed_in_three_clicks(moving: str, open_page: Open, home: Home) -> None:
+    """From the first page: the problem, its repair, done; the list says what became of it."""
+    page = open_page(moving)
+    page.get_by_role("link", name="rejected: negative amount").click()
+    page.get_by_role("button", name="Replay 3").click()
+
+    playwright.expect(page.get_by_role("status")).to_contain_text("Replay: 3 of 3")
+    with Postbox(
+        home.path / "billing.db", start=False, testing=Controls(clock=home.clock)
+    ) as billing:
+        assert [] == billing.dead_letters.list()
+
+
 def test_an_address_opens_from_another_site(open_page: Open, made: Home, tmp_path: Path) -> None:
     """Such as a chat: the one with the token, and then that of any page."""
     with served(made, tmp_path / "audit.jsonl", TOKEN) as address:
         page = open_page(f"data:text/html,<a href='{address}/?token={TOKEN}'>look</a>")
         page.get_by_text("look").click()
-        playwright.expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+        playwright.expect(page.get_by_role("heading", name="problems")).to_be_visible()
         assert f"{address}/" == page.url
         page.goto(f"data:text/html,<a href='{address}/dead'>look</a>")
         page.get_by_text("look").click()
@@ -322,7 +336,7 @@ def test_pages_answer_without_scripts(open_page: Open, still: str) -> None:
     page = open_page(f"{still}/", java_script_enabled=False)
     page.get_by_label("Show").select_option("trouble")
     page.get_by_role("button", name="Filter").click()
-    assert ["billing", "shop"] == page.locator("main a.row").all_inner_texts()
+    assert ["shop", "billing"] == page.locator("main a.row").all_inner_texts()
     page.locator("#theme").click()
 
     assert "dark" == page.locator("html").get_attribute("data-theme")

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from tests.inspector.conftest import Home
 
 PAGES = (
-    "/", "/?q=bil&show=trouble&sort=dead", "/agents/billing", "/agents/coder", "/agents/shop",
+    "/", "/problems", "/?q=bil&show=trouble&sort=dead",
+    "/agents/billing", "/agents/coder", "/agents/shop",
     "/agents/shop/messages", "/agents/billing/messages?box=inbox&state=processed",
     "/agents/billing/messages?box=dead", "/agents/shop/messages/{order}",
     "/agents/billing/messages/{rejected}", "/agents/shop/messages/{failing}",
@@ -137,10 +138,11 @@ def test_a_type_is_the_same_filter_on_every_page(web: TestClient) -> None:
 
 
 def test_agents_are_filtered_and_sorted(web: TestClient) -> None:
-    """By a part of the name, by trouble, and by any column."""
+    """By a part of the name, by trouble, which is the order by default, and by any column."""
     names = re.compile(r'class="row" href="/agents/([^"]*)"')
 
-    assert ["billing", "shop"] == names.findall(web.get("/?show=trouble").text)
+    assert ["shop", "billing"] == names.findall(web.get("/?show=trouble").text)
+    assert ["billing", "shop"] == names.findall(web.get("/?show=trouble&sort=agent").text)
     assert ["ledger", "mailer"] == names.findall(web.get("/?q=led").text) + names.findall(
         web.get("/?q=ail").text
     )

@@ -74,7 +74,7 @@ def test_top_stats_metrics_and_tiles_agree(home: Path, capsys: pytest.CaptureFix
         assert (row["failing"], row["breakers"]) == (tile.lanes.failing, tile.breakers_open)
         assert row["state"] == next(iter(tile.trouble), "ok")
     total = sum(row["pending"] for row in rows)
-    assert f"<dt>to send</dt><dd>{total}</dd>" in page
+    assert f'<dt>to send</dt><dd><a href="/?sort=out">{total}</a></dd>' in page
 
 
 def test_a_message_in_a_parcel_is_counted_once(

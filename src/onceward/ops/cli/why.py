@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from onceward.errors import OncewardError
 from onceward.file.environment import env_or_project
-from onceward.message.clock import SystemClock
+from onceward.message.clock import Millis, SystemClock
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli.command import emit
 from onceward.ops.cli.exit_codes import DONE, NothingThere, Usage
 from onceward.ops.cli.ls import without_nothing
 from onceward.ops.cli.options import said
-from onceward.ops.cli.output import note, row_of
+from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Where, home_folder
 from onceward.ops.views.messages import message, message_ids
 from onceward.ops.views.reader import Reader
-from onceward.ops.views.why import agent_whys, message_why
+from onceward.ops.views.why import Why, agent_whys, message_why
 
 WHERE: Final = Where()
 COLUMNS: Final = ("level", "reason", "text", "cure")
@@ -42,7 +42,7 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     now = SystemClock().now()
     if id is None:
         with views(where.path()) as found:
-            return emit(agent_whys(found, now), COLUMNS, where)
+            return emit([_row(each, now) for each in agent_whys(found)], COLUMNS, where)
     path, message_id = _found(_files(where), id)
     with ExitStack() as stack:
         sides = _sides(path, message_id)
@@ -52,8 +52,20 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     if answer is None:
         msg = f"{path} had message {message_id}, which was pruned just now"
         raise NothingThere(msg)
-    emit({"id": message_id} | without_nothing(row_of(answer)), (), where)
+    emit({"id": message_id} | without_nothing(_row(answer, now)), (), where)
     return DONE
+
+
+def _row(found: Why, now: Millis) -> dict[str, Any]:
+    """Return a reason as it is printed."""
+    return {
+        "level": found.level,
+        "reason": found.reason,
+        "text": found.text(now),
+        "since_at": found.since_at,
+        "until_at": found.until_at,
+        "cure": found.cure,
+    }
 
 
 def _files(where: Where) -> list[Path]:

@@ -33,6 +33,7 @@ from onceward.ops.inspector.pages import (
     live,
     message,
     messages,
+    problems,
     report,
     search,
 )
@@ -109,6 +110,9 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
         Route(f"{one}/conversations/{{id:path}}", conversation.conversation),
         Route(f"{one}/act/{{verb}}", act.confirm, methods=["GET"]),
         Route(f"{one}/act/{{verb}}", act.act, methods=["POST"]),
+        Route("/problems", problems.problems),
+        Route("/problems/{fingerprint}", problems.problem),
+        Route("/problems/{fingerprint}/{verb}", problems.repair, methods=["POST"]),
         Route("/dead", dead.dead),
         Route("/search", search.search),
         Route("/report", report.report),

@@ -15,9 +15,11 @@ from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.log import log
 from onceward.ops.inspector.targets import Targets
 from onceward.ops.observe.snapshots import FileSnapshot, stamp_of
+from onceward.ops.views.failures import Failure, failures
 from onceward.ops.views.overview import DeadGroup, dead_groups, overview
 from onceward.ops.views.rates import Rates, rates
 from onceward.ops.views.reader import Reader, opened
+from onceward.ops.views.why import Why, agent_whys
 
 INTERVAL: Final = 1.0
 """Seconds between two looks at the files."""
@@ -41,6 +43,8 @@ class Snapshot(FileSnapshot):
 
     key: str
     dead: tuple[DeadGroup, ...] = ()
+    whys: tuple[Why, ...] = ()
+    failures: tuple[Failure, ...] = ()
     rates: Rates | None = None
 
 
@@ -115,10 +119,18 @@ class Refresher:
             with page_reader(path) as reader:
                 reader.hold()
                 found = overview(reader)
-                dead, of = dead_groups(reader), rates(reader, now, span=SPAN, count=SPANS)
+                taken = replace(
+                    unread,
+                    agent=found.file.agent,
+                    overview=found,
+                    dead=dead_groups(reader),
+                    whys=agent_whys(reader, found),
+                    failures=failures(reader),
+                    rates=rates(reader, now, span=SPAN, count=SPANS),
+                )
         except Exception as error:  # noqa: BLE001 - other files are still to be read
             return replace(unread, problem=str(error))
-        return replace(unread, agent=found.file.agent, overview=found, dead=dead, rates=of)
+        return taken
 
     def _keep(self, found: dict[str, Snapshot | None]) -> None:
         with self._lock:

@@ -25,13 +25,23 @@ class Why:
 
     reason: str
     """The reason's name: one of a closed set, for grouping and for programs."""
-    text: str
-    """The sentence, with moments told from now."""
+    parts: tuple[str | Millis, ...]
+    """The sentence; a moment in it is told as the span between it and now."""
     level: Level = "wait"
     until_at: Millis | None = None
     """The moment at which it changes by itself, if that is known."""
+    since_at: Millis | None = None
+    """The moment since which it is so, if the file knows it."""
     cure: str | None = None
     """The command that mends it, if one does."""
+    of: str | None = None
+    """Its subject where that has a name: the peer, session, schedule or dead letter."""
+
+    def text(self, now: Millis) -> str:
+        """Return the sentence at a moment."""
+        return "".join(
+            each if isinstance(each, str) else _span(abs(each - now)) for each in self.parts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ def message_why(
         sender: The file of the agent that sent it; None where it cannot be read.
         recipient: The file of the agent that it is for; None where it cannot be read.
         message_id: The whole id.
-        now: The moment from which spans are told.
+        now: The moment by which it is told what is due.
 
     """
     there = None if recipient is None else message(recipient, message_id, window=0)
@@ -113,14 +123,14 @@ def message_why(
 def _received(source: Source, found: FoundMessage, now: Millis) -> Why | None:
     """Return what the recipient's file says; None where it never had the message."""
     if (dead := found.died_here) is not None:
-        return _dead(dead, dead.recipient, now)
+        return _dead(dead, dead.recipient)
     for row in found.received:
         if row.ended_at is not None:
-            return _ended(row, row.recipient, now)
+            return _ended(row, row.recipient, row.ended_at)
         return _first(_IN_INBOX, source, row, now)
     for record in found.processed:
-        text = f"{record.recipient} {_ending(record.state)} it {_ago(record.ended_at, now)}"
-        return Why(reason=record.state, text=text, level="ok")
+        parts = (f"{record.recipient} {_ending(record.state)} it ", record.ended_at, " ago")
+        return Why(reason=record.state, parts=parts, level="ok")
     return None
 
 
@@ -128,33 +138,35 @@ def _sent(source: Source, found: FoundMessage, now: Millis) -> Why | None:
     """Return what the sender's file says."""
     dead = next((each for each in found.dead if each.origin == "outbox"), None)
     if dead is not None:
-        return _dead(dead, dead.sender, now)
+        return _dead(dead, dead.sender)
     row = found.sent
     if row is None:
         return None
     if row.ended_at is not None:
-        return _ended(row, row.recipient, now)
+        return _ended(row, row.recipient, row.ended_at)
     return _first(_IN_OUTBOX, source, row, now)
 
 
-def _dead(dead: StoredDeath, owner: str, now: Millis) -> Why:
+def _dead(dead: StoredDeath, owner: str) -> Why:
     tries = f" after {dead.attempts} attempts" if dead.attempts > 1 else ""
     told = f"{dead.reason}{_cause(dead.last_error)}"
     return Why(
         reason="dead letter",
-        text=f"{owner} gave it up {_ago(dead.dead_at, now)}{tries}: {told}",
+        parts=(f"{owner} gave it up ", dead.dead_at, f" ago{tries}: {told}"),
         level="act",
+        since_at=dead.dead_at,
         cure=f"onceward dead replay {dead.id} --agent {owner}",
+        of=dead.id,
     )
 
 
-def _ended(row: StoredMessage, owner: str, now: Millis) -> Why:
+def _ended(row: StoredMessage, owner: str, ended_at: Millis) -> Why:
     told = f": {row.reason}" if row.reason else ""
-    text = f"{owner} {_ending(row.state)} it {_ago(row.ended_at or now, now)}{told}"
+    begin = f"{owner} {_ending(row.state)} it "
     if row.state in {"failed", "cancelled", "expired"} and row.box == "outbox":
-        text = f"{row.state.capitalize()} {_ago(row.ended_at or now, now)}{told}"
-    failed = row.state == "failed"
-    return Why(reason=row.state, text=text, level="act" if failed else "ok")
+        begin = f"{row.state.capitalize()} "
+    level: Level = "act" if row.state == "failed" else "ok"
+    return Why(reason=row.state, parts=(begin, ended_at, f" ago{told}"), level=level)
 
 
 def _ending(state: str) -> str:
@@ -172,26 +184,26 @@ def _first(reasons: tuple[_Reason, ...], source: Source, row: StoredMessage, now
 # -- in the outbox ------------------------------------------------------------------------
 
 
-def _sending(source: Source, row: StoredMessage, now: Millis) -> Why | None:
+def _sending(source: Source, row: StoredMessage, _: Millis) -> Why | None:
     if row.state != "sending":
         return None
-    peer = peer_why(source, row.recipient, now)
+    peer = peer_why(source, row.recipient)
     if peer is not None and peer.level != "ok":
         return peer
     text = f"On its way to {row.recipient}: the answer is awaited"
-    return Why(reason="sending", text=text)
+    return Why(reason="sending", parts=(text,))
 
 
-def _stored_there(_: Source, row: StoredMessage, now: Millis) -> Why | None:
-    if row.state != "sent":
+def _stored_there(_: Source, row: StoredMessage, __: Millis) -> Why | None:
+    if row.state != "sent" or row.sent_at is None:
         return None
-    text = f"{row.recipient} stored it {_ago(row.sent_at or now, now)}; it is not handled yet"
-    return Why(reason="stored there", text=text)
+    parts = (f"{row.recipient} stored it ", row.sent_at, " ago; it is not handled yet")
+    return Why(reason="stored there", parts=parts)
 
 
-def _agent_paused(source: Source, _: StoredMessage, now: Millis) -> Why | None:
+def _agent_paused(source: Source, _: StoredMessage, __: Millis) -> Why | None:
     facts = overview.file_facts(source)
-    return None if facts.paused_at is None else _paused(facts, now)
+    return None if facts.paused_at is None else _paused(facts.agent, facts.paused_at)
 
 
 def _held(_: Source, row: StoredMessage, __: Millis) -> Why | None:
@@ -200,32 +212,34 @@ def _held(_: Source, row: StoredMessage, __: Millis) -> Why | None:
     kind, _colon, name = row.held_by.partition(":")
     if kind == "channel":
         cure = f"onceward channel resume {name} --agent {row.sender}"
-        return Why(reason="held", text=f"Channel {name} is paused", level="act", cure=cure)
+        return Why(
+            reason="held", parts=(f"Channel {name} is paused",), level="act", cure=cure, of=name
+        )
     text = f"Waits until the limit of {name.replace(':', ' ')} has capacity for it"
-    return Why(reason="held", text=text)
+    return Why(reason="held", parts=(text,))
 
 
 def _push_later(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     if row.due_at is None or row.due_at <= now:
         return None
     if row.attempts:
-        return _failed("Push", row, now)
+        return _failed("Push", row)
     named = {name: getattr(row, name) for name in ("recipient", "lane", "priority", "seq")}
     heads = source.rows(HEAD, {"due": row.due_at} | named)
     if not heads:
-        return _delayed(row, now)
+        return _delayed(row)
     [head] = values(source, StoredMessage, messages.SENT, id=heads[0][0])
     return _behind(head, _first(_IN_OUTBOX, source, head, now))
 
 
-def _peer_waits(source: Source, row: StoredMessage, now: Millis) -> Why | None:
-    found = peer_why(source, row.recipient, now)
+def _peer_waits(source: Source, row: StoredMessage, _: Millis) -> Why | None:
+    found = peer_why(source, row.recipient)
     return None if found is None or found.level == "ok" else found
 
 
 def _to_leave(_: Source, row: StoredMessage, __: Millis) -> Why:
     text = f"Ready to leave: it waits for a process that delivers for {row.sender}"
-    return Why(reason="ready", text=text, cure=f"onceward relay --agent {row.sender}")
+    return Why(reason="ready", parts=(text,), cure=f"onceward relay --agent {row.sender}")
 
 
 # -- in the inbox -------------------------------------------------------------------------
@@ -236,32 +250,33 @@ def _in_hand(source: Source, row: StoredMessage, now: Millis) -> Why | None:
         return None
     lane = _lane_of(source, row)
     if lane is not None and lane.due_at is not None and lane.due_at <= now:
-        text = f"The lease of its worker ended {_ago(lane.due_at, now)}: the next worker handles it"
-        return Why(reason="lease ended", text=text, cure=f"onceward work --agent {row.recipient}")
+        parts = ("The lease of its worker ended ", lane.due_at, " ago: the next worker handles it")
+        return Why(reason="lease ended", parts=parts, cure=f"onceward work --agent {row.recipient}")
     step = _open_step(source, row)
     told = f", at its step {step.name}" if step else ""
     until = lane.due_at if lane else None
     text = f"{row.recipient} handles it now, attempt {max(1, row.attempts)}{told}"
-    return Why(reason="handled", text=text, level="ok", until_at=until)
+    return Why(reason="handled", parts=(text,), level="ok", until_at=until)
 
 
 def _in_mailbox(_: Source, row: StoredMessage, __: Millis) -> Why | None:
     if row.mailbox is None:
         return None
-    return Why(reason="mailbox", text=f"In mailbox {row.mailbox} until it is read", level="ok")
+    return Why(reason="mailbox", parts=(f"In mailbox {row.mailbox} until it is read",), level="ok")
 
 
 def _in_channel(_: Source, row: StoredMessage, __: Millis) -> Why | None:
     if row.channel is None or row.lane is not None:
         return None
-    return Why(reason="channel", text=f"In channel {row.channel} until it is received", level="ok")
+    text = f"In channel {row.channel} until it is received"
+    return Why(reason="channel", parts=(text,), level="ok")
 
 
-def _in_queue(source: Source, row: StoredMessage, now: Millis) -> Why | None:
+def _in_queue(source: Source, row: StoredMessage, _: Millis) -> Why | None:
     lane = _lane_of(source, row)
     if lane is None or lane.sender is not None:
         return None
-    return session_why(source, row.session, now)
+    return session_why(source, row.session)
 
 
 def _behind_head(source: Source, row: StoredMessage, now: Millis) -> Why | None:
@@ -274,27 +289,27 @@ def _behind_head(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     return _behind(found[0], _first(_IN_INBOX, source, found[0], now))
 
 
-def _answer_awaited(source: Source, row: StoredMessage, now: Millis) -> Why | None:
+def _answer_awaited(source: Source, row: StoredMessage, _: Millis) -> Why | None:
     lane = _lane_of(source, row)
-    if lane is None or lane.awaits is None:
+    if lane is None or lane.awaits is None or lane.asked_at is None:
         return None
-    text = f"Waits for an answer of {lane.awaits}, asked {_ago(lane.asked_at or now, now)}"
-    return Why(reason="answer", text=text, until_at=lane.due_at)
+    return replace(_asked(lane.awaits, lane.asked_at), until_at=lane.due_at)
 
 
-def _at_a_step(source: Source, row: StoredMessage, now: Millis) -> Why | None:
+def _at_a_step(source: Source, row: StoredMessage, _: Millis) -> Why | None:
     step = _open_step(source, row)
     if step is None:
         return None
     until = step.due_at
     if step.state == "retrying":
         tried = f"Step {step.name} failed {_times(step.attempts)}{_cause(step.error)}"
-        text = f"{tried}{_next(until, now)}"
-        return Why(reason="step failed", text=text, until_at=until)
+        return Why(reason="step failed", parts=(tried, *_next(until)), until_at=until)
     if step.awaits is not None:
-        text = f"Waits for a message of type {step.awaits}{_timeout(until, now)}"
-        return Why(reason="message awaited", text=text, until_at=until)
-    return Why(reason="asleep", text=f"Sleeps, and goes on{_at(until, now)}", until_at=until)
+        end = () if until is None else ("; its timeout is in ", until)
+        awaited = f"Waits for a message of type {step.awaits}"
+        return Why(reason="message awaited", parts=(awaited, *end), until_at=until)
+    parts = ("Sleeps",) if until is None else ("Sleeps, and goes on in ", until)
+    return Why(reason="asleep", parts=parts, until_at=until)
 
 
 def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None:
@@ -302,13 +317,13 @@ def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None
     if lane is None or lane.due_at is None or lane.due_at <= now:
         return None
     later = replace(row, due_at=lane.due_at)
-    return _failed("Handler", later, now) if row.attempts else _delayed(later, now)
+    return _failed("Handler", later) if row.attempts else _delayed(later)
 
 
 def _to_be_handled(_: Source, row: StoredMessage, __: Millis) -> Why:
     tried = f"; it failed {_times(row.attempts)}{_cause(row.reason)}" if row.attempts else ""
     text = f"Next in its lane: it waits for a free worker of {row.recipient}{tried}"
-    return Why(reason="ready", text=text, cure=f"onceward work --agent {row.recipient}")
+    return Why(reason="ready", parts=(text,), cure=f"onceward work --agent {row.recipient}")
 
 
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
@@ -331,142 +346,153 @@ def _open_step(source: Source, row: StoredMessage) -> OpenStep | None:
 
 
 def _behind(head: StoredMessage, why: Why) -> Why:
-    text = f"Waits behind {head.id[:SHOWN]}… in its lane. That one: {_lower(why.text)}"
-    return replace(why, reason="behind", text=text)
+    first, *others = why.parts
+    begin = f"Waits behind {head.id[:SHOWN]}… in its lane. That one: {_lower(str(first))}"
+    return replace(why, reason="behind", parts=(begin, *others))
 
 
-def _failed(what: str, row: StoredMessage, now: Millis) -> Why:
+def _failed(what: str, row: StoredMessage) -> Why:
     tried = f"{what} failed {_times(row.attempts)}{_cause(row.reason)}"
-    return Why(reason="retry", text=f"{tried}{_next(row.due_at, now)}", until_at=row.due_at)
+    return Why(reason="retry", parts=(tried, *_next(row.due_at)), until_at=row.due_at)
 
 
-def _delayed(row: StoredMessage, now: Millis) -> Why:
-    return Why(reason="delayed", text=f"Delayed: due{_at(row.due_at, now)}", until_at=row.due_at)
+def _delayed(row: StoredMessage) -> Why:
+    parts = ("Delayed",) if row.due_at is None else ("Delayed: due in ", row.due_at)
+    return Why(reason="delayed", parts=parts, until_at=row.due_at)
+
+
+def _asked(agent: str, asked_at: Millis, more: str = "") -> Why:
+    parts = (f"Waits for an answer of {agent}, asked ", asked_at, f" ago{more}")
+    return Why(reason="answer", parts=parts, since_at=asked_at)
 
 
 # -- a peer, a lane, a session, an agent --------------------------------------------------
 
 
-def peer_why(source: Source, name: str, now: Millis) -> Why | None:
+def peer_why(source: Source, name: str) -> Why | None:
     """Return why a peer is pushed to or not; None where the file does not know it."""
     found = values(source, lists.Peer, PEER, name=name)
     if not found:
         return None
     peer = found[0]
     agent = overview.file_facts(source).agent
-    tried = f"{_times(peer.failures)} in a row{_cause(peer.last_error)}"
+    tried = f"Pushes to {name} failed {_times(peer.failures)} in a row{_cause(peer.last_error)}"
     if peer.breaker != "closed":
         return Why(
             reason="breaker open",
-            text=f"Pushes to {name} failed {tried}: its circuit breaker is open"
-            f"{_next(peer.due_at, now)}",
+            parts=(f"{tried}: its circuit breaker is open", *_next(peer.due_at)),
             level="act",
             until_at=peer.due_at,
             cure=f"onceward peers reset {name} --agent {agent}",
+            of=name,
         )
     if peer.failures:
-        text = f"Pushes to {name} failed {tried}{_next(peer.due_at, now)}"
-        level: Level = "act" if peer.failing else "wait"
-        return Why(reason="peer failing", text=text, level=level, until_at=peer.due_at)
-    seen = f"; it answered {_ago(peer.seen_at, now)}" if peer.seen_at else ""
-    return Why(reason="reachable", text=f"{name} takes messages{seen}", level="ok")
+        return Why(
+            reason="peer failing",
+            parts=(tried, *_next(peer.due_at)),
+            level="act" if peer.failing else "wait",
+            until_at=peer.due_at,
+            of=name,
+        )
+    seen = () if peer.seen_at is None else ("; it answered ", peer.seen_at, " ago")
+    return Why(reason="reachable", parts=(f"{name} takes messages", *seen), level="ok")
 
 
 def lane_why(source: Source, lane: lists.Lane, now: Millis) -> Why:
     """Return why a lane of the inbox stands: what holds its oldest message."""
-    if lane.head_id is None or lane.sender is None:
-        if lane.sender is None and lane.session is not None:
-            return session_why(source, lane.session, now)
-        return Why(reason="empty", text="No message waits in this lane", level="ok")
-    found = values(source, StoredMessage, INBOX_ROW, id=lane.head_id, sender=lane.sender)
-    if not found:
-        return Why(reason="empty", text="No message waits in this lane", level="ok")
-    return _first(_IN_INBOX, source, found[0], now)
+    if lane.sender is None and lane.session is not None:
+        return session_why(source, lane.session)
+    named = {"id": lane.head_id, "sender": lane.sender}
+    for head in values(source, StoredMessage, INBOX_ROW, **named):
+        return _first(_IN_INBOX, source, head, now)
+    return Why(reason="empty", parts=("No message waits in this lane",), level="ok")
 
 
-def session_why(source: Source, session: str, now: Millis) -> Why:
+def session_why(source: Source, session: str) -> Why:
     """Return why a session with runs stands."""
     found = values(source, lists.SessionQueue, QUEUE, session=session)
     if not found:
-        return Why(reason="no runs", text=f"Session {session} has no runs", level="ok")
-    queue = found[0]
-    agent = overview.file_facts(source).agent
-    waiting_ = _many(queue.waiting, "message")
-    match queue.state:
-        case "paused":
-            return Why(
-                reason="session paused",
-                text=f"Session {session} was paused {_ago(queue.paused_at or now, now)};"
-                f" {waiting_} in its queue",
-                level="act",
-                cure=f"onceward sessions resume {session} --agent {agent}",
-            )
-        case "running":
-            text = f"Run {(queue.run or '')[:SHOWN]}… of session {session} is under way; {waiting_}"
-            return Why(reason="running", text=f"{text} behind it", level="ok")
-        case "waiting":
-            text = f"The next run of session {session} begins{_at(queue.due_at, now)}; {waiting_}"
-            return Why(reason="debounce", text=f"{text} in its queue", until_at=queue.due_at)
-        case "ready":
-            text = f"Session {session} waits for a free worker; {waiting_} in its queue"
-            return Why(reason="ready", text=text, cure=f"onceward work --agent {agent}")
-    return Why(reason="empty", text=f"No message waits for session {session}", level="ok")
+        return Why(reason="no runs", parts=(f"Session {session} has no runs",), level="ok")
+    queue, agent = found[0], overview.file_facts(source).agent
+    behind = f"{_many(queue.waiting, 'message')} in its queue"
+    if queue.state == "paused" and queue.paused_at is not None:
+        return Why(
+            reason="session paused",
+            parts=(f"Session {session} was paused ", queue.paused_at, f" ago; {behind}"),
+            level="act",
+            since_at=queue.paused_at,
+            cure=f"onceward sessions resume {session} --agent {agent}",
+            of=session,
+        )
+    if queue.state == "running":
+        text = f"Run {(queue.run or '')[:SHOWN]}… of session {session} is under way; {behind}"
+        return Why(reason="running", parts=(text,), level="ok")
+    if queue.state == "waiting" and queue.due_at is not None:
+        parts = (f"The next run of session {session} begins in ", queue.due_at, f"; {behind}")
+        return Why(reason="debounce", parts=parts, until_at=queue.due_at)
+    if queue.state == "ready":
+        text = f"Session {session} waits for a free worker; {behind}"
+        return Why(reason="ready", parts=(text,), cure=f"onceward work --agent {agent}")
+    return Why(reason="empty", parts=(f"No message waits for session {session}",), level="ok")
 
 
-def agent_whys(source: Source, now: Millis) -> tuple[Why, ...]:
-    """Return what holds messages of an agent back, what to act on first; one at least."""
-    found = overview.overview(source)
-    every = tuple(_of_agent(source, found, now))
+def agent_whys(source: Source, numbers: overview.Overview | None = None) -> tuple[Why, ...]:
+    """
+    Return what holds messages of an agent back, what to act on first; one at least.
+
+    Args:
+        source: The agent's file.
+        numbers: Its overview, where that is at hand.
+
+    """
+    found = numbers or overview.overview(source)
+    every = tuple(_of_agent(source, found))
     ranked = sorted(every, key=lambda each: ("act", "wait", "ok").index(each.level))
-    return tuple(ranked) or (_calm(found, now),)
+    return tuple(ranked) or (_calm(found),)
 
 
-def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
+def _of_agent(source: Source, found: overview.Overview) -> Iterator[Why]:
     agent = found.file.agent
     if found.file.paused_at is not None:
-        yield _paused(found.file, now)
+        yield _paused(agent, found.file.paused_at)
     for peer in lists.worst_peers(source, overview.PEERS):
         if not peer.failing:
             break
-        if (why := peer_why(source, peer.name, now)) is not None:
+        if (why := peer_why(source, peer.name)) is not None:
             yield why
     if found.dead_letters:
-        yield Why(
-            reason="dead letter",
-            text=f"{_many(found.dead_letters, 'dead letter')} of {agent} to replay or discard",
-            level="act",
-            cure=f"onceward dead ls --agent {agent}",
-        )
+        text = f"{_many(found.dead_letters, 'dead letter')} of {agent} to replay or discard"
+        cure = f"onceward dead ls --agent {agent}"
+        yield Why(reason="dead letters", parts=(text,), level="act", cure=cure)
     if found.lanes.failing:
-        yield Why(
-            reason="retry",
-            text=f"{_many(found.lanes.failing, 'lane')} of {agent} failed, to be tried again",
-            cure=f"onceward ls lanes --agent {agent}",
-        )
+        text = f"{_many(found.lanes.failing, 'lane')} of {agent} failed, to be tried again"
+        yield Why(reason="retry", parts=(text,), cure=f"onceward ls lanes --agent {agent}")
     for schedule in lists.schedules(source):
         if schedule.failing:
             text = f"Schedule {schedule.name} cannot send{_cause(schedule.last_error)}"
-            cure = f"onceward schedules ls --agent {agent}"
-            yield Why(reason="schedule failing", text=text, level="act", cure=cure)
+            cure, name = f"onceward schedules ls --agent {agent}", schedule.name
+            yield Why(reason="schedule failing", parts=(text,), level="act", cure=cure, of=name)
     if (asked := waiting.awaiting(source)) is not None:
-        text = f"Waits for an answer of {asked.awaits}, asked {_ago(asked.asked_at, now)}"
         more = f" (and {asked.lanes - 1} more)" if asked.lanes > 1 else ""
-        yield Why(reason="answer", text=f"{text}{more}")
+        yield _asked(asked.awaits, asked.asked_at, more)
 
 
-def _calm(found: overview.Overview, now: Millis) -> Why:
-    waits = found.outgoing + found.incoming
+def _calm(found: overview.Overview) -> Why:
+    waits, agent = found.outgoing + found.incoming, found.file.agent
     if not waits or found.oldest_at is None:
-        return Why(reason="idle", text=f"No message of {found.file.agent} waits", level="ok")
-    text = f"{_many(waits, 'message')} of {found.file.agent} in hand, the oldest for"
-    return Why(reason="busy", text=f"{text} {_span(now - found.oldest_at)}", level="ok")
+        return Why(reason="idle", parts=(f"No message of {agent} waits",), level="ok")
+    begin = f"{_many(waits, 'message')} of {agent} in hand, the oldest for "
+    return Why(reason="busy", parts=(begin, found.oldest_at), level="ok", since_at=found.oldest_at)
 
 
-def _paused(facts: overview.FileFacts, now: Millis) -> Why:
-    since = _ago(facts.paused_at or now, now)
-    text = f"{facts.agent} was paused {since}: it handles and sends nothing"
-    cure = f"onceward resume --agent {facts.agent}"
-    return Why(reason="paused", text=text, level="act", cure=cure)
+def _paused(agent: str, paused_at: Millis) -> Why:
+    return Why(
+        reason="paused",
+        parts=(f"{agent} was paused ", paused_at, " ago: it handles and sends nothing"),
+        level="act",
+        since_at=paused_at,
+        cure=f"onceward resume --agent {agent}",
+    )
 
 
 # -- words --------------------------------------------------------------------------------
@@ -490,24 +516,12 @@ def _lower(text: str) -> str:
     return f"{text[0].lower()}{text[1:]}" if head in known else text
 
 
+def _next(until: Millis | None) -> tuple[str | Millis, ...]:
+    return () if until is None else ("; next try in ", until)
+
+
 def _span(spent: Millis) -> str:
     """Return a span in its largest unit: 35 s, 3 h."""
-    seconds = max(0, spent) / 1000
+    seconds = spent / 1000
     unit = next((name for name in ("w", "d", "h", "m") if seconds >= UNITS[name]), "s")
     return f"{seconds / UNITS[unit]:.0f} {unit}"
-
-
-def _ago(then: Millis, now: Millis) -> str:
-    return f"{_span(now - then)} ago"
-
-
-def _at(until: Millis | None, now: Millis) -> str:
-    return "" if until is None else f" in {_span(until - now)}"
-
-
-def _next(until: Millis | None, now: Millis) -> str:
-    return "" if until is None else f"; next try in {_span(until - now)}"
-
-
-def _timeout(until: Millis | None, now: Millis) -> str:
-    return "" if until is None else f"; its timeout is in {_span(until - now)}"

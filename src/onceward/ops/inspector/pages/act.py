@@ -48,10 +48,10 @@ def confirm(request: Request) -> Response:
 async def act(request: Request) -> Response:
     """Do what was confirmed, and go back to the page that shows its outcome."""
     site, action = _allowed(request)
-    sent = await _sent(request)
-    if not is_own_form(request, site.secret, sent.get("form", "")):
+    given_form = await sent(request)
+    if not is_own_form(request, site.secret, given_form.get("form", "")):
         raise HTTPException(FORBIDDEN, "this form is not from a page of ours: confirm it again")
-    given = _given(action, sent)
+    given = _given(action, given_form)
     told = await run_in_threadpool(_done, site, request, action, given)
     key = request.path_params["key"]
     where = _back(key, action, given)
@@ -61,22 +61,23 @@ async def act(request: Request) -> Response:
 
 def _done(site: Site, request: Request, action: Action, given: Given) -> str:
     key = request.path_params["key"]
-    _audit(site, request, given, "asked")
+    audit(site, request, key, given, "asked")
     try:
         told = perform(site.path(key), action, given)
     except OncewardError as error:
         told = f"not done: {error}"
-    _audit(site, request, given, told)
+    audit(site, request, key, given, told)
     site.refresher.refresh()
     return f"{action.title}: {told}"
 
 
-def _audit(site: Site, request: Request, given: Given, outcome: str) -> None:
-    known = site.snapshot(request.path_params["key"])
+def audit(site: Site, request: Request, key: str, given: Given, outcome: str) -> None:
+    """Write down what a reader asked for, or how it ended."""
+    known = site.snapshot(key)
     entry: dict[str, Any] = {
         "op": f"inspect.{request.path_params['verb']}",
         "ts": iso(site.now()),
-        "agent_id": known.agent if known else request.path_params["key"],
+        "agent_id": known.agent if known else key,
         "by": request.client.host if request.client else "",
         **given,
         "outcome": outcome,
@@ -105,7 +106,8 @@ def _given(action: Action, sent: dict[str, str]) -> Given:
     return found
 
 
-async def _sent(request: Request) -> dict[str, str]:
+async def sent(request: Request) -> dict[str, str]:
+    """Return the fields of a form; raise a 413 for a large one."""
     body = b""
     async for chunk in request.stream():
         body += chunk

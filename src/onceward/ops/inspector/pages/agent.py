@@ -9,12 +9,14 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from onceward.message.clock import Millis
 from onceward.ops.inspector.pages.home import chart, number
 from onceward.ops.inspector.site import site_of
 from onceward.ops.views import lists
 from onceward.ops.views.overview import overview
 from onceward.ops.views.rates import rates as rates_of
 from onceward.ops.views.reader import NEVER, Reader
+from onceward.ops.views.why import agent_whys, lane_why
 
 SPAN: Final = 60_000
 SPANS: Final = 60
@@ -26,7 +28,7 @@ def agent(request: Request) -> Response:
     """Answer with the page of one agent."""
     site = site_of(request)
     with site.reading(request) as (key, reader):
-        facts = _facts(reader, request.query_params)
+        facts = _facts(reader, request.query_params, site.now())
     return site.html(
         request,
         "agent.html",
@@ -47,14 +49,17 @@ def rates(request: Request) -> Response:
         return JSONResponse(chart(rates_of(reader, site.now(), span=SPAN, count=SPANS)))
 
 
-def _facts(reader: Reader, after: Mapping[str, str]) -> dict[str, Any]:
+def _facts(reader: Reader, after: Mapping[str, str], now: Millis) -> dict[str, Any]:
     """Return what the page shows; its lists go on behind what the address names."""
     most, run = ROWS + 1, number(after.get("run", "")) or NEVER
     numbers = overview(reader)
+    lanes = (*lists.held_lanes(reader, most), *lists.ready_lanes(reader, most))
     return {
         "overview": numbers,
+        "whys": [each for each in agent_whys(reader, numbers) if each.level != "ok"][:ROWS],
         "oldest_by_peer": dict(numbers.outbox),
-        "lanes": (*lists.held_lanes(reader, most), *lists.ready_lanes(reader, most)),
+        "lanes": lanes,
+        "lane_whys": [lane_why(reader, each, now).text(now) for each in lanes[:ROWS]],
         "peers": lists.peers(reader, after=after.get("peer", ""), limit=most),
         "runs": lists.runs(reader, before=run, limit=most),
         "queues": lists.session_queues(reader, after=after.get("queue", ""), limit=most),

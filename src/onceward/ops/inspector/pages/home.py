@@ -9,13 +9,26 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from onceward.ops.inspector.pages.problems import gather
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.inspector.site import site_of
 from onceward.ops.views.rates import Rates
 
 ROWS: Final = 100
 DIGITS: Final = 9
+CARDS: Final = 6
+"""Most problems that the first page shows."""
+
+
+def _rank(each: Snapshot) -> tuple[int, int]:
+    """Return the place of an agent: unreadable ones first, then by trouble, then by backlog."""
+    if each.overview is None:
+        return (-99, 0)
+    return (-len(each.overview.trouble), -(each.overview.outgoing + each.overview.incoming))
+
+
 SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
+    "trouble": _rank,
     "agent": lambda each: each.agent.lower(),
     "out": lambda each: -(each.overview.outgoing if each.overview else -1),
     "in": lambda each: -(each.overview.incoming if each.overview else -1),
@@ -53,7 +66,8 @@ def home(request: Request) -> Response:
     asked = request.query_params
     found = [*site.refresher.snapshots.values()]
     sort = asked.get("sort", "")
-    sort = sort if sort in SORTS else "agent"
+    sort = sort if sort in SORTS else "trouble"
+    problems = [each for each in gather(found) if each.acts]
     chosen = sorted(
         (each for each in found if _fits(each, asked.get("q", ""), asked.get("show", ""))),
         key=lambda each: (SORTS[sort](each), each.agent),
@@ -63,6 +77,9 @@ def home(request: Request) -> Response:
         request,
         "home.html",
         totals=_totals(found),
+        problems=problems[:CARDS],
+        found=len(problems),
+        oldest_at=min((each.first_at for each in problems if each.first_at), default=None),
         rows=chosen[first : first + ROWS],
         matching=len(chosen),
         first=first,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +20,17 @@ from onceward.ops.inspector.sequence import Exchange, exchanges
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
 from onceward.ops.views.conversation import Part
 from onceward.ops.views.listing import LARGE
-from onceward.ops.views.messages import VIEWS, FoundMessage, frame_size, message, whole_frame
+from onceward.ops.views.messages import (
+    VIEWS,
+    FoundMessage,
+    StoredDeath,
+    StoredMessage,
+    frame_size,
+    message,
+    whole_frame,
+)
+from onceward.ops.views.reader import Reader
+from onceward.ops.views.why import Why, message_why
 
 NOTHING: Final = FoundMessage()
 BODIES: Final = ("data", "data_base64")
@@ -49,6 +60,7 @@ def journey_page(request: Request) -> Response:
         size = frame_size(reader, one.box, one.seq)
         frame = whole_frame(reader, one.box, one.seq) if size <= LARGE else None
     sender, recipient, missing = _both(site, key, found, message_id)
+    why = _why(site, key, one, message_id)
     root = one.correlation_id or message_id
     parts, _ = gather(site, root, [one.sender, one.recipient])
     shown = show(site.redaction, frame)
@@ -62,6 +74,7 @@ def journey_page(request: Request) -> Response:
         sender=sender,
         recipient=recipient,
         missing=missing,
+        why=why,
         steps=journey.steps(sender, recipient),
         bar=_bar(journey.phases(sender, recipient), site.now()),
         box=one.box,
@@ -100,6 +113,22 @@ def _both(
     if found not in here.values():
         here["sender" if found.sent else "recipient"] = found
     return here["sender"], here["recipient"], missing
+
+
+def _why(site: Site, key: str, one: StoredMessage | StoredDeath, message_id: str) -> Why | None:
+    """Return why the message is where it is, from the files that can be read."""
+    with ExitStack() as stack:
+        sides: list[Reader | None] = []
+        for name in (one.sender, one.recipient):
+            other = site.key_of(name)
+            try:
+                path = None if other is None else site.path(other)
+                sides.append(None if path is None else stack.enter_context(page_reader(path)))
+            except OncewardError:  # the page names the file
+                sides.append(None)
+        if sides == [None, None]:
+            sides = [stack.enter_context(page_reader(site.path(key)))] * 2
+        return message_why(sides[0], sides[1], message_id, site.now())
 
 
 def show(redaction: Redaction, frame: bytes | None) -> Shown:
