@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What groups a dead letter with others."""
+    """The part of a dead letter by which it is grouped with others."""
 
     seq: int
     id: str

@@ -38,7 +38,7 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong in the same way in some files."""
+    """Failures of one kind, type and error, in all files that have them."""
 
     fingerprint: str
     kind: str
@@ -50,7 +50,7 @@ class Problem:
 
     @property
     def count(self) -> int:
-        """How many failures there are."""
+        """The number of its failures, over all agents."""
         return sum(each.count for each in self.agents)
 
     @property
@@ -60,7 +60,7 @@ class Problem:
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
-        """What mends it, or ends it."""
+        """Ways to mend it, or to end it."""
         return REPAIRS.get(self.kind, ())
 
 
