@@ -6,6 +6,7 @@ That holds for every caller and every means.
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,47 @@ def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
         box._db.read("SELECT state FROM _onceward_outbox"),
         box.file.check(),
     )
+
+
+def told(*words: tuple[str, str]) -> Callable[[StoreTransaction], object]:
+    """Return the verb that takes one answer: an id and its state for each receipt."""
+    receipts = [Receipt(message_id, word) for message_id, word in words]  # type: ignore[arg-type]
+    return lambda tx: outbox.settle(tx, "b", receipts, ask_at=9, stored_ends=False)
+
+
+def test_an_answer_settles_what_receipts_before_it_have_left(box: Postbox) -> None:
+    """Of two messages in a parcel, one was handled already; the answer makes the other sent."""
+    first, second = box.send("b", 1), box.send("b", 2)
+
+    def both(tx: StoreTransaction) -> None:
+        told((first, "processed"))(tx)
+        told((first, "stored"), (second, "stored"))(tx)
+
+    box._db.write(both)
+
+    assert ([(first, "acked"), (second, "sent")], []) == (
+        box.query("SELECT id, state FROM onceward_outbox ORDER BY seq"),
+        box.file.check(),
+    )
+
+
+def test_an_answer_settles_what_receipts_that_were_undone_have_named(box: Postbox) -> None:
+    """Receipts that fail in a commit with an answer keep it from no message."""
+    message_id = box.send("b", 1)
+
+    def fails(tx: StoreTransaction) -> None:
+        with tx.nested():
+            told((message_id, "processed"))(tx)
+            raise KeyError
+
+    def both(tx: StoreTransaction) -> None:
+        with suppress(KeyError):
+            fails(tx)
+        told((message_id, "stored"))(tx)
+
+    box._db.write(both)
+
+    assert ([("sent",)], []) == (box.query("SELECT state FROM onceward_outbox"), box.file.check())
 
 
 def leased(box: Postbox) -> LeasedMessage:

@@ -107,10 +107,11 @@ class OwnReceiver(Protocol):
 
 
 class SavepointMark(NamedTuple):
-    """How many effects and message ids a transaction had when a savepoint was opened, its name."""
+    """How much a transaction had noted when a savepoint was opened, and the savepoint's name."""
 
     effects: int
     message_ids: int
+    ended: int
     name: str = ""
 
 
@@ -125,6 +126,7 @@ class StoreTransaction:
         "closed",
         "durable",
         "effects",
+        "ended",
         "handle",
         "has_news",
         "may_be_durable",
@@ -143,6 +145,8 @@ class StoreTransaction:
         self.now = now
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
+        self.ended: list[str] = []
+        """Messages of the outbox that their recipients have handled, as it was told here."""
         self.wakeups: dict[Callable[[], None], None] = {}
         """Calls after the commit, each made once however often it was asked for."""
         self.outgoing: dict[str, None] = {}
@@ -284,9 +288,18 @@ class StoreTransaction:
         if self.batched_inserts:
             self._write_batched()
         self.savepoints += 1
-        mark = SavepointMark(len(self.effects), len(self.message_ids), f"job{self.savepoints}")
+        mark = self.mark(f"job{self.savepoints}")
         self.handle.execute(f"SAVEPOINT {mark.name}", can_cache=False)
         return mark
+
+    def mark(self, name: str) -> SavepointMark:
+        """Return how much is noted now, for a savepoint of that name."""
+        return SavepointMark(len(self.effects), len(self.message_ids), len(self.ended), name)
+
+    def forget_since(self, mark: SavepointMark) -> None:
+        """Forget what was noted since *mark*: its savepoint was rolled back."""
+        del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
+        del self.ended[mark.ended :]
 
     def release_savepoint(self, mark: SavepointMark) -> None:
         """End the inner unit, its writes joining the transaction's."""
@@ -297,7 +310,7 @@ class StoreTransaction:
     def rollback_savepoint(self, mark: SavepointMark) -> None:
         """Undo the inner unit, and what it noted since *mark*; a no-op where SQLite undid all."""
         self.batched_inserts.clear()
-        del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
+        self.forget_since(mark)
         if self.alive:
             self.handle.execute(f"ROLLBACK TO {mark.name}", can_cache=False)
             self.handle.execute(f"RELEASE {mark.name}", can_cache=False)

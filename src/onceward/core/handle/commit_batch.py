@@ -89,7 +89,7 @@ class HandlerCommitBatch:
         self._ended: list[SettledMessage] = []
         self._events: list[Event] = []
         self._rest: dict[int, tuple[list[LeasedMessage], int]] = {}
-        self._mark = SavepointMark(0, 0)
+        self._mark = SavepointMark(0, 0, 0)
         self._claimed_at: float | None = None
         """Since when a claim waits in the open transaction; None where none does."""
         self.lost = False

@@ -192,6 +192,16 @@ UPDATE _onceward_outbox
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
+States = tuple[tuple[str, str, int], ...]
+"""States of messages, each with the counter that it changes, and by how much."""
+SENT_FIRST: Final[States] = (
+    ("sent", "sent", -1),
+    ("pending", "ended_pending", 1),
+    ("failed", "failed", -1),
+)
+PENDING_FIRST: Final[States] = (SENT_FIRST[1], SENT_FIRST[0], SENT_FIRST[2])
+FEW: Final = 8
+"""Messages that are often handled before the answer to their parcel is settled here."""
 LATE: Final = """
 UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
  WHERE origin = 'outbox'
@@ -659,6 +669,9 @@ def settle(
     held = list(map(ID, by_state.get("duplicate", ())))
     if stored_ends:
         done, stored, held = done + stored + held, [], []
+    if stored and tx.ended:  # by receipts that came before this answer was settled
+        ended = set(tx.ended)
+        stored = [message_id for message_id in stored if message_id not in ended]
     acked, at_once = _ack(tx, peer, done, parcel) if done else ([], [])
     moved = _sent(tx, peer, stored, ask_at, parcel, held=False) if stored else []
     again = NONE_AGAIN
@@ -752,11 +765,7 @@ def _ack(
     at_once: list[str] = []
     named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
     counts: dict[str, int] = {}
-    for was, counter, by in (
-        ("sent", "sent", -1),
-        ("pending", "ended_pending", 1),
-        ("failed", "failed", -1),
-    ):
+    for was, counter, by in _states_before(tx, peer, len(ids)):
         if len(moved) < len(ids):
             found = tx.rows(ACKED, named | {"was": was})
             moved += [str(i) for i, _ in found]
@@ -764,9 +773,16 @@ def _ack(
                 at_once = [str(i) for i, is_new in found if is_new]
             counts[counter] = by * len(found)
     bump(tx, acked=len(moved), **counts)
+    tx.ended += moved
     if len(moved) < len(ids):
         tx.run(LATE, {"ids": named["ids"], "peer": peer, "now": tx.now, "state": "processed"})
     return moved, at_once
+
+
+def _states_before(tx: StoreTransaction, peer: str, count: int) -> States:
+    """Return the states that messages may have had before they were acked, the likely one first."""
+    to_oneself = tx.own is not None and tx.own.agent == peer
+    return SENT_FIRST if to_oneself or count > FEW else PENDING_FIRST
 
 
 def _fail(tx: StoreTransaction, peer: str, receipt: Receipt, parcel: int | None) -> bool:

@@ -221,7 +221,7 @@ class Connection:
             return
         _execute(tx, f"ROLLBACK TO {name}")
         _execute(tx, f"RELEASE {name}")
-        del tx.effects[mark.effects :], tx.message_ids[mark.message_ids :]
+        tx.forget_since(mark)
 
     # -- statements -------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ def _attempt(tx: StoreTransaction, work: Work) -> Result | Exception:
 
 def _open(tx: StoreTransaction, name: str) -> SavepointMark:
     _execute(tx, f"SAVEPOINT {name}")
-    return SavepointMark(len(tx.effects), len(tx.message_ids))
+    return tx.mark(name)
 
 
 def _execute(tx: StoreTransaction, sql: str) -> None:
