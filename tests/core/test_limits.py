@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from onceward import Msg, Postbox
+from onceward.core.accept import accept as accepting
 from onceward.core.accept.accept import InboxPolicy, accept, parse_frames
 from onceward.errors import TooLarge
 from onceward.message.body import encode
-from onceward.message.frame import digest
+from onceward.message.frame import Frame, digest
 from onceward.message.parcel import Parcel, ParcelFrame
 
 Open = Callable[..., Postbox]
@@ -94,6 +95,25 @@ def test_the_size_limit_is_exact_on_both_sides(opened: Open, kind: str) -> None:
         receiver.receive(),
     )
     assert 1 == sender.stats()["enqueued"]
+
+
+def test_a_body_whose_frame_fits_is_not_encoded_again(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receipt measures a body only where the frame around it is longer than the limit."""
+    measured: list[str] = []
+
+    def body_size(frame: Frame) -> int:
+        measured.append(frame.type)
+        return 0
+
+    monkeypatch.setattr(accepting, "body_size", body_size)
+    receiver, sender = opened("b", max_body=3000), opened("a", max_body=3000)
+    sender.send("b", ["x" * 2000], type="fits")
+    sender.send("b", ["x" * 2990], type="does not")
+    sender.run_until_idle()
+
+    assert (["does not"], 2) == (measured, receiver.stats()["inbox_pending"])
 
 
 @pytest.mark.parametrize("kind", ["ascii", "three-byte", "bytes", "escapes"])

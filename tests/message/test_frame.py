@@ -7,6 +7,7 @@ Text that is not a frame is refused.
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from onceward.errors import InvalidMessage
-from onceward.message.frame import Frame, digest
+from onceward.message import frame
+from onceward.message.frame import REMEMBERED, Frame, digest
 
 Write = Callable[..., str]
 BASE = {"specversion": "1.0", "id": "1", "source": "urn:onceward:a", "type": "t", "recipient": "b"}
@@ -273,3 +275,19 @@ def test_the_digest_changes_with_every_bit(write: Write) -> None:
     }
 
     assert (len(raw), 16) == (len(flipped - {digest(raw.decode())}), len(digest("")))
+
+
+def test_a_long_text_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same long text in a row is hashed once; another text that equals it is hashed again."""
+    hashed: list[int] = []
+
+    def counted(raw: bytes) -> Any:
+        hashed.append(len(raw))
+        return sha256(raw)
+
+    monkeypatch.setattr(frame, "sha256", counted)
+    text, twin = ("x" * REMEMBERED for _ in range(2))
+    digests = {digest(text), digest(text), digest(twin), digest(text[:-1]), digest(text)}
+
+    assert [REMEMBERED, REMEMBERED, REMEMBERED - 1, REMEMBERED] == hashed
+    assert 2 == len(digests)

@@ -405,9 +405,27 @@ def json_string(text: str) -> str:
     return to_json(text).decode()
 
 
+REMEMBERED: Final = 32_768
+"""Characters from which a text's digest is remembered: computing it takes longer than looking."""
+_last: tuple[str | None, bytes] = (None, b"")
+"""The long text of which a digest was computed last, and the digest."""
+
+
 def digest(text: str) -> bytes:
-    """Return 128 bits that change with any bit of the frame's text."""
-    return sha256(text.encode()).digest()[:DIGEST_BYTES]
+    """
+    Return 128 bits that change with any bit of the frame's text.
+
+    A long text is sealed, stored and carried one after the other: the object that was digested
+    last is not digested again.
+    """
+    global _last  # noqa: PLW0603 - a tuple that is replaced needs no lock: readers see either
+    known, found = _last
+    if text is known:
+        return found
+    found = sha256(text.encode()).digest()[:DIGEST_BYTES]
+    if len(text) >= REMEMBERED:
+        _last = text, found
+    return found
 
 
 def body_size(frame: Frame) -> int:

@@ -586,9 +586,16 @@ def _parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> Pars
     if frame.hops + reply > policy.max_hops:
         detail = f"{frame.hops} messages led to it, at most {policy.max_hops} may"
         return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
-    if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
+    if _has_long_body(frame, carried.text, policy.max_body):
         return ParsedFrame(carried, None, TOO_LARGE)
     return ParsedFrame(carried, frame, digest=carried.digest)
+
+
+def _has_long_body(frame: Frame, text: str, longest: int) -> bool:
+    """Return whether a body is too long; none is longer than the *text* around it."""
+    if 4 * len(text) <= longest or len(text.encode()) <= longest:
+        return False
+    return body_size(frame) > longest
 
 
 def _mismatch(frame: Frame, carried: ParcelFrame, sender: str) -> str:
