@@ -48,7 +48,8 @@ SECTIONS = {
     "Limits": "Limits LimitInfo DropRecord",
     "Dead letters": ("DeadLetters DeadLetterFilter ReplayResult DeadLetter"),
     "Sessions and their runs": (
-        "Sessions SessionQueues Run RunFields QueueOptions Summary PreviousRun RunInfo QueueInfo"
+        "Sessions SessionQueues Run RunFields QueueOptions Summary PreviousRun StoredStep RunInfo "
+        "QueueInfo"
     ),
     "Channels": ("Channels Channel ChannelConfig ChannelInfo SendResult Acknowledgment"),
     "Mailboxes": ("Mailboxes Mailbox MailboxFields Start MailboxInfo HandlerTransaction"),

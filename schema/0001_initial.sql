@@ -173,6 +173,7 @@ CREATE TABLE _onceward_pending_replies (
     asker_seq   INTEGER,
     asker_index INTEGER,
     asker_digest BLOB,
+    gathered    INTEGER NOT NULL DEFAULT 0 CHECK (gathered IN (0, 1)),
     progress    TEXT,
     progress_at INTEGER,
     CHECK ((state = 'open') = (ended_at IS NULL)),
@@ -423,6 +424,7 @@ CREATE TABLE _onceward_session_queues (
     waiting_since_at INTEGER,
     arrived_at       INTEGER,
     retry_at         INTEGER,
+    goes_on_with     TEXT    CHECK (goes_on_with IS NULL OR json_valid(goes_on_with)),
     paused_at        INTEGER,
     reordered        INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1)),
     next_mode        TEXT    CHECK (next_mode IN ('steer', 'interrupt'))
@@ -439,6 +441,7 @@ CREATE TABLE _onceward_runs (
     owner         TEXT    NOT NULL,
     bound         TEXT    NOT NULL CHECK (json_valid(bound)),
     event_ids     TEXT    NOT NULL CHECK (json_valid(event_ids)),
+    began_with    INTEGER NOT NULL CHECK (began_with >= 1),
     consumed      INTEGER NOT NULL DEFAULT 0 CHECK (consumed IN (0, 1)),
     partial       TEXT,
     result        TEXT,
@@ -724,9 +727,13 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
 END;
 
--- A handler that waits for a reply is called again in the commit that stores it, or that says that none will come.
+-- A handler that waits for a reply is called again in the commit that stores it, or that says that none will come;
+-- one that waits for several together, in the commit that ends the last of them.
 CREATE TRIGGER _onceward_pending_replies_ended AFTER UPDATE OF state ON _onceward_pending_replies
 WHEN OLD.state = 'open' AND NEW.state <> 'open' AND NEW.asker_seq IS NOT NULL
+ AND NOT EXISTS (SELECT 1 FROM _onceward_pending_replies
+                  WHERE asker_seq = NEW.asker_seq AND gathered = 1 AND state = 'open'
+                    AND coalesce(deadline_at, NEW.ended_at) >= NEW.ended_at)
 BEGIN
     UPDATE _onceward_lanes
        SET due_at = NULL

@@ -12,7 +12,7 @@ import asyncio
 import inspect
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +44,7 @@ from onceward.core.handle import lanes
 from onceward.core.handle.context import AsyncTransaction
 from onceward.core.handle.invoke import run_coroutine
 from onceward.core.handle.message import AsyncMessage, Message
-from onceward.core.requests import read_reply
+from onceward.core.requests import ReplyState, read_reply
 from onceward.errors import InvalidArgument, StoreClosed
 from onceward.features.channels.api import Channel, Channels, Topics
 from onceward.features.checks.invariants import Violation
@@ -63,7 +63,7 @@ from onceward.file.database import Database
 from onceward.hooks import Hooks
 from onceward.message.names import DEFAULT_SESSION, quoted
 from onceward.message.options import SendOptions
-from onceward.message.record import MailboxFilters, MessageRecord, Ticket
+from onceward.message.record import MailboxFilters, MessageRecord, Ticket, ticket_id
 from onceward.message.times import Span
 from onceward.message.times import seconds as span_seconds
 
@@ -159,12 +159,17 @@ class SessionFace(AsyncFace[S_co]):
 
     async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: Span = 0.0) -> T:
         """Return the reply to a ticket, waiting for it; see ``Session.result``."""
-        session = self._plain
-        ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        found = await self._bridge.wait(lambda: session._reply_state(ticket_id), timeout)
-        if found is None:
-            raise await self._bridge.call(lambda: session._overdue(ticket_id, timeout))
-        return read_reply(ticket_id, found, reply)
+        return (await self.result_many([ticket], reply=reply, timeout=timeout))[0]
+
+    async def result_many(
+        self, tickets: Sequence[Ticket | str], *, reply: type[T], timeout: Span = 0.0
+    ) -> list[T]:
+        """Return the replies to tickets, waiting for all; see ``Session.result_many``."""
+        session, ended = self._plain, dict[str, ReplyState]()
+        ids = [ticket_id(each) for each in tickets]
+        if await self._bridge.wait(lambda: session._all_ended(ids, ended), timeout) is None:
+            raise await self._bridge.call(lambda: session._overdue(ids, ended, timeout))
+        return [read_reply(each, ended[each], reply) for each in ids]
 
     @overload
     async def receive(self, type: type[T], timeout: Span = 0.0) -> AsyncMessage[T] | None: ...

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from onceward.core import requests
 from onceward.core.block import Transaction
@@ -31,7 +31,7 @@ from onceward.message.options import (
     SendOptions,
     parse_options,
 )
-from onceward.message.record import MessageRecord, Page, SessionHistoryFilters, Ticket
+from onceward.message.record import MessageRecord, Page, SessionHistoryFilters, Ticket, ticket_id
 from onceward.message.settings import Settings
 from onceward.message.times import Span, seconds
 
@@ -215,11 +215,25 @@ class Session:
             AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
 
         """
-        ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        found = self._await(lambda: self._reply_state(ticket_id), timeout)
-        if found is None:
-            raise self._overdue(ticket_id, timeout)
-        return read_reply(ticket_id, found, reply)
+        return self.result_many([ticket], reply=reply, timeout=timeout)[0]
+
+    def result_many(
+        self, tickets: Sequence[Ticket | str], *, reply: type[T], timeout: Span = 0.0
+    ) -> list[T]:
+        """
+        Return the replies to tickets, in their order, waiting at most *timeout* seconds for all.
+
+        Where one has failed, that is raised after all have ended, the first in the order of
+        the tickets; ``result`` returns the others.
+
+        Raises:
+            AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
+
+        """
+        ids, ended = [ticket_id(each) for each in tickets], dict[str, requests.ReplyState]()
+        if self._await(lambda: self._all_ended(ids, ended), timeout) is None:
+            raise self._overdue(ids, ended, timeout)
+        return [read_reply(each, ended[each], reply) for each in ids]
 
     def progress(self, ticket: Ticket | str) -> Any:
         """
@@ -229,21 +243,28 @@ class Session:
             InvalidArgument: no such request is known here.
 
         """
-        ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        return requests.progress(self._db, ticket_id)
+        return requests.progress(self._db, ticket_id(ticket))
 
-    def _reply_state(self, ticket_id: str) -> requests.ReplyState | None:
-        """Return how a request ended, None while its reply is awaited."""
-        found = requests.reply_state(self._db, ticket_id)
-        return None if found.state == "open" else found
+    def _all_ended(
+        self, ids: Sequence[str], ended: dict[str, requests.ReplyState]
+    ) -> Literal[True] | None:
+        """Note in *ended* how requests ended; return None at the first whose reply is awaited."""
+        for each in ids:
+            if each not in ended:
+                found = requests.reply_state(self._db, each)
+                if found.state == "open":
+                    return None
+                ended[each] = found
+        return True
 
-    def _overdue(self, ticket_id: str, timeout: Span) -> AnswerTimeout:
-        """Return the error for a reply that did not come in time, with the state of its request."""
-        state = sent.resolve(self._db, ticket_id)
+    def _overdue(self, ids: Sequence[str], ended: Container[str], timeout: Span) -> AnswerTimeout:
+        """Return the error for replies that did not come in time, with the state of the first."""
+        late = next(each for each in ids if each not in ended)
+        state = sent.resolve(self._db, late)
         return AnswerTimeout(
-            f"no reply to {ticket_id}, which is {state}, within {seconds('timeout', timeout):g} s: "
+            f"no reply to {late}, which is {state}, within {seconds('timeout', timeout):g} s: "
             "ask result() again later, a late reply is kept",
-            message_id=ticket_id,
+            message_id=late,
             reason=state,
         )
 

@@ -8,7 +8,7 @@ ends while replies are awaited, and is called again with them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -35,7 +35,7 @@ from onceward.message.frame import Frame
 from onceward.message.ids import new_token
 from onceward.message.options import MessageOptions, SendOptions, parse_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
-from onceward.message.record import Ticket
+from onceward.message.record import Ticket, ticket_id
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import AWAITS, Dead, Done, RequestState, Settlement
 
@@ -73,6 +73,12 @@ OF_HANDLER: Final = """
 SELECT asker_index, id, recipient, asker_digest
   FROM _onceward_pending_replies
  WHERE asker_seq = ?
+"""
+GATHER: Final = """
+UPDATE _onceward_pending_replies SET gathered = 1 WHERE id IN (SELECT value FROM json_each(?))
+"""
+NEXT_NUMBER: Final = """
+SELECT coalesce(max(asker_index), -1) + 1 FROM _onceward_pending_replies WHERE asker_seq = ?
 """
 ADOPT: Final = "UPDATE _onceward_pending_replies SET asker_index = ? WHERE id = ?"
 LOOK: Final = """
@@ -294,8 +300,26 @@ class HandlerRequests:
 
     def result(self, request: str, reply: type[T]) -> T:
         """Return a reply; raise Suspended where it is still awaited."""
+        return self.gather([request], reply)[0]
+
+    def gather(self, requests: Sequence[str], reply: type[T]) -> list[T]:
+        """Return the replies to requests; raise Suspended where one is still awaited."""
+        ended: list[ReplyState | AnswerTimeout] = []
+        awaited: list[str] = []
+        for each in requests:
+            found = self._ended(each)
+            if found is None:
+                awaited.append(each)
+            else:
+                ended.append(found)
+        if awaited:
+            self.wait(*awaited)
+        return [_reply(each, found, reply) for each, found in zip(requests, ended, strict=True)]
+
+    def _ended(self, request: str) -> ReplyState | AnswerTimeout | None:
+        """Return how a request has ended for its handler, None while its reply is awaited."""
         if any(made.message.id == request for made in self._made):
-            self.wait(request)
+            return None
         rows = self._outbox.db.read(LOOK_WITH_DEADLINE, (request,))
         if not rows:
             raise _unknown(request)
@@ -304,13 +328,12 @@ class HandlerRequests:
         until = self._outbox.db.now() if ended_at is None else ended_at
         if deadline_at is not None and until > deadline_at:
             msg = f"no reply to {request} in time"
-            raise AnswerTimeout(msg, message_id=request, reason=found.state)
+            return AnswerTimeout(msg, message_id=request, reason=found.state)
         if found.state == "open":
             self._check_own(request)
-            self.wait(request)
-        if found.reason is not None:  # it had failed for the calls before its reply came
-            found = found._replace(frame=None)
-        return read_reply(request, found, reply)
+            return None
+        # One with a reason had failed for the calls before its reply came.
+        return found if found.reason is None else found._replace(frame=None)
 
     def _check_own(self, request: str) -> None:
         """Raise InvalidArgument for a request whose reply would not call this handler."""
@@ -321,9 +344,11 @@ class HandlerRequests:
             )
             raise InvalidArgument(msg)
 
-    def wait(self, request: str) -> NoReturn:
-        """End the call, until the reply to a request is there."""
-        self._awaited = Suspended(f"{AWAITS}{request}", partial(self._until, request=request))
+    def wait(self, *requests: str) -> NoReturn:
+        """End the call, until all of these requests have ended."""
+        more = f" and {len(requests) - 1} others" if len(requests) > 1 else ""
+        until = partial(self._until, requests=requests)
+        self._awaited = Suspended(f"{AWAITS}{requests[0]}{more}", until)
         raise self._awaited
 
     def end_call(self) -> None:
@@ -345,6 +370,15 @@ class HandlerRequests:
             msg = "another worker has the message, and has asked already"
             raise LeaseLost(msg) from error
 
+    def add_now(
+        self, tx: StoreTransaction, message: OutgoingMessage, timeout: Span | None
+    ) -> Ticket:
+        """Store a request in a commit of its own, which tells it apart from others."""
+        seq = self._handled.seq
+        [(number,)] = tx.rows(NEXT_NUMBER, (seq,))
+        self._known = None
+        return add_request(tx, self._outbox, message, timeout, Asker(seq, number, b""))
+
     def keep(self, tx: StoreTransaction) -> None:
         """Store what this call has asked, as it ends to wait."""
         for made in self._made:
@@ -352,22 +386,65 @@ class HandlerRequests:
         for number, message_id in self._adopted.items():
             tx.run(ADOPT, (number, message_id))
 
-    def _until(self, tx: StoreTransaction, request: str) -> Millis:
+    def _until(self, tx: StoreTransaction, requests: Sequence[str]) -> Millis:
         """
-        Return when a handler that waits for a reply is to be called again at the latest.
+        Return when a handler that waits for replies is to be called again at the latest.
 
-        A reply calls it earlier: the lane is woken in the commit that stores the reply.
+        The last reply calls it earlier: the lane is woken in the commit that stores it.
         """
-        [(state, deadline_at)] = tx.rows(STATE, (request,))
-        if state != "open":  # the reply came after this call had looked
+        dates = [_open_until(tx, each) for each in requests]
+        awaited = [each for each in dates if each is not None]
+        if not awaited:  # the replies came after this call had looked
             return tx.now
-        return int(tx.now + LOOK_AGAIN if deadline_at is None else deadline_at + 1)
+        if len(requests) > 1:
+            tx.run(GATHER, (json.dumps(requests),))
+        return min(awaited)
 
     def _earlier(self) -> dict[int, HandlerRequest]:
         if self._known is None:
             rows = self._outbox.db.read(OF_HANDLER, (self._handled.seq,))
             self._known = {row[0]: HandlerRequest(*row[1:]) for row in rows}
         return self._known
+
+
+class WithReplies:
+    """The replies to a handler's requests; ``Context`` and ``Run`` have them."""
+
+    _requests: HandlerRequests
+
+    def result(self, ticket: Ticket | str, *, reply: type[T]) -> T:
+        """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""
+        return self._requests.result(ticket_id(ticket), reply)
+
+    def gather(self, tickets: Sequence[Ticket | str], *, reply: type[T]) -> list[T]:
+        """
+        Return the replies to tickets of ``request``, in their order, once all have ended.
+
+        Until then the call ends as ``ask`` does, and the handler is called again once: with
+        the last reply. Where one has failed, that is raised after all have ended, the first
+        in the order of the tickets; ``result`` returns the others.
+
+        Raises:
+            AnswerTimeout: no reply to one of them came in its time.
+            RequestFailed: a peer gave one up, or handled it without replying.
+            InvalidMessage: a reply does not fit.
+
+        """
+        return self._requests.gather([ticket_id(each) for each in tickets], reply)
+
+
+def _open_until(tx: StoreTransaction, request: str) -> Millis | None:
+    """Return when a request is looked at again that is still open, None for others."""
+    [(state, deadline_at)] = tx.rows(STATE, (request,))
+    if state != "open":
+        return None
+    return int(tx.now + LOOK_AGAIN if deadline_at is None else deadline_at + 1)
+
+
+def _reply(request: str, found: ReplyState | AnswerTimeout, reply: type[T]) -> T:
+    if isinstance(found, AnswerTimeout):
+        raise found
+    return read_reply(request, found, reply)
 
 
 # -- tasks ----------------------------------------------------------------------------------------

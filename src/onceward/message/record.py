@@ -93,6 +93,11 @@ class Ticket:
     recipient: str
 
 
+def ticket_id(ticket: Ticket | str) -> str:
+    """Return the id of a ticket; a text is one."""
+    return ticket if isinstance(ticket, str) else ticket.id
+
+
 @dataclass(frozen=True)
 class MessageRecord:
     """

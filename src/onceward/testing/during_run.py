@@ -7,8 +7,9 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 from onceward.core.block import Transaction
-from onceward.core.handle.steps import Steps
+from onceward.core.handle.steps import Steps, StoredStep
 from onceward.features.runs.run import AsyncRun, Holder, Run
+from onceward.features.runs.runs import EarlierRun
 from onceward.features.runs.scheduler import ReadMessage
 
 T = TypeVar("T")
@@ -55,6 +56,9 @@ class _Watched:
 
     def make_steps(self) -> Steps:
         return self._holder.make_steps()
+
+    def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
+        return self._holder.earlier_steps(before)
 
     @property
     def cancelled(self) -> bool:

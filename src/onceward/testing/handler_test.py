@@ -17,9 +17,10 @@ from onceward.core.engine.async_face import OffLoop
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
-from onceward.core.handle.steps import Steps
+from onceward.core.handle.steps import Steps, StoredStep
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep, declared
+from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
@@ -71,6 +72,13 @@ class TrialSteps:
         del off_loop
         millis("span", span)
 
+    def once(
+        self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
+    ) -> Any:
+        """Refuse to: only runs commit requests so, and a trial has none."""
+        del name, args, work
+        raise InvalidArgument(NO_WAIT)
+
     def wait(self, what: type | str, timeout: Span | None) -> Any:
         """Refuse to: no message comes in a trial."""
         del what, timeout
@@ -92,6 +100,11 @@ class TrialSteps:
     def random(self) -> float:
         """Return a random number."""
         return random.random()  # noqa: S311 - no secret
+
+    def of_others(self, sender: str, message_id: str, scope: str) -> tuple[StoredStep, ...]:
+        """Return none: a trial has no earlier call."""
+        del sender, message_id, scope
+        return ()
 
     def refuse_inside(self, what: str) -> None:
         """Do nothing: no request is made in a trial."""
@@ -140,7 +153,7 @@ class TrialContext(Context):
         return TrialSteps(self)
 
     @property
-    def _requests(self) -> NoReturn:
+    def _requests(self) -> NoReturn:  # type: ignore[override]  # a trial has none
         msg = "a trial has no replies: send the message and deliver it, with a peer that answers"
         raise InvalidArgument(msg)
 

@@ -14,7 +14,14 @@ from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
-from onceward.core.requests import PROGRESS, QUESTION, HandlerRequests, MadeRequest, Suspended
+from onceward.core.requests import (
+    PROGRESS,
+    QUESTION,
+    HandlerRequests,
+    MadeRequest,
+    Suspended,
+    WithReplies,
+)
 from onceward.core.send import sent
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox
@@ -39,7 +46,7 @@ MakeSteps = Callable[[StepHome], Steps]
 """Makes the steps of one call."""
 
 
-class Context(WithSteps):
+class Context(WithSteps, WithReplies):
     """
     Writes and messages of a handler: committed with the dedup record, or not at all.
 
@@ -168,29 +175,8 @@ class Context(WithSteps):
             self._requests.wait(made.message.id)
         return self._requests.result(made.id, reply)
 
-    def result(self, ticket: Ticket | str, *, reply: type[T]) -> T:
-        """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""
-        return self._requests.result(ticket if isinstance(ticket, str) else ticket.id, reply)
-
-    def wait(self, what: type[T], *, timeout: Span | None = None) -> T:
-        """
-        Return the body of the next message of a class in this session, as if it were a reply.
-
-        It may come from any agent, before or after: a person's approval, what a webhook sends.
-        Until it is there the call **ends**, as with ``ask``. Declare the class,
-        ``agent.waits(Approved)``: its messages reach no handler.
-
-        Raises:
-            AnswerTimeout: none came within *timeout*; each later call gets the same.
-            InvalidArgument: the class is not declared.
-            InvalidMessage: the body does not fit.
-
-        """
-        found: T = self._steps.wait(what, timeout)
-        return found
-
     @cached_property
-    def _requests(self) -> HandlerRequests:
+    def _requests(self) -> HandlerRequests:  # type: ignore[override]  # made with its first use
         return HandlerRequests(self._outbox, self._leased)
 
     @cached_property
@@ -333,17 +319,13 @@ class AsyncContext(AsyncWithSteps[Context]):
         self.tx: AsyncTransaction = _HandlerTransaction(context, worker)
         """The transaction that the processed mark commits with; opened on first use."""
 
-    async def wait(self, what: type[T], *, timeout: Span | None = None) -> T:
-        """Return the body of the next message of a class; see ``Context.wait``."""
-        found: T = await self._plain._steps.await_wait(what, timeout, off_loop=self._off_loop)
-        return found
-
     send = awaitable(Context.send)
     dispatch = awaitable(Context.dispatch)
     publish = awaitable(Context.publish)
     reply = awaitable(Context.reply)
     request = awaitable(Context.request)
     ask = awaitable(Context.ask)
-    result = awaitable(Context.result)
+    result = awaitable(WithReplies.result)
+    gather = awaitable(WithReplies.gather)
     progress = awaitable(Context.progress)
     extend = awaitable(Context.extend)

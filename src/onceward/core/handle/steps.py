@@ -23,6 +23,7 @@ from onceward.core.requests import Suspended
 from onceward.file.transaction import StoreTransaction
 from onceward.message.options import StepOptions
 from onceward.message.times import Span
+from onceward.message.vocabulary import StepState
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -63,6 +64,19 @@ class StepHome:
     """Digest of the messages of a run, which tells its steps from those of others."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """A step of an earlier run, as it is stored."""
+
+    name: str
+    """Its name, with its ordinal and version as ``onceward show`` prints them: ``think#2``."""
+    state: StepState
+    attempts: int
+    result: Any
+    """The result of its function, as plain JSON values or bytes; None unless it is done."""
+    error: str | None
+
+
 class Steps(Protocol):
     """The steps of one call of a handler."""
 
@@ -90,6 +104,12 @@ class Steps(Protocol):
     async def await_sleep(self, span: Span, *, off_loop: OffLoop) -> None:
         """Do so for a coroutine."""
 
+    def once(
+        self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
+    ) -> Any:
+        """Return the result of *work*, which is committed with it once; *args* tell it apart."""
+        ...
+
     def wait(self, what: type | str, timeout: Span | None) -> Any:
         """Return the body of a message that came, or end the call until one comes."""
         ...
@@ -108,6 +128,10 @@ class Steps(Protocol):
 
     def random(self) -> float:
         """Return a random number."""
+        ...
+
+    def of_others(self, sender: str, message_id: str, scope: str) -> tuple[StoredStep, ...]:
+        """Return the steps of another call, in their order."""
         ...
 
     def refuse_inside(self, what: str) -> None:
@@ -161,6 +185,23 @@ class WithSteps:
         waits. The date is stored at once, and a restart changes nothing of it.
         """
         self._steps.sleep(span)
+
+    def wait(self, what: type[T], *, timeout: Span | None = None) -> T:
+        """
+        Return the body of the next message of a class in this session, as if it were a reply.
+
+        It may come from any agent, before or after: a person's approval, what a webhook sends.
+        Until it is there the call **ends**, as with ``ctx.ask``. Declare the class,
+        ``agent.waits(Approved)``: its messages reach no handler.
+
+        Raises:
+            AnswerTimeout: none came within *timeout*; each later call gets the same.
+            InvalidArgument: the class is not declared.
+            InvalidMessage: the body does not fit.
+
+        """
+        found: T = self._steps.wait(what, timeout)
+        return found
 
     def now(self) -> datetime:
         """Return the time, in UTC: the same at each call of the handler."""
@@ -218,6 +259,11 @@ class AsyncWithSteps(AsyncFace[W_co]):
     async def sleep(self, span: Span) -> None:
         """Go on after *span*; see ``Context.sleep``."""
         await self._plain._steps.await_sleep(span, off_loop=self._off_loop)
+
+    async def wait(self, what: type[T], *, timeout: Span | None = None) -> T:
+        """Return the body of the next message of a class; see ``Context.wait``."""
+        found: T = await self._plain._steps.await_wait(what, timeout, off_loop=self._off_loop)
+        return found
 
     async def now(self) -> datetime:
         """Return the time, in UTC: the same at each call of the handler."""

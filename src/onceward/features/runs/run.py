@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
@@ -20,14 +20,23 @@ from onceward.core.handle.signatures import (
     refuse_handler,
     required,
 )
-from onceward.core.handle.steps import AsyncWithSteps, Steps, WithSteps
-from onceward.core.requests import task
+from onceward.core.handle.steps import AsyncWithSteps, Steps, StoredStep, WithSteps
+from onceward.core.requests import QUESTION, HandlerRequests, WithReplies, task
 from onceward.core.send.compose import OutgoingMessage, subscribers
 from onceward.core.send.outbox import Outbox
 from onceward.errors import RunAborted
 from onceward.features.runs.runs import EarlierRun, Summary
 from onceward.features.runs.scheduler import ReadMessage, StartedRun
-from onceward.message.options import PublishOptions, SendOptions, parse_options, reply_options
+from onceward.file.transaction import StoreTransaction
+from onceward.message.options import (
+    MessageOptions,
+    PublishOptions,
+    SendOptions,
+    parse_options,
+    reply_options,
+)
+from onceward.message.record import Ticket
+from onceward.message.times import Span
 from onceward.message.vocabulary import QueueMode
 
 T = TypeVar("T")
@@ -58,8 +67,12 @@ class Holder(Protocol):
         """Return the steps of the run's messages."""
         ...
 
+    def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
+        """Return the steps of the run before this one."""
+        ...
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class PreviousRun(Generic[M]):
     """The run of this session just before this one, if it did not come to a good end."""
 
@@ -75,12 +88,22 @@ class PreviousRun(Generic[M]):
     """Those of them that are in this run, too; they are the first ones."""
     delivered: bool
     """Whether its messages count as delivered, so that they are not in this run."""
+    _read_steps: Callable[[], tuple[StoredStep, ...]] = field(repr=False, compare=False)
+
+    @cached_property
+    def steps(self) -> tuple[StoredStep, ...]:
+        """
+        Return its steps in their order, those that it found included.
+
+        A run with other messages begins new steps: what of these it can use, it says itself.
+        """
+        return self._read_steps()
 
 
 class RunFields(Generic[M]):
     """The fields of a run; ``Run`` and ``AsyncRun`` add the verbs."""
 
-    def __init__(self, started: StartedRun, messages: list[M]) -> None:
+    def __init__(self, started: StartedRun, messages: list[M], holder: Holder) -> None:
         self.id: str = started.run.id
         """Names the run everywhere; another attempt at the same messages is another run."""
         self.session: str = started.run.session
@@ -93,7 +116,7 @@ class RunFields(Generic[M]):
         """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
         self.summary: Summary | None = started.summary
         """Messages that a full queue dropped since the last run; belongs before the messages."""
-        self.previous: PreviousRun[M] | None = _previous(started.before, messages)
+        self.previous: PreviousRun[M] | None = _previous(started.before, messages, holder)
         """The run before this one, if it was aborted, or failed and is tried again."""
 
     def __repr__(self) -> str:
@@ -107,7 +130,9 @@ class RunFields(Generic[M]):
         return self.messages[-1]
 
 
-def _previous(before: EarlierRun | None, messages: list[M]) -> PreviousRun[M] | None:
+def _previous(
+    before: EarlierRun | None, messages: list[M], holder: Holder
+) -> PreviousRun[M] | None:
     if before is None:
         return None
     return PreviousRun(
@@ -118,10 +143,11 @@ def _previous(before: EarlierRun | None, messages: list[M]) -> PreviousRun[M] | 
         before.event_ids,
         tuple(each for each in messages if each.id in before.event_ids),
         before.consumed,
+        partial(holder.earlier_steps, before),
     )
 
 
-class Run(RunFields[Message[Any]], WithSteps):
+class Run(RunFields[Message[Any]], WithSteps, WithReplies):
     """
     One call of a session's handler.
 
@@ -130,7 +156,7 @@ class Run(RunFields[Message[Any]], WithSteps):
     """
 
     def __init__(self, started: StartedRun, *, outbox: Outbox, holder: Holder) -> None:
-        super().__init__(started, _messages(started.messages))
+        super().__init__(started, _messages(started.messages), holder)
         self._started, self._outbox, self._holder = started, outbox, holder
         self._drafts: list[OutgoingMessage] = []
         self._answered: set[str] = set()
@@ -183,8 +209,7 @@ class Run(RunFields[Message[Any]], WithSteps):
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Send a message with the next checkpoint or the run's end; return its id."""
-        options.setdefault("causation_id", self.message.id)
-        options.setdefault("hops", self.message.frame.hops + 1)
+        self._follow(options)
         return self._add(self._outbox.compose(self.session, to, body, parse_options(options)))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
@@ -213,11 +238,59 @@ class Run(RunFields[Message[Any]], WithSteps):
 
         However it ends there, a ``worker_result`` with that id comes into this session, once.
         """
-        options.setdefault("causation_id", self.message.id)
-        options.setdefault("hops", self.message.frame.hops + 1)
+        self._follow(options)
         return self._add(
             task(self._outbox, self.session, to, body, session=session, options=options)
         )
+
+    def request(
+        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+    ) -> Ticket:
+        """
+        Send a request at once, as a step, and return the ticket for ``result``.
+
+        A run that has the same messages, as after a kill or a retry, gets its ticket, and
+        sends nothing.
+
+        Raises:
+            Conflict: the earlier run asked something else at this place.
+            LeaseLost: the run was ended from outside.
+
+        """
+        self._follow(options)
+        options.setdefault("reply_to", self._outbox.db.agent)
+        named: MessageOptions = {**parse_options(options), "kind": QUESTION}
+        message = self._outbox.compose(self.session, to, body, named)
+
+        def work(tx: StoreTransaction) -> str:
+            return self._requests.add_now(tx, message, timeout).id
+
+        return Ticket(self._steps.once(f"request {to}", (body,), work), to)
+
+    def ask(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[T],
+        timeout: Span = "1h",
+        **options: Unpack[SendOptions],
+    ) -> T:
+        """
+        Send a request and return its reply, read as *reply*: a later run of this session has it.
+
+        Until the reply is there this run **ends**, as with ``ctx.ask`` of handlers; then the
+        same messages get another run, which finds its steps. The session begins no other run
+        meanwhile, unless a message steers or interrupts it.
+
+        Raises:
+            AnswerTimeout: no reply came within *timeout*.
+            RequestFailed: the peer gave the request up, or handled it without replying.
+            InvalidMessage: the reply does not fit.
+            Conflict: an earlier run asked something else at this place.
+
+        """
+        return self.result(self.request(to, body, timeout=timeout, **options), reply=reply)
 
     def inbox(self) -> list[Message[Any]]:
         """
@@ -230,12 +303,23 @@ class Run(RunFields[Message[Any]], WithSteps):
         self.messages += fresh
         return fresh
 
+    def _follow(self, options: SendOptions) -> None:
+        """Say which message this one follows from."""
+        options.setdefault("causation_id", self.message.id)
+        options.setdefault("hops", self.message.frame.hops + 1)
+
+    @cached_property
+    def _requests(self) -> HandlerRequests:  # type: ignore[override]  # made with its first use
+        return HandlerRequests(self._outbox, self._started.messages[0].leased)
+
     @cached_property
     def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
         return self._holder.make_steps()
 
     def _end_call(self) -> None:
         """End a run that has returned although it is to go on later."""
+        if "_requests" in self.__dict__:
+            self._requests.end_call()
         if "_steps" in self.__dict__:
             self._steps.end_call()
 
@@ -266,7 +350,7 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
         worker = WorkerThread(on_worker)
         AsyncFace.__init__(self, run, worker)
         messages = [AsyncMessage(message, worker) for message in run.messages]
-        RunFields.__init__(self, run._started, messages)
+        RunFields.__init__(self, run._started, messages, run._holder)
 
     @property
     def cancelled(self) -> bool:
@@ -282,6 +366,10 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
     publish = awaitable(Run.publish)
     reply = awaitable(Run.reply)
     dispatch = awaitable(Run.dispatch)
+    request = awaitable(Run.request)
+    ask = awaitable(Run.ask)
+    result = awaitable(WithReplies.result)
+    gather = awaitable(WithReplies.gather)
 
     async def write(self, work: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
         """

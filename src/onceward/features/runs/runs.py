@@ -24,7 +24,15 @@ from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import RunEnded, RunLeft, RunWasAborted
 from onceward.message.queue_modes import QueuePolicy
-from onceward.message.vocabulary import Done, QueueMode, RetryAt, RunState, Settlement, reason_text
+from onceward.message.vocabulary import (
+    Done,
+    QueueMode,
+    RetryAt,
+    RunState,
+    Settlement,
+    Waits,
+    reason_text,
+)
 
 LEASE: Final = """
 UPDATE _onceward_lanes
@@ -37,8 +45,10 @@ UPDATE _onceward_inbox SET run_seq = :run, attempts = attempts + 1
  WHERE seq IN (SELECT value FROM json_each(:bound)) AND state = 'pending' AND run_seq IS NULL
 """
 OPEN: Final = """
-INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
-VALUES (:id, :session, :mode, :lane, :token, :owner, :bound, :ids, :now)
+INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, began_with,
+                            started_at)
+VALUES (:id, :session, :mode, :lane, :token, :owner, :bound, :ids, json_array_length(:bound),
+        :now)
 RETURNING seq
 """
 LINES: Final = """
@@ -50,7 +60,8 @@ SELECT line, count(*) OVER () FROM _onceward_drops WHERE run_seq = ? ORDER BY se
 """
 UNTOLD: Final = "UPDATE _onceward_drops SET run_seq = NULL WHERE run_seq = ?"
 BEFORE: Final = """
-SELECT id, state, coalesce(cause, ''), event_ids, consumed FROM _onceward_runs
+SELECT id, state, coalesce(cause, ''), event_ids, consumed, bound, began_with
+  FROM _onceward_runs
  WHERE session = :session
    AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = :session AND seq < :run)
    AND (state = 'aborted' OR (state = 'failed' AND consumed = 0))
@@ -135,6 +146,11 @@ UPDATE _onceward_runs SET returned_at = ?
  WHERE seq = ? AND left_at IS NOT NULL AND returned_at IS NULL
 """
 LEFT: Final = "SELECT owner FROM _onceward_runs WHERE left_at IS NOT NULL AND returned_at IS NULL"
+NAMES: Final = """
+SELECT b.sender, b.id
+  FROM json_each(?) AS j JOIN _onceward_inbox AS b ON b.seq = j.value
+ ORDER BY j.key
+"""
 PRUNE: Final = """
 DELETE FROM _onceward_runs
  WHERE seq IN (SELECT seq
@@ -175,6 +191,8 @@ class EarlierRun:
     event_ids: tuple[str, ...]
     consumed: bool
     partial: Any
+    began_with: tuple[int, ...]
+    """The inbox rows that it began with."""
 
 
 class OpenRun(NamedTuple):
@@ -260,11 +278,16 @@ def summary(tx: StoreTransaction, run: OpenRun) -> Summary | None:
 def previous(tx: StoreTransaction, run: OpenRun) -> EarlierRun | None:
     """Return the session's last run if it was aborted, or failed and is tried again."""
     named = {"session": run.session, "run": run.seq}
-    for run_id, state, cause, event_ids, consumed in tx.rows(BEFORE, named):
+    for run_id, state, cause, event_ids, consumed, bound, first in tx.rows(BEFORE, named):
         partial = next((json.loads(text) for (text,) in tx.rows(PARTIAL, named)), None)
-        ids = tuple(json.loads(event_ids))
-        return EarlierRun(run_id, state, cause, ids, bool(consumed), partial)
+        ids, seqs = tuple(json.loads(event_ids)), tuple(json.loads(bound)[:first])
+        return EarlierRun(run_id, state, cause, ids, bool(consumed), partial, seqs)
     return None
+
+
+def names(read: Rows, seqs: Sequence[int]) -> list[tuple[str, str]]:
+    """Return the senders and ids of a run's messages, as far as the inbox has them."""
+    return [(sender, message_id) for sender, message_id in read(NAMES, (json.dumps(seqs),))]
 
 
 def add_messages(
@@ -485,7 +508,7 @@ class RunCompletion:
         ]
         self.conclude(tx, ended, run=run, result=outcome.result, took=outcome.took)
         end(tx, run, state, consumed=again is None, cause=outcome.cause, result=outcome.result)
-        self._free(tx, run.session, messages[0], None if again is None else again.due_at)
+        self._free(tx, run.session, messages, again)
         self._emitter.emit(
             tx,
             RunEnded(
@@ -500,10 +523,13 @@ class RunCompletion:
 
     @staticmethod
     def _free(
-        tx: StoreTransaction, session: str, leased: LeasedMessage, due_at: Millis | None
+        tx: StoreTransaction, session: str, messages: Sequence[LeasedMessage], again: RetryAt | None
     ) -> None:
-        lanes.settle(tx, leased.lane, rest=[], due_at=due_at)
-        if due_at is not None:
+        due_at = None if again is None else again.due_at
+        lanes.settle(tx, messages[0].lane, rest=[], due_at=due_at)
+        if isinstance(again, Waits):
+            session_queues.go_on_with(tx, session, [each.seq for each in messages])
+        elif due_at is not None:
             session_queues.rest(tx, session, due_at)
 
     def abort(

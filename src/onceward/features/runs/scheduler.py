@@ -242,7 +242,7 @@ class RunScheduler:
         if mode in PREEMPTING and not queue.paused:
             self._preempt(tx, session, mode, fresh[-1], queue.policy)
             session_queues.steer(tx, session, mode)
-        elif queue.rest_at is not None and queue.rest_at > tx.now:
+        elif queue.goes_on_with or (queue.rest_at is not None and queue.rest_at > tx.now):
             return
         session_queues.hurry(tx, lane_id)
 
@@ -334,7 +334,7 @@ class RunScheduler:
         held = Lease(lane[0], lane[1] + 1, self._owner, isolate=True)
         most = 2 if mode in ("followup", "queue") else session_queues.ALL
         while True:
-            rows = session_queues.waiting(tx, held, most, placed=queue.reordered)
+            rows = session_queues.next_messages(tx, held, queue, most)
             good, bad = self._sort_out(rows, handler, tx.now)
             if bad:
                 self._completion.conclude(tx, bad)
@@ -343,15 +343,21 @@ class RunScheduler:
             if good or not rows:
                 break
         if good:
-            count = batch_size(mode, [self._weigh(each, handler) for each in good])
+            waiting = len(rows)
+            if queue.goes_on_with is not None:
+                count, waiting = len(good), session_queues.counts(tx, held.lane_id)[0]
+            else:
+                count = batch_size(mode, [self._weigh(each, handler) for each in good])
             looked.started.append(
-                self._begin(tx, handler, mode, held, good[:count], more=len(rows) > count)
+                self._begin(tx, handler, mode, held, good[:count], more=waiting > count)
             )
 
     def _due_at(self, tx: StoreTransaction, session: str, lane_id: int, queue: Queue) -> Millis:
         """Return when the next run may begin: after its call, backoff and debounce."""
         delay = self._delay(session)
         after_call = tx.now + max(1, round(1000 * delay)) if delay else 0
+        if queue.goes_on_with is not None:
+            return after_call
         if queue.next_mode is not None:
             return max(queue.rest_at or 0, after_call)
         count = session_queues.counts(tx, lane_id)[0] if queue.policy.mode == "collect" else 0

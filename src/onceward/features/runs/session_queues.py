@@ -144,7 +144,7 @@ DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owne
 HURRY: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
 QUEUE: Final = """
 SELECT mode, debounce_for, cap, overflow, aborted, inject, waiting_since_at, arrived_at, retry_at,
-       paused_at, reordered, next_mode
+       goes_on_with, paused_at, reordered, next_mode
   FROM _onceward_session_queues WHERE session = ?
 """
 ARRIVE: Final = """
@@ -159,13 +159,15 @@ KNOW: Final = (
 BEGUN: Final = """
 UPDATE _onceward_session_queues
    SET waiting_since_at = CASE WHEN :more THEN waiting_since_at END, retry_at = NULL,
+       goes_on_with = NULL,
        reordered = reordered AND :more, next_mode = CASE WHEN :more THEN next_mode END
  WHERE session = :session
 """
 REST: Final = "UPDATE _onceward_session_queues SET retry_at = ? WHERE session = ?"
+GO_ON_WITH: Final = "UPDATE _onceward_session_queues SET goes_on_with = ? WHERE session = ?"
 STEER: Final = """
 UPDATE _onceward_session_queues
-   SET next_mode = ?, retry_at = NULL, waiting_since_at = NULL
+   SET next_mode = ?, retry_at = NULL, goes_on_with = NULL, waiting_since_at = NULL
  WHERE session = ?
 """
 PAUSE: Final = (
@@ -252,6 +254,8 @@ class Queue(NamedTuple):
     policy: QueuePolicy
     waits: WaitTimes
     rest_at: Millis | None
+    goes_on_with: str | None
+    """The messages of a run that waits, as JSON: its next run has the same ones."""
     paused: bool
     reordered: bool
     next_mode: QueueMode | None
@@ -262,12 +266,14 @@ def look_up(tx: StoreTransaction, session: str, declared: QueuePolicy) -> Queue:
     """Return a session's queue; what it does not set itself is as *declared*."""
     rows = tx.rows(QUEUE, (session,))
     if not rows:
-        return Queue(declared, WaitTimes(), None, paused=False, reordered=False, next_mode=None)
-    *own, since_at, arrived_at, rest_at, paused_at, reordered, next_mode = rows[0]
+        fresh = declared, WaitTimes(), None, None
+        return Queue(*fresh, paused=False, reordered=False, next_mode=None)
+    *own, since_at, arrived_at, rest_at, goes_on_with, paused_at, reordered, next_mode = rows[0]
     return Queue(
         declared.merged(**_policy_fields(own)),
         WaitTimes(since_at, arrived_at),
         rest_at,
+        goes_on_with,
         paused=paused_at is not None,
         reordered=bool(reordered),
         next_mode=next_mode,
@@ -330,6 +336,11 @@ def resume(tx: StoreTransaction, session: str) -> None:
 def rest(tx: StoreTransaction, session: str, due_at: Millis) -> None:
     """Begin no run of a session before a moment."""
     tx.run(REST, (due_at, session))
+
+
+def go_on_with(tx: StoreTransaction, session: str, seqs: Sequence[int]) -> None:
+    """Begin no run of a session but one with the same messages, once its lane is due."""
+    tx.run(GO_ON_WITH, (json.dumps(seqs), session))
 
 
 def steer(tx: StoreTransaction, session: str, mode: str) -> None:
@@ -452,6 +463,17 @@ def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, st
     """Return (lane, session, token) of queues that may be served, the longest waiting first."""
     rows = tx.rows(READY, {"patterns": patterns, "limit": limit})
     return [(lane_id, name, token) for lane_id, name, token in rows]
+
+
+def next_messages(
+    tx: StoreTransaction, held: Lease, queue: Queue, limit: int
+) -> list[LeasedMessage]:
+    """Return the messages of the run that goes on, or the first ones of the queue."""
+    if queue.goes_on_with is not None:
+        rows = tx.rows(OF_SEQS, (queue.goes_on_with,))
+        if rows:
+            return _read(rows, held)
+    return waiting(tx, held, limit, placed=queue.reordered)
 
 
 def waiting(tx: StoreTransaction, held: Lease, limit: int, *, placed: bool) -> list[LeasedMessage]:

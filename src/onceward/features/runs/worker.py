@@ -31,12 +31,13 @@ from onceward.core.handle.invoke import (
 )
 from onceward.core.handle.lanes import Lease
 from onceward.core.handle.message import Message
-from onceward.core.handle.steps import CONTEXT, StepHome, Steps
+from onceward.core.handle.steps import CONTEXT, StepHome, Steps, StoredStep
 from onceward.core.requests import Suspended
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry, StoreClosed
 from onceward.features.runs import runs, session_queues
 from onceward.features.runs.run import AsyncRun, Run
 from onceward.features.runs.runs import (
+    EarlierRun,
     OpenRun,
     PendingEffects,
     RunCompletion,
@@ -310,9 +311,16 @@ class RunExecution:
             leased=self._leased[0],
             lease=self.lease,
             commits=RunCommits(self),
-            scope=sha256(json.dumps(ids).encode()).hexdigest()[:SCOPE],
+            scope=_scope(ids),
         )
         return self._deps.steps(self._deps, home)
+
+    def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
+        """Return the steps of the run before this one; none where its messages were pruned."""
+        ids = runs.names(self._db.read, before.began_with)
+        if len(ids) < len(before.began_with):
+            return ()
+        return self._run._steps.of_others(*ids[0], _scope(ids))
 
     # -- running ----------------------------------------------------------------------------
 
@@ -352,7 +360,7 @@ class RunExecution:
             value = self._returned(loop)
             result, effects = self._answer(value)
             done = RunOutcome([Done()] * len(self._leased), result, took=self._took)
-            return self._end(done, effects, go_on=go_on)
+            return self._end(lambda _: done, effects, go_on=go_on)
         except LeaseLost:
             raise
         except BaseException as error:
@@ -369,9 +377,11 @@ class RunExecution:
 
     def _suspend(self, waiting: Suspended, *, go_on: bool) -> StartedRun | None:
         """End a run that is to go on later: its messages wait, and no attempt is counted."""
-        due_at = self._db.write(waiting.until)
-        again = Waits(due_at, str(waiting), counted=False)
-        outcome = RunOutcome([again] * len(self._leased), cause=str(waiting), took=self._took)
+
+        def outcome(tx: StoreTransaction) -> RunOutcome:  # what came since it looked, it sees
+            again = Waits(waiting.until(tx), str(waiting), counted=False)
+            return RunOutcome([again] * len(self._leased), cause=str(waiting), took=self._took)
+
         return self._end(outcome, PendingEffects(), go_on=go_on)
 
     def _let_go(self) -> None:
@@ -435,15 +445,20 @@ class RunExecution:
         return found
 
     def _end(
-        self, outcome: RunOutcome, effects: PendingEffects, *, go_on: bool
+        self,
+        outcome: Callable[[StoreTransaction], RunOutcome],
+        effects: PendingEffects,
+        *,
+        go_on: bool,
     ) -> StartedRun | None:
         def work(tx: StoreTransaction) -> StartedRun | None:
             self._completion.commit(tx, self.row, effects)
-            self._completion.finish(tx, self.row, self._leased, outcome)
+            ended = outcome(tx)
+            self._completion.finish(tx, self.row, self._leased, ended)
+            self._settlements = ended.settlements
             return self._scheduler.next_run(tx) if go_on else None
 
         found = self._db.write(work)
-        self._settlements = outcome.settlements
         self._db.notifier.notify("out")
         return found
 
@@ -462,7 +477,12 @@ class RunExecution:
         cause = str(error) if own else error_text(error)
         ended = settlements(self._leased, settled)
         outcome = RunOutcome(ended, cause=cause[:500], took=self._took)
-        return self._end(outcome, PendingEffects(), go_on=go_on)
+        return self._end(lambda _: outcome, PendingEffects(), go_on=go_on)
+
+
+def _scope(ids: Sequence[tuple[str, str]]) -> str:
+    """Return what tells the steps of a run from those of one that has other messages."""
+    return sha256(json.dumps(ids).encode()).hexdigest()[:SCOPE]
 
 
 class RunWorker:

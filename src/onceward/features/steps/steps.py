@@ -20,7 +20,7 @@ from onceward.core.engine.async_face import OffLoop
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.invoke import wait_after
 from onceward.core.handle.signatures import is_coroutine
-from onceward.core.handle.steps import StepHome
+from onceward.core.handle.steps import StepHome, StoredStep
 from onceward.core.requests import Suspended
 from onceward.errors import (
     AnswerTimeout,
@@ -211,6 +211,24 @@ class MessageSteps:
             RUNNING.reset(before)
         self.passed("after-step", str(begun.name))
 
+    def once(
+        self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
+    ) -> Any:
+        """Return the result of *work*, which is committed with it once; *args* tell it apart."""
+        begun = self._begin(work, args, {}, StepRules(name=name), caller=self._caller())
+        if isinstance(begun, Found):
+            return begun.value
+        record = self._home.commits.write(partial(self._worked, begun=begun, work=work))
+        self._note(begun.name, record)
+        return _read(record, None)
+
+    def _worked(
+        self, tx: StoreTransaction, *, begun: StepCall, work: Callable[[StoreTransaction], Any]
+    ) -> StepRecord:
+        record = self._result(begun, work(tx))
+        self._store(tx, begun, record)
+        return record
+
     # -- time and chance --------------------------------------------------------------------
 
     def sleep(self, span: Span) -> None:
@@ -381,7 +399,10 @@ class MessageSteps:
     @property
     def _stored(self) -> dict[StepName, StepRecord]:
         if self._known is None:
-            self._known = stored.of_message(self._db.read, self._home)
+            leased = self._home.leased
+            self._known = stored.of_message(
+                self._db.read, leased.sender, leased.id, self._home.scope
+            )
         return self._known
 
     def _key(self, name: StepName) -> str:
@@ -401,6 +422,11 @@ class MessageSteps:
             " split the work into messages, or return references"
         )
         raise StepsFull(msg, message_id=self._home.leased.id)
+
+    def of_others(self, sender: str, message_id: str, scope: str) -> tuple[StoredStep, ...]:
+        """Return the steps of another call, in their order."""
+        found = stored.of_message(self._db.read, sender, message_id, scope)
+        return tuple(_shown(name, record) for name, record in found.items())
 
     # -- storing ----------------------------------------------------------------------------
 
@@ -556,6 +582,11 @@ def declared(
         return function, step_rules(options)
     plain, own = declared
     return plain, step_rules({**own, **options})
+
+
+def _shown(name: StepName, record: StepRecord) -> StoredStep:
+    result = None if record.result is None else _read(record, None)
+    return StoredStep(str(name), record.state, record.attempts, result, record.error)
 
 
 def _read(record: StepRecord, wanted: Any) -> Any:

@@ -16,6 +16,7 @@ SELECT name, version, ordinal, state, attempts, arguments, media, result, error,
        awaits
   FROM _onceward_steps
  WHERE sender = ? AND message_id = ? AND scope = ?
+ ORDER BY seq
 """
 # The lease is proved in the statement that stores: a worker that is late changes nothing.
 STORE: Final = """
@@ -89,9 +90,9 @@ class StepRecord(NamedTuple):
     """Type of the message that it waits for."""
 
 
-def of_message(read: Rows, home: StepHome) -> dict[StepName, StepRecord]:
-    """Return the stored steps of a message."""
-    rows = read(OF_MESSAGE, (home.leased.sender, home.leased.id, home.scope))
+def of_message(read: Rows, sender: str, message_id: str, scope: str) -> dict[StepName, StepRecord]:
+    """Return the stored steps of a message, or of a run that began with it."""
+    rows = read(OF_MESSAGE, (sender, message_id, scope))
     return {StepName(*row[:3]): StepRecord(*row[3:]) for row in rows}
 
 
