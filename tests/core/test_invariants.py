@@ -39,8 +39,9 @@ INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, run_s
     VALUES ('m', 'b', 's', 'queue', 's', 'summarize', 'l', 1, 1)
 """
 OPEN_RUN = """
-INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
-SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1
+INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids,
+                            began_with, started_at)
+SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1, 1
     FROM _onceward_inbox WHERE state = 'pending'
 """
 LOST_PLACE = """
