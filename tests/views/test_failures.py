@@ -28,7 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("<Job object at 0x7f3A2c>", "<Job object at #>"),
         ("a decade of faces", "a decade of faces"),
         ("KeyError: 'id'", "KeyError: 'id'"),
-        ("at 12:30:01 to 10.0.0.7:8080", "at # to #"),
+        ("at 12:30:01 to 192.0.2.7:8080", "at # to #"),
     ],
 )
 def test_numbers_and_ids_do_not_tell_errors_apart(error: str, expected: str) -> None:
