@@ -56,17 +56,31 @@ def test_numbers_sort_from_the_largest_and_names_from_a() -> None:
     """Agents of one value stand by name; one key turns the order round."""
     by_count = TopState(sort="pending")
 
-    assert ["audit", "billing", "shop"] == names(TopState())
-    assert ["shop", "billing", "audit"] == names(pressed(TopState(), "r"))
+    by_name = TopState(sort="agent")
+
+    assert ["audit", "billing", "shop"] == names(by_name)
+    assert ["shop", "billing", "audit"] == names(pressed(by_name, "r"))
     assert ["shop", "audit", "billing"] == names(by_count)
     assert ["audit", "billing", "shop"] == names(pressed(by_count, "r"))
 
 
+def test_agents_in_trouble_come_first() -> None:
+    """What needs a person stands above what goes on by itself, whatever their names are."""
+    states = ("ok", "dead letters", "not read", "unreadable", "failing", "paused")
+    found = [AgentRow(path=Path(each), agent=each, state=each) for each in states]
+
+    assert ["unreadable", "paused", "failing", "dead letters", "ok", "not read"] == [
+        row.agent for row in TopState().arranged(found)
+    ]
+
+
 def test_keys_go_through_the_columns() -> None:
     """To both sides, and round at the end; a new column begins in its own order."""
-    assert "state" == pressed(TopState(), "right").sort
-    assert COLUMNS[-1] == pressed(TopState(), "left").sort
-    assert "agent" == pressed(TopState(), *["s"] * len(COLUMNS)).sort
+    by_name = TopState(sort="agent")
+
+    assert "state" == pressed(by_name, "right").sort
+    assert COLUMNS[-1] == pressed(by_name, "left").sort
+    assert "agent" == pressed(by_name, *["s"] * len(COLUMNS)).sort
     assert not pressed(TopState(), "r", ">").reverse
 
 
@@ -191,6 +205,19 @@ def test_a_frame_fits_every_terminal(
 
     assert [] == [line for line in lines if len(line.rstrip()) > size[0]]
     assert detail or len(lines) <= max(size[1], 5)
+
+
+def test_one_agent_says_why_its_messages_wait(shop: Postbox) -> None:
+    """The sentence that the web pages show, with the command that mends it."""
+    shop.file.pause()
+    looks, console = Looks([shop.path]), Console(file=io.StringIO(), width=120)
+    looks.look(within=None)
+    looks.look_closer(shop.path)
+    console.print(frame(looks, TopState(selected=shop.path, detail=True), (120, 24)))
+
+    shown = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+    assert "shop was paused 0 s ago: it handles and sends nothing" in shown
+    assert "onceward resume --agent shop" in shown
 
 
 def test_mail_cannot_move_the_cursor(shop: Postbox, billing: Postbox) -> None:

@@ -30,7 +30,7 @@ LOOK_FOR: Final = 0.3
 def top(
     *places: Path,
     every: SpanOption = EVERY,
-    sort: Sort = "agent",
+    sort: Sort = "state",
     filter: Annotated[
         str, said("Only agents whose name has this, or that are in this state.")
     ] = "",
@@ -40,9 +40,10 @@ def top(
     """
     Show agents live: what waits and since when, rates, leases, dead letters, breakers.
 
-    Files are read on read-only connections, and again only when they changed. Keys: arrows select
-    and sort, enter shows one agent, / filters, r reverses, p pauses, q quits. Where stdout or stdin
-    is not a terminal, or a dumb one, one look is printed.
+    Agents in trouble come first; one of them alone is shown with each thing that holds its messages
+    back, and the command that mends it. Files are read on read-only connections, and again only
+    when they changed. Keys: arrows select and sort, enter shows one agent, / filters, r reverses, p
+    pauses, q quits. Where stdout or stdin is not a terminal, or a dumb one, one look is printed.
 
     Columns: agent, state, pending, oldest, inbox, waits, sent_rate, handled_rate, leased, failing,
     queue, dead, breakers, wal. Ages (oldest: outbox, waits: inbox) are in seconds, rates in

@@ -10,9 +10,12 @@ from typing import Any, Final, Literal, get_args
 from onceward.message.clock import Millis
 from onceward.ops.observe.rates import Rates
 from onceward.ops.observe.snapshots import FileSnapshot
+from onceward.ops.views.overview import TROUBLES
 
 UNREAD: Final = "not read"
 """State of an agent whose file's turn has not come."""
+SEVERITY: Final = ("unreadable", *TROUBLES, "ok", UNREAD)
+"""States of agents, those that need a person first."""
 PAGE: Final = 10
 """Rows that a page key moves by."""
 
@@ -78,7 +81,7 @@ def _age(at: Millis | None, now: Millis) -> float | None:
 class TopState:
     """The choices of a user so far; each key makes other ones of them."""
 
-    sort: Sort = "agent"
+    sort: Sort = "state"
     reverse: bool = False
     filter: str = ""
     typing: bool = False
@@ -167,6 +170,8 @@ SORTS: Final = {"left": -1, "<": -1, "right": 1, ">": 1, "s": 1}
 def _order(column: str) -> Callable[[AgentRow], Any]:
     def key(row: AgentRow) -> Any:
         value = getattr(row, column)
+        if column == "state":
+            return SEVERITY.index(value)
         return -1 if value is None else value
 
     return key

@@ -15,6 +15,7 @@ from onceward.ops.cli.durations import ago
 from onceward.ops.cli.output import MOMENT, Row, safe
 from onceward.ops.cli.top_state import COLUMNS, UNREAD, AgentRow, Sort, TopState
 from onceward.ops.observe.detail import FileDetail
+from onceward.ops.views.why import Why
 
 HEADERS: Final = {
     "sent_rate": "sent/s",
@@ -27,6 +28,8 @@ COLOURS: Final = {
     "ok": "green", "paused": "magenta", "dead letters": "yellow", "failing": "red",
     "breaker open": "red", "schedule failing": "red", "unreadable": "bold red",
 }  # fmt: skip
+LEVELS: Final = {"act": "red", "wait": "yellow", "ok": ""}
+"""Colours by what a person has to do."""
 WORRIES: Final = {"oldest": 300.0, "waits": 300.0, "failing": 1, "dead": 1, "breakers": 1}
 """From which value on a cell is shown in yellow."""
 KEYS: Final = "q quit  enter detail  / filter  left right sort  r reverse  p pause"
@@ -112,12 +115,17 @@ def detail_screen(
     parts: list[RenderableType] = [_headline(f"{title}  {safe(row.agent)}", str(row.path), state)]
     if detail.problem is not None:
         return Group(*parts, Text(safe(detail.problem), style="red"), _keys_of_detail())
-    parts.append(numbers)
+    parts += [numbers, Text(""), *(_reason(each, now) for each in detail.whys)]
     for name, (heading, shown) in SECTIONS.items():
         if found := getattr(detail, name):
             rows = [picked(each, shown.split()) for each in found]
             parts += [Text(f"\n{heading}", style="bold"), _section(rows, now)]
     return Group(*parts, _keys_of_detail())
+
+
+def _reason(found: Why, now: Millis) -> Text:
+    line = Text(safe(found.text(now)), style=LEVELS[found.level])
+    return line.append(f"  {safe(found.cure)}", style="dim") if found.cure else line
 
 
 def _keys_of_detail() -> Text:

@@ -11,6 +11,7 @@ from onceward.ops.views.lists import Lane, Peer, held_lanes, worst_peers
 from onceward.ops.views.messages import StoredMessage
 from onceward.ops.views.overview import DeadGroup, dead_groups
 from onceward.ops.views.reader import opened
+from onceward.ops.views.why import Why, agent_whys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class FileDetail:
 
     problem: str | None
     """Why the file cannot be read, None where it can."""
+    whys: tuple[Why, ...] = ()
+    """Each thing that holds messages back, what to act on first."""
     peers: tuple[Peer, ...] = ()
     failing: tuple[Lane, ...] = ()
     """Lanes whose oldest message was attempted more than once, with its last error."""
@@ -33,6 +36,7 @@ def read_detail(path: Path, most: int = 5) -> FileDetail:
         with opened(path) as reader:
             return FileDetail(
                 problem=None,
+                whys=agent_whys(reader)[:most],
                 peers=worst_peers(reader, most),
                 failing=tuple(lane for lane in held_lanes(reader, most) if lane.attempts > 1),
                 dead=dead_groups(reader)[:most],

@@ -19,6 +19,8 @@ FAILURES: Final = 3
 """Failed pushes in a row from which on a peer is failing whose breaker is still closed."""
 
 
+TROUBLES: Final = ("paused", "failing", "breaker open", "dead letters", "schedule failing")
+"""Words for each thing that holds messages back, the worst first."""
 Backlog = tuple[tuple[str, Millis], ...]
 """Each peer with messages that may be pushed now, and since when the oldest waits."""
 
@@ -102,14 +104,14 @@ class Overview:
     @property
     def trouble(self) -> tuple[str, ...]:
         """Words for each thing that holds messages back; the worst first."""
-        words = {
-            "paused": self.file.paused_at is not None,
-            "failing": bool(self.lanes.failing),
-            "breaker open": bool(self.breakers_open),
-            "dead letters": bool(self.dead_letters),
-            "schedule failing": bool(self.schedules_failing),
-        }
-        return tuple(word for word, holds in words.items() if holds)
+        holds = (
+            self.file.paused_at is not None,
+            self.lanes.failing,
+            self.breakers_open,
+            self.dead_letters,
+            self.schedules_failing,
+        )
+        return tuple(word for word, held in zip(TROUBLES, holds, strict=True) if held)
 
 
 @dataclass(frozen=True, slots=True)
