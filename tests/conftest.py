@@ -21,7 +21,7 @@ import pytest
 
 from onceward.errors import OncewardError
 from onceward.features.checks import invariants
-from onceward.ops.views.reader import opened
+from onceward.file.read_only import opened
 from onceward.testing import Harness
 
 SAID = "said"

@@ -25,13 +25,12 @@ LANE = [
     "owner",
     "reason",
 ]
-STORED = (
-    "box", "seq", "id", "sender", "recipient", "session", "lane", "type", "topic", "priority",
-    "state", "attempts", "key", "created_at", "received_at", "due_at", "expires_at", "sent_at",
-    "ended_at", "reason", "held_by", "channel", "kind", "correlation_id", "mailbox", "replays",
-)  # fmt: skip
-OUT = [key for key in STORED if key not in {"received_at", "mailbox"}]
-IN = [key for key in STORED if key not in {"key", "created_at", "due_at", "sent_at", "held_by"}]
+STORED = [
+    "box", "seq", "id", "origin", "sender", "recipient", "session", "lane", "type", "topic",
+    "priority", "state", "attempts", "key", "created_at", "received_at", "due_at", "expires_at",
+    "sent_at", "ended_at", "dead_at", "reason", "last_error", "late_outcome", "late_at", "held_by",
+    "channel", "kind", "correlation_id", "mailbox", "queue", "replays",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -48,8 +47,8 @@ def sent(shop: Postbox, billing: Postbox) -> str:
     [
         ("queues", "shop", QUEUE),
         ("lanes", "billing", LANE),
-        ("outbox", "shop", OUT),
-        ("inbox", "billing", IN),
+        ("outbox", "shop", STORED),
+        ("inbox", "billing", STORED),
     ],
 )
 @pytest.mark.usefixtures("sent")

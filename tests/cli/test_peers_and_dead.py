@@ -46,9 +46,9 @@ def test_dead_letters_are_listed_and_shown(cli: Cli, buried: list[str]) -> None:
     rows = cli("dead", "ls", "--json").json
     keys = [
         "box", "seq", "id", "origin", "sender", "recipient", "session", "lane", "type", "topic",
-        "priority", "state", "reason", "last_error", "attempts", "created_at", "dead_at",
-        "late_outcome", "late_at", "channel", "kind", "correlation_id", "mailbox", "queue",
-        "replays",
+        "priority", "state", "attempts", "key", "created_at", "received_at", "due_at",
+        "expires_at", "sent_at", "ended_at", "dead_at", "reason", "last_error", "late_outcome",
+        "late_at", "held_by", "channel", "kind", "correlation_id", "mailbox", "queue", "replays",
     ]  # fmt: skip
 
     assert [keys] * 2 == [list(row) for row in rows]

@@ -15,13 +15,14 @@ from starlette.testclient import TestClient
 from tests.inspector.homes import EVIL
 
 from onceward import Postbox
+from onceward.file.read_only import opened
 from onceward.message.clock import iso
 from onceward.ops.inspector import app
 from onceward.ops.inspector.pages import conversation, search
 from onceward.ops.inspector.site import Site
 from onceward.ops.views import listing as lists
+from onceward.ops.views.asking import NEVER
 from onceward.ops.views.listing import Conditions, listing
-from onceward.ops.views.reader import NEVER, opened
 from onceward.testing import Controls
 
 if TYPE_CHECKING:

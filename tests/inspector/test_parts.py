@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Context, Message, Postbox
+from onceward.file.read_only import opened
 from onceward.message.clock import SystemClock
 from onceward.message.redaction import HIDDEN, Redaction, visible
 from onceward.ops.inspector import words
@@ -26,7 +27,6 @@ from onceward.ops.inspector.site import Site
 from onceward.ops.views.conversation import Part, Spoken
 from onceward.ops.views.messages import message
 from onceward.ops.views.rates import Rates
-from onceward.ops.views.reader import opened
 from onceward.testing import Controls, ManualClock
 
 if TYPE_CHECKING:

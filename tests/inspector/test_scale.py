@@ -17,15 +17,16 @@ from tests.inspector.homes import crowd, swollen
 from tests.inspector.test_pages import PAGES
 
 from onceward import Postbox
+from onceward.file import read_only as reading
 from onceward.file.connection import connect
+from onceward.file.read_only import FileReader, opened
 from onceward.ops.inspector import app
 from onceward.ops.inspector.refresher import Refresher
 from onceward.ops.inspector.targets import Targets
-from onceward.ops.views import reader as reading
+from onceward.ops.views.asking import NEVER
 from onceward.ops.views.listing import Conditions, listing
 from onceward.ops.views.overview import DEAD, RUN_COUNTS, STATS, dead_groups
 from onceward.ops.views.rates import rates
-from onceward.ops.views.reader import NEVER, Reader, opened
 from onceward.testing import Controls, ManualClock
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ print(*con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE), flush=True)
 def statements(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return every statement that pages run with its last values."""
     found: dict[str, Any] = {}
-    walk = Reader.walk
+    walk = FileReader.walk
 
-    def recorded(self: Reader, sql: str, bindings: Any = None) -> Any:
+    def recorded(self: FileReader, sql: str, bindings: Any = None) -> Any:
         found[sql] = bindings
         return walk(self, sql, bindings)
 
-    monkeypatch.setattr(Reader, "walk", recorded)
+    monkeypatch.setattr(FileReader, "walk", recorded)
     return found
 
 
@@ -137,13 +138,13 @@ def steps(path: Path, page: str) -> int:
     made = app([path])
     made.state.site.refresher.refresh()
     with pytest.MonkeyPatch.context() as patch:
-        began = Reader.__init__
+        began = FileReader.__init__
 
-        def watched(self: Reader, con: Any, path: Path, longest: float | None = None) -> None:
+        def watched(self: FileReader, con: Any, path: Path, longest: float | None = None) -> None:
             began(self, con, path, longest)
             con.set_progress_handler(count, 1000)
 
-        patch.setattr(Reader, "__init__", watched)
+        patch.setattr(FileReader, "__init__", watched)
         answer = TestClient(made, base_url="http://localhost").get(page)
     made.state.site.refresher.stop()
     assert 200 == answer.status_code

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from onceward import Agent, Postbox, Retry
+from onceward.file.read_only import opened
 from onceward.ops.observe import snapshots
 from onceward.ops.observe.snapshots import FileSnapshot, Snapshots, agent_files, read_snapshot
 from onceward.ops.views import overview as questions
 from onceward.ops.views.overview import Overview
-from onceward.ops.views.reader import opened
 from onceward.testing import Controls, ManualClock
 
 Settle = Callable[[Path], None]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.inspector.homes import lively
 
+from onceward.file.read_only import opened
 from onceward.ops.views.failures import failures, fingerprint, letters_like, pattern
-from onceward.ops.views.reader import opened
 from onceward.testing import ManualClock
 
 

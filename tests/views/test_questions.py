@@ -10,12 +10,12 @@ from tests.inspector.homes import lively
 
 from onceward import Agent, Context, Postbox
 from onceward.errors import InvalidArgument, ReadOnlyStore, StoreUnusable
+from onceward.file.read_only import FileReader, opened, opened_any
 from onceward.ops.views import conversation, listing, lists, messages, overview, rates, waiting
 from onceward.ops.views.listing import Conditions
-from onceward.ops.views.reader import Reader, opened, opened_any
 from onceward.testing import Controls, ManualClock
 
-Open = Callable[[str], Reader]
+Open = Callable[[str], FileReader]
 MINUTE = 60_000
 
 
@@ -28,7 +28,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str
 
 
 @pytest.fixture
-def readers(known: tuple[Path, dict[str, str], int]) -> Iterator[dict[str, Reader]]:
+def readers(known: tuple[Path, dict[str, str], int]) -> Iterator[dict[str, FileReader]]:
     """Return a reader of each agent's file."""
     home, _, _ = known
     with (
@@ -52,7 +52,7 @@ def now(known: tuple[Path, dict[str, str], int]) -> int:
     return known[2]
 
 
-def test_an_overview_has_the_numbers_of_a_file(readers: dict[str, Reader]) -> None:
+def test_an_overview_has_the_numbers_of_a_file(readers: dict[str, FileReader]) -> None:
     """What waits, what fails and what is in trouble, the worst word first."""
     shop, billing = (overview.overview(readers[name]) for name in ("shop", "billing"))
 
@@ -73,7 +73,7 @@ def test_an_overview_has_the_numbers_of_a_file(readers: dict[str, Reader]) -> No
     assert billing.inbox_oldest_at == billing.oldest_at
 
 
-def test_dead_letters_are_grouped_and_listed(readers: dict[str, Reader]) -> None:
+def test_dead_letters_are_grouped_and_listed(readers: dict[str, FileReader]) -> None:
     """By reason and type, and each one, oldest first."""
     [group] = overview.dead_groups(readers["billing"])
     named = dict.fromkeys(("origin", "session", "type", "peer", "before"))
@@ -86,7 +86,7 @@ def test_dead_letters_are_grouped_and_listed(readers: dict[str, Reader]) -> None
     assert () == listing.dead_letters(readers["billing"], reason="expired", **named)
 
 
-def test_lanes_are_listed_by_name_and_by_trouble(readers: dict[str, Reader]) -> None:
+def test_lanes_are_listed_by_name_and_by_trouble(readers: dict[str, FileReader]) -> None:
     """All of a session, those that are held with their error, and those that are ready."""
     billing = readers["billing"]
     [lane] = lists.lanes(billing, state=None, peer="shop", session="refunds", limit=-1)
@@ -104,7 +104,7 @@ def test_lanes_are_listed_by_name_and_by_trouble(readers: dict[str, Reader]) -> 
     assert () == lists.lanes(billing, state="leased", peer=None, session=None, limit=-1)
 
 
-def test_peers_are_listed_by_name_and_by_trouble(readers: dict[str, Reader]) -> None:
+def test_peers_are_listed_by_name_and_by_trouble(readers: dict[str, FileReader]) -> None:
     """A page begins behind a name."""
     shop = readers["shop"]
     names = ["billing", "coder", "mailer", "warehouse"]
@@ -120,7 +120,7 @@ def test_peers_are_listed_by_name_and_by_trouble(readers: dict[str, Reader]) -> 
     )
 
 
-def test_runs_are_listed_and_shown(readers: dict[str, Reader]) -> None:
+def test_runs_are_listed_and_shown(readers: dict[str, FileReader]) -> None:
     """Newest first, and one whole."""
     coder = readers["coder"]
     last, first = lists.runs(coder, limit=10)
@@ -137,7 +137,7 @@ def test_runs_are_listed_and_shown(readers: dict[str, Reader]) -> None:
     assert [first.id] == lists.run_ids(coder, first.id)
 
 
-def test_schedules_readers_and_limits_are_listed(readers: dict[str, Reader]) -> None:
+def test_schedules_readers_and_limits_are_listed(readers: dict[str, FileReader]) -> None:
     """With what is wrong with a schedule, how far a reader is, and how full a limit is."""
     shop, coder = readers["shop"], readers["coder"]
     told = [(each.name, each.failing, each.withdrawn) for each in lists.schedules(shop)]
@@ -160,7 +160,7 @@ def test_schedules_readers_and_limits_are_listed(readers: dict[str, Reader]) -> 
     )
 
 
-def test_a_message_is_told_whole(readers: dict[str, Reader], ids: dict[str, str]) -> None:
+def test_a_message_is_told_whole(readers: dict[str, FileReader], ids: dict[str, str]) -> None:
     """Its rows in every box, its transitions, its body, and the start of its conversation."""
     sent = messages.message(readers["shop"], ids["order"])
     came = messages.message(readers["billing"], ids["order"])
@@ -179,7 +179,7 @@ def test_a_message_is_told_whole(readers: dict[str, Reader], ids: dict[str, str]
     assert not messages.message(readers["coder"], ids["order"])
 
 
-def test_frames_and_bodies_are_read(readers: dict[str, Reader], ids: dict[str, str]) -> None:
+def test_frames_and_bodies_are_read(readers: dict[str, FileReader], ids: dict[str, str]) -> None:
     """Whole, in part, and their size; what is not there is nothing."""
     shop, billing = readers["shop"], readers["billing"]
     row = messages.message(shop, ids["order"]).any
@@ -201,7 +201,9 @@ def test_frames_and_bodies_are_read(readers: dict[str, Reader], ids: dict[str, s
     assert messages.body_part(billing, "none", first=1, most=7) is None
 
 
-def test_ids_are_found_by_their_beginning(readers: dict[str, Reader], ids: dict[str, str]) -> None:
+def test_ids_are_found_by_their_beginning(
+    readers: dict[str, FileReader], ids: dict[str, str]
+) -> None:
     """In every box, and in the dedup records of what was pruned."""
     billing, order = readers["billing"], ids["order"]
 
@@ -213,7 +215,7 @@ def test_ids_are_found_by_their_beginning(readers: dict[str, Reader], ids: dict[
 
 
 def test_a_conversation_is_found_from_its_root(
-    readers: dict[str, Reader], ids: dict[str, str]
+    readers: dict[str, FileReader], ids: dict[str, str]
 ) -> None:
     """With what was sent, received, and handled in it."""
     [asked, entry, paid] = [
@@ -229,7 +231,7 @@ def test_a_conversation_is_found_from_its_root(
     assert "none" == messages.root_of(readers["billing"], "none")
 
 
-def test_transitions_are_followed(readers: dict[str, Reader]) -> None:
+def test_transitions_are_followed(readers: dict[str, FileReader]) -> None:
     """Behind a number, so many at once."""
     shop = readers["shop"]
     last = messages.last_transition(shop)
@@ -239,7 +241,7 @@ def test_transitions_are_followed(readers: dict[str, Reader]) -> None:
     assert 3 == len(messages.transitions_after(shop, 0, 3))
 
 
-def test_boxes_are_counted_and_listed(readers: dict[str, Reader]) -> None:
+def test_boxes_are_counted_and_listed(readers: dict[str, FileReader]) -> None:
     """By peer, session and state; newest first; and by conditions, page by page."""
     shop = readers["shop"]
     [count] = listing.queues(shop, state="pending", peer="billing", session=None, limit=-1)
@@ -259,7 +261,7 @@ def test_boxes_are_counted_and_listed(readers: dict[str, Reader]) -> None:
     }
 
 
-def test_rates_count_by_span(readers: dict[str, Reader], now: int) -> None:
+def test_rates_count_by_span(readers: dict[str, FileReader], now: int) -> None:
     """Messages sent, received and handled in each of the last spans."""
     found = rates.rates(readers["billing"], now, span=3 * MINUTE, count=3)
 
@@ -267,7 +269,7 @@ def test_rates_count_by_span(readers: dict[str, Reader], now: int) -> None:
     assert (found.received, 68) == (found.busiest, found.total)
 
 
-def test_what_waits_is_told(readers: dict[str, Reader], now: int) -> None:
+def test_what_waits_is_told(readers: dict[str, FileReader], now: int) -> None:
     """To be pushed, to be handled, and to be read next."""
     shop, billing = readers["shop"], readers["billing"]
     [due] = waiting.due(shop, now)
@@ -359,14 +361,14 @@ def _settle(*boxes: Postbox) -> None:
     ],
 )
 def test_a_typed_statement_is_one_that_reads(
-    readers: dict[str, Reader], sql: str, error: type[Exception]
+    readers: dict[str, FileReader], sql: str, error: type[Exception]
 ) -> None:
     """Anything else is refused before it runs."""
     with pytest.raises(error):
         readers["shop"].typed(sql)
 
 
-def test_a_typed_statement_knows_short_names(readers: dict[str, Reader]) -> None:
+def test_a_typed_statement_knows_short_names(readers: dict[str, FileReader]) -> None:
     """Columns of one name are numbered."""
     assert [{"n": 126, "n:2": 1}] == readers["shop"].typed(
         "SELECT count(*) AS n, 1 AS n FROM outbox"

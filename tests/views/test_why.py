@@ -12,8 +12,8 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from onceward import Agent, Context, Msg, Postbox, Reject, Retry, RetryPolicy, Run, Settings
+from onceward.file.read_only import opened
 from onceward.ops.views import lists
-from onceward.ops.views.reader import opened
 from onceward.ops.views.why import Why, agent_whys, lane_why, message_why, peer_why, session_why
 from onceward.testing import Controls, ManualClock
 

@@ -118,7 +118,6 @@ UNMARK: Final = """
 DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'
 """
 DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
-PURGE: Final = "DELETE FROM _onceward_dead_letters WHERE dead_at < ?"
 SENT_UNTIL: Final = (
     " RETURNING CASE origin WHEN 'outbox' THEN max(dead_at, coalesce(late_at, 0)) END"
 )
@@ -296,21 +295,15 @@ def _replay_to_inbox(
 
 
 def discard(tx: StoreTransaction, seq: int) -> bool:
-    """Delete a dead letter; return whether it was still there."""
-    return _forget(tx, DROP, seq) > 0
+    """
+    Delete a dead letter; return whether it was still there.
 
-
-def purge(tx: StoreTransaction, *, before: Millis) -> int:
-    """Delete the dead letters from before a moment; return how many."""
-    return _forget(tx, PURGE, before)
-
-
-def _forget(tx: StoreTransaction, sql: str, value: int) -> int:
-    """Delete dead letters; of those that we sent nothing is left, though they may have arrived."""
-    gone = tx.rows(sql + SENT_UNTIL, (value,))
+    Of one that we sent nothing is left, though it may have arrived.
+    """
+    gone = tx.rows(DROP + SENT_UNTIL, (seq,))
     if sent := [at for (at,) in gone if at is not None]:
         note_pruned(tx, max(sent) + 1)
-    return len(gone)
+    return bool(gone)
 
 
 def find(

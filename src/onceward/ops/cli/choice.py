@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from onceward.errors import OncewardError
+from onceward.file.read_only import FileReader
 from onceward.message.clock import SystemClock
 from onceward.message.topics import check_pattern, matches
 from onceward.message.vocabulary import DeadLetterOrigin
@@ -20,8 +21,7 @@ from onceward.ops.cli.readonly import whole_id
 from onceward.ops.cli.stdin import read_stdin
 from onceward.ops.cli.target import Conversation
 from onceward.ops.views.listing import dead_letters
-from onceward.ops.views.messages import StoredDeath, dead_ids
-from onceward.ops.views.reader import Reader
+from onceward.ops.views.messages import StoredMessage, dead_ids
 
 
 @Parameter(name="*")
@@ -46,8 +46,8 @@ class Filter:
         return {name: getattr(self, name) for name in names}
 
     def rows(
-        self, found: Reader, session: str | None, older_than: float | None
-    ) -> list[StoredDeath]:
+        self, found: FileReader, session: str | None, older_than: float | None
+    ) -> list[StoredMessage]:
         """Return the dead letters that match, oldest first."""
         now = SystemClock().now()
         before = None if older_than is None else now - round(older_than * 1000)
@@ -119,7 +119,7 @@ class Outcome:
         return self.code
 
 
-def by_id(found: Reader, given: Sequence[str]) -> tuple[list[str], Outcome]:
+def by_id(found: FileReader, given: Sequence[str]) -> tuple[list[str], Outcome]:
     """Return the whole ids that are meant (a dash: those on stdin), and which were not found."""
     outcome = Outcome()
     for part in given:
@@ -129,7 +129,7 @@ def by_id(found: Reader, given: Sequence[str]) -> tuple[list[str], Outcome]:
 
 
 def in_bulk(
-    found: Reader, choice: Choice, session: str | None, older_than: float | None = None
+    found: FileReader, choice: Choice, session: str | None, older_than: float | None = None
 ) -> list[str]:
     """Return the ids of the dead letters that match; raise NothingThere if there is none."""
     ids = [row.id for row in choice.rows(found, session, older_than)]

@@ -7,11 +7,11 @@ from functools import wraps
 from inspect import Parameter, cleandoc, signature
 from typing import Any, get_type_hints
 
+from onceward.file.read_only import FileReader
 from onceward.ops.cli.exit_codes import DONE
 from onceward.ops.cli.output import dated, document, label, show, show_one
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Answer, Where, open_box
-from onceward.ops.views.reader import Reader
 
 Found = int | Mapping[str, Any] | Iterable[Any] | None
 
@@ -33,7 +33,7 @@ def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int
         if own is None:
             others.append(target)
         hints = {"where": Where} | hints | {"return": int}
-        opened: Callable[..., Any] = views if hints.pop(first.name) is Reader else open_box
+        opened: Callable[..., Any] = views if hints.pop(first.name) is FileReader else open_box
 
         @wraps(function)
         def run(*args: Any, where: Where = target.default, **options: Any) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from onceward import Postbox
+from onceward.file.read_only import FileReader
 from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, confirm, in_bulk
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan
@@ -16,7 +17,6 @@ from onceward.ops.cli.output import dated, document, show_one
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Conversation, Where, open_box
 from onceward.ops.views.messages import dead_ids, message
-from onceward.ops.views.reader import Reader
 
 WHERE = Where()
 CONVERSATION = Conversation()
@@ -44,7 +44,7 @@ COLUMNS = (
 
 @command(*COLUMNS)
 def ls(
-    found: Reader,
+    found: FileReader,
     /,
     *,
     sought: Filter = FILTER,
@@ -58,7 +58,7 @@ def ls(
 
 
 @command()
-def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> int:
+def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> int:
     """Show a dead letter whole, with its frame."""
     message_id = whole_id(found, dead_ids, id)
     rows = [with_frame(found, each) for each in message(found, message_id).dead]

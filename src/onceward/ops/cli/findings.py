@@ -16,6 +16,7 @@ from onceward.errors import Busy, OncewardError, SqliteTooOld
 from onceward.file.connection import check_version
 from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.file_checks import NETWORK, canonical, filesystem
+from onceward.file.read_only import FileReader
 from onceward.keys import Keys
 from onceward.message.clock import SystemClock
 from onceward.ops.cli.durations import ago
@@ -24,7 +25,6 @@ from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
 from onceward.ops.views.overview import lane_counts, stats
-from onceward.ops.views.reader import Reader
 from onceward.ops.views.waiting import awaiting, due, unhandled
 from onceward.types import Health
 
@@ -148,7 +148,7 @@ def locked(path: Path, error: Busy) -> Finding:
     return serious("open", str(error), held if pid else "try again")
 
 
-def schema(found: Reader, path: Path) -> Finding:
+def schema(found: FileReader, path: Path) -> Finding:
     """Examine the schema's version."""
     try:
         steps = pending(found)
@@ -165,7 +165,7 @@ def schema(found: Reader, path: Path) -> Finding:
     return ok("schema", "up to date")
 
 
-def writing(box: Postbox, found: Reader) -> Finding:
+def writing(box: Postbox, found: FileReader) -> Finding:
     """Commit durably, and check that another connection sees the commit."""
     before = found.commits()
     began = time.monotonic()
@@ -199,7 +199,7 @@ def clock(health: Health) -> Finding:
     return ok("clock", "not behind the file's time")
 
 
-def schedules(found: Reader, path: Path) -> Iterator[Finding]:
+def schedules(found: FileReader, path: Path) -> Iterator[Finding]:
     """Examine schedules that the agent's code declares no longer, or that cannot send."""
     amiss = [each for each in lists.schedules(found) if each.failing or each.withdrawn]
     for each in amiss:
@@ -279,7 +279,7 @@ def pause(health: Health, path: Path) -> Finding:
     return ok("paused", "not paused")
 
 
-def breakers(found: Reader, path: Path) -> Iterator[Finding]:
+def breakers(found: FileReader, path: Path) -> Iterator[Finding]:
     """Examine the peers' circuit breakers."""
     failing = [each for each in lists.peers(found) if each.failing]
     for each in failing:
@@ -327,7 +327,7 @@ def dead_letters(health: Health, path: Path) -> Finding:
     return ok("dead letters", "none")
 
 
-def undelivered(box: Postbox, found: Reader) -> Iterator[Finding]:
+def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
     """Examine messages that are due and wait: for a relay, or for a recipient that exists."""
     now = SystemClock().now()
     rows = due(found, now)
@@ -353,7 +353,7 @@ def undelivered(box: Postbox, found: Reader) -> Iterator[Finding]:
         yield ok("delivery", said)
 
 
-def handling(health: Health, found: Reader, path: Path) -> Finding:
+def handling(health: Health, found: FileReader, path: Path) -> Finding:
     """Examine messages that could be handled and wait: no worker runs, or too few."""
     numbers, now = stats(found), SystemClock().now()
     count = numbers["inbox_pending"] + numbers["inbox_processing"]
@@ -376,7 +376,7 @@ def handling(health: Health, found: Reader, path: Path) -> Finding:
     return warning("handling", f"{said}; no lane is leased", cure)
 
 
-def failing(found: Reader, path: Path) -> Finding:
+def failing(found: FileReader, path: Path) -> Finding:
     """Examine lanes whose oldest message fails again and again."""
     count = lane_counts(found).failing
     if not count:
@@ -388,7 +388,7 @@ def failing(found: Reader, path: Path) -> Finding:
     return warning("lanes", said, f"{look}; repair the handler and start its worker again")
 
 
-def replies(found: Reader, path: Path) -> Finding:
+def replies(found: FileReader, path: Path) -> Finding:
     """Examine lanes whose oldest message waits for the reply to a question of its handler."""
     row, now = awaiting(found), SystemClock().now()
     if row is None or now - row.asked_at <= MINUTE:
@@ -437,7 +437,7 @@ def limits(box: Postbox, path: Path) -> Finding:
     return ok("limits", "none is nearly reached")
 
 
-def drops(found: Reader, path: Path) -> Finding:
+def drops(found: FileReader, path: Path) -> Finding:
     """Examine whether a policy dropped messages that are not pruned yet."""
     rows = lists.drops(found, MOST_DROPS)
     if not rows:

@@ -12,12 +12,12 @@ from typing import Any, Final, NoReturn
 from onceward import MessageRecord, Postbox
 from onceward.errors import StoreUnusable
 from onceward.file.file_checks import file_key
+from onceward.file.read_only import FileReader
 from onceward.ops.cli.exit_codes import DONE, Usage
 from onceward.ops.cli.output import dated, row_of
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.records import print_records
 from onceward.ops.views.messages import last_transition, records_transitions, transitions_after
-from onceward.ops.views.reader import Reader
 
 EVERY: Final = 0.1
 """Seconds between two questions whether the file was written."""
@@ -53,7 +53,7 @@ def unseen(newest: Newest, seen: deque[tuple[str, str]], count: int) -> list[Mes
         count *= 4
 
 
-def print_transitions(found: Reader, count: int, *, follow: bool) -> int:
+def print_transitions(found: FileReader, count: int, *, follow: bool) -> int:
     """
     Print the last transitions, and with *follow* each that is made, until an interrupt.
 
@@ -75,7 +75,7 @@ def print_transitions(found: Reader, count: int, *, follow: bool) -> int:
     return DONE
 
 
-def commits(found: Reader) -> Iterator[None]:
+def commits(found: FileReader) -> Iterator[None]:
     """
     Yield at once, and then after each commit of another connection, without end.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
+from onceward.file.read_only import FileReader
 from onceward.message.vocabulary import LaneState, MessageState
 from onceward.ops.cli.command import Found, command, emit
 from onceward.ops.cli.exit_codes import DONE
@@ -16,17 +17,15 @@ from onceward.ops.cli.readonly import whole_id
 from onceward.ops.cli.target import Conversation, Where
 from onceward.ops.cli.watching import watched
 from onceward.ops.views import lists, overview
+from onceward.ops.views.asking import NEVER
 from onceward.ops.views.listing import latest, queues
 from onceward.ops.views.messages import (
-    LACKS,
     Processed,
-    StoredDeath,
     StoredMessage,
     message,
     message_ids,
     whole_frame,
 )
-from onceward.ops.views.reader import NEVER, Reader
 
 CONVERSATION = Conversation()
 WHERE = Where()
@@ -49,7 +48,7 @@ Id = Annotated[str, said("The message's id, or a beginning of it that no other m
 @watched
 @command()
 def ls(
-    found: Reader,
+    found: FileReader,
     what: Literal["queues", "lanes", "outbox", "inbox"] = "queues",
     /,
     *,
@@ -74,12 +73,11 @@ def ls(
     """
     ask, columns = KINDS[what]
     rows = ask(found, state=state, peer=peer, session=where.session, limit=limit)
-    lacks = LACKS.get(what, ())
-    return emit([_without(lacks, each) for each in rows], columns.split(), where)
+    return emit([*map(row_of, rows)], columns.split(), where)
 
 
 @command()
-def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
+def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     """
     Show everything that the file stores about a message.
 
@@ -107,7 +105,7 @@ def show(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
 
 @watched
 @command()
-def stats(found: Reader, /) -> Found:
+def stats(found: FileReader, /) -> Found:
     """
     Print the present numbers, and the totals since the file was made.
 
@@ -116,7 +114,7 @@ def stats(found: Reader, /) -> Found:
     return overview.stats(found)
 
 
-def with_frame(found: Reader, stored: StoredMessage | StoredDeath | Processed) -> dict[str, Any]:
+def with_frame(found: FileReader, stored: StoredMessage | Processed) -> dict[str, Any]:
     """Return a row without its empty columns, and with its frame parsed."""
     row = without_nothing(row_of(stored))
     if isinstance(stored, Processed):
@@ -128,10 +126,6 @@ def with_frame(found: Reader, stored: StoredMessage | StoredDeath | Processed) -
 def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row without its empty columns."""
     return {name: value for name, value in row.items() if value is not None}
-
-
-def _without(names: Sequence[str], value: Any) -> dict[str, Any]:
-    return {name: each for name, each in row_of(value).items() if name not in names}
 
 
 def _parsed(text: str) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from onceward import Postbox
+from onceward.file.read_only import FileReader
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Pattern, said
@@ -13,7 +14,6 @@ from onceward.ops.cli.output import row_of
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.watching import watched
 from onceward.ops.views import lists
-from onceward.ops.views.reader import Reader
 
 Peer = Annotated[str, said("The peer's name.")]
 OfNames = Annotated[list[str] | None, said("A pattern; may be repeated.", negative=())]
@@ -22,7 +22,7 @@ Url = Annotated[str, said("file: and an absolute path, or the url of any install
 
 @watched
 @command("name", "url", "breaker", "failures", "in_flight", "due_at", "seen_at", "last_error")
-def ls(found: Reader, /) -> Found:
+def ls(found: FileReader, /) -> Found:
     """
     List the peers.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from onceward import Postbox
+from onceward.file.read_only import FileReader
 from onceward.message.vocabulary import QueueMode, QueueOverflow
 from onceward.ops.cli.command import Found, command, emit
 from onceward.ops.cli.durations import MaybeSpan
@@ -15,7 +16,6 @@ from onceward.ops.cli.output import row_of
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Where
 from onceward.ops.views import lists
-from onceward.ops.views.reader import Reader
 
 QUEUES: Final = (
     "session",
@@ -38,7 +38,7 @@ WHERE: Final = Where()
 
 @command()
 def ls(
-    found: Reader,
+    found: FileReader,
     session: Session | None = None,
     /,
     *,

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from onceward.file import migrations
+from onceward.file.read_only import FileReader, opened, opened_any
 from onceward.ops.cli.exit_codes import NothingThere, Usage
 from onceward.ops.cli.target import existing
-from onceward.ops.views.reader import Reader, Source, opened, opened_any
+from onceward.ops.views.asking import Source
 
 WAIT_FOR: Final = 5.0
 """Seconds. A reader of a WAL waits only for a recovery or for the last connection's close."""
@@ -18,22 +19,22 @@ Ids = Callable[[Source, str], list[str]]
 """Returns a few ids that begin with a text."""
 
 
-def look(path: Path) -> AbstractContextManager[Reader]:
+def look(path: Path) -> AbstractContextManager[FileReader]:
     """Open a file of any schema read-only; nothing of it is changed."""
     return opened_any(existing(path), wait=WAIT_FOR)
 
 
-def views(path: Path) -> AbstractContextManager[Reader]:
+def views(path: Path) -> AbstractContextManager[FileReader]:
     """Open a file read-only; raise StoreUnusable unless it has the views of this version."""
     return opened(existing(path), wait=WAIT_FOR)
 
 
-def pending(found: Reader) -> tuple[migrations.Migration, ...]:
+def pending(found: FileReader) -> tuple[migrations.Migration, ...]:
     """Return the schema steps that a file still needs."""
     return migrations.pending(found)
 
 
-def whole_id(found: Reader, ids: Ids, prefix: str) -> str:
+def whole_id(found: FileReader, ids: Ids, prefix: str) -> str:
     """
     Return the one id that starts with *prefix*.
 

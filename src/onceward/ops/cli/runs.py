@@ -6,6 +6,7 @@ import json
 from typing import Annotated, Any
 
 from onceward import Postbox
+from onceward.file.read_only import FileReader
 from onceward.message.vocabulary import RunState
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.exit_codes import NothingThere
@@ -15,7 +16,6 @@ from onceward.ops.cli.output import row_of
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Conversation, Where
 from onceward.ops.views import lists
-from onceward.ops.views.reader import Reader
 
 CONVERSATION = Conversation()
 WHERE = Where()
@@ -25,7 +25,7 @@ State = Annotated[RunState | None, said("Only runs in this state.")]
 
 @command("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
 def runs(
-    found: Reader,
+    found: FileReader,
     /,
     *,
     state: State = None,
@@ -37,7 +37,7 @@ def runs(
 
 
 @command()
-def run(found: Reader, id: Id, /, *, where: Where = WHERE) -> Found:
+def run(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     """Show a run whole: its messages, its partial output and its result."""
     return _run(found, whole_id(found, lists.run_ids, id), where)
 
@@ -69,7 +69,7 @@ def abort(
         return _run(found, run_id, where)
 
 
-def _run(found: Reader, run_id: str, where: Where) -> dict[str, Any]:
+def _run(found: FileReader, run_id: str, where: Where) -> dict[str, Any]:
     run, content = lists.run(found, run_id)
     row = without_nothing({**row_of(run), **row_of(content)})
     texts = ("event_ids", "partial", "result") if where.json else ()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from onceward.errors import OncewardError
 from onceward.file.environment import env_or_project
+from onceward.file.read_only import FileReader
 from onceward.message.clock import Millis, SystemClock
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli.command import emit
@@ -19,7 +20,6 @@ from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Where, home_folder
 from onceward.ops.views.messages import message, message_ids
-from onceward.ops.views.reader import Reader
 from onceward.ops.views.why import Why, agent_whys, message_why
 
 WHERE: Final = Where()
@@ -120,7 +120,7 @@ def _sides(path: Path, message_id: str) -> tuple[str, str]:
     return one.sender, one.recipient
 
 
-def _opened(stack: ExitStack, path: Path) -> Reader | None:
+def _opened(stack: ExitStack, path: Path) -> FileReader | None:
     """Open a file that lies here; None where it does not, or cannot be read."""
     if not path.exists():
         return None

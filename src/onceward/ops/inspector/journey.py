@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import AWAITS
-from onceward.ops.views.messages import FoundMessage, StoredDeath, StoredMessage, Transition
+from onceward.ops.views.messages import FoundMessage, StoredMessage, Transition
 
 Tone = Literal["plain", "good", "bad", "wait"]
 ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
@@ -183,7 +183,7 @@ def _tries(found: FoundMessage, sender: str, owner: str) -> Iterator[Step]:
             yield Step(each.at, f"tried, attempt {number}", owner, error)
 
 
-def _before_death(found: FoundMessage, died: StoredDeath) -> Iterator[Step]:
+def _before_death(found: FoundMessage, died: StoredMessage) -> Iterator[Step]:
     """Yield what was recorded of a message whose row became a dead letter."""
     came = ("inbox", died.sender, None, "pending")
     for each in found.transitions:
@@ -211,7 +211,7 @@ def _handling(row: StoredMessage, *, recorded: bool) -> Step:
     return Step(None, "waits to be handled", row.recipient, told, failing)
 
 
-def _of_death(dead: StoredDeath) -> Iterator[Step]:
+def _of_death(dead: StoredMessage) -> Iterator[Step]:
     name = dead.sender if dead.origin == "outbox" else dead.recipient
     error = f": {dead.last_error}" if dead.last_error else ""
     tries = f" after {dead.attempts} attempts" if dead.attempts > 1 else ""
@@ -235,6 +235,6 @@ def phases(sender: FoundMessage, recipient: FoundMessage) -> list[Phase]:
             found.append(Phase("receipt", arrived.ended_at, row.ended_at))
     elif died is not None and row is not None and row.sent_at is not None:
         found += [
-            Phase("inbox", row.sent_at, died.dead_at), Phase("receipt", died.dead_at, row.ended_at)
+            Phase("inbox", row.sent_at, died.at), Phase("receipt", died.at, row.ended_at)
         ]  # fmt: skip
     return [each for each in found if each.end_at is None or each.end_at >= each.begin_at]

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
 
+from onceward.file.read_only import FileReader, opened
 from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.log import log
 from onceward.ops.inspector.targets import Targets
@@ -18,7 +19,6 @@ from onceward.ops.observe.snapshots import FileSnapshot, stamp_of
 from onceward.ops.views.failures import Failure, failures
 from onceward.ops.views.overview import DeadGroup, dead_groups, overview
 from onceward.ops.views.rates import Rates, rates
-from onceward.ops.views.reader import Reader, opened
 from onceward.ops.views.why import Why, agent_whys
 
 INTERVAL: Final = 1.0
@@ -149,6 +149,6 @@ class Refresher:
             return self.version, frozenset[str]().union(*known) if complete else None
 
 
-def page_reader(path: Path) -> AbstractContextManager[Reader]:
+def page_reader(path: Path) -> AbstractContextManager[FileReader]:
     """Open a file for a page: a statement that takes too long is given up."""
     return opened(path, longest=LONGEST)

@@ -15,13 +15,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from onceward.file.read_only import FileReader
 from onceward.hooks import AuditLog
 from onceward.message.clock import Millis
 from onceward.message.redaction import Redaction, visible
 from onceward.ops.inspector import words
 from onceward.ops.inspector.refresher import Refresher, Snapshot, page_reader
 from onceward.ops.inspector.targets import Targets
-from onceward.ops.views.reader import Reader
 
 HERE: Final = Path(__file__).parent
 NOTICES: Final = 100
@@ -70,7 +70,7 @@ class Site:
         return path
 
     @contextmanager
-    def reading(self, request: Request) -> Iterator[tuple[str, Reader]]:
+    def reading(self, request: Request) -> Iterator[tuple[str, FileReader]]:
         """Open the file that an address names, for a block; yield its key and a reader."""
         key = str(request.path_params["key"])
         with page_reader(self.path(key)) as reader:

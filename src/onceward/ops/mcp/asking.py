@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import anyio.to_thread
 
 from onceward import AsyncPostbox, Postbox
-from onceward.ops.views.reader import Source
+from onceward.ops.views.asking import Source
 
 P = ParamSpec("P")
 T = TypeVar("T")

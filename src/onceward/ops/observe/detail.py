@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceward.errors import OncewardError
+from onceward.file.read_only import opened
 from onceward.ops.views.listing import latest
 from onceward.ops.views.lists import Lane, Peer, held_lanes, worst_peers
 from onceward.ops.views.messages import StoredMessage
 from onceward.ops.views.overview import DeadGroup, dead_groups
-from onceward.ops.views.reader import opened
 from onceward.ops.views.why import Why, agent_whys
 
 

@@ -17,10 +17,10 @@ from threading import Lock
 from typing import Final
 
 from onceward.errors import OncewardError
+from onceward.file.read_only import opened
 from onceward.message.clock import Clock, Millis, SystemClock
 from onceward.message.names import DIRECTORY
 from onceward.ops.views.overview import Overview, overview
-from onceward.ops.views.reader import opened
 
 SETTLED: Final = 2_000_000_000
 """Nanoseconds after which no second change can bear the same time of a file."""

@@ -7,8 +7,8 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
+from onceward.ops.views.asking import NEVER, Source, values
 from onceward.ops.views.messages import SENDERS
-from onceward.ops.views.reader import NEVER, Source, values
 
 MOST: Final = 200
 """Messages of one file that a page shows."""

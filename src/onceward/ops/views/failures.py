@@ -11,7 +11,7 @@ from typing import Final, Literal
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.ops.views import lists
-from onceward.ops.views.reader import NEVER, Source, values
+from onceward.ops.views.asking import NEVER, Source, values
 
 Kind = Literal["dead letter", "retry", "peer", "schedule"]
 """A message that was given up, one that is tried again, a peer or a schedule that fails."""

@@ -16,23 +16,22 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from onceward.file.read_only import FileReader
 from onceward.message.clock import Millis
-from onceward.ops.views.messages import (
-    COLUMNS,
-    VIEWS,
-    StoredDeath,
-    StoredMessage,
-    body_text,
-)
-from onceward.ops.views.reader import (
+from onceward.ops.views.asking import (
     NEVER,
-    Reader,
     Source,
     first_since,
     matches,
     moment_before,
     moment_from,
     values,
+)
+from onceward.ops.views.messages import (
+    COLUMNS,
+    VIEWS,
+    StoredMessage,
+    body_text,
 )
 
 ROWS: Final = 50
@@ -94,7 +93,7 @@ class Conditions:
 class Listing:
     """One page of messages."""
 
-    messages: tuple[StoredMessage | StoredDeath, ...]
+    messages: tuple[StoredMessage, ...]
     next: int | None
     """Sequence number before which the next page goes on; None where nothing is left."""
     looked: int
@@ -103,7 +102,7 @@ class Listing:
 
 
 def listing(
-    reader: Reader,
+    reader: FileReader,
     box: str,
     wanted: Conditions,
     *,
@@ -120,8 +119,7 @@ def listing(
     until = time.monotonic() + (BUDGET if budget is None else budget)
     with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
         seqs, looked, last = _found(looking, rows, until)
-    kind: type[StoredMessage | StoredDeath] = StoredDeath if box == "dead" else StoredMessage
-    found = values(reader, kind, ROW[box], seqs=json.dumps(seqs))
+    found = values(reader, StoredMessage, ROW[box], seqs=json.dumps(seqs))
     ended = None
     if last is not None and len(seqs) < rows:
         ended = reader.rows(FROM[box], (last,))[0][1]
@@ -129,7 +127,7 @@ def listing(
 
 
 def _looked_at(
-    reader: Reader, box: str, wanted: Conditions, before: int, visible: Visible
+    reader: FileReader, box: str, wanted: Conditions, before: int, visible: Visible
 ) -> Generator[tuple[int, bool], None, None]:
     """Yield each message, and whether it fits."""
     with closing(reader.walk(SCAN[box], asdict(wanted) | {"before": before})) as walked:
@@ -233,6 +231,6 @@ def latest(
     return values(source, StoredMessage, LATEST[box], **named)
 
 
-def dead_letters(source: Source, **named: str | Millis | None) -> tuple[StoredDeath, ...]:
+def dead_letters(source: Source, **named: str | Millis | None) -> tuple[StoredMessage, ...]:
     """Return dead letters, oldest first, by reason, origin, session, type, peer and *before*."""
-    return values(source, StoredDeath, DEAD, **named)
+    return values(source, StoredMessage, DEAD, **named)

@@ -7,16 +7,8 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
+from onceward.ops.views.asking import NEVER, Source, by_name, ids_from, matches, some_ids, values
 from onceward.ops.views.overview import FAILURES
-from onceward.ops.views.reader import (
-    NEVER,
-    Source,
-    by_name,
-    ids_from,
-    matches,
-    some_ids,
-    values,
-)
 
 EVERYTHING: Final = -1
 """SQLite's word for no limit."""

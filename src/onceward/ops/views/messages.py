@@ -7,7 +7,7 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.ops.views.reader import (
+from onceward.ops.views.asking import (
     HIGHEST,
     Source,
     first_since,
@@ -23,11 +23,12 @@ WINDOW: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as a row of an outbox or an inbox; what its box does not have is None."""
+    """A message as a row of outbox, inbox or dead letters; what its box does not have is None."""
 
     box: str
     seq: int
     id: str
+    origin: str | None
     sender: str
     recipient: str
     session: str
@@ -44,48 +45,12 @@ class StoredMessage:
     expires_at: Millis | None
     sent_at: Millis | None
     ended_at: Millis | None
+    dead_at: Millis | None
     reason: str | None
-    held_by: str | None
-    channel: str | None
-    kind: str | None
-    correlation_id: str | None
-    mailbox: str | None
-    replays: int
-
-    @property
-    def at(self) -> Millis:
-        """When it was committed here: sent, or received."""
-        return self.created_at or self.received_at or 0
-
-    @property
-    def why(self) -> str | None:
-        """Why it is in its state, where something says so."""
-        return self.reason or (f"held by {self.held_by}" if self.held_by else None)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDeath:
-    """A message as a dead letter."""
-
-    box: str
-    seq: int
-    id: str
-    origin: str
-    sender: str
-    recipient: str
-    session: str
-    lane: str | None
-    type: str
-    topic: str | None
-    priority: str
-    state: str
-    reason: str
     last_error: str | None
-    attempts: int
-    created_at: Millis
-    dead_at: Millis
     late_outcome: str | None
     late_at: Millis | None
+    held_by: str | None
     channel: str | None
     kind: str | None
     correlation_id: str | None
@@ -95,13 +60,15 @@ class StoredDeath:
 
     @property
     def at(self) -> Millis:
-        """When it died."""
-        return self.dead_at
+        """When it was committed here: sent, or received, or dead."""
+        return self.dead_at or self.created_at or self.received_at or 0
 
     @property
     def why(self) -> str | None:
-        """The error of its last attempt."""
-        return self.last_error
+        """Why it is in its state; the last error of a dead letter, whose state is its reason."""
+        if self.dead_at is not None:
+            return self.last_error
+        return self.reason or (f"held by {self.held_by}" if self.held_by else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +149,7 @@ class FoundMessage:
 
     sent: StoredMessage | None = None
     received: tuple[StoredMessage, ...] = ()
-    dead: tuple[StoredDeath, ...] = ()
+    dead: tuple[StoredMessage, ...] = ()
     processed: tuple[Processed, ...] = ()
     acknowledgments: tuple[Acknowledgment, ...] = ()
     transitions: tuple[Transition, ...] = ()
@@ -193,19 +160,18 @@ class FoundMessage:
         return bool(self.rows)
 
     @property
-    def rows(self) -> tuple[StoredMessage | StoredDeath | Processed, ...]:
+    def rows(self) -> tuple[StoredMessage | Processed, ...]:
         """Its rows in outbox, inbox, dead letters and dedup records."""
         sent = () if self.sent is None else (self.sent,)
         return (*sent, *self.received, *self.dead, *self.processed)
 
     @property
-    def any(self) -> StoredMessage | StoredDeath | None:
+    def any(self) -> StoredMessage | None:
         """One of its rows: as it was sent, else as it was received, else as it died."""
-        rows: list[StoredMessage | StoredDeath] = [*self.received, *self.dead]
-        return self.sent or (rows[0] if rows else None)
+        return next((each for each in self.rows if isinstance(each, StoredMessage)), None)
 
     @property
-    def died_here(self) -> StoredDeath | None:
+    def died_here(self) -> StoredMessage | None:
         """The dead letter of a message that this file had received."""
         return next((each for each in self.dead if each.origin != "outbox"), None)
 
@@ -215,16 +181,22 @@ VIEWS: Final = {
     "inbox": "onceward_inbox",
     "dead": "onceward_dead_letters",
 }
+DEATH: Final = ("origin", "dead_at", "last_error", "late_outcome", "late_at", "queue")
 LACKS: Final = {
-    "outbox": ("received_at", "mailbox"),
-    "inbox": ("key", "created_at", "due_at", "sent_at", "held_by"),
+    "outbox": ("received_at", "mailbox", *DEATH),
+    "inbox": ("key", "created_at", "due_at", "sent_at", "held_by", *DEATH),
+    "dead": ("key", "received_at", "due_at", "expires_at", "sent_at", "ended_at", "held_by"),
 }
 """Fields of a stored message that a box has no column for."""
-COLUMNS: Final = {
-    box: columns(StoredMessage, box=f"'{box}'", **dict.fromkeys(lacks, "NULL"))
-    for box, lacks in LACKS.items()
-} | {"dead": columns(StoredDeath, box="'dead'", state="'dead'")}
-"""Columns of a stored message, or of a stored death, by box."""
+
+
+def stored(box: str, kind: type = StoredMessage, of: str = "", **given: str) -> str:
+    """Return the columns of a stored message of a box."""
+    lacking = dict.fromkeys(LACKS[box], "NULL") | ({"state": "'dead'"} if box == "dead" else {})
+    return columns(kind, of, box=f"'{box}'", **lacking, **given)
+
+
+COLUMNS: Final = {box: stored(box) for box in VIEWS}
 
 
 def senders(view: str) -> str:
@@ -307,14 +279,14 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
     """Return what a file stores about a message; transitions at both ends of a long time only."""
     sent = values(source, StoredMessage, SENT, id=message_id)
     received = values(source, StoredMessage, RECEIVED, id=message_id)
-    dead = values(source, StoredDeath, DEAD, id=message_id)
+    dead = values(source, StoredMessage, DEAD, id=message_id)
     return FoundMessage(
         sent=sent[0] if sent else None,
         received=received,
         dead=dead,
         processed=values(source, Processed, PROCESSED, id=message_id),
         acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
-        transitions=_transitions(source, message_id, ((*sent, *received), dead), window),
+        transitions=_transitions(source, message_id, (*sent, *received, *dead), window),
         steps=values(source, MessageStep, OF_HANDLER, id=message_id),
     )
 
@@ -400,18 +372,14 @@ def transitions_after(source: Source, seq: int, limit: int) -> tuple[Transition,
 
 
 def _transitions(
-    source: Source,
-    message_id: str,
-    stored: tuple[tuple[StoredMessage, ...], tuple[StoredDeath, ...]],
-    window: int,
+    source: Source, message_id: str, rows: tuple[StoredMessage, ...], window: int
 ) -> tuple[Transition, ...]:
     """Return the recorded transitions, which are found by the time of the message."""
-    rows, dead = stored
-    begins = [row.at for row in rows] + [row.created_at for row in dead]
+    begins = [row.created_at or row.at for row in rows]
     [(first, last)] = source.rows(ENDS)
     if not begins or first is None:
         return ()
-    ends = [row.ended_at for row in rows] + [row.dead_at for row in dead]
+    ends = [row.ended_at or row.dead_at for row in rows]
     low, high = first_since(source, STEP, min(begins) - 1000, first, last), last
     if None not in ends:
         high = first_since(source, STEP, max(filter(None, ends)) + 1000, low, last)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.ops.views.reader import NEVER, Source
+from onceward.ops.views.asking import NEVER, Source
 
 PEERS: Final = 1000
 """Most peers of a file whose backlog is read."""

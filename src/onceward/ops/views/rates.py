@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.message.clock import Millis
-from onceward.ops.views.reader import NEVER, Source, first_since, moment_before, moment_from
+from onceward.ops.views.asking import NEVER, Source, first_since, moment_before, moment_from
 
 SERIES: Final = {
     "sent": ("onceward_outbox", "created_at"),

@@ -7,7 +7,7 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.ops.views.reader import Source, matches, values
+from onceward.ops.views.asking import Source, matches, values
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.message.times import UNITS
 from onceward.ops.views import lists, messages, overview, waiting
-from onceward.ops.views.messages import FoundMessage, StoredDeath, StoredMessage, message
-from onceward.ops.views.reader import Source, values
+from onceward.ops.views.asking import Source, values
+from onceward.ops.views.messages import FoundMessage, StoredMessage, message
 
 Level = Literal["act", "wait", "ok"]
 """Urgency: a person acts now, waits, or has nothing to do."""
@@ -147,12 +147,12 @@ def _sent(source: Source, found: FoundMessage, now: Millis) -> Why | None:
     return _first(_IN_OUTBOX, source, row, now)
 
 
-def _dead(dead: StoredDeath, owner: str) -> Why:
+def _dead(dead: StoredMessage, owner: str) -> Why:
     tries = f" after {dead.attempts} attempts" if dead.attempts > 1 else ""
     told = f"{dead.reason}{_cause(dead.last_error)}"
     return Why(
         reason="dead letter",
-        parts=(f"{owner} gave it up ", dead.dead_at, f" ago{tries}: {told}"),
+        parts=(f"{owner} gave it up ", dead.at, f" ago{tries}: {told}"),
         level="act",
         since_at=dead.dead_at,
         cure=f"onceward dead replay {dead.id} --agent {owner}",

@@ -9,13 +9,14 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from onceward.file.read_only import FileReader
 from onceward.message.clock import Millis
 from onceward.ops.inspector.pages.home import chart, number
 from onceward.ops.inspector.site import site_of
 from onceward.ops.views import lists
+from onceward.ops.views.asking import NEVER
 from onceward.ops.views.overview import overview
 from onceward.ops.views.rates import rates as rates_of
-from onceward.ops.views.reader import NEVER, Reader
 from onceward.ops.views.why import agent_whys, lane_why
 
 SPAN: Final = 60_000
@@ -49,7 +50,7 @@ def rates(request: Request) -> Response:
         return JSONResponse(chart(rates_of(reader, site.now(), span=SPAN, count=SPANS)))
 
 
-def _facts(reader: Reader, after: Mapping[str, str], now: Millis) -> dict[str, Any]:
+def _facts(reader: FileReader, after: Mapping[str, str], now: Millis) -> dict[str, Any]:
     """Return what the page shows; its lists go on behind what the address names."""
     most, run = ROWS + 1, number(after.get("run", "")) or NEVER
     numbers = overview(reader)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onceward.errors import OncewardError
+from onceward.file.read_only import FileReader
 from onceward.message.redaction import Redaction, pretty
 from onceward.ops.inspector import journey
 from onceward.ops.inspector.pages.conversation import gather
@@ -23,13 +24,11 @@ from onceward.ops.views.listing import LARGE
 from onceward.ops.views.messages import (
     VIEWS,
     FoundMessage,
-    StoredDeath,
     StoredMessage,
     frame_size,
     message,
     whole_frame,
 )
-from onceward.ops.views.reader import Reader
 from onceward.ops.views.why import Why, message_why
 
 NOTHING: Final = FoundMessage()
@@ -115,10 +114,10 @@ def _both(
     return here["sender"], here["recipient"], missing
 
 
-def _why(site: Site, key: str, one: StoredMessage | StoredDeath, message_id: str) -> Why | None:
+def _why(site: Site, key: str, one: StoredMessage, message_id: str) -> Why | None:
     """Return why the message is where it is, from the files that can be read."""
     with ExitStack() as stack:
-        sides: list[Reader | None] = []
+        sides: list[FileReader | None] = []
         for name in (one.sender, one.recipient):
             other = site.key_of(name)
             try:

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from onceward.message.redaction import pretty, visible
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES, REASONS
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
+from onceward.ops.views.asking import NEVER
 from onceward.ops.views.listing import LARGE, Conditions, Visible, before, listing
 from onceward.ops.views.messages import VIEWS, whole_frame
-from onceward.ops.views.reader import NEVER
 
 FILTERS: Final = ("state", "peer", "type", "session", "topic", "text")
 STATES: Final = {

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onceward.errors import OncewardError
+from onceward.file.read_only import FileReader
 from onceward.ops.inspector.pages.home import number
 from onceward.ops.inspector.pages.messages import shows
 from onceward.ops.inspector.refresher import Snapshot, page_reader
 from onceward.ops.inspector.site import Site, site_of
 from onceward.ops.views.listing import LARGE, Conditions, listing
-from onceward.ops.views.messages import StoredDeath, StoredMessage, ids
-from onceward.ops.views.reader import Reader
+from onceward.ops.views.messages import StoredMessage, ids
 
 BUDGET: Final = 0.1
 """Seconds after which a page ends; the next one goes on with the next file."""
@@ -36,7 +36,7 @@ class Hit:
     agent: str
     box: str
     id: str
-    message: StoredMessage | StoredDeath | None
+    message: StoredMessage | None
     """Its row, where it was found by its body."""
 
 
@@ -78,7 +78,7 @@ def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[
     return found, position
 
 
-def _in_file(site: Site, reader: Reader, each: Snapshot, text: str) -> list[Hit]:
+def _in_file(site: Site, reader: FileReader, each: Snapshot, text: str) -> list[Hit]:
     """Return the messages of one file whose id begins with a text, or whose body holds it."""
     by_id = ids(reader, text, PER_FILE) if ID.fullmatch(text) else []
     hits = [Hit(each.key, each.agent, box, message_id, None) for message_id, box in by_id]

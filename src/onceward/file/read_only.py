@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from onceward.errors import (
     InvalidArgument,
@@ -16,7 +16,6 @@ from onceward.errors import (
     StoreUnusable,
 )
 from onceward.file import migrations
-from onceward.file.columns import columns
 from onceward.file.connection import (
     BusyHandler,
     close_without_checkpoint,
@@ -31,9 +30,6 @@ WAIT_FOR: Final = 1.0
 """Seconds that a reader waits for the recovery of a WAL, or for the close of a last connection."""
 OPCODES: Final = 20_000
 """Steps of SQLite between two looks at the clock."""
-NEVER: Final = 1 << 62
-"""A sequence number, and a moment, that none is above."""
-HIGHEST: Final = "\U0010ffff"
 MARK: Final = "PRAGMA application_id"
 COMMITS: Final = "PRAGMA data_version"
 SMALL_CACHE: Final = "PRAGMA cache_size = -2048"
@@ -47,74 +43,8 @@ SELECT name, substr(name, 10) FROM sqlite_schema
 """
 SHORT_NAME: Final = "CREATE TEMP VIEW {short} AS SELECT * FROM main.{name}"
 
-T = TypeVar("T")
 
-
-class Source(Protocol):
-    """Runs one reading statement: questions are asked through it."""
-
-    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
-        """Return all rows of a statement."""
-        ...
-
-
-def matches(**columns_of: str) -> str:
-    """Return a condition: each parameter is NULL, or equal to its column."""
-    tests = (f"(:{name} IS NULL OR {column} = :{name})" for name, column in columns_of.items())
-    return "\n   AND ".join(tests)
-
-
-def values(source: Source, kind: type[T], sql: str, **named: Any) -> tuple[T, ...]:
-    """Return the rows of a statement as values of a type."""
-    return tuple(kind(*row) for row in source.rows(sql, named or None))
-
-
-def by_name(kind: type, view: str, name: str) -> str:
-    """Return the statement for rows of a view by a name, behind the name ``:after``."""
-    return f"""
-SELECT {columns(kind)} FROM {view} WHERE {name} > :after ORDER BY {name} LIMIT :limit
-"""
-
-
-def moment_from(view: str, at: str) -> str:
-    """Return the statement for the number and moment of the first row at or after a number."""
-    return f"SELECT seq, {at} FROM {view} WHERE seq >= ? ORDER BY seq LIMIT 1"
-
-
-def moment_before(view: str, at: str) -> str:
-    """Return the statement for number and moment of the last row up to a number."""
-    return f"SELECT seq, {at} FROM {view} WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
-
-
-def ids_from(view: str) -> str:
-    """Return the statement for ids of a view that begin alike, for ``some_ids``."""
-    return f"SELECT id FROM {view} WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"
-
-
-def some_ids(source: Source, sql: str, prefix: str, limit: int = 3) -> list[str]:
-    """Return ids that begin with *prefix*, at most so many, each once."""
-    named = {"low": prefix, "high": prefix + HIGHEST, "limit": limit}
-    return list(dict.fromkeys(str(row[0]) for row in source.rows(sql, named)))
-
-
-def first_since(source: Source, sql: str, at: int, low: int, high: int) -> int:
-    """
-    Return the number of the first row at or after a moment, by bisection between two numbers.
-
-    *sql* is of ``moment_from``: rows may have been pruned.
-    """
-    while low < high:
-        middle = (low + high) // 2
-        found = source.rows(sql, (middle,))
-        if found and found[0][1] < at:
-            low = found[0][0] + 1
-        else:
-            high = middle
-    found = source.rows(sql, (low,))
-    return int(found[0][0]) if found else low
-
-
-class Reader:
+class FileReader:
     """A connection to one file that cannot write; statements longer than *longest* are ended."""
 
     def __init__(self, con: Any, path: Path, longest: float | None = None) -> None:
@@ -219,7 +149,7 @@ class Reader:
             f"CASE typeof(c{at}) WHEN 'text' THEN CAST(c{at} AS BLOB) ELSE c{at} END"
             for at in range(len(names))
         )
-        return f"WITH t ({own}) AS ({sql}) SELECT {parts} FROM t"
+        return f"WITH t ({own}) AS ({sql}) SELECT {parts} FROM t"  # noqa: S608 - of the caller
 
 
 class _OneReading:
@@ -255,7 +185,7 @@ def _distinct(names: list[str]) -> list[str]:
 @contextmanager
 def opened_any(
     path: Path, *, wait: float = WAIT_FOR, longest: float | None = None
-) -> Iterator[Reader]:
+) -> Iterator[FileReader]:
     """
     Open a file of any schema read-only for a block; nothing of it is changed, no writer waits.
 
@@ -271,7 +201,7 @@ def opened_any(
     patience.deadline = time.monotonic() + wait  # one deadline for all statements
     con = connect(path, readonly=True, patience=patience)
     try:
-        reader = Reader(con, path, longest)
+        reader = FileReader(con, path, longest)
         reader.rows(SMALL_CACHE)
         yield reader
     finally:
@@ -279,7 +209,9 @@ def opened_any(
 
 
 @contextmanager
-def opened(path: Path, *, wait: float = WAIT_FOR, longest: float | None = None) -> Iterator[Reader]:
+def opened(
+    path: Path, *, wait: float = WAIT_FOR, longest: float | None = None
+) -> Iterator[FileReader]:
     """
     Open an agent's file read-only for a block, as ``opened_any``.
 
