@@ -29,7 +29,7 @@ BIG = (
     "/agents/big/conversations/{id}", "/dead", "/search?q=nothing", "/search?q={id}",
 )  # fmt: skip
 MANY = (
-    "/", "/?sort=out", "/?show=trouble", "/rates.json", "/agents/agent-0001",
+    "/", "/?sort=out", "/?show=trouble", "/problems", "/rates.json", "/agents/agent-0001",
     "/agents/agent-0001/messages", "/dead", "/search?q=agent-00", "/search?q=nothing",
 )  # fmt: skip
 LARGE = (

@@ -47,6 +47,7 @@ PAGES = {
     "conversation": "/agents/shop/conversations/{order}",
     "dead": "/dead",
     "problems": "/problems",
+    "session": "/agents/coder/sessions/chat",
     "search": "/search?q=sku",
     "search-agents": "/search?q=bil",
     "report": "/report",
@@ -57,7 +58,8 @@ SHOTS = {
     "agents": (1120, "light"), "agent": (1120, "light"), "message": (1120, "light"),
     "failing": (1120, "dark"), "conversation": (1120, "light"), "messages": (1120, "light"),
     "dead": (1120, "light"), "dead-letters": (1120, "dark"), "agents-narrow": (400, "dark"),
-    "search": (1120, "light"), "problems": (1120, "light"), "report": (1120, "light"),
+    "search": (1120, "light"), "problems": (1120, "light"), "session": (1120, "light"),
+    "report": (1120, "light"),
 }  # fmt: skip
 """Pictures of the documentation, with their width and colours."""
 PLACE = """folder => document.querySelectorAll(".facts code, .head code").forEach((each) =>

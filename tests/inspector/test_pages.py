@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PAGES = (
     "/", "/problems", "/?q=bil&show=trouble&sort=dead",
     "/agents/billing", "/agents/coder", "/agents/shop",
+    "/agents/coder/sessions/chat", "/agents/shop/sessions/none/such",
     "/agents/shop/messages", "/agents/billing/messages?box=inbox&state=processed",
     "/agents/billing/messages?box=dead", "/agents/shop/messages/{order}",
     "/agents/billing/messages/{rejected}", "/agents/shop/messages/{failing}",

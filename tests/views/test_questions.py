@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from tests.inspector.homes import lively
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Run
 from onceward.errors import InvalidArgument, ReadOnlyStore, StoreUnusable
 from onceward.file.read_only import FileReader, opened, opened_any
 from onceward.ops.views import conversation, listing, lists, messages, overview, rates, waiting
 from onceward.ops.views.listing import Conditions
+from onceward.ops.views.session import session_events
 from onceward.testing import Controls, ManualClock
 
 Open = Callable[[str], FileReader]
@@ -399,3 +400,35 @@ def test_a_held_reader_sees_one_moment(tmp_path: Path) -> None:
         seen.append(overview.stats(reader)["enqueued"])
 
     assert [True, 1, 1] == seen
+
+
+def test_a_session_is_told_in_its_order(readers: dict[str, FileReader]) -> None:
+    """Messages in, the runs that took them, and messages out, each with its state."""
+    found = session_events(readers["coder"], "chat", 10)
+
+    assert ["received", "received", "run", "run", "sent", "sent"] == [each.kind for each in found]
+    assert sorted(each.at for each in found) == [each.at for each in found]
+    assert ["done", "done"] == [each.state for each in found if each.kind == "run"]
+    assert "1 message" == found[2].detail
+    assert "shop" == found[0].peer
+
+
+def test_the_steps_of_a_run_are_in_its_session(tmp_path: Path) -> None:
+    """With their attempts and errors, after the run that called them."""
+    agent = Agent("coder")
+
+    @agent.session("chat", mode="followup")
+    def turn(run: Run) -> None:
+        run.step(len, "four", name="measure")
+
+    with Postbox(tmp_path / "coder.db", agent=agent, start=False) as box:
+        box.session("chat").send("coder", "hello")
+        box.run_until_idle()
+    with opened(tmp_path / "coder.db") as reader:
+        found = session_events(reader, "chat", 10)
+
+    assert ["received", "sent", "run", "step"] == sorted(
+        (each.kind for each in found), key=["received", "sent", "run", "step"].index
+    )
+    [step] = [each for each in found if each.kind == "step"]
+    assert ("measure", "done", "") == (step.what, step.state, step.detail)

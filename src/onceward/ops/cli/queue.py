@@ -139,4 +139,4 @@ def _whole(box: Postbox, ids: Sequence[str]) -> list[str]:
 
 def _row(box: Postbox, session: str) -> Found:
     with views(box.path) as found:
-        return row_of(next(q for q in lists.session_queues(found) if q.session == session))
+        return row_of(lists.session_queue(found, session))

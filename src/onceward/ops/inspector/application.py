@@ -36,6 +36,7 @@ from onceward.ops.inspector.pages import (
     problems,
     report,
     search,
+    session,
 )
 from onceward.ops.inspector.refresher import Refresher
 from onceward.ops.inspector.site import HERE, THEME_COOKIE, THEMES, Site, site_of
@@ -108,6 +109,7 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
         Route(f"{one}/messages/{{id:path}}", message.journey_page),
         Route(f"{one}/frames/{{box}}/{{seq:int}}", messages.body),
         Route(f"{one}/conversations/{{id:path}}", conversation.conversation),
+        Route(f"{one}/sessions/{{session:path}}", session.session),
         Route(f"{one}/act/{{verb}}", act.confirm, methods=["GET"]),
         Route(f"{one}/act/{{verb}}", act.act, methods=["POST"]),
         Route("/problems", problems.problems),

@@ -211,6 +211,9 @@ class QueuedMessage:
 
 
 QUEUES: Final = by_name(SessionQueue, "onceward_session_queues", "session")
+QUEUE: Final = (
+    f"SELECT {columns(SessionQueue)} FROM onceward_session_queues WHERE session = :session"
+)
 QUEUED: Final = f"""
 SELECT {columns(QueuedMessage)} FROM onceward_session_queue_messages
  WHERE session = :session ORDER BY position LIMIT :limit
@@ -223,6 +226,11 @@ def session_queues(
 ) -> tuple[SessionQueue, ...]:
     """Return the queues of sessions with runs by name, those behind the session *after*."""
     return values(source, SessionQueue, QUEUES, after=after, limit=limit)
+
+
+def session_queue(source: Source, session: str) -> SessionQueue | None:
+    """Return the queue of a session; None where the session has no runs."""
+    return next(iter(values(source, SessionQueue, QUEUE, session=session)), None)
 
 
 def queued(source: Source, session: str, limit: int) -> tuple[QueuedMessage, ...]:

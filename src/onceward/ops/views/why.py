@@ -92,9 +92,6 @@ INBOX_ROW: Final = f"""
 SELECT {messages.COLUMNS["inbox"]} FROM onceward_inbox WHERE sender = :sender AND id = :id
 """
 PEER: Final = f"SELECT {columns(lists.Peer)} FROM onceward_peers WHERE name = :name"
-QUEUE: Final = (
-    f"SELECT {columns(lists.SessionQueue)} FROM onceward_session_queues WHERE session = :session"
-)
 
 
 # -- a message ----------------------------------------------------------------------------
@@ -410,10 +407,9 @@ def lane_why(source: Source, lane: lists.Lane, now: Millis) -> Why:
 
 def session_why(source: Source, session: str) -> Why:
     """Return why a session with runs stands."""
-    found = values(source, lists.SessionQueue, QUEUE, session=session)
-    if not found:
+    queue, agent = lists.session_queue(source, session), overview.file_facts(source).agent
+    if queue is None:
         return Why(reason="no runs", parts=(f"Session {session} has no runs",), level="ok")
-    queue, agent = found[0], overview.file_facts(source).agent
     behind = f"{_many(queue.waiting, 'message')} in its queue"
     if queue.state == "paused" and queue.paused_at is not None:
         return Why(

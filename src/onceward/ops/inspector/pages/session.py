@@ -1,0 +1,36 @@
+"""The timeline of one session of an agent."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onceward.ops.inspector.site import site_of
+from onceward.ops.views import lists
+from onceward.ops.views.session import session_events
+from onceward.ops.views.why import session_why
+
+EVENTS: Final = 100
+"""Most messages of each box, and most runs, that the page shows."""
+QUEUED: Final = 50
+
+
+def session(request: Request) -> Response:
+    """Answer with the page of a session: its queue, and what happened in it."""
+    site = site_of(request)
+    name = str(request.path_params["session"])
+    with site.reading(request) as (key, reader):
+        return site.html(
+            request,
+            "session.html",
+            key=key,
+            keys=(key,),
+            session=name,
+            queue=lists.session_queue(reader, name),
+            why=session_why(reader, name),
+            queued=lists.queued(reader, name, QUEUED + 1),
+            most=QUEUED,
+            events=session_events(reader, name, EVENTS),
+        )
