@@ -39,6 +39,7 @@ FOLDERS = ("message", "core", "features", "transports", "api")
 SECTIONS = {
     "The postbox": (
         "Postbox EventSource Session Transaction Message ReceivedMessage MessageRecord Ticket "
+        "Cancellation Cancellations "
         "Journey DedupRecord StepInfo Transition"
     ),
     "The file, agents, peers and pages": (

@@ -120,6 +120,7 @@ OUTBOX = Layout(
     bends={
         ("pending", "sent"): -22, ("sent", "pending"): -22,
         ("pending", "acked"): -52, ("acked", "pending"): 112,
+        ("sent", "cancelled"): 30, ("acked", "cancelled"): -60,
         ("pending", "failed"): 52, ("failed", "pending"): -112,
     },
     hints={"pending": "sending, while in a parcel"},
@@ -133,14 +134,15 @@ RUNS = Layout(
     ended=frozenset({"done", "aborted", "failed"}),
 )
 INBOX = Layout(
-    size=(620, 240),
+    size=(620, 320),
     places={
-        "pending": (110, 120),
+        "pending": (110, 160),
         "processed": (500, 40),
         "dropped": (500, 120),
         "expired": (500, 200),
+        "cancelled": (500, 280),
     },
     bends={},
     hints={"pending": "processing, while leased"},
-    ended=frozenset({"processed", "dropped", "expired"}),
+    ended=frozenset({"processed", "dropped", "expired", "cancelled"}),
 )

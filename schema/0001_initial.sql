@@ -233,7 +233,7 @@ CREATE TABLE _onceward_inbox (
     topic          TEXT,
     rank           INTEGER NOT NULL,
     state          TEXT    NOT NULL DEFAULT 'pending'
-        CHECK (state = 'pending' OR state = 'processed' OR state = 'dropped' OR state = 'expired'),
+        CHECK (state = 'pending' OR state = 'processed' OR state = 'dropped' OR state = 'expired' OR state = 'cancelled'),
     attempts       INTEGER NOT NULL DEFAULT 0,
     expires_at     INTEGER,
     correlation_id TEXT,
@@ -274,7 +274,7 @@ CREATE TABLE _onceward_processed_messages (
     consumer     TEXT    NOT NULL DEFAULT '',
     session      TEXT    NOT NULL,
     outcome      TEXT    NOT NULL
-        CHECK (outcome = 'processed' OR outcome = 'dropped' OR outcome = 'expired' OR outcome = 'dead'),
+        CHECK (outcome = 'processed' OR outcome = 'dropped' OR outcome = 'expired' OR outcome = 'dead' OR outcome = 'cancelled'),
     processed_at INTEGER NOT NULL,
     UNIQUE (sender, message_id, consumer)
 ) STRICT;
@@ -628,7 +628,7 @@ CREATE TABLE _onceward_late_changes (
 INSERT INTO _onceward_counters (name) VALUES
     ('ended_pending'), ('sent'), ('acked'), ('failed'), ('cancelled'), ('retries'), ('dead'), ('replayed'),
     ('ended'), ('processed'), ('dropped'), ('expired'), ('duplicates'), ('refused'), ('forks'),
-    ('dropped_by_policy'), ('outbox_dropped'), ('ephemeral_dropped');
+    ('dropped_by_policy'), ('outbox_dropped'), ('ephemeral_dropped'), ('inbox_cancelled');
 
 CREATE TRIGGER _onceward_outbox_late AFTER UPDATE OF state ON _onceward_outbox
 WHEN OLD.ended_at IS NOT NULL
@@ -672,8 +672,8 @@ END;
 CREATE TRIGGER _onceward_outbox_guard AFTER UPDATE OF state ON _onceward_outbox
 WHEN NOT (   OLD.state = NEW.state
           OR (OLD.state = 'pending' AND NEW.state <> 'pending')
-          OR (OLD.state = 'sent'    AND NEW.state <> 'cancelled')
-          OR (OLD.state = 'acked'   AND (NEW.state = 'pending' OR NEW.state = 'dropped'))
+          OR OLD.state = 'sent'
+          OR (OLD.state = 'acked'   AND (NEW.state = 'pending' OR NEW.state = 'dropped' OR NEW.state = 'cancelled'))
           OR (OLD.state = 'failed'  AND (NEW.state = 'pending' OR NEW.state = 'acked')))
 BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
@@ -842,7 +842,7 @@ SELECT max(0, t.enqueued - t.gone) AS pending, t.sending, t.sent, t.acked, t.fai
        t.processing AS inbox_processing, t.processed, t.dropped, t.expired, t.duplicates, t.refused, t.forks, t.dead AS dead_total,
        (SELECT count(*) FROM _onceward_dead_letters) AS dead_letters,
        (SELECT count(*) FROM _onceward_pending_replies WHERE state = 'open') AS tickets_open,
-       t.ephemeral_dropped, t.dropped_by_policy, t.outbox_dropped
+       t.ephemeral_dropped, t.dropped_by_policy, t.outbox_dropped, t.inbox_cancelled
   FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
                (SELECT coalesce(sum(json_array_length(in_flight_seqs)), 0) FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL) AS sending,
@@ -863,7 +863,8 @@ SELECT max(0, t.enqueued - t.gone) AS pending, t.sending, t.sent, t.acked, t.fai
                (SELECT value FROM _onceward_counters WHERE name = 'forks') AS forks,
                (SELECT value FROM _onceward_counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped,
                (SELECT value FROM _onceward_counters WHERE name = 'dropped_by_policy') AS dropped_by_policy,
-               (SELECT value FROM _onceward_counters WHERE name = 'outbox_dropped') AS outbox_dropped) AS t;
+               (SELECT value FROM _onceward_counters WHERE name = 'outbox_dropped') AS outbox_dropped,
+               (SELECT value FROM _onceward_counters WHERE name = 'inbox_cancelled') AS inbox_cancelled) AS t;
 
 -- Since when messages wait: a row for each peer with some that may be pushed now, and a row for the inbox. Each is read from the end
 -- of an index, so the cost is that of the peers, however many messages wait.

@@ -39,6 +39,7 @@ Define every error of the package, as one tree.
     │   └── RunAborted               the run was ended from outside; its messages go to another
     ├── AnswerTimeout              no reply in time; a late one is kept
     ├── RequestFailed              the request ended without a reply
+    │   └── RequestCancelled         it was cancelled before it took effect
     ├── StepFailed                 a step failed for good, and that is stored
     └── StepsFull                  the steps of a message take all that they may
 
@@ -404,6 +405,10 @@ class RequestFailed(OncewardError):
     def __init__(self, message: str, *, message_id: str | None = None, reason: str = "") -> None:
         super().__init__(message)
         self.message_id, self.reason = message_id, reason
+
+
+class RequestCancelled(RequestFailed):
+    """The request was cancelled before it took effect: ask again only if it is wanted again."""
 
 
 class StepFailed(OncewardError):

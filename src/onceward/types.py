@@ -23,7 +23,7 @@ if _typing.TYPE_CHECKING:
     from onceward.features.schedules.tick import Tick
     from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
-    from onceward.message.record import Page
+    from onceward.message.record import Cancellation, Cancellations, Page
 
 __all__ = [
     "AgentInfo",
@@ -32,6 +32,8 @@ __all__ = [
     "AsyncMailbox",
     "AsyncSession",
     "AsyncTransaction",
+    "Cancellation",
+    "Cancellations",
     "ChannelConfig",
     "DeadLetter",
     "HandlerTransaction",
@@ -54,6 +56,8 @@ _MODULES = {
     "AsyncMailbox": "api.aio",
     "AsyncSession": "api.aio",
     "AsyncTransaction": "core.handle.context",
+    "Cancellation": "message.record",
+    "Cancellations": "message.record",
     "ChannelConfig": "features.channels.directory",
     "DeadLetter": "core.dead_letters",
     "HandlerTransaction": "features.mailboxes.api",

@@ -89,6 +89,14 @@ CASES: dict[str, tuple[str, list[Row]]] = {
     "given up, then processed": ("late", [dead("outbox"), taken("processed"), mark()]),
     "dropped": ("dropped", [out("acked", OLD), taken("dropped"), mark("dropped")]),
     "withdrawn": ("cancelled", [out("cancelled", OLD)]),
+    "cancelled by its recipient": (
+        "cancelled",
+        [out("cancelled", OLD), taken("cancelled"), mark("cancelled")],
+    ),
+    "cancelled, in the words of its recipient only": (
+        "cancelled",
+        [out("sent"), mark("cancelled")],
+    ),
     "expired at the sender": ("expired", [dead("outbox", "expired")]),
     "expired in the inbox": ("expired", [out("failed", OLD), taken("expired"), mark("expired")]),
     "dead at the recipient": ("dead_lettered", [out("failed", OLD), dead("inbox"), mark("dead")]),

@@ -141,11 +141,13 @@ def test_a_filter_keeps_the_others(writer: TestClient, home: Home) -> None:
 
 
 def test_a_message_is_cancelled(writer: TestClient, home: Home) -> None:
-    """If it has not left; otherwise the page says that it was not."""
+    """If it has taken no effect; otherwise the page says that it is too late."""
     assert "Cancel a message: cancelled" in confirmed(
         writer, f"/agents/shop/act/cancel?id={home.ids['late']}"
     )
-    assert "not cancelled" in confirmed(writer, f"/agents/shop/act/cancel?id={home.ids['order']}")
+    assert "too late: it is acked" in confirmed(
+        writer, f"/agents/shop/act/cancel?id={home.ids['order']}"
+    )
     with box(home, "shop") as shop:
         assert "cancelled" == shop.resolve(home.ids["late"])
 

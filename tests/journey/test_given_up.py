@@ -44,13 +44,14 @@ def given_up(world: World, **options: Any) -> tuple[Postbox, Postbox, str]:
 
 
 def test_a_message_of_a_given_up_parcel_cannot_be_cancelled(world: World) -> None:
-    """cancel() is False for a message that its recipient has processed, whatever fills the line."""
+    """A message that its recipient has processed is too late to cancel, whatever fills the line."""
     shop, billing, second = given_up(world)
-    withdrawn = shop.cancel(second)
+    asked = shop.cancel(second)
     world.wire.always = "ok"
     world.wait(120)
 
-    assert (False, "acked") == (withdrawn, shop.resolve(second))
+    assert ("asked", "acked") == (asked.outcome, shop.resolve(second))
+    assert "too_late" == shop.cancel(second).outcome
     assert [1, 2, 3, 4] == effects(world)
     assert 0 == billing.stats()["forks"]
 

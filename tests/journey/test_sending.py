@@ -357,7 +357,7 @@ def test_a_message_with_an_id_of_its_own_can_be_withdrawn(world: World) -> None:
     minted = shop.send("billing", Job(n=1), delay=60)
     given = shop.send("billing", Job(n=2), delay=60, message_id="order-2")
 
-    assert [True, True] == [shop.cancel(minted), shop.cancel(given)]
+    assert [True, True] == [bool(shop.cancel(minted)), bool(shop.cancel(given))]
 
 
 def test_withdrawing_a_request_ends_its_ticket(world: World) -> None:

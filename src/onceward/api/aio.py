@@ -726,6 +726,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     message = awaitable(Postbox.message)
     resolve = awaitable(Postbox.resolve)
     cancel = awaitable(Postbox.cancel)
+    cancel_all = awaitable(Postbox.cancel_all)
     poll = awaitable(Postbox.poll)
     flush = awaitable_on_thread(Postbox.flush)
     run_until_idle = awaitable_on_thread(Postbox.run_until_idle)

@@ -31,6 +31,9 @@ class EventSource:
     def on(self, event: Literal["breaker_opened"], hook: EventHook[e.BreakerOpened]) -> Off: ...
 
     @overload
+    def on(self, event: Literal["cancelled"], hook: EventHook[e.Cancelled]) -> Off: ...
+
+    @overload
     def on(self, event: Literal["dead"], hook: EventHook[e.DeadLettered]) -> Off: ...
 
     @overload

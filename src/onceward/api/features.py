@@ -143,8 +143,17 @@ FEATURES: Final = (
         ),
         upkeep=Upkeep(expire=Late("mailboxes.mailboxes.expire")),
     ),
+    Feature(
+        name="cancellation",
+        storing=Storing(canceller=Late("cancellation.arrived.Canceller")),
+    ),
     Feature(name="batches", engines=_batch_workers),
-    Feature(name="runs", upkeep=Upkeep(prune=Late("runs.runs.prune")), engines=_run_workers),
+    Feature(
+        name="runs",
+        storing=Storing(cancelling=Late("runs.runs.abort_bound")),
+        upkeep=Upkeep(prune=Late("runs.runs.prune")),
+        engines=_run_workers,
+    ),
     Feature(
         name="handler_limits",
         upkeep=Upkeep(prune=Late("handler_limits.unique_bodies.prune")),

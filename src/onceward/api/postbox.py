@@ -38,7 +38,7 @@ from onceward.core.block import Bindings
 from onceward.core.deliver.dispatcher import Dispatcher
 from onceward.core.deliver.transport import Listener, MakeListener, MakeTransport, Transport
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
-from onceward.core.handle.message import Consumer, InboxLeases
+from onceward.core.handle.message import Consumer, InboxLeases, type_names
 from onceward.core.maintenance import Maintenance, OwnerSession
 from onceward.core.send import sent
 from onceward.core.send.compose import Composer
@@ -60,7 +60,13 @@ from onceward.message.events import Event, Polled, Processed
 from onceward.message.frame import session_and_type
 from onceward.message.ids import IdSource, clock_ids, new_id
 from onceward.message.names import DEFAULT_SESSION, AgentProfile, agent_name, no_option, plain_text
-from onceward.message.record import HistoryFilters, MessageRecord, Page
+from onceward.message.record import (
+    Cancellation,
+    Cancellations,
+    HistoryFilters,
+    MessageRecord,
+    Page,
+)
 from onceward.message.settings import Controls, Settings, SettingsOptions
 from onceward.message.times import Span, seconds
 from onceward.message.vocabulary import SentState
@@ -75,6 +81,7 @@ if TYPE_CHECKING:
     from onceward.api.agents import Agents
     from onceward.api.sessions import Sessions
     from onceward.core.handle.worker import Worker
+    from onceward.features.cancellation.cancellation import Cancelling
     from onceward.features.channels.api import Channels
     from onceward.features.channels.channel_tasks import ChannelTasks
     from onceward.features.checks.invariants import Violation
@@ -526,9 +533,52 @@ class Postbox(Session, EventSource):
         self._db.persist_clock()  # a commit of our own: what is read next is durable
         return sent.resolve(self._db, message_id)
 
-    def cancel(self, message_id: str) -> bool:
-        """Withdraw a message that has not left yet; say whether that was still possible."""
-        return self._db.write(lambda tx: sent.cancel(tx, message_id))
+    def cancel(
+        self, message_id: str, *, reason: str = "", timeout: Span | None = 0
+    ) -> Cancellation:
+        """
+        Cancel a message wherever it is, and say exactly what became of that.
+
+        One that has not left is withdrawn, one that this agent received ends here: waiting,
+        delayed, waiting for an answer, or in the hands of its handler, whose writes roll back.
+        A message that has left is its recipient's: it is **asked**, and its answer is awaited
+        for *timeout* seconds (None: for ever), or found by a later call with the same id.
+        """
+        return self._cancelling.cancel(message_id, reason, timeout)
+
+    def cancel_all(
+        self,
+        *,
+        to: str | None = None,
+        sender: str | None = None,
+        type: str | type | None = None,
+        session: str | None = None,
+        key: str | None = None,
+        reason: str = "",
+    ) -> Cancellations:
+        """
+        Cancel the unended messages that match, 200 to a transaction; return ids by outcome.
+
+        *to* is about messages that this agent sent, *sender* about those that it received.
+
+        Raises:
+            InvalidArgument: nothing says which messages are meant.
+
+        """
+        from onceward.features.cancellation.cancellation import CancelFilter  # noqa: PLC0415 - rarely needed
+
+        kind = (type_names(type) or (None,))[0]
+        which = CancelFilter(to=to, sender=sender, type=kind, session=session, key=key)
+        if which == CancelFilter():
+            msg = "say which messages to cancel: to, sender, type, session or key"
+            raise InvalidArgument(msg)
+        return self._cancelling.cancel_all(which, reason)
+
+    @cached_property
+    def _cancelling(self) -> Cancelling:
+        from onceward.features.cancellation.cancellation import Cancelling  # noqa: PLC0415 - rarely needed
+
+        return Cancelling(self._deps, self._receiver.canceller)
 
     # -- polling ------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from onceward.errors import (
     InvalidArgument,
     InvalidMessage,
     LeaseLost,
+    RequestCancelled,
     RequestFailed,
     TooLarge,
 )
@@ -37,7 +38,14 @@ from onceward.message.options import MessageOptions, SendOptions, parse_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
 from onceward.message.record import Ticket, ticket_id
 from onceward.message.times import Span, millis
-from onceward.message.vocabulary import AWAITS, Dead, Done, RequestState, Settlement
+from onceward.message.vocabulary import (
+    AWAITS,
+    Dead,
+    Done,
+    RequestState,
+    Settlement,
+    reason_of,
+)
 
 T = TypeVar("T")
 LOOK_AGAIN: Final = 86_400_000
@@ -66,6 +74,8 @@ UPDATE _onceward_pending_replies
    SET progress = :body, progress_at = :now
  WHERE id = :id AND recipient = :sender AND state = 'open'
 """
+CANCEL: Final = "onceward.cancel"
+"""Kind and type of a message that asks its recipient to cancel another one of its sender."""
 QUESTION: Final = "onceward.question"
 """Kind of a request that a handler makes: the message of its handler waits for the reply."""
 GET_PROGRESS: Final = "SELECT progress FROM _onceward_pending_replies WHERE id = ?"
@@ -186,7 +196,8 @@ def read_reply(ticket_id: str, found: ReplyState, reply: type[T]) -> T:
     if found.frame is None:
         reason = found.reason or "its reply was pruned"
         msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
-        raise RequestFailed(msg, message_id=ticket_id, reason=reason)
+        kind = RequestCancelled if reason_of(reason) == "cancelled" else RequestFailed
+        raise kind(msg, message_id=ticket_id, reason=reason)
     frame = Frame.parse(found.frame)
     if frame.body_error is not None:
         msg = f"reply {frame.id} to request {ticket_id}: {frame.body_error}"
@@ -551,7 +562,7 @@ class TaskOutcome(NamedTuple):
     """How a task ended, as its caller is told."""
 
     outcome: str
-    """done, failed, aborted, dropped, expired, refused or undelivered."""
+    """done, failed, aborted, dropped, expired, cancelled, refused or undelivered."""
     error: str | None = None
     result: str | None = None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 OUT_STATES: Final = ("pending", "sending", "sent", "cancelled", "dropped", "failed", "acked")
-IN_STATES: Final = ("pending", "processing", "expired", "dropped", "processed")
-OUTCOMES: Final = ("expired", "dropped", "dead", "processed")
+IN_STATES: Final = ("pending", "processing", "expired", "dropped", "cancelled", "processed")
+OUTCOMES: Final = ("expired", "dropped", "cancelled", "dead", "processed")
 """From early to late, ranked from one; zero is none. Of two copies the later state counts."""
 FILE, OUTBOX, SENT_DEAD, INBOX, MARK, TAKEN_DEAD, LOST_MARK, COPIED_INBOX = range(8)
 """

@@ -27,11 +27,11 @@ FACTS: Final[Mapping[str, str]] = {
     "mark": "max(CASE WHEN side = 4 THEN state ELSE 0 END)",
     "mark_seq": "min(CASE WHEN side = 4 THEN seq END)",
     "marked_at": "min(CASE WHEN side = 4 THEN at END)",
-    "effect_at": "min(CASE WHEN side = 4 AND state = 4 THEN at END)",
-    "effect_first_at": "min(CASE WHEN side IN (4, 6) AND state = 4 THEN at END)",
-    "effect_last_at": "max(CASE WHEN side IN (4, 6) AND state = 4 THEN at END)",
-    "effect_first_seq": "min(CASE WHEN side IN (4, 6) AND state = 4 THEN seq END)",
-    "effect_last_seq": "max(CASE WHEN side IN (4, 6) AND state = 4 THEN seq END)",
+    "effect_at": "min(CASE WHEN side = 4 AND state = 5 THEN at END)",
+    "effect_first_at": "min(CASE WHEN side IN (4, 6) AND state = 5 THEN at END)",
+    "effect_last_at": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN at END)",
+    "effect_first_seq": "min(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
+    "effect_last_seq": "max(CASE WHEN side IN (4, 6) AND state = 5 THEN seq END)",
 }
 """
 Aggregates over the evidence of one message, beside ``max(lane)``.
@@ -53,7 +53,7 @@ MINTED: Final = (
 Ids that sort by time, and whose dedup records are therefore pruned. All others were chosen by a
 sender: two tenants may have chosen the same.
 """
-PROCESSED: Final = "(in_state = 5 OR mark = 4)"
+PROCESSED: Final = "(in_state = 6 OR mark = 5)"
 # One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
 PROVISIONAL_VERDICT: Final = f"""CASE
 WHEN effect_at > 0 AND effect_first_at < effect_last_at     THEN 'double_processed'
@@ -64,7 +64,8 @@ WHEN {PROCESSED} AND effect_at > expires_at                 THEN 'overdue'
 WHEN {PROCESSED} AND out_dead > 0                           THEN 'late'
 WHEN {PROCESSED} AND effect_at - created_at > {{late}}      THEN 'late'
 WHEN {PROCESSED}                                            THEN 'delivered_once'
-WHEN mark = 3 OR in_dead > 0                                THEN 'dead_lettered'
+WHEN mark = 4 OR in_dead > 0                                THEN 'dead_lettered'
+WHEN in_state = 5 OR mark = 3                               THEN 'cancelled'
 WHEN in_state = 4 OR mark = 2                               THEN 'dropped'
 WHEN in_state = 3 OR mark = 1                               THEN 'expired'
 WHEN in_state > 0 AND received_at > {{cutoff}}              THEN 'in_flight'

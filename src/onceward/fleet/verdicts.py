@@ -30,7 +30,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
     ),
     Verdict("overdue", "good", "it took effect exactly once, but after its time to live"),
     Verdict("dropped", "ended", "its handler, or a named policy, dropped it"),
-    Verdict("cancelled", "ended", "its sender withdrew it before it left"),
+    Verdict("cancelled", "ended", "it was cancelled, before it left or before it took effect"),
     Verdict("expired", "ended", "its time to live ran out before it took effect"),
     Verdict(
         "dead_lettered",

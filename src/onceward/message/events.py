@@ -172,6 +172,14 @@ class Dropped(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled(MessageEvent):
+    """The message was cancelled, here or by the peer that says so: it takes no effect."""
+
+    name: ClassVar[str] = "cancelled"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EphemeralDropped(Event):
     """
     A restart dropped ``count`` ephemeral messages that no reader had taken.

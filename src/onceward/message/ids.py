@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import secrets
 from collections.abc import Callable
 from itertools import repeat, starmap
@@ -12,6 +13,8 @@ import uuid_utils
 
 from onceward.message.clock import Clock, Millis
 
+OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+"""Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 IdSource = Callable[[], str]
 """Mints one new message id at each call."""
 

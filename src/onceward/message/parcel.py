@@ -23,12 +23,14 @@ from onceward.message.names import quoted
 from onceward.message.topics import SYSTEM, check_pattern, matches
 from onceward.message.vocabulary import Reason
 
-ReceiptState = Literal["stored", "duplicate", "processed", "dropped", "dead", "rejected", "busy"]
+ReceiptState = Literal[
+    "stored", "duplicate", "processed", "dropped", "cancelled", "dead", "rejected", "busy"
+]
 """
 The peer's outcome for one frame: ``stored`` (kept, new), ``duplicate`` (kept before, not yet
 handled), ``processed`` (handled), ``dropped`` (by a policy, which the reason begins with),
-``dead`` (kept in the peer's dead letters), ``rejected`` (never kept, and never will be),
-``busy`` (not now).
+``cancelled`` (before it took effect), ``dead`` (kept in the peer's dead letters), ``rejected``
+(never kept, and never will be), ``busy`` (not now).
 """
 UNANSWERED: Final[Reason] = "processed without a reply"
 """Beginning of the reason of ``processed`` for a message that asked for a reply and has none."""

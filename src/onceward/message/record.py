@@ -13,7 +13,7 @@ from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.names import PriorityName
 from onceward.message.times import Moment
-from onceward.message.vocabulary import HistoryBox, Kind, MessageState, Priority
+from onceward.message.vocabulary import CancelOutcome, HistoryBox, Kind, MessageState, Priority
 
 
 class CommonFilters(TypedDict, total=False):
@@ -96,6 +96,29 @@ class Ticket:
 def ticket_id(ticket: Ticket | str) -> str:
     """Return the id of a ticket; a text is one."""
     return ticket if isinstance(ticket, str) else ticket.id
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """The outcome of the wish to cancel a message; true only where it surely takes no effect."""
+
+    id: str
+    outcome: CancelOutcome
+    state: str
+    """State of the message, as far as this file knows it; its recipient's where that told it."""
+
+    def __bool__(self) -> bool:
+        """Return whether the message is cancelled."""
+        return self.outcome == "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellations:
+    """The ids of the messages that ``cancel_all`` was about, by outcome."""
+
+    cancelled: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    too_late: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ ABORTED: Final[tuple[Aborted, ...]] = get_args(Aborted)
 
 OutboxState = Literal["pending", "sent", "acked", "failed", "cancelled", "dropped"]
 OUTBOX_STATES: Final[tuple[str, ...]] = get_args(OutboxState)
-InboxState = Literal["pending", "processed", "dropped", "expired"]
+InboxState = Literal["pending", "processed", "dropped", "expired", "cancelled"]
 INBOX_STATES: Final[tuple[str, ...]] = get_args(InboxState)
 RunState = Literal["open", "done", "aborted", "failed"]
 RUN_STATES: Final[tuple[str, ...]] = get_args(RunState)
@@ -144,7 +144,7 @@ Kind = Literal[
 ]
 """Kind of a channel's message."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-Outcome = Literal["processed", "dropped", "expired"]
+Outcome = Literal["processed", "dropped", "expired", "cancelled"]
 """End of a message in the inbox."""
 HistoryBox = Literal["out", "in", "outbox", "inbox", "queue"]
 """Box of a message of the history: out, in, or where its dead letter is from."""
@@ -168,6 +168,13 @@ SentState = Literal[
     "absent",
 ]
 """State of a message that was sent, as ``resolve`` returns it."""
+CancelOutcome = Literal["cancelled", "too_late", "asked"]
+"""
+Answer to the wish to cancel a message.
+
+``cancelled``: it takes no effect, now or later; ``too_late``: it had ended; ``asked``: it has
+left, and its recipient decides.
+"""
 StepState = Literal["done", "waiting", "retrying", "given_up", "failed"]
 """State of a step: stored, asleep, to be called again, failed for now, or for good."""
 LaneState = Literal["ready", "waiting", "leased", "empty"]
@@ -177,13 +184,15 @@ OUTBOX: Final[dict[tuple[str, str], str]] = {
     ("pending", "sent"): "the peer stored it, its handler is still to come",
     ("pending", "acked"): "the peer processed it, or storing was all that was asked",
     ("pending", "failed"): "the peer keeps it as a dead letter",
-    ("pending", "cancelled"): "withdrawn before it left",
+    ("pending", "cancelled"): "withdrawn before it left, or ended by the peer before its effect",
     ("pending", "dropped"): "a named policy dropped it, here or at the peer",
     ("sent", "pending"): "no outcome by the ack deadline: ask again",
     ("sent", "acked"): "the peer processed it",
     ("sent", "failed"): "the peer gave it up and keeps it as a dead letter",
     ("sent", "dropped"): "a named policy of the peer dropped it",
+    ("sent", "cancelled"): "the peer ended it before it took effect",
     ("acked", "dropped"): "storing was all that was asked, and a policy of the peer dropped it",
+    ("acked", "cancelled"): "storing was all that was asked, and the peer cancelled it since",
     ("acked", "pending"): "the peer's file was rolled back: it needs the message again",
     ("failed", "pending"): "the peer's file was rolled back: it needs the message again",
     ("failed", "acked"): "the peer replayed its dead letter and processed it",
@@ -194,6 +203,7 @@ INBOX: Final[dict[tuple[str, str], str]] = {
     ("pending", "processed"): "its handler's writes and this mark are one commit",
     ("pending", "dropped"): "the handler or a named policy dropped it",
     ("pending", "expired"): "its time to live ran out before it was handled",
+    ("pending", "cancelled"): "its sender, or its own agent, cancelled it before it took effect",
 }
 """Legal moves of an inbox row; ``processing`` is ``pending`` inside a leased lane."""
 

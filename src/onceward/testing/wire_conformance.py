@@ -30,6 +30,7 @@ STATES: Final[tuple[ReceiptState, ...]] = (
     "duplicate",
     "processed",
     "dropped",
+    "cancelled",
     "dead",
     "rejected",
     "busy",
@@ -45,7 +46,9 @@ FRAMES: Final[tuple[ParcelFrame, ...]] = parcel(
 ).frames
 RECEIPTS: Final = tuple(
     Receipt(f"message-{state}", state, reason)
-    for state, reason in zip(STATES, (None, "", ODD, "a", "b: c", "d" * 500, None), strict=True)
+    for state, reason in zip(
+        STATES, (None, "", ODD, "a", "b", "c: d", "e" * 500, None), strict=True
+    )
 )
 PARCELS: Final = {
     "the first of an epoch": parcel(1, epoch=EPOCH),

@@ -25,6 +25,7 @@ from tests.proof.model.values import (
     NOBODY,
     NOWHERE,
     PENDING,
+    REQUEST,
     SENT,
     Answer,
     Parcel,
@@ -63,9 +64,12 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
         yield from _turned_down(state, rules)
     else:
         yield from _packings(state, rules)
+        yield from _requests(state, rules) if rules.asks else ()
     if late is not None:
         yield "arrive", state._replace(receiver=accept(receiver, late, rules)[0])
-    if receiver.queue:
+    if rules.claims and receiver.queue and receiver.running == NOBODY:
+        yield "claim", state._replace(receiver=receiver._replace(running=receiver.queue[0]))
+    if receiver.running != NOBODY if rules.claims else receiver.queue:
         yield "handle", _handled(state, rules)
     if SENT in sender.states:
         yield "ask", state._replace(sender=_asked(sender))
@@ -77,7 +81,7 @@ def _single(state: State, rules: Rules) -> Iterator[Step]:
     """Steps of one message: its outcome is told beside the stream, it is replayed or withdrawn."""
     sender, receiver = state.sender, state.receiver
     for i, kind in enumerate(sender.states):
-        if kind in (PENDING, SENT) and i in receiver.effects:
+        if kind in (PENDING, SENT) and i in receiver.effects | receiver.cancelled:
             told = _told(sender, i, receiver, rules)
             # A base that moves releases the lease, and what was answered under it does not count.
             answer = state.answer if told.relied == sender.relied else None
@@ -86,6 +90,50 @@ def _single(state: State, rules: Rules) -> Iterator[Step]:
             yield f"replay {i}", state._replace(sender=_with(sender, i, PENDING))
         if rules.cancels and cancellable(sender, i):
             yield f"cancel {i}", state._replace(sender=_with(sender, i, CANCELLED))
+
+
+def _requests(state: State, rules: Rules) -> Iterator[Step]:
+    """
+    Cancelling._ask, parcels.pack, accept.accept and parcels.settle of a request to cancel.
+
+    It is in a parcel of its own, which no failure parts: parcels of messages show those.
+    """
+    sender, receiver = state.sender, state.receiver
+    parcel = Parcel(sender.epoch, sender.number + 1, sender.last, ((REQUEST, False),))
+    if sender.number == 0:
+        parcel = parcel._replace(relies_on=sender.relied, unsettled=sender.unsettled)
+    if _judged(receiver, parcel, rules)[0] != "accepted":
+        return
+    for i, kind in enumerate(sender.states):
+        if kind not in (PENDING, SENT) or not sender.again[i]:
+            continue
+        decided = _cancelled(receiver, i, rules)
+        if decided != receiver:
+            yield (
+                f"decide {i}",
+                state._replace(
+                    sender=sender._replace(
+                        number=parcel.number, last=REQUEST, unsettled=frozenset()
+                    ),
+                    receiver=_moved(decided, parcel),
+                ),
+            )
+
+
+def _cancelled(receiver: Receiver, i: int, rules: Rules) -> Receiver:
+    """Canceller.take: the recipient decides the request of a sender, in one commit."""
+    ended = i in receiver.marks or i in receiver.effects or i <= receiver.horizon
+    if ended and rules.broken != "after":
+        return receiver
+    queue = tuple(each for each in receiver.queue if each != i)
+    fenced = receiver.running == i and rules.broken != "unfenced"
+    unmarked = rules.broken == "unmarked" and i not in receiver.queue
+    return receiver._replace(
+        queue=queue,
+        marks=receiver.marks if unmarked else receiver.marks | {i},
+        cancelled=receiver.cancelled | {i},
+        running=NOBODY if fenced else receiver.running,
+    )
 
 
 def _turned_down(state: State, rules: Rules) -> Iterator[Step]:
@@ -250,7 +298,8 @@ def _told(sender: Sender, i: int, peer: Receiver, rules: Rules) -> Sender:
 
     An outcome comes beside the stream, with where the recipient stands.
     """
-    after, stands = _left(_with(sender, i, ACKED), i), peer.place
+    end = CANCELLED if i in peer.cancelled else ACKED
+    after, stands = _left(_with(sender, i, end), i), peer.place
     news = sender.number < stands.number if stands.epoch == sender.epoch else sender.number == 0
     if (
         not rules.relies
@@ -311,19 +360,22 @@ def accept(
         if i in queue and rules.broken != "known":
             receipts[i] = "duplicate"
         elif i in receiver.marks and rules.broken != "known":
-            receipts[i] = "processed"
+            receipts[i] = "cancelled" if i in receiver.cancelled else "processed"
         elif (judge_all or again) and i <= receiver.horizon and rules.broken != "horizon":
             receipts[i] = "rejected"
         else:
             receipts[i] = "stored"
             queue = (*queue, i)
     after = receiver._replace(queue=queue)
-    if verdict == "accepted":
-        relied = receiver.relied if parcel.epoch == receiver.epoch else parcel.relies_on
-        after = after._replace(
-            epoch=parcel.epoch, number=parcel.number, last=parcel.frames[-1][0], relied=relied
-        )
-    return after, verdict, receipts
+    return _moved(after, parcel) if verdict == "accepted" else after, verdict, receipts
+
+
+def _moved(receiver: Receiver, parcel: Parcel) -> Receiver:
+    """accept.advance: the stream stands at an accepted parcel."""
+    relied = receiver.relied if parcel.epoch == receiver.epoch else parcel.relies_on
+    return receiver._replace(
+        epoch=parcel.epoch, number=parcel.number, last=parcel.frames[-1][0], relied=relied
+    )
 
 
 def _judged(receiver: Receiver, parcel: Parcel, rules: Rules) -> tuple[str, bool]:
@@ -379,6 +431,8 @@ def settle(
             sender = _with(sender, i, ACKED if rules.broken == "custody" else SENT, here)
         elif said == "processed" and kind in (PENDING, SENT):
             sender = _with(sender, i, ACKED, here)
+        elif said == "cancelled" and kind in (PENDING, SENT):
+            sender = _with(sender, i, CANCELLED, here)
         elif said == "rejected" and kind in (PENDING, SENT):
             sender = _with(sender, i, DEAD)
     if not sender.flight:  # the mistake of settling in two commits
@@ -430,14 +484,18 @@ def _noticed(state: State, rules: Rules) -> State:
 def _handled(state: State, rules: Rules) -> State:
     """inbox.claim and inbox.settle: effect and mark in one commit."""
     sender, receiver = state.sender, state.receiver
-    first, *others = receiver.queue
+    first = receiver.running if rules.claims else receiver.queue[0]
+    others = [i for i in receiver.queue if i != first]
     wrong = "a message took effect twice" if first in receiver.effects else ""
     if rules.delays:
         pass  # no order is promised
     elif first not in sender.spoilt and any(i > first for i in receiver.effects - sender.spoilt):
         wrong = "a lane lost its order"
     after = receiver._replace(
-        queue=tuple(others), marks=receiver.marks | {first}, effects=receiver.effects | {first}
+        queue=tuple(others),
+        marks=receiver.marks | {first},
+        effects=receiver.effects | {first},
+        running=NOBODY,
     )
     return state._replace(receiver=after, wrong=wrong)
 
@@ -461,6 +519,8 @@ def wrong(state: State, rules: Rules) -> str:
         for i, kind in enumerate(state.sender.states)
         if kind == ACKED and i not in state.receiver.effects
     ]
+    if state.receiver.cancelled & state.receiver.effects:
+        return "a message was said to be cancelled, and took effect"
     withdrawn = {i for i, kind in enumerate(state.sender.states) if kind == CANCELLED}
     known = state.receiver.effects | set(state.receiver.queue)
     if any(i >= len(state.sender.states) for i in known):

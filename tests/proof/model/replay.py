@@ -154,7 +154,7 @@ class Real:
 
     def _tell(self, i: int) -> None:
         [stands] = self.far._db.read(STANDS)
-        told = (Receipt(self.ids[i], "processed"),)
+        told = (Receipt(self.ids[i], "processed" if i in self.effects else "cancelled"),)
         parcel = Parcel(
             sender="far",
             recipient="near",
@@ -182,11 +182,16 @@ class Real:
         self.near.dead_letters.replay(self.ids[i])
 
     def _cancel(self, i: int) -> None:
-        assert self.near.cancel(self.ids[i])
+        assert self.withdraws(i)
+
+    def _decide(self, i: int) -> None:
+        assert self.near.cancel(self.ids[i]).outcome == "asked"
+        self._pack(1)
+        self._push()
 
     def withdraws(self, i: int) -> bool:
         """Say whether the files withdraw a message that may have left."""
-        return self.near.cancel(self.ids[i])
+        return self.near._db.write(lambda tx: sent.cancel(tx, self.ids[i]))
 
     def _prune(self, i: int) -> None:
         self._clock.advance(1.0)
@@ -211,8 +216,9 @@ class Real:
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """Processed marks, oldest first."""
-        return tuple(self.ids.index(i) for (i,) in self.far._db.read(MARKED))
+        """Processed marks of messages, oldest first; requests to cancel have some, too."""
+        marked = [i for (i,) in self.far._db.read(MARKED)]
+        return tuple(self.ids.index(i) for i in marked if i in self.ids)
 
     def close(self) -> None:
         """Close both files."""

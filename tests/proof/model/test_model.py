@@ -167,6 +167,42 @@ def test_nothing_else_is_taken_for_it() -> None:
     assert "forked" not in explore(Rules(messages=2, prunes=False, frames=1)).taken
 
 
+RUNNING = Rules(messages=2, relies=False, cancels=True, asks=True, claims=True)
+"""Messages that are cancelled where they are, also while their handlers run."""
+
+
+@pytest.mark.timeout(600)
+def test_a_message_is_cancelled_while_its_handler_runs(aloud: Callable[[object], None]) -> None:
+    """What was said to be cancelled takes no effect, and the sender learns one of both."""
+    found = explore(RUNNING)
+    aloud(f"model, handlers that take time: {found.count} states in {found.seconds:.0f} s")
+
+    assert ((), {"claim", "decide", "handle"}) == (
+        found.violations,
+        {"claim", "decide", "handle"} & set(found.taken),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "harm"),
+    [
+        ("after", "cancelled, and took effect"),
+        ("unfenced", "cancelled, and took effect"),
+        ("unmarked", "withdrawn"),
+    ],
+)
+def test_cancelling_without_its_rule_does_harm(rule: str, harm: str) -> None:
+    """
+    A recipient that says so after the effect is found, and one that goes on with the handler.
+
+    So is one that keeps no record of a message that may still come.
+    """
+    found = explore(RUNNING._replace(broken=rule))
+
+    assert found.path
+    assert harm in found.violations[0]
+
+
 LATER = Rules(messages=2, late=False, cancels=True, delays=True)
 """Messages that leave after later ones, so that the recipient's horizon has passed them."""
 
@@ -259,6 +295,14 @@ def test_a_rollback_without_its_rule_does_harm(rule: str, harm: str) -> None:
 
     assert found.path
     assert harm in found.violations[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_files_cancel_what_the_model_cancels(seed: int, tmp_path: Path) -> None:
+    """The same with requests to cancel what has left."""
+    rules = Rules(prunes=False, cancels=True, asks=True)
+
+    assert [] == replay(tmp_path, seed=seed, length=60, rules=rules)
 
 
 @pytest.mark.parametrize("seed", range(24))

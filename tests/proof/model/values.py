@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 NOBODY: Final = -1
+REQUEST: Final = -3
+"""Stands for requests to cancel a message, each in a parcel of its own."""
 PENDING, SENT, ACKED, DEAD, CANCELLED = "pending", "sent", "acked", "dead", "cancelled"
 """States of a message at its sender."""
 
@@ -104,6 +106,10 @@ class Receiver(NamedTuple):
     horizon: int = NOBODY
     effects: frozenset[int] = frozenset()
     """Messages that took effect: what an observer sees."""
+    cancelled: frozenset[int] = frozenset()
+    """Messages that it has said to be cancelled."""
+    running: int = NOBODY
+    """The message whose handler runs, under a lease."""
 
     @property
     def place(self) -> Place:
@@ -152,6 +158,10 @@ class Rules(NamedTuple):
     """Whether marks are forgotten."""
     cancels: bool = False
     """Whether a message that has not left may be withdrawn."""
+    asks: bool = False
+    """Whether a sender may ask its recipient to cancel a message that has left."""
+    claims: bool = False
+    """Whether a handler takes time, so that its message may be cancelled while it runs."""
     delays: bool = False
     """Whether a message may leave after later ones; then no order is promised."""
     rides: bool = False

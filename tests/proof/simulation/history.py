@@ -25,7 +25,9 @@ SEEN: Final = "SELECT seq, id, sender FROM simulated_effects WHERE seq > ? ORDER
 TRACES: Final = """
 SELECT 'dead letter here' FROM _onceward_dead_letters WHERE id = ?1
 UNION ALL SELECT state FROM _onceward_outbox WHERE id = ?1 AND state IN ('cancelled', 'failed')
-UNION ALL SELECT state FROM _onceward_inbox WHERE id = ?1 AND state IN ('dropped', 'expired')
+UNION ALL SELECT state
+  FROM _onceward_inbox
+ WHERE id = ?1 AND state IN ('dropped', 'expired', 'cancelled')
 UNION ALL SELECT outcome
   FROM _onceward_processed_messages
  WHERE message_id = ?1 AND outcome <> 'processed'
@@ -37,6 +39,7 @@ UNION ALL SELECT 'inbox ' || id FROM _onceward_inbox WHERE state = 'pending'
 UNION ALL SELECT 'lane ' || name FROM _onceward_lanes WHERE owner IS NOT NULL
 """
 ACKED: Final = "SELECT id, recipient FROM _onceward_outbox WHERE state = 'acked'"
+CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
 STORED: Final = """
 SELECT 1 FROM _onceward_inbox WHERE sender = ?1 AND id = ?2
 UNION ALL SELECT 1 FROM _onceward_processed_messages WHERE sender = ?1 AND message_id = ?2
@@ -98,6 +101,8 @@ class Sent:
     """Whether it has a time to live: a file that was rolled back does not get it again."""
     excused: str = ""
     """Why its loss would be no violation."""
+    asked: bool = False
+    """Whether its recipient was asked to cancel it."""
 
 
 @dataclass(slots=True)
@@ -298,6 +303,7 @@ class History:
             self._unacknowledged(agent)
             broken = invariants.check(file)
             self.wrong += [f"{agent} {each.invariant}: {each.offender}" for each in broken]
+        self._learn_decisions()
         for sent in self.sent.values():
             if sent.word == "cancelled" and self._arrived(sent):
                 self.wrong.append(f"{sent.id} from {sent.sender} took effect and was withdrawn")
@@ -311,6 +317,14 @@ class History:
                     f"{sent.id} from {sent.sender} was promised, {sent.recipient} does not know it"
                 )
         self._orders()
+
+    def _learn_decisions(self) -> None:
+        """Count as cancelled what its recipient has told so of, where no file was put back."""
+        for sent in self.sent.values():
+            whole = not {sent.sender, sent.recipient} & (self.restored | self.doubled)
+            if sent.asked and whole and self.files[sent.sender].ask(CANCELLED, (sent.id,)):
+                sent.word = "cancelled"
+                self.reached["cancelled by its recipient"] += 1
 
     def _arrived(self, sent: Sent) -> bool:
         return sent.id in self.files[sent.recipient].effects

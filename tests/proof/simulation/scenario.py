@@ -211,11 +211,13 @@ def _forget(world: Simulation) -> None:
 
 
 def _withdraw(world: Simulation, process: Process | None, sent: Sent) -> None:
-    sent.excused = "its sender wanted it back"
-    if (
-        attempt(world, process, lambda p: p.box.cancel(sent.id))
-        and sent.sender not in world.history.doubled
-    ):
+    sent.excused = sent.excused or "its sender wanted it back"
+    found = attempt(world, process, lambda p: p.box.cancel(sent.id))
+    if found is None:
+        return
+    world.history.reached[f"cancel {found.outcome}"] += 1
+    sent.asked |= found.outcome == "asked"
+    if found and sent.sender not in world.history.doubled:
         sent.word = "cancelled"
 
 

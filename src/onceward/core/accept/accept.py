@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple, NoReturn, cast
+from typing import Final, NamedTuple, NoReturn, Protocol, cast
 
 from onceward.core import requests
 from onceward.core.deliver import peers
@@ -22,6 +21,7 @@ from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Duplicate, Received, Rejected
 from onceward.message.frame import Frame, body_size, keep_until_handled, session_and_type
+from onceward.message.ids import OWN_ID
 from onceward.message.names import agent_name, quoted
 from onceward.message.parcel import (
     NETWORK_RULE,
@@ -153,8 +153,6 @@ INSERT INTO _onceward_chosen_ids (sender, id) VALUES (?, ?) ON CONFLICT DO NOTHI
 EPHEMERAL: Final = (
     "UPDATE _onceward_inbox SET ephemeral = 1 WHERE sender = ? AND id = ? AND state = 'pending'"
 )
-OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-"""Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = reason_text("invalid", "data: larger than max_body")
 PRUNED: Final = "its mark may have been pruned, so it cannot be told from a duplicate"
@@ -193,6 +191,20 @@ Hear = Callable[[StoreTransaction, str, Frame], bool]
 """Takes a frame in, with its sender; returns whether it is done."""
 
 
+Prepare = Callable[[StoreTransaction, list[int]], None]
+"""Ends, for messages that are to be cancelled, what else holds them: a run."""
+
+
+class CancelsMessages(Protocol):
+    """Cancels messages of an inbox, for their agent or at the request of their sender."""
+
+    def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
+        """End those of the messages that have not ended; return their sequences."""
+
+    def take(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
+        """Decide the requests of a sender, and tell it of each in the same commit."""
+
+
 class Storing(NamedTuple):
     """The work of a feature in the commit that stores frames; its calls get their sender."""
 
@@ -204,6 +216,10 @@ class Storing(NamedTuple):
     """Hears of a dead letter, by its id, that comes back into its mailbox."""
     awaited: Hear | None = None
     """Takes a frame in whose type the file declares as awaited; returns whether it is done."""
+    cancelling: Prepare | None = None
+    """Ends what holds messages that are to be cancelled, by their sequences."""
+    canceller: Callable[[EventEmitter, Sequence[Prepare]], CancelsMessages] | None = None
+    """Makes what cancels messages of an inbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +238,8 @@ class InboxPolicy:
     """The work of features in the commit that stores frames, in this order."""
     hears: Sequence[Hear] = ()
     """Those that take awaited types in, where the file declares some."""
+    cancel: Callable[[StoreTransaction, str, Sequence[Frame]], None] | None = None
+    """Decides the requests of a sender to cancel messages."""
 
     def trusts(self, other: Durability) -> bool:
         """Return whether receipts of that durability settle our messages."""
@@ -299,7 +317,18 @@ class Receiver:
             network=self._network,
             features=self._features,
             hears=self._hears,
+            cancel=self._cancel,
         )
+
+    @cached_property
+    def canceller(self) -> CancelsMessages:
+        """Return what cancels messages of this inbox."""
+        prepare = [each.cancelling for each in self._features if each.cancelling is not None]
+        [make] = [each.canceller for each in self._features if each.canceller is not None]
+        return make(self._emitter, prepare)
+
+    def _cancel(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
+        self.canceller.take(tx, sender, asked)
 
     def accept(self, parcel: Parcel) -> Answer:
         """
@@ -332,7 +361,7 @@ class Receiver:
             self._emit(tx, parcel.sender, result)
             self._tell_rejected(tx, parcel, result)
         moved = result.moved
-        if result.received or moved.acked or moved.failed or moved.unanswered or moved.dropped:
+        if result.received or moved.ended:
             tx.wakeups[self._notify_in] = None
         if result.answered or result.duplicates:
             tx.wakeups[self._notify_out] = None
@@ -403,8 +432,7 @@ def accept(
     of it happened or the same parcel comes again and finds nothing changed.
     """
     moved = _settle(tx, parcel, policy) if parcel.receipts else outbox.NOTHING_MOVED
-    changed = moved.sent or moved.acked or moved.failed or moved.dropped
-    if parcel.stream_position is not None and changed:
+    if parcel.stream_position is not None and moved.any:
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
@@ -494,6 +522,8 @@ def _accept_frames(
             kept.received.append(message_id)
     if fresh:
         kept.answered = _store(tx, parcel.sender, fresh, policy)
+        if kept.answered:
+            _cancel(tx, parcel.sender, fresh, policy)
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
     return kept
@@ -714,10 +744,25 @@ def _store(
     return list(map(itemgetter(1), settled))
 
 
+def _cancel(
+    tx: StoreTransaction, sender: str, fresh: Sequence[ParsedFrame], policy: InboxPolicy
+) -> None:
+    """Decide which messages a sender may still cancel, once those of its parcel are stored."""
+    asked = [
+        each.frame
+        for each in fresh
+        if each.frame is not None and each.frame.kind == requests.CANCEL
+    ]
+    if asked and policy.cancel is not None:
+        policy.cancel(tx, sender, asked)
+
+
 def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Storing]) -> bool:
     """Let requests or a feature take a frame of their kind in; return whether it is done."""
     if frame.kind == requests.PROGRESS:
         return requests.note_progress(tx, sender, frame)
+    if frame.kind == requests.CANCEL:
+        return True
     for feature in features:
         take = feature.takes.get(str(frame.kind))
         if take is not None:

@@ -69,7 +69,7 @@ class OwnMessages:
         """Apply receipts to the outbox, in the commit that ends their messages."""
         moved = outbox.settle(tx, self.agent, receipts, ask_at=tx.now, stored_ends=False)
         self._tell(tx, moved)
-        if moved.acked or moved.failed or moved.unanswered or moved.dropped:
+        if moved.ended:
             tx.wakeups[self._notify_in] = None
 
     def _tell(self, tx: StoreTransaction, moved: Moved) -> None:

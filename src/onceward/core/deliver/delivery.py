@@ -498,7 +498,7 @@ class Deliveries:
         self._failures.missing_receipts(tx, packed, answer)
         self._emitter.settled(tx, settled)
         moved = settled.moved
-        if moved.acked or moved.failed or moved.unanswered or moved.dropped:
+        if moved.ended:
             # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
         if settled.held and settled.idle and parcels.index_is_damaged(tx, packed):

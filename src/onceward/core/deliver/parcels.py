@@ -320,7 +320,7 @@ class Settled(NamedTuple):
     def idle(self) -> bool:
         """Whether the answer changed no row: known outcomes, or ids that no row has."""
         moved = self.moved
-        return not (moved.sent or moved.acked or moved.failed or moved.dropped or self.rejected)
+        return not (moved.any or self.rejected)
 
 
 class SettleOptions(NamedTuple):

@@ -16,6 +16,7 @@ from onceward.message.clock import Millis
 from onceward.message.events import (
     Acked,
     BreakerClosed,
+    Cancelled,
     DeadLettered,
     Dropped,
     Event,
@@ -127,12 +128,25 @@ class EventEmitter:
             )
         if moved.dropped and self._hooks.wanted(Dropped):
             self.emit(tx, *(self._dropped(i, peer, reason, at) for i, reason in moved.dropped))
+        self.cancelled(tx, [(i, peer, reason) for i, reason in moved.cancelled])
         if self._hooks.wanted(Failed):
             self.emit(
                 tx,
                 *(
                     Failed(agent=agent, at=at, message_id=i, peer=peer, error=why)
                     for i, why in moved.failed
+                ),
+            )
+
+    def cancelled(self, tx: StoreTransaction, ended: Iterable[tuple[str, str, str]]) -> None:
+        """Emit that messages (id, peer, reason) are cancelled."""
+        if self._hooks.wanted(Cancelled):
+            agent, at = self.agent, tx.now
+            self.emit(
+                tx,
+                *(
+                    Cancelled(agent=agent, at=at, message_id=i, peer=p, reason=r)
+                    for i, p, r in ended
                 ),
             )
 

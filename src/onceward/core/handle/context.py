@@ -11,7 +11,7 @@ from onceward.core import requests
 from onceward.core.block import Transaction
 from onceward.core.engine.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.core.handle.commit_batch import HandlerCommitBatch
-from onceward.core.handle.inbox import LeasedMessage
+from onceward.core.handle.inbox import LeasedMessage, is_cancelled
 from onceward.core.handle.message import AsyncMessage, Message
 from onceward.core.handle.steps import AsyncWithSteps, StepHome, Steps, WithSteps
 from onceward.core.requests import (
@@ -221,6 +221,16 @@ class Context(WithSteps, WithReplies):
             sent.cancel(tx, before)
         self._outbox.add(tx, message)
 
+    @property
+    def cancelled(self) -> bool:
+        """
+        Return whether the message was cancelled meanwhile, by its sender or here.
+
+        Then nothing of what the handler does is kept: it may as well return. The answer is
+        read from the file, in any process that has it open.
+        """
+        return is_cancelled(self._outbox.db.read, self._leased.seq)
+
     def extend(self, seconds: Span) -> None:
         """
         Keep the lease for *seconds* from now.
@@ -318,6 +328,11 @@ class AsyncContext(AsyncWithSteps[Context]):
         """Conversation of the message; messages sent through the context stay in it."""
         self.tx: AsyncTransaction = _HandlerTransaction(context, worker)
         """The transaction that the processed mark commits with; opened on first use."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Return whether the message was cancelled; then this coroutine is, within a moment."""
+        return self._plain.cancelled
 
     send = awaitable(Context.send)
     dispatch = awaitable(Context.dispatch)

@@ -95,6 +95,7 @@ DEFAULTS: Final[dict[Outcome, Reason | None]] = {
     "processed": None,
     "dropped": BY_HANDLER,
     "expired": "expired",
+    "cancelled": "cancelled",
 }
 """By the outcome of a message: its reason where nothing else is said."""
 ASKS: Final = '"replyto":'
@@ -145,6 +146,8 @@ UPDATE _onceward_lanes
                      FROM _onceward_inbox
                     WHERE seq IN (SELECT value FROM json_each(?)))
 """
+
+IS_CANCELLED: Final = "SELECT 1 FROM _onceward_inbox WHERE seq = ? AND state = 'cancelled'"
 
 SEQ: Final = itemgetter(0)
 """The sequence of a row of ``NEXT``."""
@@ -387,6 +390,11 @@ def find_held(read: Rows, seq: int, held: Lease, attempt: int) -> LeasedMessage 
     return None
 
 
+def is_cancelled(read: Rows, seq: int) -> bool:
+    """Return whether a message was cancelled."""
+    return bool(read(IS_CANCELLED, (seq,)))
+
+
 def claim_one(
     tx: StoreTransaction, seq: int, *, owner: str, lease_for: Callable[[int], Millis]
 ) -> LeasedMessage | None:
@@ -484,13 +492,15 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
 
 def receipt(message_id: str, outcome: str, reason: str | None) -> Receipt:
     """
-    Return the receipt of a message that was processed or dropped, or has expired.
+    Return the receipt of a message that was processed, dropped or cancelled, or has expired.
 
     A message that its handler dropped is told as processed, one that a policy dropped, which
     *reason* names, as dropped.
     """
     if outcome == "expired":
         return Receipt(message_id, "dead", "expired")
+    if outcome == "cancelled":
+        return Receipt(message_id, "cancelled", reason)
     told = reason if reason is not None and reason.startswith(UNANSWERED) else None
     if outcome == "dropped" and told is None and reason not in {None, BY_HANDLER}:
         return Receipt(message_id, "dropped", reason)

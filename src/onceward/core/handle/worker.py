@@ -73,6 +73,7 @@ NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 HANDLED: Final = Done()
 LATE: Final = "the call took longer than its timeout of {:g} s"
 STOPPED: Final = "its process was stopped while the handler ran"
+CANCELLED: Final = "cancelled while the handler ran"
 
 
 @dataclass(slots=True)
@@ -84,8 +85,8 @@ class RunningCall:
     context: Context
     late: bool = False
     """Whether it was cancelled because it exceeded its limit."""
-    stopped: bool = False
-    """Whether it was cancelled because its postbox stops."""
+    stopped: str = ""
+    """Why it was cancelled: its postbox stops, or its message is cancelled."""
 
 
 class CallGuard(Protocol):
@@ -208,7 +209,7 @@ class Worker:
         """Cancel the coroutine that still runs, if any, after ``stop``; its message goes back."""
         run = self._run_now
         if run is not None and run.context._cancel is not None:
-            run.stopped = True
+            run.stopped = STOPPED
             with suppress(RuntimeError):  # its loop is closed
                 run.context._cancel()
 
@@ -515,7 +516,7 @@ class Worker:
             self._batch.undo()
             self._quick = False
             if self._run_now.stopped:
-                return RetryAt(self._db.now(), STOPPED, counted=False)
+                return RetryAt(self._db.now(), self._run_now.stopped, counted=False)
             if self._hooks.observers:
                 self._raised = error
             log_failure(error, self._db.agent, leased, ready.frame.type)
@@ -654,6 +655,7 @@ class Worker:
     def _look_after(self, *, due: bool) -> None:
         """Stop what is late, give back what waits, and prolong leases if that is *due*."""
         self._stop_late()
+        self._stop_cancelled()
         if self._unbegun and self._is_slow():
             self._give_back(self._batch.heartbeat)
         self._batch.heartbeat(self._prolong if due else None)
@@ -682,6 +684,15 @@ class Worker:
             and time.monotonic() - run.started > run.limit
         ):
             run.late = True
+            run.context._cancel()
+
+    def _stop_cancelled(self) -> None:
+        """Cancel a coroutine whose message was cancelled; a function asks ``ctx.cancelled``."""
+        run = self._run_now
+        if run is None or run.stopped or run.context._cancel is None or not self._is_slow():
+            return
+        if run.context.cancelled:
+            run.stopped = CANCELLED
             run.context._cancel()
 
     def _prolong(self, tx: StoreTransaction) -> None:

@@ -184,9 +184,9 @@ UPDATE _onceward_outbox
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
-DROPPED: Final = """
+ENDED_THERE: Final = """
 UPDATE _onceward_outbox
-   SET state = 'dropped', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
+   SET state = :to, sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
        held_by = NULL, reason = :reason, pushed = 1,
        parcel_ordinal = coalesce(:parcel, parcel_ordinal)
  WHERE id = :id AND recipient = :peer AND state = :was
@@ -635,10 +635,22 @@ class Moved(NamedTuple):
     """Requests that ended without a reply."""
     dropped: tuple[tuple[str, str], ...] = ()
     """(id, reason) of messages that a policy of the peer dropped."""
+    cancelled: tuple[tuple[str, str], ...] = ()
+    """(id, reason) of messages that the peer cancelled."""
     sent_again: frozenset[str] = NONE_AGAIN
     """Those of ``sent`` that the peer was known to hold: it was asked for their outcome."""
     at_once: tuple[str, ...] = ()
     """Those of ``acked`` that the peer was not known to hold."""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether a message has ended, or a request without a reply."""
+        return bool(self.acked or self.failed or self.unanswered or self.dropped or self.cancelled)
+
+    @property
+    def any(self) -> bool:
+        """Return whether a message has changed its state."""
+        return bool(self.sent or self.acked or self.failed or self.dropped or self.cancelled)
 
 
 NOTHING_MOVED: Final = Moved()
@@ -687,31 +699,40 @@ def settle(
         tuple(acked),
         tuple(failed),
         _fail_requests(tx, peer, unanswered) if unanswered else (),
-        _drop(tx, peer, by_state["dropped"], parcel) if "dropped" in by_state else (),
+        _end_there(tx, peer, by_state["dropped"], parcel) if "dropped" in by_state else (),
+        _end_there(tx, peer, by_state["cancelled"], parcel) if "cancelled" in by_state else (),
         again,
         tuple(at_once),
     )
 
 
-def _drop(
+COUNTERS: Final = {"dropped": "outbox_dropped", "cancelled": "cancelled"}
+"""Counter of the messages that a peer ended in a state."""
+
+
+def _end_there(
     tx: StoreTransaction, peer: str, receipts: Sequence[Receipt], parcel: int | None
 ) -> tuple[tuple[str, str], ...]:
-    """End messages that a policy of the peer dropped, known to be stored or not."""
-    dropped: list[tuple[str, str]] = []
+    """End messages that the peer dropped or cancelled, known to be stored or not."""
+    ended: list[tuple[str, str]] = []
     for receipt in receipts:
-        reason = receipt.reason or "dropped"
+        to, reason = receipt.state, receipt.reason or receipt.state
         named = {"id": receipt.id, "peer": peer, "now": tx.now, "reason": reason, "parcel": parcel}
+        named |= {"to": to}
         for was, deltas in (
             ("sent", {"sent": -1}),
             ("pending", {"ended_pending": 1}),
             ("acked", {"acked": -1}),
         ):
-            if tx.rows(DROPPED, named | {"was": was}):
-                bump(tx, outbox_dropped=1, **deltas)
-                sent.fail_request(tx, receipt.id, f"dropped: {reason}")
-                dropped.append((receipt.id, reason))
+            if tx.rows(ENDED_THERE, named | {"was": was}):
+                bump(tx, **{COUNTERS[to]: 1}, **deltas)
+                told = reason if reason.startswith(to) else f"{to}: {reason}"
+                sent.fail_request(tx, receipt.id, told)
+                ended.append((receipt.id, reason))
                 break
-    return tuple(dropped)
+    if ended and receipts[0].state == "cancelled":
+        sent.tell_cancelled(tx, [message_id for message_id, _ in ended])
+    return tuple(ended)
 
 
 def _fail_requests(

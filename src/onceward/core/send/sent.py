@@ -101,7 +101,7 @@ def fail_request(tx: StoreTransaction, message_id: str, reason: str) -> None:
     tx.run(TICKET_FAILED, (reason, tx.now, message_id))
 
 
-def undelivered(tasks: str) -> str:
+def undelivered(tasks: str, outcome: str = "undelivered") -> str:
     """
     Return the statement that tells callers, once each, that their *tasks* were never handled.
 
@@ -111,7 +111,7 @@ def undelivered(tasks: str) -> str:
     return f"""
 INSERT INTO onceward_send (recipient, type, session, key, body)
 SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worker_result:' || d.id,
-       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
+       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', '{outcome}',
                    'error', d.error, 'run_id', NULL, 'result', NULL, 'partial', NULL)
   FROM _onceward_file_info AS i, ({tasks}) AS d
  WHERE instr(d.head, '"callersession"')
@@ -120,6 +120,17 @@ SELECT i.agent, 'worker_result', json_extract(d.head, '$.callersession'), 'worke
                      FROM _onceward_outbox AS r
                     WHERE r.recipient = i.agent AND r.key = 'worker_result:' || d.id)
 """
+
+
+TASKS_CANCELLED: Final = undelivered(
+    """
+SELECT id, session, reason AS error,
+       CASE WHEN body_id IS NULL THEN frame ELSE frame || 'null}' END AS head
+  FROM _onceward_outbox
+ WHERE id IN (SELECT value FROM json_each(?))
+""",
+    "cancelled",
+)
 
 
 def requeue_due(
@@ -183,6 +194,11 @@ def cancel(tx: StoreTransaction, message_id: str) -> bool:
     bump(tx, ended_pending=1, cancelled=1)
     fail_request(tx, message_id, "cancelled")
     return True
+
+
+def tell_cancelled(tx: StoreTransaction, message_ids: Sequence[str]) -> None:
+    """Tell the sessions that dispatched cancelled messages as tasks how those ended."""
+    tx.run(TASKS_CANCELLED, (json.dumps(message_ids),))
 
 
 class ParcelRow(NamedTuple):

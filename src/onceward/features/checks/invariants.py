@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from onceward.core.accept.accept import OWN_ID
 from onceward.core.send.compose import split_digest
 from onceward.core.send.outbox import body_digest_of, frame_of
 from onceward.errors import StoreClosed, StoreError
 from onceward.message.frame import digest
+from onceward.message.ids import OWN_ID
 
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S1": (
@@ -110,7 +110,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
           LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender
            AND p.message_id = b.id
            AND p.consumer = ''
-         WHERE b.state IN ('processed', 'dropped', 'expired') AND p.seq IS NULL
+         WHERE b.state IN ('processed', 'dropped', 'expired', 'cancelled') AND p.seq IS NULL
            AND b.id > coalesce((SELECT horizon_id
                                   FROM _onceward_sender_streams
                                  WHERE sender = b.sender), '')

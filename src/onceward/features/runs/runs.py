@@ -113,6 +113,14 @@ SELECT seq, id, session, mode, lane_id, token, owner, bound, partial
   FROM _onceward_runs
  WHERE id = ? AND state = 'open'
 """
+CANCELLED: Final = "a message of it was cancelled"
+BOUND_TO: Final = """
+SELECT DISTINCT r.id
+  FROM _onceward_inbox AS b JOIN _onceward_runs AS r ON r.seq = b.run_seq AND r.state = 'open'
+ WHERE b.seq IN (SELECT value FROM json_each(?)) AND b.state = 'pending'
+"""
+CALL_ENDS_WITHIN: Final = 10_000
+"""Milliseconds that the lane waits for the call at most; one that returns lets it go at once."""
 LOST: Final = """
 SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.partial
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id
@@ -426,6 +434,20 @@ def by_id(tx: StoreTransaction, run_id: str) -> OpenRun | None:
 def abandoned(tx: StoreTransaction) -> list[OpenRun]:
     """Return open runs whose lease ran out or was taken: the owners are dead or too late."""
     return [OpenRun(*row) for row in tx.rows(LOST)]
+
+
+def abort_bound(tx: StoreTransaction, seqs: list[int]) -> None:
+    """Abort the runs of messages; their other messages go back to the head, in order."""
+    for (run_id,) in tx.rows(BOUND_TO, (json.dumps(seqs),)):
+        run = by_id(tx, run_id)
+        if run is None:
+            continue
+        held = take_over(tx, run, file_checks.owner_name())
+        again = RetryAt(tx.now, CANCELLED, counted=False)
+        messages = session_queues.of_seqs(tx, run.seqs, held)
+        inbox.apply_settlements(tx, [SettledMessage(each, again) for each in messages])
+        end(tx, run, "aborted", consumed=False, cause=CANCELLED)
+        hold(tx, held, run.owner, tx.now + CALL_ENDS_WITHIN)
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:

@@ -10,6 +10,8 @@ EXAMPLES: Final = {
     "init": "onceward init shop",
     "send": """onceward send billing '{"id": 7}' --type invoice.created --key invoice-7
 cat invoice.json | onceward send billing""",
+    "cancel": """onceward cancel 0199f0c2 --reason 'wrong amount' --wait 5s
+onceward cancel --to billing --type invoice.created --yes""",
     "receive": "onceward receive --type invoice.created --wait 5s",
     "poll": "onceward poll --topic 'build.#' --limit 10",
     "tail": """onceward tail -n 20 --session run-42

@@ -49,8 +49,13 @@ def _reset(box: Postbox, given: Given) -> str:
 
 
 def _cancel(box: Postbox, given: Given) -> str:
-    done = box.cancel(given["id"])
-    return "cancelled" if done else "not cancelled: it has left already, or had ended"
+    found = box.cancel(given["id"])
+    match found.outcome:
+        case "cancelled":
+            return "cancelled: it takes no effect"
+        case "asked":
+            return "asked: it has left, and its recipient decides"
+    return f"too late: it is {found.state}"
 
 
 def _replay(box: Postbox, given: Given) -> str:
@@ -108,7 +113,9 @@ ACTIONS: Final = {
         "Reset a breaker", "The peer is tried again at once.", _reset, needs_id=True
     ),
     "cancel": Action(
-        "Cancel a message", "It is not sent any more, if it has not left.", _cancel,
+        "Cancel a message",
+        "It takes no effect, if it has had none; one that has left is its recipient's to cancel.",
+        _cancel,
         needs_id=True, back="message", destroys=True,
     ),
     "replay": Action(

@@ -33,6 +33,8 @@ from onceward.ops.views.why import Why, message_why
 
 NOTHING: Final = FoundMessage()
 BODIES: Final = ("data", "data_base64")
+UNENDED: Final = frozenset({"pending", "sending", "sent", "processing"})
+"""States in which a message may still be cancelled."""
 RELATED: Final = 50
 """Replies and other consequences that the page lists."""
 
@@ -84,7 +86,9 @@ def journey_page(request: Request) -> Response:
         root=root,
         causes=_causes(parts, message_id, shown),
         effects=_effects(parts, message_id),
-        cancellable=found.sent is not None and found.sent.state == "pending",
+        cancellable=any(
+            each is not None and each.state in UNENDED for each in (found.sent, *found.received)
+        ),
         dead=next(iter(found.dead), None),
     )
 

@@ -1,0 +1,5 @@
+"""
+Cancel messages wherever they are: here, on their way, or at their recipient.
+
+Imports core, file and message; never another feature.
+"""

@@ -1,0 +1,149 @@
+"""Cancel messages that have arrived: one commit ends each, and takes it from its handler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from onceward.core.accept import receipts
+from onceward.core.accept.accept import Prepare
+from onceward.core.engine.event_emitter import EventEmitter
+from onceward.file.transaction import StoreTransaction, bump
+from onceward.message.frame import Frame
+from onceward.message.ids import OWN_ID
+from onceward.message.parcel import UNANSWERED, Receipt
+from onceward.message.vocabulary import reason_text
+
+CANCELLED: Final = "cancelled"
+"""The decision of a recipient that has cancelled a message."""
+TOO_LATE: Final = "too late"
+"""Begins the decision of a recipient that has not; the state of the message follows."""
+UNKNOWN: Final = "outside the deduplication window"
+"""State of a message that may have ended so long ago that its record is pruned."""
+# A mailbox's message has no lane: storing it was its effect, and a reader deletes it there.
+END: Final = """
+UPDATE _onceward_inbox
+   SET state = 'cancelled', ended_at = :now, reason = :reason
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending' AND lane_id IS NOT NULL
+RETURNING seq, sender, id
+"""
+MARK: Final = """
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+SELECT sender, id, session, 'cancelled', :now
+  FROM _onceward_inbox
+ WHERE seq IN (SELECT value FROM json_each(:seqs))
+"""
+MARK_UNSEEN: Final = """
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+VALUES (?, ?, ?, 'cancelled', ?)
+"""
+# A lease of a message that has ended is over: its holder can commit nothing under the old token.
+FENCE: Final = """
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
+       token = token + f.held,
+       owner = CASE WHEN f.held THEN NULL ELSE owner END,
+       leased_seqs = CASE WHEN f.held THEN NULL ELSE leased_seqs END,
+       due_at = CASE WHEN f.held OR (owner IS NULL AND f.first) THEN NULL ELSE due_at END
+  FROM (SELECT l.lane_id AS id,
+               EXISTS (SELECT 1
+                         FROM json_each(l.leased_seqs) AS h
+                        WHERE h.value IN (SELECT value FROM json_each(:seqs))) AS held,
+               coalesce(l.head_seq IN (SELECT value FROM json_each(:seqs)), 0) AS first
+          FROM _onceward_lanes AS l
+         WHERE l.lane_id IN (SELECT lane_id
+                               FROM _onceward_inbox
+                              WHERE seq IN (SELECT value FROM json_each(:seqs)))) AS f
+ WHERE lane_id = f.id
+"""
+FORGET_QUESTIONS: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'failed', reason = 'cancelled', ended_at = :now
+ WHERE state = 'open' AND asker_seq IN (SELECT value FROM json_each(:seqs))
+"""
+PRESENT: Final = """
+SELECT b.seq, b.state, p.outcome,
+       coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = :sender), '')
+  FROM (SELECT 1) AS one
+  LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = :id
+  LEFT JOIN _onceward_processed_messages AS p
+    ON p.sender = :sender AND p.message_id = :id AND p.consumer = ''
+"""
+
+
+class ArrivedMessage(NamedTuple):
+    """The state of a message of a sender, as its recipient knows it."""
+
+    seq: int | None
+    state: str | None
+    outcome: str | None
+    horizon_id: str
+
+    @property
+    def known_as(self) -> str | None:
+        """Return how it ended, or else its state; None for one that never came."""
+        return self.outcome or self.state
+
+
+class Canceller:
+    """Cancels messages of an inbox, by their agent or by a request of their sender."""
+
+    def __init__(self, emitter: EventEmitter, prepare: Sequence[Prepare] = ()) -> None:
+        self._emitter, self._prepare = emitter, prepare
+
+    def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
+        """
+        End those of the messages that wait or are being handled; return their sequences.
+
+        Each lease on one of them is over, so that its handler's writes roll back.
+        """
+        for prepare in self._prepare:
+            prepare(tx, list(seqs))
+        named = {"seqs": json.dumps(seqs), "now": tx.now, "reason": reason}
+        ended = tx.rows(END, named)
+        named["seqs"] = json.dumps([seq for seq, _, _ in ended])
+        if not ended:
+            return set()
+        tx.run(MARK, {"seqs": named["seqs"], "now": tx.now})
+        tx.run(FENCE, {"seqs": named["seqs"]})
+        tx.run(FORGET_QUESTIONS, {"seqs": named["seqs"], "now": tx.now})
+        bump(tx, ended=len(ended), inbox_cancelled=len(ended))
+        receipts.enqueue(tx, [(s, Receipt(i, "cancelled", reason)) for _, s, i in ended])
+        self._emitter.cancelled(tx, [(i, s, reason) for _, s, i in ended])
+        return {seq for seq, _, _ in ended}
+
+    def take(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
+        """Decide the requests of a sender, and tell it of each in the same commit."""
+        for frame in asked:
+            decision = self._decide(tx, sender, frame)
+            told = Receipt(frame.id, "processed", reason_text(UNANSWERED, decision))
+            receipts.enqueue(tx, [(sender, told)])
+
+    def _decide(self, tx: StoreTransaction, sender: str, frame: Frame) -> str:
+        message_id = frame.causationid or ""
+        found = self.look_up(tx, sender, message_id)
+        reason = cancel_reason(frame.data)
+        if found.seq is not None and self.end(tx, [found.seq], reason):
+            return CANCELLED
+        if found.known_as is not None:
+            same = found.known_as == CANCELLED
+            return CANCELLED if same else f"{TOO_LATE}: {found.known_as}"
+        if message_id <= found.horizon_id and OWN_ID.fullmatch(message_id):
+            return f"{TOO_LATE}: {UNKNOWN}"
+        # It may still come: its record refuses it then.
+        tx.run(MARK_UNSEEN, (sender, message_id, frame.session, tx.now))
+        receipts.enqueue(tx, [(sender, Receipt(message_id, "cancelled", reason))])
+        return CANCELLED
+
+    @staticmethod
+    def look_up(tx: StoreTransaction, sender: str, message_id: str) -> ArrivedMessage:
+        """Return what this file knows of a message."""
+        return ArrivedMessage(*tx.rows(PRESENT, {"sender": sender, "id": message_id})[0])
+
+
+def cancel_reason(said: object) -> str:
+    """Return the reason of a cancelled message as it is stored."""
+    return reason_text("cancelled", said[:200] if isinstance(said, str) else "")

@@ -1,0 +1,109 @@
+"""``onceward cancel``: end messages before they take effect, wherever they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Final
+
+from onceward import Postbox
+from onceward.message.record import Cancellation
+from onceward.ops.cli.durations import MaybeSpan
+from onceward.ops.cli.exit_codes import CONFLICT, DONE, PARTLY, NothingThere, Usage
+from onceward.ops.cli.options import OfType, Quiet, said
+from onceward.ops.cli.output import document, show
+from onceward.ops.cli.readonly import views, whole_id
+from onceward.ops.cli.target import Conversation, open_box
+from onceward.ops.views.messages import message_ids
+
+WHERE: Final = Conversation()
+COLUMNS: Final = ("id", "outcome", "state")
+Ids = Annotated[str, said("Ids of messages, sent or received, or unique beginnings of them.")]
+Peer = Annotated[str | None, said("All messages that this agent sent to that one.")]
+Sender = Annotated[
+    str | None, said("All messages that this agent received from that one.", name="--from")
+]
+Key = Annotated[str | None, said("All messages with this idempotency key.")]
+Reason = Annotated[str, said("Is stored with the message, and told to its sender.")]
+Yes = Annotated[bool, Quiet, said("Do not ask before bulk work.")]
+
+
+def cancel(
+    *ids: Ids,
+    to: Peer = None,
+    sender: Sender = None,
+    type: OfType = None,
+    key: Key = None,
+    reason: Reason = "",
+    wait: Annotated[MaybeSpan, said("Wait this long for a recipient's answer.")] = None,
+    yes: Yes = False,
+    where: Conversation = WHERE,
+) -> int:
+    """
+    Cancel messages, by id or by what they have in common, and print what became of each.
+
+    One that is here ends at once, also in the hands of its handler, whose writes roll back. One
+    that has left is its recipient's to cancel: it is asked, and --wait waits for its answer.
+
+    Columns: id, outcome (cancelled, asked, too_late), state. If all were too late, the exit code
+    is 5, if some were, it is 6.
+    """
+    chosen = {"to": to, "sender": sender, "type": type, "session": where.session, "key": key}
+    which = {name: value for name, value in chosen.items() if value is not None}
+    if bool(ids) == bool(which):
+        msg = "which messages? Give ids, or --to, --from, --type, --session or --key, not both"
+        raise Usage(msg)
+    if ids:
+        return _tell(_by_id(ids, reason, wait, where), where)
+    with open_box(where.path()) as box:
+        _confirm(which, yes=yes)
+        return _tell(_in_bulk(box, which, reason), where)
+
+
+def _by_id(
+    ids: tuple[str, ...], reason: str, wait: float | None, where: Conversation
+) -> list[Cancellation]:
+    path = where.path()
+    with views(path) as found:
+        whole = [whole_id(found, message_ids, each) for each in ids]
+    with open_box(path) as box:
+        return [box.cancel(each, reason=reason, timeout=wait or 0) for each in whole]
+
+
+def _in_bulk(box: Postbox, which: dict[str, Any], reason: str) -> list[Cancellation]:
+    found = box.cancel_all(**which, reason=reason)
+    ended = [
+        *(Cancellation(each, "cancelled", "cancelled") for each in found.cancelled),
+        *(Cancellation(each, "asked", "sent") for each in found.asked),
+        *(Cancellation(each, "too_late", "ended") for each in found.too_late),
+    ]
+    if not ended:
+        msg = "no message matches that has not ended"
+        raise NothingThere(msg)
+    return ended
+
+
+def _confirm(which: dict[str, Any], *, yes: bool) -> None:
+    """Ask before bulk work; raises Usage where stdin is not a terminal."""
+    if yes:
+        return
+    named = ", ".join(f"{name} {value}" for name, value in which.items())
+    if not sys.stdin.isatty():
+        msg = f"this would cancel all messages that have not ended with {named}: say --yes"
+        raise Usage(msg)
+    sys.stderr.write(f"cancel all messages that have not ended with {named}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        msg = "nothing was changed"
+        raise NothingThere(msg)
+
+
+def _tell(found: list[Cancellation], where: Conversation) -> int:
+    rows = [{name: getattr(each, name) for name in COLUMNS} for each in found]
+    if where.json:
+        document(rows)
+    else:
+        show(rows, COLUMNS, where.style)
+    late = sum(each.outcome == "too_late" for each in found)
+    if not late:
+        return DONE
+    return CONFLICT if late == len(found) else PARTLY
