@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import Counter
 from pathlib import Path
 from threading import Barrier, Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Msg, Postbox, Retry
@@ -23,6 +25,23 @@ if TYPE_CHECKING:
     from onceward.message.options import HandlerOptions
 
 LONG = 60.0
+HOLDS = """
+import sys, time
+from onceward import Agent, Postbox
+
+agent = Agent("bob")
+
+
+@agent.on("job", concurrency=1)
+def job(_: object) -> None:
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+with Postbox(sys.argv[1], agent=agent) as box:
+    box.send("bob", {"n": 1}, type="job")
+    time.sleep(600)
+"""
 BUCKETS = "SELECT name, tokens FROM _onceward_rate_limits"
 
 
@@ -233,6 +252,50 @@ def test_a_handler_runs_as_often_at_once_as_it_says(tmp_path: Path) -> None:
     run(tmp_path, agent, messages, workers=6)
 
     assert 2 == jobs.most
+
+
+def test_a_limit_of_concurrency_holds_over_postboxes_of_a_file(tmp_path: Path) -> None:
+    """Two postboxes with twelve workers, as two processes have them, make two calls at once."""
+    jobs, two, done = Together(), Barrier(2, timeout=LONG), list[int]()
+
+    def agent() -> Agent:
+        made = Agent("bob")
+
+        @made.on(Job, concurrency=2)
+        def job(job: Job) -> None:
+            jobs.enter()
+            two.wait()
+            jobs.leave()
+            done.append(job.n)
+
+        return made
+
+    path = tmp_path / "bob.db"
+    with Postbox(path, agent=agent(), workers=6) as bob, Postbox(path, agent=agent(), workers=6):
+        for n in range(10):
+            bob.session(f"s{n}").send("bob", Job(n=n))
+        until(lambda: len(done) == 10)
+
+    assert 2 == jobs.most
+
+
+def test_a_killed_process_gives_its_places_back(tmp_path: Path) -> None:
+    """Its leases end with it: a call of another process begins, under a limit of one."""
+    path, script = tmp_path / "bob.db", tmp_path / "holds.py"
+    script.write_text(HOLDS)
+    agent, called = noting(concurrency=1)
+    with Child([*PYTHON, script, path], "stdout") as child:
+        child.hear()
+        with Postbox(path, agent=agent, workers=2) as bob:
+            second = bob.session("other").send("bob", Job(n=2))
+            bob.session("more").send("bob", Other(n=3))
+            until(lambda: -3 in called)
+            before = [*called]
+            child.stop(signal.SIGKILL)
+            until(lambda: bob.resolve(second) == "acked")
+
+    assert [-3] == before
+    assert 2 in called
 
 
 def test_concurrency_makes_workers_for_that_handler_only(tmp_path: Path) -> None:

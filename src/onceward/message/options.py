@@ -149,7 +149,7 @@ class HandlerOptions(TypedDict, total=False):
     unique_for: Span | None
     """Span in which a message is dropped that has the type and body of one before it."""
     concurrency: int | None
-    """Calls that one process makes at the same time; by default as many as it has workers."""
+    """Calls that all processes on the file make at once; by default as many as have workers."""
     rate: GivenRate | None
     """Calls that all processes on the file begin: ``10/m``, or a number a second; others wait."""
     batch: int | None

@@ -19,6 +19,14 @@ from onceward.message.times import Rate
 
 KINDS: Final = 4096
 """Types and topics of which the handler is remembered."""
+LEASED: Final = """
+SELECT DISTINCT l.owner, b.type, b.topic
+  FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j
+  JOIN _onceward_inbox AS b ON b.seq = j.value
+ WHERE l.due_at IS NOT NULL AND l.owner IS NOT NULL
+"""
+LOOK_AGAIN: Final = 0.1
+"""Seconds until a worker asks again for a place that a worker of another postbox has."""
 SEQ: Final = 0
 """Column of a message's sequence in a row of a claim."""
 
@@ -129,10 +137,17 @@ class WorkerGate:
         """Whether the commit is done that counts the calls of ``_waiting`` in the file."""
         self._running: str | None = None
         """Name of the place of the call that runs now."""
+        self._leased: Counter[str] | None = None
+        """Workers of this file that have leases, by the pattern of a handler of these."""
+        self._missed = False
+        """Whether this claim found a handler's places taken, in whatever postbox."""
 
     def wait(self, now: Millis) -> float | None:
         """Return the seconds until a claim that found nothing may find something."""
-        return self._limits.wait(now)
+        rated = self._limits.wait(now)
+        if not self._missed:
+            return rated
+        return LOOK_AGAIN if rated is None else min(LOOK_AGAIN, rated)
 
     # -- a claim ----------------------------------------------------------------------------
 
@@ -140,7 +155,7 @@ class WorkerGate:
         """Forget what a claim before this one decided: it was rolled back."""
         self._counted = False
         self.leave()
-        self._left, self._now = {}, now
+        self._left, self._now, self._leased, self._missed = {}, now, None, False
         self._limits.forget_waits(now)
 
     def fits(self, kind: Kind) -> bool:
@@ -178,12 +193,33 @@ class WorkerGate:
                 return False
         name, most = self._limits.places(handler)
         if most is not None and name not in self._held:
-            if not self._limits.take_place(name, most):
+            if self._is_taken(tx, handler) or not self._limits.take_place(name, most):
                 return False
             self._held.add(name)
         if rate is not None:
             self._left[pattern] -= 1
         return True
+
+    def _is_taken(self, tx: StoreTransaction, handler: Handler) -> bool:
+        """
+        Return whether workers of this file, in any process, have all places of a handler.
+
+        A worker has one from its claim to the end of its lease, which a kill ends, too; it
+        makes one call at a time. None of its leases is left when it claims again.
+        """
+        most = handler.rules.concurrency
+        if most is None:
+            return False
+        if self._leased is None:
+            owners: set[tuple[str, str]] = set()
+            for owner, *kind in tx.rows(LEASED):
+                found = self._limits.handler_of((kind[0], kind[1]))
+                if found is not None:
+                    owners.add((owner, found.pattern))
+            self._leased = Counter(pattern for _, pattern in owners)
+        taken = self._leased[handler.pattern] >= most
+        self._missed |= taken
+        return taken
 
     def end(self, tx: StoreTransaction) -> None:
         """Count the calls that the claim admits."""
