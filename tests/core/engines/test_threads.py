@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from tests.children import PYTHON, Child
@@ -156,6 +157,44 @@ def test_a_task_that_runs_is_told_beside_one_that_is_queued(threads: EngineThrea
     threads.notify_one([queued, running])
 
     assert (False, True) == (queued.notified, running.notified)
+
+
+def test_a_thread_that_was_woken_does_not_take_the_wake_up_of_the_next_one(
+    threads: EngineThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One still reads what it has waited for, while another waits already and is woken."""
+    hear, select = threads._hear, threads._selector.select
+    reads, waits, has_read = Event(), Event(), Event()
+
+    def hear_late(found: Any) -> bool:
+        if not reads.is_set():
+            reads.set()
+            assert waits.wait(LIMIT)
+            lost = hear(found)
+            has_read.set()
+            return lost
+        return hear(found)
+
+    def select_late(seconds: float | None = None) -> Any:
+        if reads.is_set() and not has_read.is_set():
+            late = Counted()
+            planned(threads, late, 0.01)
+            ran.append(late)
+            waits.set()
+            assert has_read.wait(LIMIT)
+        return select(seconds)
+
+    ran: list[Counted] = []
+    planned(threads, Counted(), 7200.0)
+    until(lambda: threads._waits)
+    monkeypatch.setattr(threads, "_hear", hear_late)
+    monkeypatch.setattr(threads._selector, "select", select_late)
+    planned(threads, Counted(), 3000.0)  # it is due before the other: the wait is ended
+    assert reads.wait(LIMIT)
+    threads.run("onceward-test", Counted())
+
+    assert has_read.wait(LIMIT)
+    until(lambda: ran[0].runs)
 
 
 def test_an_ended_task_begins_no_run(threads: EngineThreads) -> None:

@@ -326,6 +326,9 @@ class EngineThreads:
         except (OSError, ValueError) as error:  # a descriptor was closed at this very moment
             log.failure("warning", "engines look again", error)
         with self._lock:
+            if self._woken or any(key.data is None for key, _ in found):
+                with suppress(BlockingIOError):  # another thread that waits needs its own byte
+                    os.read(self._wakeup[0], 1024)
             self._waits = self._woken = False
             self._hearing = get_ident()
             now = time.monotonic()
@@ -349,10 +352,7 @@ class EngineThreads:
         """Read what was found, and notify whom it is for; return whether more may be lost."""
         lost = False
         for key, _ in found:
-            if key.data is None:
-                with suppress(BlockingIOError):
-                    os.read(self._wakeup[0], 1024)
-            else:
+            if key.data is not None:
                 lost |= key.data.hear()
         return lost
 
