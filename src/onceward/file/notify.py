@@ -64,6 +64,8 @@ class Notifier:
         self._closed = False
         self._poll_at, self._looked_at = 0.0, -math.inf
         self._version: int | None = None
+        self.remote_out = 0
+        """How often another process has told that it has something for the dispatcher."""
         self.on_remote_out: Callable[[], None] = lambda: None
         """Called before the listeners when another process has something for the dispatcher."""
 
@@ -147,6 +149,7 @@ class Notifier:
 
     def _heard(self, side: Direction) -> None:
         if side == "out":
+            self.remote_out += 1
             self.on_remote_out()
         self.notify_local((side,))
 

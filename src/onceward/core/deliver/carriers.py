@@ -201,6 +201,10 @@ class BusyPeers:
         """Parcels that were packed for such peers; the same carrier goes on with them."""
         self._left: set[str] = set()
         """Peers that may still be leased to us although no carrier pushes to them."""
+        self._wanted: set[str] = set()
+        """Those that were to be reserved meanwhile: they may have more than their carrier knows."""
+        self._later: set[str] = set()
+        """Those whose delivery has left something for later, which the loop must plan."""
         self._pushes: dict[int, Push] = {}
         """The pushes under way, by the thread of their carrier."""
         self._changed = Event()
@@ -221,8 +225,10 @@ class BusyPeers:
         """
         with self._lock:
             if name in self._names or self._stopping.is_set():
+                self._wanted.add(name)
                 return False
             self._released.discard(name)
+            self._wanted.discard(name)
             if packed is not None:
                 packed[name] = None
             self._names.add(name)
@@ -249,6 +255,27 @@ class BusyPeers:
             passed.discard(name)  # first: after an interrupt the next call must submit it
             self._names.add(name)
         return False
+
+    # -- looking again ------------------------------------------------------------------------
+
+    def is_wanted(self, name: str) -> bool:
+        """Return whether a peer may have more than its carrier knows."""
+        return name in self._wanted
+
+    def serve(self, name: str) -> None:
+        """Note that the open transaction sees all that a peer has."""
+        self._wanted.discard(name)
+
+    def leave_for_later(self, name: str) -> None:
+        """Note that a delivery leaves something that the loop must plan."""
+        self._later.add(name)
+
+    def needs_look(self, name: str) -> bool:
+        """Return whether the loop must look, now that the carrier of a peer has left it."""
+        needed = name in self._wanted or name in self._later or bool(self._left)
+        self._wanted.discard(name)
+        self._later.discard(name)
+        return needed
 
     # -- leaving ------------------------------------------------------------------------------
 

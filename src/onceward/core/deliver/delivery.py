@@ -182,15 +182,19 @@ class Deliveries:
                 tx.wakeups[self._db.writer.wake_dispatchers] = None
             elif first.parcel is not None:
                 self._packed[name] = first
+                self._busy.serve(name)
 
     def hand_over(self, *, durable: bool) -> None:
         """
         Give what the commit has packed to carriers; leave it to the loop where there is none.
 
         A carrier that ends wakes the loop, which then finds what it was not given; one that
-        has ended since the packing may have woken it before the commit.
+        has ended since the packing may have woken it before the commit. An answer that waits for
+        a commit waits no longer where its peer has more.
         """
         missed = bool(self._passed) and not self._busy.all_reserved(self._passed, self._packed)
+        if self._passed:
+            self._db.writer.queue.hurry()
         while self._packed:
             name, first = next(iter(self._packed.items()))
             if durable and first is not None:
@@ -207,13 +211,18 @@ class Deliveries:
             self._wake()
 
     def _pack_alone(self, tx: StoreTransaction, name: str) -> InFlight | None:
-        """Pack the first parcel of a peer in a savepoint; None where the loop must look at it."""
+        """
+        Pack the first parcel of a peer; None where the loop must look at it.
+
+        No savepoint is around it: what an error leaves is a peer that is leased, with its parcel
+        or without one, which the loop gives back.
+        """
         try:
-            with tx.nested():
-                first = self._first(tx, name)
-                return None if first is None or first.parcel is None else first
+            first = self._first(tx, name)
         except Exception:  # noqa: BLE001 - the loop meets it again, and tells of it
+            self._busy.leave(name)
             return None
+        return None if first is None or first.parcel is None else first
 
     def _deliver_own(self, tx: StoreTransaction) -> bool:
         """Move messages of the agent to itself, in a savepoint; False where parcels must do it."""
@@ -223,7 +232,7 @@ class Deliveries:
         try:
             with tx.nested():
                 return own.deliver(tx)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - the loop meets it again, and tells of it
             return False
 
     # -- packing ------------------------------------------------------------------------------
@@ -260,6 +269,9 @@ class Deliveries:
             peers.release(tx, held)
             tx.wake(self._notify_others)
             return InFlight(held, None)
+        except NotMade:
+            peers.release(tx, held)
+            raise
         except Unreachable:
             max_bytes = self._settings.parcel_max_bytes
         packed = parcels.pack(
@@ -295,20 +307,25 @@ class Deliveries:
         """
         Deliver to one peer on this carrier, until nothing was packed for it meanwhile.
 
-        It raises nothing.
+        It raises nothing. The loop looks after that where it waits for the peer, or where the
+        peer has something now or later.
         """
         name, first, going_on = delivery.name, delivery.first, True
+        if first is None:
+            self._busy.leave_for_later(name)
         while going_on:
             try:
                 self.deliver(name, first)
             except StoreClosed as error:
                 log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
             except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
+                self._busy.leave_for_later(name)
                 self._pause_peer()
             finally:
                 first = self._busy.end(name)
                 going_on = first is not None
-        self._wake()
+        if self._busy.needs_look(name):
+            self._wake()
         self._busy.changed()
 
     def _pause_peer(self) -> None:
@@ -320,11 +337,13 @@ class Deliveries:
         try:
             return self._deliver_all(name, first)
         except LeaseLost as error:  # another dispatcher pushes to this peer
+            self._busy.leave_for_later(name)
             log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
         except StoreClosed:
             raise
         except Exception as error:
             level: Level = "warning" if isinstance(error, OncewardError) else "error"
+            self._busy.leave_for_later(name)
             log.failure(level, "delivery failed", error, agent=self._db.agent, peer=name)
             if not self._told(name, error):
                 self._busy.leave(name)
@@ -367,6 +386,8 @@ class Deliveries:
             if self._stopping.is_set():
                 break
             packed = following
+        if packed is None:
+            self._busy.leave_for_later(name)
         if packed is not None and packed.parcel is not None:
             with suppress(OncewardError):
                 held = packed.lease
@@ -381,6 +402,7 @@ class Deliveries:
 
     def _push(self, packed: InFlight) -> InFlight | None:
         """Push one parcel and settle it; return the next one, None where the peer backs off."""
+        heard = self._db.notifier.remote_out
         try:
             transport, url = self._routes.route(packed.lease.name, packed.lease.url)
             if transport.features.network:
@@ -409,7 +431,7 @@ class Deliveries:
             self._settle, packed=packed, answer=answer, streams=transport.features.streams
         )
         try:
-            return self._write_answer(packed, settle)
+            return self._write_answer(packed, settle, heard)
         except OncewardError:
             raise
         except Exception as error:  # noqa: BLE001 - the transport returned what is not an answer
@@ -463,19 +485,28 @@ class Deliveries:
     # -- settling -----------------------------------------------------------------------------
 
     def _write_answer(
-        self, packed: InFlight, settle: Callable[[StoreTransaction], InFlight | None]
+        self,
+        packed: InFlight,
+        settle: Callable[[StoreTransaction], InFlight | None],
+        heard: int,
     ) -> InFlight | None:
         """
         Commit what an answer changes, with the next commit of this process where none hurries.
 
         The lease stays in the file meanwhile; after a crash the same parcel is pushed again.
+        A peer that has more waits for no commit: *heard* is what other processes had told of
+        that when its parcel was pushed.
         """
         if self._carriers is None or self._stopping.is_set() or self._busy.several:
             return self._db.write(settle)
         return self._db.write_with_next(
             settle,
             SETTLE_WITHIN,
-            unless=partial(parcels.more_waits, self._db.read, packed.lease, packed.paid_upto),
+            unless=lambda: (
+                packed.more
+                or self._busy.is_wanted(packed.lease.name)
+                or heard != self._db.notifier.remote_out
+            ),
         )
 
     def _settle(
@@ -487,6 +518,7 @@ class Deliveries:
         Returns None where the peer is left alone for a while. *streams* says that
         the peer is an inbox of ours.
         """
+        self._busy.serve(packed.lease.name)
         if answer.verdict == "busy":
             self._failures.busy(tx, packed, answer)
             return None
@@ -495,9 +527,11 @@ class Deliveries:
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
         options = SettleOptions(self._settings, self._db.durability, ask_at, streams)
         settled = parcels.settle(tx, packed, answer, options)
-        self._failures.missing_receipts(tx, packed, answer)
+        blocked = self._failures.missing_receipts(tx, packed, answer)
         self._emitter.settled(tx, settled)
         moved = settled.moved
+        if moved.sent or blocked:
+            self._busy.leave_for_later(settled.lease.name)
         if moved.ended:
             # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
@@ -586,9 +620,9 @@ class DeliveryFailures:
         self._settings, self._policy, self._rng = settings, policy, rng
         self._emitter, self._agent = emitter, emitter.agent
 
-    def missing_receipts(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> None:
+    def missing_receipts(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> bool:
         """
-        Block the lanes of frames that failed alone.
+        Block the lanes of frames that failed alone; return whether there may be such frames.
 
         A frame without a receipt behind another frame of its lane counts as not handed over.
         """
@@ -597,7 +631,7 @@ class DeliveryFailures:
         for receipt in answer.receipts:
             (refused if receipt.state == "busy" else told)[receipt.id] = receipt
         if told.keys() >= set(map(ID, packed.parcel.frames)):
-            return
+            return False
         lanes: dict[tuple[str, int], Millis | None] = {}
         for row in sent.in_parcel(tx, packed.lease.parcel or ()):
             if row.id in told or row.state != "pending":
@@ -608,6 +642,7 @@ class DeliveryFailures:
                 lanes[row.ordering] = self._fail_alone(tx, row, packed.lease.name, error)
             else:
                 sent.hold_back(tx, row.seq, due_at=lanes[row.ordering])
+        return True
 
     def _fail_alone(
         self, tx: StoreTransaction, row: sent.ParcelRow, peer: str, error: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple, cast
@@ -18,7 +18,7 @@ from onceward.core.deliver.peers import PeerLease, Waiting
 from onceward.core.send import outbox
 from onceward.core.send.outbox import OutboxRow
 from onceward.errors import StoreCorrupt
-from onceward.file.transaction import Rows, StoreTransaction, bump
+from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
     ENVELOPE,
@@ -52,17 +52,6 @@ SELECT EXISTS (SELECT 1 FROM _onceward_outbox INDEXED BY _onceward_outbox_ready
                   AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))})
                   AND seq IN (SELECT value FROM json_each(?))
                   AND state = 'pending' AND due_at IS NULL AND held_by IS NULL)
-"""
-MORE_WAITS: Final = """
-SELECT EXISTS (SELECT 1 FROM _onceward_receipts WHERE peer = :peer AND seq > :upto)
-       OR (SELECT count(*)
-             FROM (SELECT 1
-                     FROM _onceward_outbox
-                    WHERE recipient = :peer
-                      AND state = 'pending'
-                      AND due_at IS NULL
-                      AND held_by IS NULL
-                    LIMIT :in_flight + 1)) > :in_flight
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
@@ -101,6 +90,8 @@ class InFlight(NamedTuple):
     paid_upto: int = 0
     dead_lettered: tuple[tuple[str, str, Reason], ...] = ()
     """(id, peer, reason) of messages that went to the dead letters instead."""
+    more: bool = True
+    """Whether the peer may have had more messages or receipts when the parcel was packed."""
 
 
 class SenderInfo(NamedTuple):
@@ -157,28 +148,45 @@ def pack(
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
     room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position)))
     told = _told_bytes(owed.receipts) if owed.receipts else 0
-    rows: list[OutboxRow] = []
-    buried: list[tuple[str, str, Reason]] = []
-    if held.parcel is not None:
-        rows = outbox.by_seq(tx, held.parcel)
-        if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
-            held, rows = peers.new_epoch(tx, held, "a parcel was given up"), []
+    held, rows, buried, more = _stored(tx, held)
     if not rows and waiting.messages:
         wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
-        held, rows, buried = _fresh(
+        held, rows, buried, more = _fresh(
             tx, held, largest.messages, until=until, most=room, wanted=wanted
         )
     if owed.receipts:
+        more |= len(owed.receipts) >= RECEIPT_ROWS
         room -= sum(map(_frame_bytes, rows))
         if told > room or len(owed.receipts) > RECEIPTS_MAX:
-            owed = _cut(tx, held.name, owed, room, alone=not rows)
+            owed, more = _cut(tx, held.name, owed, room, alone=not rows), True
     if not rows and not owed.receipts:
-        return InFlight(held, None, dead_lettered=tuple(buried))
-    return InFlight(held, _parcel(held, mine, rows, owed), owed.upto, tuple(buried))
+        return InFlight(held, None, dead_lettered=buried)
+    return InFlight(held, _parcel(held, mine, rows, owed), owed.upto, buried, more)
+
+
+class _Packed(NamedTuple):
+    """The rows of a parcel, and the lease after they were chosen."""
+
+    lease: PeerLease
+    rows: Sequence[OutboxRow] = ()
+    buried: tuple[tuple[str, str, Reason], ...] = ()
+    """(id, peer, reason) of messages that went to the dead letters instead."""
+    more: bool = False
+    """Whether the peer may have had more."""
+
+
+def _stored(tx: StoreTransaction, held: PeerLease) -> _Packed:
+    """Return the stored parcel, none where there is none; open a new epoch if it is not whole."""
+    if held.parcel is None:
+        return _Packed(held)
+    rows = outbox.by_seq(tx, held.parcel)
+    if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
+        return _Packed(peers.new_epoch(tx, held, "a parcel was given up"))
+    return _Packed(held, rows, more=True)
 
 
 def _parcel(
-    held: PeerLease, mine: SenderInfo, rows: list[OutboxRow], owed: PendingReceipts
+    held: PeerLease, mine: SenderInfo, rows: Sequence[OutboxRow], owed: PendingReceipts
 ) -> Parcel:
     frames: list[ParcelFrame] = []
     for row in rows:
@@ -229,13 +237,6 @@ def _cut(
     return receipts.NONE
 
 
-def more_waits(read: Rows, held: PeerLease, paid_upto: int = 0) -> bool:
-    """Return whether the peer has messages, or receipts past *paid_upto*, besides its parcel."""
-    flight = len(held.parcel or ())
-    named = {"peer": held.name, "upto": paid_upto, "in_flight": flight}
-    return bool(read(MORE_WAITS, named)[0][0])
-
-
 def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
     return row.expired(tx.now) or not row.intact
 
@@ -248,7 +249,8 @@ def _fresh(
     until: Millis,
     most: int,
     wanted: int,
-) -> tuple[PeerLease, list[OutboxRow], list[tuple[str, str, Reason]]]:
+) -> _Packed:
+    """Choose the rows of the next parcel and store it; bury messages that no parcel may carry."""
     buried, aside = list[tuple[str, str, Reason]](), set[int]()
     while True:
         choice = _choose(tx, held, limit, most=most, wanted=wanted)
@@ -260,7 +262,8 @@ def _fresh(
         )
         for seqs, reason, error in unfit:
             if seqs:
-                moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
+                with tx.nested():  # the commit of a send goes on where this fails
+                    moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
                 buried += [(message_id, peer, reason) for message_id, peer in moved]
         if choice.parked:
             tx.many(PARK, choice.parked)
@@ -273,7 +276,8 @@ def _fresh(
         held = peers.store_parcel(
             tx, held, tuple(map(SEQ, choice.rows)), choice.rows[-1].id, until=until
         )
-    return held, choice.rows, buried
+    more = choice.scanned > len(choice.rows) or choice.scanned == limit
+    return _Packed(held, choice.rows, tuple(buried), more)
 
 
 def _choose(
