@@ -230,10 +230,9 @@ def claim(
     A lane whose last lease ran out is handed over one message at a time, so
     that a message which kills its worker is found and no neighbour pays for it.
     """
-    lanes.wake_due(tx)
     claimed: list[list[LeasedMessage]] = []
     left, types = wanted.messages, None if wanted.types is None else json.dumps(wanted.types)
-    found = lanes.ready(tx.rows, wanted.lanes, wanted.session)
+    found = lanes.claimable(tx, wanted.lanes, wanted.session)
     if wanted.served and len(found) > 1:
         found = lanes.in_turn(found, wanted.served)
     for lane_id, token, careful_to, shared, _ in found:

@@ -57,6 +57,14 @@ SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_la
  ORDER BY rank, head_seq
  LIMIT ?
 """
+CLAIMABLE: Final = f"""
+SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank,
+       EXISTS (SELECT 1 FROM _onceward_lanes WHERE due_at <= :now)
+  FROM _onceward_lanes
+ WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
+ ORDER BY rank, head_seq
+ LIMIT :limit
+"""
 READY_FOR: Final = f"""
 SELECT lane_id, token, isolate_upto_seq, session IS NULL, rank FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
@@ -228,6 +236,16 @@ def wake_due(tx: StoreTransaction) -> None:
             tx.run(CAREFUL, (max(seqs), lane_id))
     if due:
         tx.run(WAKE, (tx.now,))
+
+
+def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
+    """Free the lanes that are due, as ``wake_due`` does; return what ``ready`` returns then."""
+    if session is None:
+        rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
+        if rows and not rows[0][-1]:
+            return [row[:-1] for row in rows]
+    wake_due(tx)
+    return ready(tx.rows, limit, session)
 
 
 def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:

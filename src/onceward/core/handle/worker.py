@@ -127,6 +127,10 @@ class Worker:
     """When the leases were last prolonged."""
     _quick = False
     """Whether the last round's handlers were well, and quicker than an open claim waits."""
+    _exhausted = False
+    """Whether the round has ended all that was ready when it began, and was told of nothing new."""
+    _due_at: Millis | None = None
+    """When the first lane was due that rested or was leased as the round began."""
     _left_leases = False
     """Whether an error may have left leases that this worker no longer works on."""
     _run_now: RunningCall | None = None
@@ -234,8 +238,15 @@ class Worker:
                 found = self.round()
             if self._loop.stopping.is_set():  # ``stop`` may have waited in vain
                 self._unregister()
-            wait = wait if found else self._idle_for(nothing_here=True)
+            if not found:
+                return self._idle_for(nothing_here=True)
+            if self._exhausted:
+                return self._until_due()
         return wait
+
+    def _until_due(self) -> float | None:
+        """Return the seconds until a lane is due; None where none rests or is leased."""
+        return None if self._due_at is None else max(0.0, (self._due_at - self._db.now()) / 1000)
 
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
         """
@@ -244,14 +255,14 @@ class Worker:
         With *nothing_here* a claim has just found nothing, so what is ready is
         for readers or other workers; a commit that changes this notifies.
         """
-        paused_at, ready, due_at = lanes.agenda(self._db.read)
+        paused_at, ready, self._due_at = lanes.agenda(self._db.read)
         if disabled_by_environment() or paused_at is not None:
             return engine.MAX_IDLE_SECONDS
         if (ready or self._left_leases) and not nothing_here:
             return 0.0
         if ready and self._types is None and self._gate is None:
             return 0.01  # other workers were quicker
-        wait = None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
+        wait = self._until_due()
         if self._gate is None or not ready:
             return wait
         token = self._gate.wait(self._db.now())
@@ -294,6 +305,7 @@ class Worker:
             self._many = total >= MANY and (not request.ahead or self._is_ahead(claimed))
             if total >= request.messages:
                 self._loop.wake_next()
+            self._exhausted = total < request.messages and self._has_all_of(claimed)
             if total:
                 started = self._db.clock.monotonic()
                 self._handle_all(claimed)
@@ -306,6 +318,7 @@ class Worker:
             if self._gate is not None:
                 self._gate.leave()
         self._left_leases, self._batch.left_leases = self._batch.left_leases, False
+        self._exhausted = self._exhausted and not (self._left_leases or self._batch.lost)
         return total
 
     def _read_ahead(self, request: ClaimRequest) -> ClaimRequest:
@@ -316,6 +329,11 @@ class Worker:
             ready = resolve_handler(self._agent, leased, now, self._policy)
             self._prepared[SAME_ROW(row)] = ready
         return replace(request, ahead=dict(zip(self._prepared, rows, strict=True)))
+
+    def _has_all_of(self, claimed: list[list[LeasedMessage]]) -> bool:
+        """Return whether a claim that is not full has all that was ready of its lanes."""
+        alone = any(lane[0].lane.isolate for lane in claimed)
+        return self._types is None and self._gate is None and len(claimed) < LANES and not alone
 
     def _is_ahead(self, claimed: list[list[LeasedMessage]]) -> bool:
         """Return whether a claim found what was read ahead of it, and no other worker had it."""
@@ -410,6 +428,7 @@ class Worker:
                 self._held.pop(messages[0].lane.lane_id, None)
             self._unbegun.clear()
             self._size = 1
+        self._exhausted = False
         self._db.notifier.notify("in")
 
     def _release_unbegun(self, tx: StoreTransaction) -> None:
@@ -438,13 +457,15 @@ class Worker:
             events = self._events(leased, settlement) if self._hooks._hooks else []
             if self._batch.end(leased, settlement, rest=(messages, rest), events=events):
                 self._batch.commit()
+            if settlement is not HANDLED:
+                self._exhausted = False
             if isinstance(settlement, RetryAt) or self._batch.lost or last:
                 break
         return []
 
     def _paused(self) -> bool:
         """Return whether the file is paused; a pause notifies, so it is asked after those only."""
-        self._loop.notified = False
+        self._loop.notified = self._exhausted = False
         disabled = SWITCH in os.environ and disabled_by_environment()
         return disabled or lanes.agenda(self._db.read).paused_at is not None
 
