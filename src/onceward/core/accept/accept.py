@@ -123,14 +123,16 @@ SELECT id, state, outcome, reason
           LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value)
  WHERE state IS NOT NULL OR outcome IS NOT NULL
 """
-STREAM_AND_LIMITS: Final = """
+STREAM_LIMITS_AND_KNOWN: Final = f"""
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
        - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
        EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
-       (SELECT inbound_rule FROM _onceward_peers WHERE name = ?1),
+       (SELECT inbound_rule FROM _onceward_peers WHERE name = :sender),
+       (SELECT json_group_array(json_array(id, state, outcome, reason)) FROM ({KNOWN})),
        s.epoch, s.number, s.last_id, s.horizon_id, s.base_epoch, s.base_number
-  FROM _onceward_file_info LEFT JOIN _onceward_sender_streams AS s ON s.sender = ?1
+  FROM _onceward_file_info LEFT JOIN _onceward_sender_streams AS s ON s.sender = :sender
 """
+NONE_KNOWN: Final = "[]"
 AWAITED: Final = """
 SELECT id
   FROM _onceward_pending_replies
@@ -436,13 +438,16 @@ def accept(
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
-    [(waiting, rated, rule, *position)] = tx.rows(STREAM_AND_LIMITS, (parcel.sender,))
+    ids = json.dumps(list(map(ID, parcel.frames)))
+    [(waiting, rated, rule, listed, *position)] = tx.rows(
+        STREAM_LIMITS_AND_KNOWN, {"sender": parcel.sender, "ids": ids}
+    )
     stream = StreamPosition() if position[0] is None else StreamPosition(*position)
     verdict, judge_all = classify(stream, parcel)
     if verdict == "fork":
         bump(tx, forks=1)
         return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
-    known = _known(tx, parcel)
+    known = {} if listed == NONE_KNOWN else _known(listed)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and waiting and waiting + new > policy.max_inbox:
         return AcceptResult(_answer(policy, "busy"), moved=moved)
@@ -529,12 +534,8 @@ def _accept_frames(
     return kept
 
 
-def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
-    ids = json.dumps(list(map(ID, parcel.frames)))
-    known: Known = {}
-    for row in tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids}):
-        known[row[0]] = KnownMessage(*row)
-    return known
+def _known(listed: str) -> Known:
+    return {row[0]: KnownMessage(*row) for row in json.loads(listed)}
 
 
 def _present(known: KnownMessage) -> Receipt:
