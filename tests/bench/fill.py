@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.bench.mail import UNBOUNDED, note
+from tests.bench.mail import BODY_BYTES, UNBOUNDED, note
 
 from onceward import Postbox, Transaction
 from onceward.message.frame import digest
@@ -24,6 +24,8 @@ SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's' || (i % :lanes)
 COUNT: Final = (
     "UPDATE _onceward_counters SET value = value + :count WHERE name IN ('ended_pending', 'acked')"
 )
+SHORT: Final = 64
+"""Bytes of a body where ten million of them lie in a file."""
 SLICE: Final = 20_000
 """Rows of one transaction, so that neither WAL nor memory grows with the file."""
 LANES: Final = """
@@ -39,6 +41,22 @@ SELECT 'alice', printf('%08x-0000-7000-8000-000000000000', i), 1 + i % :lanes, '
        :frame, :digest, :now
   FROM n
 """
+HANDLED: Final = """
+WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest,
+  received_at, ended_at)
+SELECT 'bob', printf('%08x-0000-7000-8000-000000000000', i), 1, 'default', 'bench.note', 2,
+       'processed', :frame, :digest, :now, :now
+  FROM n
+"""
+MARKS: Final = """
+WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+SELECT 'bob', printf('%08x-0000-7000-8000-000000000000', i), 'default', 'processed', :now FROM n
+"""
+HANDLED_COUNT: Final = (
+    "UPDATE _onceward_counters SET value = value + :count WHERE name IN ('ended', 'processed')"
+)
 HEADS: Final = (
     "UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox "
     "WHERE _onceward_inbox.lane_id = _onceward_lanes.lane_id AND state = 'pending')"
@@ -59,9 +77,22 @@ def delayed(path: Path, count: int) -> None:
     _fill(path, count, state="pending", due_at=_now() + round(1000 * DAY))
 
 
-def acked(path: Path, count: int) -> None:
+def acked(path: Path, count: int, *, size: int = BODY_BYTES) -> None:
     """Let *count* messages lie in the outbox that were acknowledged and not pruned yet."""
-    _fill(path, count, state="acked", ended_at=_now())
+    _fill(path, count, state="acked", ended_at=_now(), size=size)
+
+
+def handled(path: Path, count: int) -> None:
+    """Let *count* short messages from bob lie in alice's inbox that were handled."""
+    frame = HEADER % note(size=SHORT).model_dump_json()
+    named = {"frame": frame, "digest": digest(frame)}
+    with Postbox(path, agent="alice", start=False, max_pending=UNBOUNDED) as box:
+        for first in range(0, count, SLICE):
+            part = {"first": first, "count": min(SLICE, count - first), "now": _now()}
+            with box.begin() as tx:
+                tx.execute(HANDLED, named | part)
+                tx.execute(MARKS, part)
+                tx.execute(HANDLED_COUNT, {"count": part["count"]})
 
 
 def inbox(path: Path, count: int, *, lanes: int) -> None:
@@ -88,13 +119,14 @@ def _fill(
     lanes: int = 1,
     due_at: int | None = None,
     ended_at: int | None = None,
+    size: int = BODY_BYTES,
 ) -> None:
     named = {
         "lanes": lanes,
         "state": state,
         "due_at": due_at,
         "ended_at": ended_at,
-        "frame": HEADER % note().model_dump_json(),
+        "frame": HEADER % note(size=size).model_dump_json(),
     }
     with Postbox(path, agent="alice", start=False, max_pending=UNBOUNDED) as box:
         for done in range(0, count, SLICE):

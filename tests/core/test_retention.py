@@ -5,9 +5,11 @@ It never makes a message happen twice or pass for a duplicate.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bench import fill
 
 from onceward import Postbox
 from onceward.core import dead_letters, maintenance
@@ -17,6 +19,11 @@ from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]
 HOUR = 3600.0
+TRANSITIONS = """
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
+INSERT INTO _onceward_transitions (box, id, peer, to_state, at)
+SELECT 'outbox', 'x' || i, 'bob', 'acked', :now FROM n
+"""
 
 
 class Pair:
@@ -349,6 +356,33 @@ def test_a_slice_tells_where_to_go_on(pair: Pair) -> None:
         walk.append(count)
 
     assert ([4, 4, 2], 0) == (walk, rows(pair.sender, "outbox"))
+
+
+def test_a_round_without_old_rows_costs_the_same_in_a_large_file(tmp_path: Path) -> None:
+    """Maintenance that finds nothing old reads one slice of each table, however many rows wait."""
+    small, large = (instructions(tmp_path / str(count), count) for count in (1_000, 20_000))
+
+    assert large < 1.1 * small
+
+
+def instructions(folder: Path, messages: int) -> int:
+    """Return about how many instructions of SQLite a round takes in a file of young messages."""
+    folder.mkdir()
+    fill.acked(folder / "alice.db", messages, size=fill.SHORT)
+    fill.handled(folder / "alice.db", messages)
+    hundreds: list[int] = []
+
+    def count() -> bool:
+        hundreds.append(100)
+        return False
+
+    with Postbox(folder / "alice.db", start=False, transitions=True) as box:
+        box._db.write(lambda tx: tx.run(TRANSITIONS, {"count": messages, "now": tx.now}))
+        box.file.run_maintenance()
+        assert box._db._con is not None
+        box._db._con.set_progress_handler(count, 100)
+        box.file.run_maintenance()
+    return sum(hundreds)
 
 
 def test_sequences_are_never_used_again(pair: Pair) -> None:

@@ -31,11 +31,15 @@ from onceward.message.vocabulary import reason_text
 
 Prune = Callable[..., int]
 """Deletes up to *limit* rows that ended before *before*; returns how many."""
-# Oldest first by sequence: a row ends after its creation, so the first young row ends the scan.
+Walk = Callable[..., tuple[int, int]]
+"""Prunes one slice beyond a sequence; returns where to go on from, and how many rows it did."""
+# Oldest first by sequence: a row ends after its creation, so a slice of young rows ends the scan,
+# which would else read a large file from its first row to its last.
 OUTBOX: Final = """
-SELECT seq, state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < :before
+SELECT seq, created_at < :before,
+       state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < :before
   FROM _onceward_outbox
- WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
+ WHERE seq > :after ORDER BY seq LIMIT :limit
 """
 # A reply is kept while the handler that asked for it waits for others.
 NOT_NEEDED: Final = """NOT (instr(b.frame, '"inreplyto"') AND json_valid(b.frame)
@@ -46,10 +50,10 @@ NOT_NEEDED: Final = """NOT (instr(b.frame, '"inreplyto"') AND json_valid(b.frame
                                AND t.reply_id = b.id
                                AND a.state = 'pending'))"""
 INBOX: Final = f"""
-SELECT seq, state <> 'pending' AND ended_at < :before
-       AND {NOT_NEEDED}
+SELECT seq, received_at < :before,
+       state <> 'pending' AND ended_at < :before AND {NOT_NEEDED}
   FROM _onceward_inbox AS b
- WHERE seq > :after AND received_at < :before ORDER BY seq LIMIT :limit
+ WHERE seq > :after ORDER BY seq LIMIT :limit
 """
 DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
 DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
@@ -58,23 +62,42 @@ DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 # stays until its time has come, so that the horizon never passes the present.
 HEX: Final = "[0-9a-f]"
 MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
-OLD_MARKS: Final = f"""
+PRUNABLE: Final = f"""
 SELECT seq, sender, message_id FROM _onceward_processed_messages
  WHERE processed_at < :before AND message_id GLOB '{MINTED}' AND message_id < :young
    AND NOT EXISTS (SELECT 1 FROM _onceward_chosen_ids AS c
                     WHERE c.sender = _onceward_processed_messages.sender
                       AND c.id = _onceward_processed_messages.message_id)
- ORDER BY seq LIMIT :limit
 """
-# Messages of an agent to itself come in no stream: their horizon stands alone.
-HORIZON: Final = f"""
+OLD_MARKS: Final = f"{PRUNABLE} AND seq > :after AND seq <= :last"
+ARCHIVED_MARKS: Final = (
+    f"{PRUNABLE} AND (seq, message_id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:rows))"
+)
+SLICE_OF_MARKS: Final = """
+SELECT seq, processed_at < :before FROM _onceward_processed_messages
+ WHERE seq > :after ORDER BY seq LIMIT :limit
+"""
+
+
+def _moving_horizon(marks: str) -> str:
+    """Return the statement that advances the horizon id beyond *marks*."""
+    # Messages of an agent to itself come in no stream: their horizon stands alone.
+    return f"""
 INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, horizon_id, updated_at)
-SELECT sender, '', 0, '', max(message_id), :before FROM ({OLD_MARKS}) WHERE true GROUP BY sender
+SELECT sender, '', 0, '', max(message_id), :before FROM ({marks}) WHERE true GROUP BY sender
     ON CONFLICT (sender) DO UPDATE SET horizon_id = max(horizon_id, excluded.horizon_id)
 """
-MARKS: Final = (
-    f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
-)
+
+
+def _dropping(marks: str) -> str:
+    """Return the statement that deletes *marks*."""
+    return f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({marks}))"
+
+
+HORIZON: Final = _moving_horizon(OLD_MARKS)
+MARKS: Final = _dropping(OLD_MARKS)
+ARCHIVED_HORIZON: Final = _moving_horizon(ARCHIVED_MARKS)
+DROP_ARCHIVED: Final = _dropping(ARCHIVED_MARKS)
 # A ticket waits at least as long as its request does, which is kept until it is settled, and as
 # long as the handler that asked, which would ask again without it.
 TICKETS: Final = """
@@ -91,7 +114,9 @@ DELETE FROM _onceward_pending_replies
 """
 TRANSITIONS: Final = """
 DELETE FROM _onceward_transitions
- WHERE seq IN (SELECT seq FROM _onceward_transitions WHERE at < :before ORDER BY seq LIMIT :limit)
+ WHERE seq IN (SELECT seq
+                 FROM (SELECT seq, at FROM _onceward_transitions ORDER BY seq LIMIT :limit)
+                WHERE at < :before)
 """
 DROPS: Final = """
 DELETE FROM _onceward_drops
@@ -126,10 +151,6 @@ DELETE FROM _onceward_transitions WHERE seq = ? AND id = ? AND to_state = ? AND 
 RETURNING at
 """,
 }
-ARCHIVED_MARKS: Final = OLD_MARKS.replace(
-    " ORDER BY seq LIMIT :limit",
-    """   AND (seq, message_id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:rows))""",
-)
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 # Leased messages are not dropped, by a lane's lease or a group's; nor are those of a run.
 EPHEMERAL: Final = """
@@ -196,8 +217,9 @@ class Maintenance:
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.retention_slice
         self._expire(limit)
-        pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
-        for prune in (prune_marks, prune_misc, *self._prunes):
+        walks = (partial(slice_of, box="outbox"), partial(slice_of, box="inbox"), prune_marks)
+        pruned = sum(self._walk(walk, before) for walk in walks)
+        for prune in (prune_misc, *self._prunes):
             pruned += self._write_slices(
                 lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
             )
@@ -228,15 +250,12 @@ class Maintenance:
         for expire in (*self._expires, inbox.expire):
             self._write_slices(lambda tx, expire=expire: expire(tx, limit))  # type: ignore[misc]
 
-    def _prune(self, box: str, before: int) -> int:
-        after, pruned = 0, 0
+    def _walk(self, prune: Walk, before: int) -> int:
+        """Prune slice after slice, each in a commit, until one has no old row; return how many."""
+        after, pruned, limit = 0, 0, self._settings.retention_slice
         while after >= 0 and not self._loop.stopping.is_set():
-            seen = after
-            after, count = self._db.write(
-                lambda tx, seen=seen: slice_of(
-                    tx, box, after=seen, before=before, limit=self._settings.retention_slice
-                )  # type: ignore[misc]
-            )
+            work = partial(prune, after=after, before=before, limit=limit)
+            after, count = self._db.write(work)
             pruned += count
         return pruned
 
@@ -348,18 +367,30 @@ def slice_of(
     """
     select, drop = (OUTBOX, DROP_OUT) if box == "outbox" else (INBOX, DROP_IN)
     rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
-    old = [(seq,) for seq, ended in rows if ended]
-    tx.many(drop, old)
-    if old and box == "outbox":
+    gone = [(seq,) for seq, old, ended in rows if old and ended]
+    tx.many(drop, gone)
+    if gone and box == "outbox":
         note_pruned(tx, before)
-    return (rows[-1][0] if len(rows) == limit else -1), len(old)
+    return _next_after([(seq, old) for seq, old, _ in rows], limit), len(gone)
 
 
-def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of dedup records, advancing the horizon id first; return how many."""
-    named = {"before": before, "limit": limit, "young": time_prefix(before)}
+def _next_after(rows: Sequence[tuple[int, int]], limit: int) -> int:
+    """Return the sequence after which rows (sequence, is old) may be old, too; -1 for none."""
+    return rows[-1][0] if len(rows) == limit and any(old for _, old in rows) else -1
+
+
+def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int) -> tuple[int, int]:
+    """
+    Prune one slice of dedup records beyond sequence *after*, advancing the horizon id first.
+
+    Returns (sequence to go on from, -1 at the end; rows pruned).
+    """
+    rows = tx.rows(SLICE_OF_MARKS, {"after": after, "before": before, "limit": limit})
+    if not any(old for _, old in rows):
+        return -1, 0
+    named = {"after": after, "last": rows[-1][0], "before": before, "young": time_prefix(before)}
     tx.run(HORIZON, named)
-    return tx.run(MARKS, named)
+    return _next_after(rows, limit), tx.run(MARKS, named)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
@@ -385,5 +416,5 @@ def prune_archived_marks(
 ) -> int:
     """Prune dedup records (seq, message id) that are older, advancing the horizon id first."""
     named = {"before": before, "young": time_prefix(before), "rows": json.dumps(rows)}
-    tx.run(HORIZON.replace(OLD_MARKS, ARCHIVED_MARKS), named)
-    return tx.run(MARKS.replace(OLD_MARKS, ARCHIVED_MARKS), named)
+    tx.run(ARCHIVED_HORIZON, named)
+    return tx.run(DROP_ARCHIVED, named)

@@ -198,7 +198,7 @@ class Real:
 
         def work(tx: StoreTransaction) -> int:
             maintenance.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
-            return maintenance.prune_marks(tx, before=tx.now, limit=1)
+            return maintenance.prune_marks(tx, after=0, before=tx.now, limit=1)[1]
 
         assert i == self.marks[0]
         self.far._db.write(work)
