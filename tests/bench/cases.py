@@ -18,6 +18,7 @@ CASES: Final = {
     "deliver": "tests.bench.deliver:deliver",
     "http": "tests.bench.over_http:over_http",
     "nats": "tests.bench.over_nats:over_nats",
+    "slow-disk": "tests.bench.slow_disk:slow_disk",
     "dead-peers": "tests.bench.dead_peers:dead_peers",
     "wake": "tests.bench.wake:wake",
     "backlog": "tests.bench.backlog:backlog",
@@ -29,6 +30,7 @@ CASES: Final = {
     "fanout": "tests.bench.fanout:fanout",
     "recipients": "tests.bench.recipients:recipients",
     "memory": "tests.bench.memory:memory",
+    "growth": "tests.bench.growth:growth",
     "fleet-lanes": "tests.bench.lanes:lanes",
     "price": "tests.bench.price:price",
 }

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.rivals import BATCH, Rival
+from tests.bench.rivals import BATCH, LEAST, Rival
 from tests.ports import free_port
 
 CONFIG: Final = (
@@ -28,6 +28,7 @@ class JetStream:
 
     name = "NATS JetStream"
     durability = "file store, sync_interval: always"
+    promise = LEAST
 
     def __init__(self, runner: asyncio.Runner, url: str, body: str) -> None:
         self._runner, self._body = runner, body.encode()
@@ -92,19 +93,20 @@ def server(folder: Path) -> Iterator[str]:
     config.write_text(CONFIG.format(port=port, store=folder / "store"), encoding="utf-8")
     process = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.DEVNULL)
     try:
-        _await_port(port)
+        await_port(port)
         yield f"nats://127.0.0.1:{port}"
     finally:
         process.kill()  # what it holds is thrown away
         process.wait()
 
 
-def _await_port(port: int) -> None:
+def await_port(port: int) -> None:
+    """Wait until a server listens; raise TimeoutError if it does not."""
     limit = time.monotonic() + START_FOR
     while time.monotonic() < limit:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.02)
-    msg = f"nats-server did not listen on port {port} in {START_FOR} s"
+    msg = f"no server listened on port {port} in {START_FOR} s"
     raise TimeoutError(msg)

@@ -18,15 +18,19 @@ from tests.bench.crew import until
 from tests.bench.mail import UNBOUNDED, Note, note
 from tests.bench.measure import Result, repeat
 from tests.bench.nats import jetstream
+from tests.bench.on_redis import ON_REDIS
 from tests.bench.plan import Plan
-from tests.bench.rivals import BATCH, LOCAL, Opened, Rival
+from tests.bench.rivals import BATCH, EXACTLY, LOCAL, Opened, Rival
+from tests.bench.with_dbos import dbos
 
 from onceward import Agent, Postbox
 
 STREAM: Final = 2000
 ROUNDS: Final = 3
 OURS: Final = "onceward"
-OPENERS: Final[dict[str, Callable[[Path, str], Opened]]] = LOCAL | {"NATS JetStream": jetstream}
+OPENERS: Final[dict[str, Callable[[Path, str], Opened]]] = (
+    LOCAL | {"DBOS on SQLite": dbos} | ON_REDIS | {"NATS JetStream": jetstream}
+)
 
 itself: Final = Agent("itself")
 
@@ -46,7 +50,8 @@ class Onceward:
     """
 
     name = OURS
-    durability = "safe: WAL, synchronous=FULL, every commit synced; exactly once"
+    durability = "safe: WAL, synchronous=FULL, every commit synced"
+    promise = EXACTLY
 
     def __init__(self, box: Postbox, streaming: Postbox) -> None:
         self._box, self._streaming, self._body = box, streaming, note()
@@ -64,6 +69,9 @@ class Onceward:
         for _ in range(0, count, BATCH):
             self._streaming.send_many([(self._streaming.agent, self._body)] * BATCH)
         until(lambda: self._streaming.stats()["acked"] - before >= count)
+
+    def close(self) -> None:
+        """Leave the files to the block that opened them."""
 
 
 @contextmanager
@@ -88,21 +96,19 @@ def peers(plan: Plan) -> Iterator[Result]:
     count = -(-plan.messages(STREAM, per_second=5000) // BATCH) * BATCH
     body = note().model_dump_json()
     with ExitStack() as stack:
-        rivals, missing = [stack.enter_context(onceward(plan.room(OURS), body))], list[str]()
+        rivals = [stack.enter_context(onceward(plan.room(OURS), body))]
+        missing = dict[str, ImportError]()
         for name, opener in OPENERS.items():
             try:
                 rivals.append(stack.enter_context(opener(plan.room(name.replace(" ", "-")), body)))
-            except ImportError:
-                missing.append(name)
+            except ImportError as error:
+                missing[name] = error
         plan.settle()
         rates = _measured(rivals, count, plan)
     yield from (_row(rival, rates[rival.name], rates[OURS]) for rival in rivals)
-    for name in missing:
-        yield Result(
-            case="peers",
-            durability="",
-            more={"system": name, "skipped": "not installed: pip install 'onceward[bench]'"},
-        )
+    for name, reason in missing.items():
+        why = f"not installed ({reason}): pip install 'onceward[bench]'"
+        yield Result(case="peers", durability="", more={"system": name, "skipped": why})
 
 
 def _measured(rivals: list[Rival], count: int, plan: Plan) -> dict[str, _Rates]:
@@ -120,6 +126,7 @@ def _row(rival: Rival, theirs: _Rates, ours: _Rates) -> Result:
     cycles, streams = median(theirs.cycles), median(theirs.streams)
     more = {
         "system": rival.name,
+        "promise": rival.promise,
         "stream_rate": streams,
         "ours_over_theirs": median(a / b for a, b in zip(ours.cycles, theirs.cycles, strict=True)),
         "stream_ours_over_theirs": median(

@@ -35,18 +35,22 @@ Row = tuple[str, str, str, str, int]
 
 
 @contextmanager
-def opened(path: Path, durability: str, *, schema: str = TABLE) -> Iterator[Connection]:
+def opened(
+    path: Path, durability: str, *, schema: str = TABLE, vfs: str | None = None
+) -> Iterator[Connection]:
     """Open a file of the rival's own, as durable as ours, for a block."""
-    con = connect(path, durability, schema=schema)
+    con = connect(path, durability, schema=schema, vfs=vfs)
     try:
         yield con
     finally:
         con.close()
 
 
-def connect(path: Path, durability: str, *, schema: str = TABLE) -> Connection:
+def connect(
+    path: Path, durability: str, *, schema: str = TABLE, vfs: str | None = None
+) -> Connection:
     """Open a file of the rival's own, as durable as ours."""
-    con = apsw.Connection(str(path))
+    con = apsw.Connection(str(path), vfs=vfs)
     con.set_busy_timeout(10_000)
     con.pragma("journal_mode", "wal")
     con.pragma("synchronous", SYNC[durability])

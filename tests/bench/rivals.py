@@ -29,6 +29,9 @@ UPDATE queue SET state = 1 WHERE seq IN (SELECT seq FROM queue WHERE state = 0 O
 """
 ACK: Final = "DELETE FROM queue WHERE seq = ?"
 BATCH: Final = 100
+EXACTLY: Final = "exactly once"
+LEAST: Final = "at least once"
+MOST: Final = "at most once"
 
 
 class Rival(Protocol):
@@ -36,6 +39,8 @@ class Rival(Protocol):
 
     name: str
     durability: str
+    promise: str
+    """How often a message takes effect if a process is killed."""
 
     def cycle(self) -> None:
         """Enqueue, consume and acknowledge one message."""
@@ -45,12 +50,17 @@ class Rival(Protocol):
         """Enqueue *count* messages, consume and acknowledge them, at the library's best speed."""
         ...
 
+    def close(self) -> None:
+        """Leave files, server and threads."""
+        ...
+
 
 class Sqlite3:
     """A queue by hand on the standard library's sqlite3."""
 
     name = "sqlite3 by hand"
     durability = "WAL, synchronous=FULL: every commit synced"
+    promise = LEAST
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body
@@ -97,6 +107,7 @@ class LiteQueue:
         "WAL, synchronous=FULL set on its connection "
         "(its own default, NORMAL, loses commits with the power)"
     )
+    promise = LEAST
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body
@@ -131,6 +142,7 @@ class PersistQueue:
 
     name = "persist-queue"
     durability = "WAL, synchronous=FULL (its default): every call synced"
+    promise = LEAST
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body
@@ -163,7 +175,8 @@ class Huey:
     """
 
     name = "huey"
-    durability = "WAL, fsync=True: every commit synced; at most once"
+    durability = "WAL, fsync=True: every commit synced"
+    promise = MOST
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body

