@@ -39,8 +39,8 @@ FOLDERS = ("message", "core", "features", "transports", "api")
 SECTIONS = {
     "The postbox": (
         "Postbox EventSource Session Transaction Message ReceivedMessage MessageRecord Ticket "
-        "Cancellation Cancellations "
-        "Journey DedupRecord StepInfo Transition"
+        "Cancellation Cancellations StreamItem Chunk Restarted Ended "
+        "Journey DedupRecord StepInfo StreamInfo Transition"
     ),
     "The file, agents, peers and pages": (
         "AgentFile Health Violation Repair Agents AgentInfo Peers PeerInfo Page"
@@ -59,7 +59,7 @@ SECTIONS = {
         "SessionHistoryFilters ChannelHistoryFilters HistoryFilters "
         "MailboxFilters"
     ),
-    "Agents and handlers": "Agent Context BatchContext step StepOptions Depends Msg",
+    "Agents and handlers": "Agent Context BatchContext OutputStream step StepOptions Depends Msg",
     "The same, awaitable": (
         "AsyncPostbox AsyncSession SessionFace AsyncTransaction AsyncMessage AsyncContext "
         "AsyncBatchContext AsyncRun AsyncMailbox AsyncHandlerTransaction AsyncChannel "

@@ -320,6 +320,24 @@ CREATE TABLE _onceward_steps (
 CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);
 CREATE INDEX _onceward_steps_awaits  ON _onceward_steps (awaits) WHERE awaits IS NOT NULL AND state = 'waiting';
 
+-- What handlers put out while they run, in batches of chunks: one order over all streams of a message.
+CREATE TABLE _onceward_output_batches (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    first      INTEGER NOT NULL CHECK (first >= 1),
+    last       INTEGER NOT NULL CHECK (last >= first),
+    kinds      TEXT    NOT NULL,
+    chunks     TEXT    NOT NULL,
+    bytes      INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL,
+    stored_at  INTEGER NOT NULL,
+    UNIQUE (message_id, sender, first)
+) STRICT;
+
+CREATE INDEX _onceward_output_batches_stored ON _onceward_output_batches (stored_at);
+
 -- Types that handlers wait for: their messages are kept for the steps of their session, and no handler gets them.
 CREATE TABLE _onceward_awaited_types (
     type TEXT PRIMARY KEY
@@ -909,6 +927,19 @@ SELECT s.seq, s.message_id, s.sender, i.agent AS recipient, s.scope, s.name, s.v
        CASE WHEN json_valid(s.result) THEN CAST(json_extract(s.result, '$') AS TEXT) END AS body,
        s.error, s.bytes, s.awaits, s.due_at, s.started_at, s.ended_at
   FROM _onceward_steps AS s, _onceward_file_info AS i;
+
+CREATE VIEW onceward_output_streams AS
+SELECT s.message_id, s.sender, i.agent AS recipient, s.name, sum(length(replace(s.kinds, 'r', ''))) AS chunks,
+       sum(s.bytes) AS bytes, max(s.last) AS last, max(s.attempt) AS attempt,
+       min(s.stored_at) AS begun_at, max(s.stored_at) AS stored_at
+  FROM _onceward_output_batches AS s, _onceward_file_info AS i
+ GROUP BY s.message_id, s.sender, s.name;
+
+CREATE VIEW onceward_output_chunks AS
+SELECT s.message_id, s.sender, i.agent AS recipient, s.name, s.first + c.key AS position,
+       CASE substr(s.kinds, c.key + 1, 1) WHEN 'r' THEN 'restarted' ELSE 'chunk' END AS kind,
+       CASE WHEN substr(s.kinds, c.key + 1, 1) <> 'r' THEN CAST(c.value AS TEXT) END AS body, s.attempt, s.stored_at
+  FROM _onceward_output_batches AS s, json_each(s.chunks) AS c, _onceward_file_info AS i;
 
 CREATE VIEW onceward_session_queues AS
 SELECT q.session,

@@ -41,7 +41,8 @@ Define every error of the package, as one tree.
     ├── RequestFailed              the request ended without a reply
     │   └── RequestCancelled         it was cancelled before it took effect
     ├── StepFailed                 a step failed for good, and that is stored
-    └── StepsFull                  the steps of a message take all that they may
+    ├── StepsFull                  the steps of a message take all that they may
+    └── StreamFull                 the output of a message takes all that it may
 
 Each class says in ``retryable`` whether the same call may succeed later
 without any change elsewhere, and its message says what to do.
@@ -430,6 +431,18 @@ class StepsFull(OncewardError):
     The steps of one message take all that they may: split the work, or raise the limit.
 
     ``max_steps`` and ``max_step_bytes`` are the limits; ``message_id`` is the message.
+    """
+
+    def __init__(self, message: str, *, message_id: str | None = None) -> None:
+        super().__init__(message)
+        self.message_id = message_id
+
+
+class StreamFull(OncewardError):
+    """
+    The output of one message takes all that it may: put out less, or raise the limit.
+
+    ``max_stream_chunks`` and ``max_stream_bytes`` are the limits; ``message_id`` is the message.
     """
 
     def __init__(self, message: str, *, message_id: str | None = None) -> None:

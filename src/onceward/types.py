@@ -21,6 +21,7 @@ if _typing.TYPE_CHECKING:
     from onceward.features.mailboxes.mailbox_readers import Start
     from onceward.features.schedules.schedules import Schedule
     from onceward.features.schedules.tick import Tick
+    from onceward.features.streams.reading import Chunk, Ended, Restarted, StreamItem
     from onceward.message.names import AgentInfo
     from onceward.message.options import SendOptions
     from onceward.message.record import Cancellation, Cancellations, Page
@@ -35,16 +36,20 @@ __all__ = [
     "Cancellation",
     "Cancellations",
     "ChannelConfig",
+    "Chunk",
     "DeadLetter",
+    "Ended",
     "HandlerTransaction",
     "Health",
     "Journey",
     "Page",
     "Repair",
+    "Restarted",
     "Schedule",
     "SendOptions",
     "SendResult",
     "Start",
+    "StreamItem",
     "Tick",
     "Violation",
 ]
@@ -59,6 +64,10 @@ _MODULES = {
     "Cancellation": "message.record",
     "Cancellations": "message.record",
     "ChannelConfig": "features.channels.directory",
+    "Chunk": "features.streams.reading",
+    "Ended": "features.streams.reading",
+    "Restarted": "features.streams.reading",
+    "StreamItem": "features.streams.reading",
     "DeadLetter": "core.dead_letters",
     "HandlerTransaction": "features.mailboxes.api",
     "Health": "features.checks.health",

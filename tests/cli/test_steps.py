@@ -27,6 +27,7 @@ def shop() -> Agent:
     @agent.on("json")
     def work(body: dict[str, int], ctx: Context) -> None:
         ctx.step(paid, 1)
+        ctx.stream("paid").append(1)
         ctx.step(paid, 2)
         if broken:
             raise Reject("broken")
@@ -45,6 +46,9 @@ def test_steps_are_shown_and_called_again(cli: Cli, home: Path) -> None:
         sent = box.send("shop", {"a": 1})
         box.run_until_idle()
 
+    [stream] = cli("show", sent, "--json").json["streams"]
+    assert {"name": "paid", "chunks": 1, "bytes": 1, "attempt": 1}.items() <= stream.items()
+    assert ["stream", "paid"] in cli("show", sent).lines
     shown = cli("show", sent, "--json").json["steps"]
     keys = ["seq", "name", "ordinal", "version", "state", "attempts"]
     assert [*keys, "started_at", "ended_at", "bytes", "took"] == list(shown[0])

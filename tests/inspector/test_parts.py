@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tenacity import stop_never, wait_none
 
-from onceward import Agent, Context, Message, Postbox
+from onceward import Agent, Context, Message, Postbox, RetryPolicy, step
 from onceward.file.read_only import opened
 from onceward.message.clock import SystemClock
 from onceward.message.redaction import HIDDEN, Redaction, visible
@@ -263,6 +264,46 @@ def test_a_handler_that_waits_for_a_reply_has_not_failed(
     [(_, detail)] = [step for step in journeys("asks", 1) if step[0] == "waits for a reply"]
 
     assert detail.startswith("waits for the reply to ")
+
+
+def test_steps_and_streams_of_the_handler_are_drawn(tmp_path: Path) -> None:
+    """With their seconds and attempts, what they wait for, and how much was put out."""
+    agent, clock = Agent("a"), ManualClock()
+    at_once = RetryPolicy(wait_none(), stop_never)
+    agent.waits("approved")
+
+    @agent.on("job")
+    def work(body: int, ctx: Context) -> None:
+        def away() -> None:
+            ctx.stream().append("begun")
+            clock.advance(2)
+            if step.attempt < 2:
+                raise OSError("away")
+
+        ctx.step(away, attempts=2, retry=at_once)
+        ctx.sleep(60)
+        ctx._steps.wait("approved", None)
+
+    options: dict[str, Any] = {"start": False, "testing": Controls(clock=clock)}
+    with Postbox(tmp_path / "a.db", agent=agent, **options) as box:
+        sent = box.send("a", 1, type="job")
+        for pause in (0, 61):
+            clock.advance(pause)
+            box.run_until_idle()
+        with opened(box.path) as reader:
+            found = message(reader, sent)
+    told = [
+        (each.what, each.detail, each.tone)
+        for each in steps(found, found)
+        if each.what.startswith(("step ", "stream "))
+    ]
+
+    assert [
+        ("step away", "done in 4 s, 2 attempts", "plain"),
+        ("stream away", "2 chunks, 14 bytes, attempt 1", "plain"),
+        ("step sleep", "until then", "plain"),
+        ("step wait approved", "waits for approved", "wait"),
+    ] == told
 
 
 def test_asking_again_is_one_step(journeys: Journey) -> None:

@@ -728,7 +728,7 @@ def test_a_replay_may_call_steps_again(
 
 
 def test_the_journey_of_a_message_has_its_steps(world: World) -> None:
-    """With their attempts and their times, in order."""
+    """With their attempts and their times, in order; and what it has put out."""
 
     def away() -> int:
         if step.attempt < 2:
@@ -738,6 +738,7 @@ def test_the_journey_of_a_message_has_its_steps(world: World) -> None:
     def work(job: Job, ctx: Context) -> None:
         ctx.step(away, attempts=2)
         ctx.sleep(5)
+        ctx.stream("told").append("end")
         ctx.step(nothing)
 
     box, sent = handled_by(world, work)
@@ -746,6 +747,7 @@ def test_the_journey_of_a_message_has_its_steps(world: World) -> None:
     journey = box.message(sent)
 
     assert journey is not None
+    assert [("told", 1, 1)] == [(each.name, each.chunks, each.attempt) for each in journey.streams]
     assert [("away", "done", 2), ("sleep", "waiting", 0), ("nothing", "done", 1)] == [
         (each.name, each.state, each.attempts) for each in journey.steps
     ]

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast, overload
@@ -25,7 +26,7 @@ from onceward.api.async_bridge import AsyncBridge, AsyncWaiter
 from onceward.api.dead_letters import DeadLetters
 from onceward.api.event_source import EventSource
 from onceward.api.peers import Peers
-from onceward.api.postbox import Postbox, PostboxOptions
+from onceward.api.postbox import Postbox, PostboxOptions, at_least_each
 from onceward.api.session import Session
 from onceward.api.sessions import Sessions
 from onceward.core.block import Transaction
@@ -59,6 +60,7 @@ from onceward.features.mailboxes.api import (
 from onceward.features.mailboxes.mailbox_readers import EARLIEST
 from onceward.features.runs.api import SessionQueues
 from onceward.features.schedules.api import Schedules
+from onceward.features.streams.reading import StreamItem
 from onceward.file.database import Database
 from onceward.hooks import Hooks
 from onceward.message.names import DEFAULT_SESSION, quoted
@@ -638,6 +640,24 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         if self._opened is None:
             return f"<AsyncPostbox, not open: {self._path}>"
         return f"<AsyncPostbox of {self.agent}: {self.path}>"
+
+    async def stream(
+        self,
+        ticket: Ticket | str,
+        *,
+        name: str | None = None,
+        after: int = 0,
+        timeout: Span | None = None,
+    ) -> AsyncIterator[StreamItem]:
+        """Yield what the handler of a message puts out; see ``Postbox.stream``."""
+        bridge = self._bridge
+        reader = await bridge.call(lambda: self._plain._stream_reader(ticket, name, after))
+        due = partial(at_least_each, self._plain._settings.poll_interval)
+        while items := await bridge.wait(reader.look, timeout, db=reader.file, due=due):
+            for each in items:
+                yield each
+            if items[-1].kind == "ended":
+                return
 
     async def open(self) -> Self:
         """Open the file and start the engines."""

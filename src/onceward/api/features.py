@@ -165,6 +165,7 @@ FEATURES: Final = (
         storing=Storing(awaited=Late("steps.awaited.keep")),
         upkeep=Upkeep(prune=Late("steps.stored.prune")),
     ),
+    Feature(name="streams", upkeep=Upkeep(prune=Late("streams.stored.prune"))),
     Feature(
         name="history",
         upkeep=Upkeep(keep=Late("history.upkeep.index")),
@@ -178,6 +179,8 @@ FEATURES: Final = (
 
 make_steps: Final = Late("steps.steps.MessageSteps")
 """Makes the steps of one call of a handler."""
+make_streams: Final = Late("streams.output.MessageStreams")
+"""Makes the streams of output of one call of a handler."""
 forget_steps: Final = Late("steps.stored.forget")
 """Deletes the steps of a message: all of them, or one and those after it."""
 declare_awaited: Final = Late("steps.awaited.declare")

@@ -26,6 +26,7 @@ from onceward.api.features import (
     engines,
     judging,
     make_steps,
+    make_streams,
     switches,
     worker_pool,
 )
@@ -66,6 +67,7 @@ from onceward.message.record import (
     HistoryFilters,
     MessageRecord,
     Page,
+    Ticket,
 )
 from onceward.message.settings import Controls, Settings, SettingsOptions
 from onceward.message.times import Span, seconds
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from onceward.features.mailboxes.api import Mailboxes
     from onceward.features.polling.polling import Poll, PollResult, ScanPosition
     from onceward.features.schedules.api import Schedules
+    from onceward.features.streams.reading import StreamItem, StreamReader
 
 MAX_ROUNDS: Final = 10_000
 CLOSE_WITHIN: Final = 1.0
@@ -243,6 +246,7 @@ class Postbox(Session, EventSource):
             rng=rng,
             policy=settings.handling_policy,
             steps=make_steps,
+            streams=make_streams,
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         super().__init__(
@@ -580,6 +584,44 @@ class Postbox(Session, EventSource):
 
         return Cancelling(self._deps, self._receiver.canceller)
 
+    def stream(
+        self,
+        ticket: Ticket | str,
+        *,
+        name: str | None = None,
+        after: int = 0,
+        timeout: Span | None = None,
+    ) -> Iterator[StreamItem]:
+        """
+        Yield what the handler of a message puts out by ``ctx.stream``, to the end of the message.
+
+        *ticket* is that of a request, or the id of a message that was sent from this file or
+        received in it. Items are ``Chunk``, ``Restarted`` where the handler was called again
+        and begins a stream again, and ``Ended`` at last; each has a ``position``, and *after*
+        is the position of the last one that is known. With a *name* only that stream is
+        yielded. Ends as well when nothing came for *timeout* seconds, never when that is None.
+
+        Raises:
+            InvalidArgument: no such message is known here, or the recipient's file is not in
+                this folder.
+
+        """
+        reader = self._stream_reader(ticket, name, after)
+        return self._follow(reader, timeout)
+
+    def _stream_reader(self, ticket: Ticket | str, name: str | None, after: int) -> StreamReader:
+        from onceward.features.streams.reading import StreamReader  # noqa: PLC0415 - rarely needed
+
+        return StreamReader(self._db, self._files.file, ticket, name, after)
+
+    def _follow(self, reader: StreamReader, timeout: Span | None) -> Iterator[StreamItem]:
+        poll = self._settings.poll_interval
+        due = partial(at_least_each, poll)
+        while items := until_found(reader.file, reader.look, timeout, poll=poll, due=due):
+            yield from items
+            if items[-1].kind == "ended":
+                return
+
     # -- polling ------------------------------------------------------------------------------
 
     def poll(
@@ -808,3 +850,8 @@ def _events(agent: str, at: Millis, asked: Poll, step: PollResult) -> Iterator[E
 def _ids_of(clock: Clock | None) -> IdSource:
     """Return the source of ids of a box: by the clock that it was given, if any."""
     return new_id if clock is None else clock_ids(clock, random.Random())  # noqa: S311 - unique, not secret
+
+
+def at_least_each(poll: float, left: float | None) -> float:
+    """Return the seconds until the next look: an end that notifies no reader is seen by then."""
+    return poll if left is None else min(poll, left)

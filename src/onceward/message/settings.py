@@ -71,6 +71,10 @@ class SettingsOptions(TypedDict, total=False):
     share_commit_for: Span
     max_steps: int
     max_step_bytes: int
+    max_stream_chunks: int
+    max_stream_bytes: int
+    stream_batch_for: Span
+    stream_batch_bytes: int
     max_runs: int
     abort_grace: Span
     queue_mode: QueueMode
@@ -252,6 +256,14 @@ class Settings(BaseModel):
     """Steps that the handler of one message may store."""
     max_step_bytes: Annotated[int, Field(ge=1)] = 16 << 20
     """Largest results of all steps of one message together."""
+    max_stream_chunks: Annotated[int, Field(ge=1)] = 100_000
+    """Chunks that the handler of one message may put out, in all its streams."""
+    max_stream_bytes: Annotated[int, Field(ge=1)] = 16 << 20
+    """Largest output of one message, in all its streams."""
+    stream_batch_for: Seconds = 0.1
+    """Longest span for which a chunk of output waits for others, to be committed with them."""
+    stream_batch_bytes: Annotated[int, Field(ge=1)] = 16 << 10
+    """Bytes of output that are committed at once."""
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Runs of different sessions that this process has open at the same time."""
     abort_grace: Seconds = 5.0

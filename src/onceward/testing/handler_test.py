@@ -17,7 +17,7 @@ from onceward.core.engine.async_face import OffLoop
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
-from onceward.core.handle.steps import Steps, StoredStep
+from onceward.core.handle.steps import OutputStream, Steps, StoredStep
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep, declared
 from onceward.file.transaction import StoreTransaction
@@ -89,6 +89,16 @@ class TrialSteps:
         del what, timeout, off_loop
         raise InvalidArgument(NO_WAIT)
 
+    def stream(self, name: str | None) -> OutputStream:
+        """Return a stream whose chunks the trial keeps in ``streamed``."""
+        chunks = self._context.streamed
+
+        def add(name: str, chunk: object) -> bool:
+            chunks.setdefault(name, []).append(chunk)
+            return False
+
+        return OutputStream(name or "output", add, lambda: None)
+
     def now(self) -> datetime:
         """Return the time of the harness."""
         return datetime.fromtimestamp(self._context._conversation._db.now() / 1000, UTC)
@@ -140,6 +150,8 @@ class TrialContext(Context):
         self._conversation, self._scope = session, ExitStack()
         self.extended: list[float] = []
         """The spans that the handler asked for with ``extend``."""
+        self.streamed: dict[str, list[object]] = {}
+        """The chunks that the handler has put out, by the name of their stream."""
 
     @property
     def tx(self) -> Transaction:

@@ -13,7 +13,7 @@ import apsw
 from tests.proof.stepped import SteppedEngines
 
 from onceward.api.agent import Agent
-from onceward.api.features import call_guard, make_steps
+from onceward.api.features import call_guard, make_steps, make_streams
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
@@ -145,6 +145,7 @@ class Process:
             rng=self._rng,
             policy=self._settings.handling_policy,
             steps=make_steps,
+            streams=make_streams,
         )
         gate = gates(agent, self._settings.workers, lambda: None)
         guard = call_guard(agent)

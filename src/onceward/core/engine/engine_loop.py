@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from onceward.core.engine.threads import EngineTask, engine_threads
 from onceward.core.handle import lanes
-from onceward.core.handle.steps import StepHome, Steps
+from onceward.core.handle.steps import StepHome, Steps, Streams
 from onceward.core.send.outbox import Outbox
 from onceward.errors import OncewardError, StoreClosed
 from onceward.file import file_checks
@@ -52,6 +52,8 @@ class RuntimeDeps:
     """Retries of messages that a handler or a reader failed."""
     steps: Callable[[RuntimeDeps, StepHome], Steps]
     """Makes the steps of a handler's call, where it has some."""
+    streams: Callable[[RuntimeDeps, StepHome], Streams]
+    """Makes its streams of output, where it has some."""
 
 
 class DeadOwnerReaper:

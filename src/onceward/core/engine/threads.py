@@ -126,6 +126,11 @@ class EngineThreads:
             if not self._threads:
                 self._start_thread()
 
+    @property
+    def running(self) -> bool:
+        """Whether there is a thread that runs tasks."""
+        return bool(self._threads)
+
     def plan(self, task: EngineTask, seconds: float | None) -> None:
         """Run a task *seconds* from now for the first time, or before that if it is notified."""
         with self._lock:

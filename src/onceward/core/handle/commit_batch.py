@@ -135,6 +135,11 @@ class HandlerCommitBatch:
                 self._inside = True
             return tx
 
+    @property
+    def inside(self) -> bool:
+        """Whether the handler that runs now has written."""
+        return self._inside
+
     def note(self, work: Callable[[StoreTransaction], T], *, alone: bool) -> T:
         """
         Write what stays, also where the handler that is about to be called fails.

@@ -266,6 +266,17 @@ class _Alone:
         self.free = context._group.free
         self.write = context._group.write_alone
 
+    def beside(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Commit *work* at once; with the handler's writes where it has some."""
+        if self._group.inside:
+            work(self._group.join())
+        else:
+            self._group.write_alone(work)
+
+    def at_end(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Commit *work* with the end of the call, which has returned."""
+        work(self._group.join())
+
     @contextmanager
     def block(self) -> Iterator[tuple[Transaction, StoreTransaction]]:
         """Commit what the handler writes in a block; ``ctx.tx`` is its transaction."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
 from onceward.core.block import Transaction
-from onceward.core.engine.async_face import AsyncFace, OffLoop
+from onceward.core.engine.async_face import AsyncFace, OffLoop, awaitable
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
 from onceward.core.requests import Suspended
@@ -39,6 +39,12 @@ class Committer(Protocol):
     def write(self, work: Callable[[StoreTransaction], T]) -> T:
         """Commit *work*, which may be run again."""
         ...
+
+    def beside(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Commit *work* at once; with the handler's writes where it has some."""
+
+    def at_end(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Commit *work* with the end of the call, which has returned."""
 
     def block(self) -> AbstractContextManager[tuple[Transaction, StoreTransaction]]:
         """Commit what is written in a block."""
@@ -75,6 +81,56 @@ class StoredStep:
     result: Any
     """The result of its function, as plain JSON values or bytes; None unless it is done."""
     error: str | None
+
+
+class OutputStream:
+    """
+    Takes the output of a handler while it runs, for readers that follow it by ``box.stream``.
+
+    Chunks are committed in batches: those of ``stream_batch_for`` (0.1 s) or
+    ``stream_batch_bytes`` (16 KiB) together, in one commit, and the rest with the end of the
+    call. A worker that has lost its message adds nothing.
+    """
+
+    def __init__(
+        self, name: str, add: Callable[[str, object], bool], flush: Callable[[], None]
+    ) -> None:
+        self.name = name
+        """Tells the streams of one message apart."""
+        self._add, self._flush = add, flush
+
+    def append(self, chunk: object) -> None:
+        """
+        Append text, bytes, or what can be written as JSON.
+
+        Raises:
+            StreamFull: the output of this message takes all that it may.
+            InvalidMessage: the chunk cannot be written as JSON.
+            LeaseLost: another worker handles the message, or its handler has ended.
+
+        """
+        if self._add(self.name, chunk):
+            self._flush()
+
+    def flush(self) -> None:
+        """Commit what was appended so far."""
+        self._flush()
+
+
+class AsyncOutputStream(AsyncFace[OutputStream]):
+    """Takes the output of a coroutine while it runs; see ``OutputStream``."""
+
+    @property
+    def name(self) -> str:
+        """Return what tells the streams of one message apart."""
+        return self._plain.name
+
+    async def append(self, chunk: object) -> None:
+        """Append text, bytes, or what can be written as JSON; see ``OutputStream.append``."""
+        if self._plain._add(self.name, chunk):
+            await self.flush()
+
+    flush = awaitable(OutputStream.flush)
 
 
 class Steps(Protocol):
@@ -118,6 +174,10 @@ class Steps(Protocol):
         """Do so for a coroutine."""
         ...
 
+    def stream(self, name: str | None) -> OutputStream:
+        """Return a stream of output; without a name, that of the step that is being called."""
+        ...
+
     def now(self) -> datetime:
         """Return the file's time."""
         ...
@@ -142,6 +202,20 @@ class Steps(Protocol):
 
     def close(self) -> None:
         """Take no further step: the call has ended."""
+
+
+class Streams(Protocol):
+    """The output of one call of a handler."""
+
+    def open(self, name: str) -> OutputStream:
+        """Return the stream of a name."""
+        ...
+
+    def end(self) -> None:
+        """Commit the rest with the end of the call, which has returned."""
+
+    def close(self) -> None:
+        """Take no further chunk: the call has ended."""
 
 
 class WithSteps:
@@ -202,6 +276,16 @@ class WithSteps:
         """
         found: T = self._steps.wait(what, timeout)
         return found
+
+    def stream(self, name: str | None = None) -> OutputStream:
+        """
+        Return a stream of output of this message, which readers follow by ``box.stream``.
+
+        Without a *name* it is called like the step that is being called, else ``output``. A
+        later call of the handler that appends to a stream begins it again, and readers are
+        told so: give each step a stream of its own.
+        """
+        return self._steps.stream(name)
 
     def now(self) -> datetime:
         """Return the time, in UTC: the same at each call of the handler."""
@@ -264,6 +348,10 @@ class AsyncWithSteps(AsyncFace[W_co]):
         """Return the body of the next message of a class; see ``Context.wait``."""
         found: T = await self._plain._steps.await_wait(what, timeout, off_loop=self._off_loop)
         return found
+
+    def stream(self, name: str | None = None) -> AsyncOutputStream:
+        """Return a stream of output of this message; see ``Context.stream``."""
+        return AsyncOutputStream(self._plain._steps.stream(name), self._off_loop)
 
     async def now(self) -> datetime:
         """Return the time, in UTC: the same at each call of the handler."""

@@ -29,6 +29,12 @@ SELECT name, ordinal, version, state, attempts, started_at, ended_at, due_at, aw
  WHERE message_id = ?
  ORDER BY seq
 """
+STREAMS: Final = """
+SELECT name, chunks, bytes, attempt, begun_at, stored_at
+  FROM onceward_output_streams
+ WHERE message_id = ?
+ ORDER BY begun_at, name
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,19 @@ class StepInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream of output of the message's handler."""
+
+    name: str
+    chunks: int
+    bytes: int
+    attempt: int
+    """The newest attempt that put out a part of it."""
+    begun_at: Millis
+    stored_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class Journey:
     """Everything that a file stores about one message, as ``onceward show`` prints it."""
 
@@ -80,6 +99,8 @@ class Journey:
     """Its changes of state, where the file records them (``transitions=True``)."""
     steps: tuple[StepInfo, ...] = ()
     """The steps of its handler that are stored, in their order."""
+    streams: tuple[StreamInfo, ...] = ()
+    """The output of its handler, by stream."""
 
     @property
     def record(self) -> MessageRecord:
@@ -97,4 +118,5 @@ def find(db: Database, message_id: str) -> Journey | None:
         tuple(DedupRecord(*row) for row in db.ask(PROCESSED, (message_id,))),
         tuple(Transition(*row) for row in db.ask(TRANSITIONS, (message_id,))),
         tuple(StepInfo(*row) for row in db.ask(STEPS, (message_id,))),
+        tuple(StreamInfo(*row) for row in db.ask(STREAMS, (message_id,))),
     )

@@ -136,7 +136,7 @@ class RunCommits:
 
     def __init__(self, execution: RunExecution) -> None:
         self._execution = execution
-        self.write = execution._db.write
+        self.write = self.beside = self.at_end = execution._db.write
 
     def free(self) -> None:
         """Do nothing but look whether the run goes on: it holds no lock."""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from threading import Lock, get_ident
 from typing import Any, Final, NoReturn
@@ -20,7 +20,7 @@ from onceward.core.engine.async_face import OffLoop
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.invoke import wait_after
 from onceward.core.handle.signatures import is_coroutine
-from onceward.core.handle.steps import StepHome, StoredStep
+from onceward.core.handle.steps import OutputStream, StepHome, StoredStep, Streams
 from onceward.core.requests import Suspended
 from onceward.errors import (
     AnswerTimeout,
@@ -47,6 +47,8 @@ ENDS: Final = (Reject, Drop, Paused, LeaseLost)
 """Exceptions of a step's function that end the message; they are the handler's at once."""
 SLEEP: Final = "sleep"
 """Name of the steps that only wait."""
+OUTPUT: Final = "output"
+"""Name of the stream of a handler, outside of its steps."""
 FOR_EVER: Final[Millis] = 1000 * 86_400 * 36_500
 """Milliseconds of a wait without a timeout: a century."""
 KEY: Final = 32
@@ -58,6 +60,7 @@ class RunningStep:
     """The step whose function is being called, as ``step.key`` and ``step.tx`` show it."""
 
     key: str
+    name: str = ""
     attempt: int = 1
     tx: Transaction | None = None
     within: object = None
@@ -102,7 +105,7 @@ class MessageSteps:
     def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
         self._policy, self._rng = deps.policy, deps.rng
-        self._mint = deps.outbox.composer.mint
+        self._mint, self._make_streams = deps.outbox.composer.mint, partial(deps.streams, deps)
         self._known: dict[StepName, StepRecord] | None = None
         self._begun: dict[tuple[str, str], tuple[object, int]] = {}
         """By name: the thread or task that has called it, and how often."""
@@ -202,7 +205,9 @@ class MessageSteps:
     @contextmanager
     def _running(self, begun: StepCall, tx: Transaction | None = None) -> Iterator[None]:
         """Let ``step.key`` be that of a step."""
-        running = RunningStep(key=begun.key, attempt=begun.failed + 1, tx=tx, within=self)
+        running = RunningStep(
+            key=begun.key, name=str(begun.name), attempt=begun.failed + 1, tx=tx, within=self
+        )
         self.passed("before-step", str(begun.name))
         before = RUNNING.set(running)
         try:
@@ -553,11 +558,28 @@ class MessageSteps:
         """End a call that has returned although it is to go on later."""
         if self._suspended is not None:
             raise self._suspended
+        if "_streams" in self.__dict__:
+            self._streams.end()
 
     def close(self) -> None:
         """Take no further step."""
         with self._lock:
             self._closed = True
+        if "_streams" in self.__dict__:
+            self._streams.close()
+
+    # -- output -----------------------------------------------------------------------------
+
+    @cached_property
+    def _streams(self) -> Streams:
+        return self._make_streams(self._home)
+
+    def stream(self, name: str | None) -> OutputStream:
+        """Return a stream of output; without a name, that of the step that is being called."""
+        running = RUNNING.get()
+        if name is None:
+            name = running.name if running is not None and running.within is self else OUTPUT
+        return self._streams.open(name)
 
 
 def _pass(_point: str, _step: str) -> None:

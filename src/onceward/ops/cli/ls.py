@@ -83,20 +83,22 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
 
     These are its rows in outbox, inbox, dead letters and processed messages, and its frame. A
     message that an agent sent to itself has a row in both boxes. The steps of its handler are added
-    with their attempts and the seconds that they took, and its transitions where the file records
-    them.
+    with their attempts and the seconds that they took, its streams of output, and its transitions
+    where the file records them.
     """
     message_id = whole_id(found, message_ids, id)
     known = message(found, message_id, window=NEVER)
     rows = [with_frame(found, each) for each in known.rows]
     steps = [without_nothing(row_of(step)) | {"took": step.took} for step in known.steps]
+    streams = [row_of(each) for each in known.streams]
     moves = [row_of(each) for each in known.transitions]
     if where.json:
         listed: dict[str, Sequence[Mapping[str, Any]]]
-        listed = {"rows": rows, "steps": steps, "transitions": moves}
+        listed = {"rows": rows, "steps": steps, "streams": streams, "transitions": moves}
         document({"id": message_id} | {name: [*map(dated, each)] for name, each in listed.items()})
         return DONE
     told = [{"step": step["name"], **step} for step in steps]
+    told += [{"stream": each["name"], **each} for each in streams]
     told += [{"transitions": each["box"], **without_nothing(each)} for each in moves]
     for row in [*rows, *told]:
         show_one(row, where.style)

@@ -8,7 +8,12 @@ from typing import Final, Literal
 
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import AWAITS
-from onceward.ops.views.messages import FoundMessage, StoredMessage, Transition
+from onceward.ops.views.messages import (
+    FoundMessage,
+    MessageStep,
+    StoredMessage,
+    Transition,
+)
 
 Tone = Literal["plain", "good", "bad", "wait"]
 ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
@@ -20,6 +25,15 @@ ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
     "expired": ("expired", "bad"),
 }
 """Word and tone by the state in which a row ended."""
+STEP_TONES: Final[dict[str, Tone]] = {
+    "done": "plain",
+    "waiting": "wait",
+    "retrying": "wait",
+    "given_up": "bad",
+    "failed": "bad",
+}
+"""Tone by the state of a step."""
+STEP_WAITS: Final = {"waiting": "until then", "retrying": "is tried again then"}
 LATER: Final = 1 << 62
 ORDER: Final = (
     "committed", "replayed", "packed", "push tried", "accepted", "stored there", "asked again",
@@ -149,11 +163,13 @@ def _of_recipient(found: FoundMessage) -> Iterator[Step]:
         yield Step(row.at, "accepted", row.recipient, f"{_place_in_inbox(row)}{row.priority}")
         tries = [*_tries(found, row.sender, row.recipient)]
         yield from tries
+        yield from _of_handler(found, row.recipient)
         yield _handling(row, recorded=bool(tries))
     if found.received:
         return
     if found.died_here is not None:
         yield from _before_death(found, found.died_here)
+        yield from _of_handler(found, found.died_here.recipient)
         return
     for record in found.processed:
         told = "of its dedup record; the row was pruned"
@@ -181,6 +197,34 @@ def _tries(found: FoundMessage, sender: str, owner: str) -> Iterator[Step]:
         error = f"last error: {each.reason}" if each.reason else ""
         if number:
             yield Step(each.at, f"tried, attempt {number}", owner, error)
+
+
+def _of_handler(found: FoundMessage, owner: str) -> Iterator[Step]:
+    """Yield the steps of the handler, and what it has put out."""
+    for each in found.steps:
+        ordinal = f"#{each.ordinal}" if each.ordinal > 1 else ""
+        yield Step(
+            each.started_at if each.due_at is None else each.due_at,
+            f"step {each.name}{ordinal}",
+            owner,
+            _told_of(each),
+            "plain" if each.state == "waiting" and not each.awaits else STEP_TONES[each.state],
+        )
+    for stream in found.streams:
+        told = f"{stream.chunks} chunks, {stream.bytes} bytes, attempt {stream.attempt}"
+        yield Step(stream.begun_at, f"stream {stream.name}", owner, told)
+
+
+def _told_of(step: MessageStep) -> str:
+    """Return how far a step is: its seconds and attempts, or what it waits for, and its error."""
+    if step.due_at is not None:
+        waits = f"waits for {step.awaits}" if step.awaits else STEP_WAITS[step.state]
+        told = [waits, f"attempt {step.attempts}" if step.attempts else ""]
+    else:
+        word = step.state.replace("_", " ")
+        tries = f"{step.attempts} attempts" if step.attempts > 1 else ""
+        told = [f"{word} in {step.took:.3g} s", tries]
+    return ", ".join(filter(None, [*told, step.error or ""]))
 
 
 def _before_death(found: FoundMessage, died: StoredMessage) -> Iterator[Step]:

@@ -135,6 +135,18 @@ class MessageStep:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageStream:
+    """A stream of output of the handler of a message."""
+
+    name: str
+    chunks: int
+    bytes: int
+    attempt: int
+    begun_at: Millis
+    stored_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class BodyPart:
     """A part of the body of a message, and how many characters the whole one has."""
 
@@ -154,6 +166,7 @@ class FoundMessage:
     acknowledgments: tuple[Acknowledgment, ...] = ()
     transitions: tuple[Transition, ...] = ()
     steps: tuple[MessageStep, ...] = ()
+    streams: tuple[MessageStream, ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether the file knows the message at all."""
@@ -234,6 +247,10 @@ SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id 
 OF_HANDLER: Final = f"""
 SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = :id ORDER BY seq
 """
+OUTPUT: Final = f"""
+SELECT {columns(MessageStream)} FROM onceward_output_streams
+ WHERE message_id = :id ORDER BY begun_at, name
+"""
 IDS: Final = f"""{SENDERS}
 SELECT id, 'outbox' FROM ({ids_from("onceward_outbox")})
  UNION ALL
@@ -288,6 +305,7 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
         acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
         transitions=_transitions(source, message_id, (*sent, *received, *dead), window),
         steps=values(source, MessageStep, OF_HANDLER, id=message_id),
+        streams=values(source, MessageStream, OUTPUT, id=message_id),
     )
 
 

@@ -1,0 +1,195 @@
+"""Collect what a handler puts out, and commit it in batches while the handler runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from typing import Final
+
+from onceward.core.engine.engine_loop import RuntimeDeps
+from onceward.core.engine.threads import EngineTask, engine_threads
+from onceward.core.handle.steps import OutputStream, StepHome
+from onceward.errors import LeaseLost, OncewardError, StreamFull
+from onceward.features.streams import stored
+from onceward.features.streams.stored import BYTES, JSON, RESTART, Batch, Tail
+from onceward.file.transaction import StoreTransaction
+from onceward.message import body
+from onceward.message.log import log
+from onceward.message.names import plain_text
+
+FULL: Final = 1000
+"""Chunks of one batch, at most."""
+NOTHING: Final = Tail(0, 0, 0)
+PAUSE: Final = 1.0
+"""Seconds after which chunks that could not be committed beside the handler are tried again."""
+Commit = Callable[[Callable[[StoreTransaction], None]], None]
+
+
+class MessageStreams:
+    """The output of one call of a handler, in one order over all its streams."""
+
+    def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
+        self._home, self._db, self._settings = home, deps.db, deps.settings
+        self._lock, self._committing = Lock(), Lock()
+        self._batches: list[Batch] = []
+        self._waits = self._waits_bytes = 0
+        """Chunks that wait for the next commit, and their bytes."""
+        self._since = 0.0
+        self._earlier: dict[str, Tail] | None = None
+        """The output of earlier calls that this one has not begun again, by stream."""
+        self._position = self._count = self._bytes = 0
+        self._closed = False
+        self._task: EngineTask | None = None
+
+    def open(self, name: str) -> OutputStream:
+        """Return the stream of a name."""
+        return OutputStream(plain_text("stream", name), self._add, self._flush)
+
+    # -- collecting -------------------------------------------------------------------------
+
+    def _add(self, name: str, chunk: object) -> bool:
+        """Take a chunk; say whether a commit is due."""
+        media, text, _ = body.encode(chunk)
+        kind = BYTES if media == body.BYTES else JSON
+        with self._lock:
+            if self._closed:
+                msg = f"stream {name}: its handler has ended, so that nothing of it can be stored"
+                raise LeaseLost(msg)
+            earlier = self._look_back()
+            self._check_room(name, len(text.encode()), earlier.get(name, NOTHING))
+            if name in earlier:
+                self._begin_again(name, earlier.pop(name))
+            self._put(name, kind, text)
+            due = self._is_due()
+        if not due:
+            self._plan()
+        return due
+
+    def _look_back(self) -> dict[str, Tail]:
+        """Return the streams that earlier calls have left."""
+        if self._earlier is None:
+            leased = self._home.leased
+            self._earlier = stored.tails(self._db.read, leased.sender, leased.id)
+            for each in self._earlier.values():
+                self._position = max(self._position, each.last)
+                self._count, self._bytes = self._count + each.chunks, self._bytes + each.bytes
+        return self._earlier
+
+    def _begin_again(self, name: str, void: Tail) -> None:
+        """Mark where the output of this call begins, and count that of earlier ones no more."""
+        self._count, self._bytes = self._count - void.chunks, self._bytes - void.bytes
+        self._put(name, RESTART, "null")
+
+    def _put(self, name: str, kind: str, text: str) -> None:
+        if not self._batches:
+            self._since = self._db.clock.monotonic()
+        if not self._batches or self._batches[-1].name != name:
+            self._batches.append(Batch(name, self._position + 1, [], []))
+        self._batches[-1].kinds.append(kind)
+        self._batches[-1].texts.append(text)
+        self._position += 1
+        if kind == RESTART:
+            return
+        size = len(text.encode())
+        self._count, self._bytes = self._count + 1, self._bytes + size
+        self._waits, self._waits_bytes = self._waits + 1, self._waits_bytes + size
+
+    def _check_room(self, name: str, size: int, void: Tail) -> None:
+        chunks, most = self._settings.max_stream_chunks, self._settings.max_stream_bytes
+        size += self._bytes - void.bytes
+        if self._count - void.chunks >= chunks:
+            why = f"it would be chunk {chunks + 1} of {chunks} (max_stream_chunks)"
+        elif size > most:
+            why = f"its chunks would take {size} of {most} (max_stream_bytes)"
+        else:
+            return
+        leased = self._home.leased
+        msg = f"a chunk of stream {name} of message {leased.id} is refused: {why}"
+        raise StreamFull(msg, message_id=leased.id)
+
+    def _is_due(self) -> bool:
+        return (
+            self._waits >= FULL
+            or self._waits_bytes >= self._settings.stream_batch_bytes
+            or self._wait() <= 0
+        )
+
+    def _wait(self) -> float:
+        """Return the seconds until what waits is to be committed."""
+        waited = self._db.clock.monotonic() - self._since
+        return self._settings.stream_batch_for - waited
+
+    # -- committing -------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Commit what waits; with the handler's writes where it has some."""
+        self._commit(self._home.commits.beside)
+
+    def end(self) -> None:
+        """Commit the rest with the end of the call."""
+        if self._batches:
+            self._commit(self._home.commits.at_end)
+
+    def close(self) -> None:
+        """Take no further chunk; what a call that failed has put out is committed, too."""
+        with self._lock:
+            self._closed = True
+        if self._batches:
+            with suppress(OncewardError):
+                self._flush()
+        if self._task is not None:
+            engine_threads().end(self._task)
+
+    def _commit(self, commit: Commit) -> None:
+        with self._committing:
+            with self._lock:
+                batches, self._batches = self._batches, []
+                self._waits = self._waits_bytes = 0
+            if batches:
+                try:
+                    commit(partial(self._store, batches=batches))
+                except LeaseLost:
+                    raise
+                except OncewardError:  # they leave with a later commit
+                    with self._lock:
+                        self._batches = batches + self._batches
+                    raise
+
+    def _store(self, tx: StoreTransaction, *, batches: list[Batch]) -> None:
+        stored.add(tx, home=self._home, batches=batches)
+        tx.wake(self._tell)
+
+    def _tell(self) -> None:
+        self._db.notifier.notify("in")
+
+    # -- pauses -----------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Have what waits committed in time, also where the handler puts out nothing more."""
+        if not engine_threads().running:
+            return
+        if self._task is None:
+            self._task = EngineTask(f"onceward-stream-{self._db.agent}", self._flush_late)
+            engine_threads().plan(self._task, self._settings.stream_batch_for)
+        elif self._waits == 1:
+            engine_threads().notify(self._task)
+
+    def _flush_late(self) -> float | None:
+        with self._lock:
+            wait = self._wait() if self._batches and not self._closed else None
+        if wait is None or wait > 0:
+            return wait
+        try:
+            self._commit(self._home.commits.write)
+        except OncewardError as error:  # such as that the handler has written
+            log.failure(
+                "debug",
+                "chunks wait",
+                error,
+                agent=self._db.agent,
+                message_id=self._home.leased.id,
+            )
+            return None if isinstance(error, LeaseLost) else PAUSE
+        return None

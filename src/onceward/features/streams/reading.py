@@ -1,0 +1,185 @@
+"""Follow what a message's handler puts out, from any position to the end of the message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from onceward.core.send import sent
+from onceward.errors import InvalidArgument
+from onceward.features.streams.stored import BYTES, RESTART
+from onceward.file.database import Database
+from onceward.message.body import decode
+from onceward.message.record import Ticket
+
+FileOfAgent = Callable[[str], Database | None]
+"""Returns the open file of an agent of the home; None where there is none."""
+RECIPIENT: Final = """
+SELECT recipient FROM _onceward_outbox WHERE id = :id
+ UNION ALL
+SELECT recipient FROM _onceward_pending_replies WHERE id = :id
+ LIMIT 1
+"""
+# The index of the inbox begins with the sender: each sender is looked up.
+SENDER: Final = """
+WITH RECURSIVE senders (name) AS (
+    SELECT min(sender) FROM _onceward_inbox
+     UNION ALL
+    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name)
+      FROM senders
+     WHERE senders.name IS NOT NULL
+)
+SELECT s.name FROM senders AS s JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
+ UNION ALL
+SELECT peer FROM _onceward_dead_letters WHERE origin = 'inbox' AND id = :id
+ LIMIT 1
+"""
+# The output of a run is that of the first one of its messages.
+MESSAGE: Final = """
+SELECT b.state, b.reason, coalesce(f.sender, b.sender), coalesce(f.id, b.id)
+  FROM _onceward_inbox AS b
+  LEFT JOIN _onceward_runs AS r ON r.seq = b.run_seq
+  LEFT JOIN _onceward_inbox AS f ON f.seq = r.bound ->> '$[0]'
+ WHERE b.sender = :sender AND b.id = :id
+ UNION ALL
+SELECT 'dead', reason, peer, id
+  FROM _onceward_dead_letters
+ WHERE origin = 'inbox' AND peer = :sender AND id = :id
+ LIMIT 1
+"""
+ITEMS: Final = """
+SELECT name, first, kinds, chunks
+  FROM _onceward_output_batches
+ WHERE message_id = :id AND sender = :sender AND last > :after
+   AND (:name IS NULL OR name = :name)
+ ORDER BY first LIMIT 64
+"""
+ON_ITS_WAY: Final = frozenset({"pending", "sending", "sent"})
+
+
+class StreamItem:
+    """An item that a reader of output gets: a ``Chunk``, ``Restarted`` or ``Ended``."""
+
+    __slots__ = ()
+    position: int
+    kind: Literal["chunk", "restarted", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(StreamItem):
+    """One chunk of output."""
+
+    position: int
+    """Where it stands in the output of its message, from 1: what ``after`` takes."""
+    name: str
+    """The stream that it was appended to."""
+    body: Any
+    kind: Literal["chunk"] = "chunk"
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted(StreamItem):
+    """The handler was called again, and puts this stream out from its beginning."""
+
+    position: int
+    name: str
+    """The stream whose chunks before this position are void."""
+    kind: Literal["restarted"] = "restarted"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(StreamItem):
+    """The message has ended, and puts out nothing more."""
+
+    position: int
+    """Position of the last item that came before it."""
+    state: str
+    """How it ended: processed, dropped, expired, dead, or what became of it at its sender."""
+    reason: str | None
+    kind: Literal["ended"] = "ended"
+
+
+class _Message(NamedTuple):
+    """A message at its recipient, and the message that its output is stored with."""
+
+    state: str
+    reason: str | None
+    sender: str
+    id: str
+
+
+class StreamReader:
+    """
+    Reads the output of one message.
+
+    Raises:
+        InvalidArgument: no such message is known here, or its recipient's file is elsewhere.
+
+    """
+
+    def __init__(
+        self, own: Database, files: FileOfAgent, ticket: Ticket | str, name: str | None, after: int
+    ) -> None:
+        self._own, self._name, self._after = own, name, after
+        self._id = ticket if isinstance(ticket, str) else ticket.id
+        recipient, self._sender = _ends(own, self._id)
+        found = files(recipient)
+        if found is None:
+            msg = (
+                f"the output of message {self._id} is in the file of {recipient}, which is not in"
+                f" the folder of {own.path}: follow it where that file is"
+            )
+            raise InvalidArgument(msg)
+        self.file: Database = found
+        """The file of the message's recipient, where its output is stored."""
+
+    def look(self) -> list[StreamItem] | None:
+        """Return what has come since the last look, None for nothing."""
+        message = self._message()
+        if message is None:
+            return None
+        items = self._items(message)
+        if items:
+            self._after = items[-1].position
+            return items
+        if message.state == "pending":
+            return None
+        return [Ended(self._after, message.state, message.reason)]
+
+    def _message(self) -> _Message | None:
+        """Return the message as it is now, None while it is on its way."""
+        rows = self.file.read(MESSAGE, {"sender": self._sender, "id": self._id})
+        if rows:
+            return _Message(*rows[0])
+        state = sent.resolve(self._own, self._id)
+        return None if state in ON_ITS_WAY else _Message(state, None, self._sender, self._id)
+
+    def _items(self, message: _Message) -> list[StreamItem]:
+        named = {"sender": message.sender, "id": message.id}
+        rows = self.file.read(ITEMS, named | {"after": self._after, "name": self._name})
+        found = [
+            _item(name, first + index, kind, chunk)
+            for name, first, kinds, chunks in rows
+            for index, (kind, chunk) in enumerate(zip(kinds, json.loads(chunks), strict=True))
+        ]
+        return [each for each in found if each.position > self._after]
+
+
+def _ends(own: Database, message_id: str) -> tuple[str, str]:
+    """Return the recipient and the sender of a message that was sent or received here."""
+    for (recipient,) in own.read(RECIPIENT, {"id": message_id}):
+        return str(recipient), own.agent
+    for (sender,) in own.read(SENDER, {"id": message_id}):
+        return own.agent, str(sender)
+    msg = f"no message {message_id} here: never sent from this file or received in it, or pruned"
+    raise InvalidArgument(msg)
+
+
+def _item(name: str, position: int, kind: str, chunk: Any) -> StreamItem:
+    if kind == RESTART:
+        return Restarted(position, name)
+    if kind == BYTES:
+        return Chunk(position, name, decode(None, chunk, None))
+    return Chunk(position, name, chunk)
