@@ -17,14 +17,13 @@ from onceward.core.engine.async_face import OffLoop
 from onceward.core.handle.context import Context
 from onceward.core.handle.inbox import LeasedMessage
 from onceward.core.handle.lanes import Lease
-from onceward.core.handle.steps import OutputStream, Steps, StoredStep
+from onceward.core.handle.steps import OutputStream, StepFunction, Steps, StoredStep
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep, declared
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.ids import new_token
-from onceward.message.options import StepOptions
 from onceward.message.times import Span, millis, seconds
 from onceward.testing.builders import build_frame, spell
 
@@ -37,29 +36,19 @@ class TrialSteps:
     def __init__(self, context: TrialContext) -> None:
         self._context = context
 
-    def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], named: Any, options: StepOptions
-    ) -> Any:
+    def call(self, step: StepFunction) -> Any:
         """Return what the function of a step returns."""
-        plain, rules = declared(function, options)
+        plain, rules = declared(step.function, step.options)
         tx = self._context.tx if rules.tx else None
         before = RUNNING.set(RunningStep(key=new_token(), tx=tx))
         try:
-            return plain(*args, **named)
+            return plain(*step.args, **step.named)
         finally:
             RUNNING.reset(before)
 
-    async def await_call(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        named: Any,
-        options: StepOptions,
-        *,
-        off_loop: OffLoop,
-    ) -> Any:
+    async def await_call(self, step: StepFunction, *, off_loop: OffLoop) -> Any:
         """Refuse to: a trial is a call of a plain function."""
-        del function, args, named, options, off_loop
+        del step, off_loop
         msg = "a trial has no coroutines: send the message and deliver it"
         raise InvalidArgument(msg)
 

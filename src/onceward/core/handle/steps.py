@@ -7,10 +7,10 @@ and when its function is called, is the feature's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
@@ -83,6 +83,16 @@ class StoredStep:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class StepFunction:
+    """A function that a handler calls as a step, and what it is called with."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: StepOptions
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
 class OutputStream:
     """
     Takes the output of a handler while it runs, for readers that follow it by ``box.stream``.
@@ -136,21 +146,11 @@ class AsyncOutputStream(AsyncFace[OutputStream]):
 class Steps(Protocol):
     """The steps of one call of a handler."""
 
-    def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], named: Any, options: StepOptions
-    ) -> Any:
+    def call(self, step: StepFunction) -> Any:
         """Return the result of a step: the stored one, or that of the function."""
         ...
 
-    async def await_call(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        named: Any,
-        options: StepOptions,
-        *,
-        off_loop: OffLoop,
-    ) -> Any:
+    async def await_call(self, step: StepFunction, *, off_loop: OffLoop) -> Any:
         """Do so for a coroutine; a plain function runs on a thread of its own."""
         ...
 
@@ -248,7 +248,7 @@ class WithSteps:
             LeaseLost: another worker handles the message.
 
         """
-        found: R = self._steps.call(function, args, {}, options)
+        found: R = self._steps.call(StepFunction(function, args, options))
         return found
 
     def sleep(self, span: Span) -> None:
@@ -337,7 +337,7 @@ class AsyncWithSteps(AsyncFace[W_co]):
         A plain function runs on a thread of its own. Steps that run at once have a name each.
         """
         return await self._plain._steps.await_call(
-            function, args, {}, options, off_loop=self._off_loop
+            StepFunction(function, args, options), off_loop=self._off_loop
         )
 
     async def sleep(self, span: Span) -> None:

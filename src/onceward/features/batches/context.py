@@ -10,7 +10,7 @@ from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, a
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.context import AsyncTransaction, Context
 from onceward.core.handle.message import Message
-from onceward.core.handle.steps import WithSteps
+from onceward.core.handle.steps import StepFunction, WithSteps
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
@@ -169,7 +169,9 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
     ) -> Any:
         """Call a function, or await a coroutine, once for one message; see ``Context.step``."""
         steps = self._plain._contexts[self._plain._known(message)]._steps
-        return await steps.await_call(function, args, {}, options, off_loop=self._off_loop)
+        return await steps.await_call(
+            StepFunction(function, args, options), off_loop=self._off_loop
+        )
 
     def reject(self, message: Message[Any], reason: str) -> None:
         """Make one message a dead letter; the others are not touched."""

@@ -10,7 +10,7 @@ from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from onceward.core.block import Transaction
 from onceward.core.handle.signatures import is_coroutine, name_of
-from onceward.core.handle.steps import CONTEXT, WithSteps
+from onceward.core.handle.steps import CONTEXT, StepFunction, WithSteps
 from onceward.errors import InvalidArgument
 from onceward.features.steps.steps import RUNNING, RunningStep
 from onceward.message.ids import new_token
@@ -90,7 +90,7 @@ def _plain_step(function: Callable[P, R]) -> Callable[P, R]:
         if handled._face is not None and _on_loop():
             msg = f"step {name_of(call)} would stop the event loop: await ctx.step of it"
             raise InvalidArgument(msg)
-        found: R = handled._steps.call(call, args, kwargs, {})
+        found: R = handled._steps.call(StepFunction(call, args, {}, kwargs))
         return found
 
     return call
@@ -106,7 +106,9 @@ def _async_step(
             with _plainly(call):
                 return await function(*args, **kwargs)
         off_loop = handled._face._off_loop
-        found: R = await handled._steps.await_call(call, args, kwargs, {}, off_loop=off_loop)
+        found: R = await handled._steps.await_call(
+            StepFunction(call, args, {}, kwargs), off_loop=off_loop
+        )
         return found
 
     return call

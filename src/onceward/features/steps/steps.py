@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,7 +20,13 @@ from onceward.core.engine.async_face import OffLoop
 from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.handle.invoke import wait_after
 from onceward.core.handle.signatures import is_coroutine
-from onceward.core.handle.steps import OutputStream, StepHome, StoredStep, Streams
+from onceward.core.handle.steps import (
+    OutputStream,
+    StepFunction,
+    StepHome,
+    StoredStep,
+    Streams,
+)
 from onceward.core.requests import Suspended
 from onceward.errors import (
     AnswerTimeout,
@@ -119,50 +125,36 @@ class MessageSteps:
 
     # -- calling ----------------------------------------------------------------------------
 
-    def call(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        named: Mapping[str, Any],
-        options: StepOptions,
-    ) -> Any:
+    def call(self, step: StepFunction) -> Any:
         """Return the result of a step: the stored one, or that of its function."""
-        plain, rules = declared(function, options)
+        plain, rules = declared(step.function, step.options)
         if is_coroutine(plain):
             msg = f"step {base_name(plain, rules)} is async: make the handler async def, too"
             raise InvalidArgument(msg)
-        begun = self._begin(plain, args, named, rules, caller=self._caller())
+        begun = self._begin(plain, step, rules, caller=self._caller())
         while isinstance(begun, StepCall):
             if rules.tx:
-                return self._call_in_tx(begun, partial(plain, *args, **named))
+                return self._call_in_tx(begun, partial(plain, *step.args, **step.named))
             try:
                 with self._running(begun):
-                    value = plain(*args, **named)
+                    value = plain(*step.args, **step.named)
             except Exception as error:  # noqa: BLE001 - it is raised again, or the step is
                 self._failed(begun, error)
             else:
                 return self._ended(begun, value)
         return begun.value
 
-    async def await_call(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        named: Mapping[str, Any],
-        options: StepOptions,
-        *,
-        off_loop: OffLoop,
-    ) -> Any:
+    async def await_call(self, step: StepFunction, *, off_loop: OffLoop) -> Any:
         """Return the result of a step of a coroutine; a plain function runs on another thread."""
         import asyncio  # noqa: PLC0415 - async handlers only
 
-        plain, rules = declared(function, options)
+        plain, rules = declared(step.function, step.options)
         coroutine = is_coroutine(plain)
         if coroutine and rules.tx:
             msg = f"step {base_name(plain, rules)}: with tx=True the function cannot be async def"
             raise InvalidArgument(msg)
-        begin = partial(self._begin, plain, args, named, rules, caller=asyncio.current_task())
-        work = partial(plain, *args, **named)
+        begin = partial(self._begin, plain, step, rules, caller=asyncio.current_task())
+        work = partial(plain, *step.args, **step.named)
         async with self._as_open():
             begun = await off_loop.call(begin)
             if isinstance(begun, Found):
@@ -220,7 +212,8 @@ class MessageSteps:
         self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
     ) -> Any:
         """Return the result of *work*, which is committed with it once; *args* tell it apart."""
-        begun = self._begin(work, args, {}, StepRules(name=name), caller=self._caller())
+        step = StepFunction(work, args, {})
+        begun = self._begin(work, step, StepRules(name=name), caller=self._caller())
         if isinstance(begun, Found):
             return begun.value
         record = self._home.commits.write(partial(self._worked, begun=begun, work=work))
@@ -357,18 +350,12 @@ class MessageSteps:
     # -- looking up -------------------------------------------------------------------------
 
     def _begin(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        named: Mapping[str, Any],
-        rules: StepRules,
-        *,
-        caller: object,
+        self, function: Callable[..., Any], step: StepFunction, rules: StepRules, *, caller: object
     ) -> StepCall | Found:
         """Return the stored result of a step, or the step whose function is to be called."""
         name = base_name(function, rules)
         self.refuse_inside(f"step {name}")
-        arguments, wanted = digests(args, named, name), result_type(function)
+        arguments, wanted = digests(step.args, step.named, name), result_type(function)
         with self._lock:
             full = StepName(name, rules.version, self._ordinal(name, rules.version, caller))
             known = self._stored.get(full)
