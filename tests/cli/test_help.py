@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceward.ops.cli import help_pages
-from onceward.ops.cli.app import COMMANDS, NOUNS, build, summary
+from onceward.ops.cli.app import COMMANDS, NOUNS, build, page, summary
 from onceward.ops.cli.examples import EXAMPLES
 from onceward.ops.cli.file_word import with_file
 
@@ -21,25 +21,22 @@ SCRIPTS = {"completion"}
 OWN = sorted(set(COMMANDS) - GUESTS)
 
 
-@pytest.fixture(scope="module")
-def pages() -> dict[str, str]:
-    """Return the help pages."""
-    return help_pages()
+def test_every_command_has_a_page() -> None:
+    """The program, its nouns, and every verb; plain text, which becomes part of documents."""
+    pages = help_pages()
 
-
-def test_every_command_has_a_page(pages: dict[str, str]) -> None:
-    """The program, its nouns, and every verb."""
+    assert {True} == {text.isascii() for text in pages.values()}
     assert ["onceward", *(f"onceward {name}" for name in (*NOUNS, *COMMANDS))] == list(pages)
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_page_explains_every_option(pages: dict[str, str], name: str) -> None:
+def test_a_page_explains_every_option(name: str) -> None:
     """No option stands there without a sentence."""
-    page = pages[f"onceward {name}"]
-    options = [line for line in page.splitlines() if line.startswith("  ")]
+    text = page(name)
+    options = [line for line in text.splitlines() if line.startswith("  ")]
 
-    assert page.startswith(f"Usage: onceward {name}")
-    assert ("--json" in page) != (name in SCRIPTS)
+    assert text.startswith(f"Usage: onceward {name}")
+    assert ("--json" in text) != (name in SCRIPTS)
     assert [] == [line for line in options if line.rstrip().endswith(":") or ":" not in line]
 
 
@@ -54,7 +51,7 @@ def test_the_summary_is_the_docstring_s_first_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_page_has_an_example_that_the_command_takes(pages: dict[str, str], name: str) -> None:
+def test_a_page_has_an_example_that_the_command_takes(name: str) -> None:
     """It stands in the help text as a shell takes it, and the command's parser accepts it."""
     for line in EXAMPLES[name].splitlines():
         words = shlex.split(line.rpartition(" | ")[2])
@@ -62,7 +59,7 @@ def test_a_page_has_an_example_that_the_command_takes(pages: dict[str, str], nam
         app = build(tokens)
 
         assert ["onceward", *name.split()] == words[: 1 + len(name.split())]
-        assert f"Example: {line}" in pages[f"onceward {name}"].splitlines()
+        assert f"Example: {line}" in page(name).splitlines()
         app.parse_args(tokens, exit_on_error=False, print_error=False)
 
 
@@ -80,11 +77,6 @@ def _loaded(*tokens: str) -> set[str]:
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     return set(ran.stdout.splitlines()[-1].split())
-
-
-def test_pages_are_plain_text(pages: dict[str, str]) -> None:
-    """No colour, no frames: they become part of documents."""
-    assert {True} == {page.isascii() for page in pages.values()}
 
 
 @pytest.mark.parametrize("tokens", [[], ["--help"], ["-h"]])

@@ -253,16 +253,18 @@ def _tell(error: OncewardError, tokens: Sequence[str]) -> None:
 
 def pages() -> dict[str, str]:
     """Return the plain help text of the program and of every command, by full name."""
-    names = ["", *NOUNS, *COMMANDS]
-    return {f"onceward {name}".strip(): _page(name.split()) for name in names}
+    return {f"onceward {name}".strip(): page(name) for name in ("", *NOUNS, *COMMANDS)}
 
 
-def _page(name: Sequence[str]) -> str:
+@cache
+def page(full: str) -> str:
+    """Return the plain help text of a command by its full name; that of the program for none."""
     from rich.console import Console  # noqa: PLC0415 - drawing help, nothing else, needs it
 
+    name = full.split()
     app = build(name)
     app.help_formatter = "plain"
     text = io.StringIO()
     console = Console(file=text, width=160, force_terminal=False, no_color=True)
-    app.help_print(list(name), console=console)
+    app.help_print(name, console=console)
     return "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"
