@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache, partial
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP: Final = "onceward.transports"
+URLS_MAX: Final = 10_000
+"""Most urls of files beside ours that are kept."""
 BUILT_IN: Final[dict[str, str]] = {
     "http": "onceward.transports.network.http:HttpTransport",
     "https": "onceward.transports.network.http:HttpTransport",
@@ -76,6 +79,8 @@ class TransportRouter:
         vfs: str | None,
     ) -> None:
         self._db, self._settings, self._vfs = db, settings, vfs
+        self._urls: dict[str, str] = {}
+        """By name: the url of a file that was found beside ours."""
         self.context = TransportContext(
             agent=db.agent,
             folder=db.path.parent,
@@ -161,8 +166,17 @@ class TransportRouter:
         return path if path.exists() else None
 
     def _beside(self, name: str) -> str | None:
+        """Return the url of a file beside ours; asked several times for each message."""
+        known = self._urls.get(name)
+        if known is not None and os.path.exists(known[5:]):  # noqa: PTH110 - a Path costs more
+            return known
         path = self.file_of(name)
-        return None if path is None else f"file:{path}"
+        if path is None:
+            return None
+        if len(self._urls) >= URLS_MAX:
+            self._urls = {}
+        url = self._urls[name] = f"file:{path}"
+        return url
 
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
         """

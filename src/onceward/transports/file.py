@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from threading import Condition, Lock
@@ -287,6 +287,12 @@ if hasattr(os, "register_at_fork"):
 SCHEME: Final = "file:"
 
 
+@lru_cache(maxsize=OPEN_MAX)
+def _path_of(url: str) -> Path:
+    """Return the path of a file's url; a path is compared without being parsed again."""
+    return Path(url.removeprefix(SCHEME))
+
+
 class FileTransport:
     """
     Commits each parcel in one transaction of the recipient's file, which stays open.
@@ -317,7 +323,7 @@ class FileTransport:
             OutOfDescriptors: this process has too many files open; the peer is well.
 
         """
-        path = Path(url.removeprefix(SCHEME))
+        path = _path_of(url)
         if file_key(path) is None:
             slots.forget((self, path))
             msg = f"no file {path}: its agent has not been created yet"

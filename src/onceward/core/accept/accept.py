@@ -9,6 +9,8 @@ from functools import cached_property, lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, NoReturn, Protocol, cast
 
+from pydantic_core import to_json
+
 from onceward.core import requests
 from onceward.core.deliver import peers
 from onceward.core.engine.event_emitter import EventEmitter
@@ -438,7 +440,7 @@ def accept(
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
-    ids = json.dumps(list(map(ID, parcel.frames)))
+    ids = to_json(list(map(ID, parcel.frames))).decode()
     [(waiting, rated, rule, listed, *position)] = tx.rows(
         STREAM_LIMITS_AND_KNOWN, {"sender": parcel.sender, "ids": ids}
     )

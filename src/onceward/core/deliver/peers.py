@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from pydantic_core import from_json, to_json
+
 from onceward.errors import LeaseLost
 from onceward.file.columns import columns
 from onceward.file.database import Database
@@ -282,8 +284,8 @@ def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Leas
     if not found:
         return None
     in_flight, unsettled, *held, owed, messages = found[0]
-    parcel = None if in_flight is None else tuple(json.loads(in_flight))
-    lease = PeerLease(parcel, tuple(json.loads(unsettled)), *held)
+    parcel = None if in_flight is None else tuple(from_json(in_flight))
+    lease = PeerLease(parcel, tuple(from_json(unsettled)), *held)
     return Leased(lease, Waiting(owed, messages))
 
 
@@ -297,8 +299,8 @@ def store_parcel(
 ) -> PeerLease:
     """Store the rows that the next parcel is made of, before it is pushed."""
     unsettled = (*held.unsettled, last_id)[-UNSETTLED_IDS:]
-    named = {"parcel": json.dumps(seqs), "unsettled": json.dumps(unsettled), "until": until}
-    if not tx.run(STORE, held.fence | named):
+    listed = {"parcel": to_json(seqs).decode(), "unsettled": to_json(unsettled).decode()}
+    if not tx.run(STORE, held.fence | listed | {"until": until}):
         raise _lost(held)
     return held._replace(parcel=seqs, unsettled=unsettled)
 

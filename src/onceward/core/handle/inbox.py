@@ -9,6 +9,8 @@ from itertools import takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from pydantic_core import to_json
+
 from onceward.core import dead_letters
 from onceward.core.accept import receipts
 from onceward.core.handle import lanes
@@ -548,7 +550,7 @@ def _end(
         "attempt": attempt,
         "outcome": outcome,
         "now": tx.now,
-        "seqs": json.dumps(seqs),
+        "seqs": to_json(seqs).decode(),
         "reason": reason or DEFAULTS[outcome],
     }
     changed = tx.run(END, named)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Container, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from pydantic_core import to_json
+
 from onceward.errors import LeaseLost
 from onceward.file.database import Database
 from onceward.file.transaction import Rows, StoreTransaction
@@ -197,7 +199,7 @@ def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool
 
 def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
     """Set the head of lanes that were empty."""
-    tx.run(HEADS, (json.dumps(lane_ids),))
+    tx.run(HEADS, (to_json(lane_ids).decode(),))
 
 
 def agenda(read: Rows) -> Agenda:
@@ -275,7 +277,7 @@ def lease(
 ) -> Lease:
     """Lease a ready lane for *seqs*; in isolation the attempt is counted beforehand."""
     lane_id, token, careful_to = lane
-    if not tx.run(LEASE, (owner, until, json.dumps(seqs), lane_id, token)):
+    if not tx.run(LEASE, (owner, until, to_json(seqs).decode(), lane_id, token)):
         msg = f"lane {lane_id} was leased in between"
         raise LeaseLost(msg)
     careful = seqs[0] <= careful_to
@@ -350,8 +352,8 @@ def settle(
 
     """
     named = {
-        "ended": json.dumps(ended),
-        "rest": json.dumps(rest) if rest else None,
+        "ended": to_json(ended).decode(),
+        "rest": to_json(rest).decode() if rest else None,
         "due_at": due_at,
         "lane": held.lane_id,
         "token": held.token,

@@ -610,7 +610,7 @@ def ready_own(tx: StoreTransaction, agent: str, limit: int) -> list[OwnRow]:
 
 def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: list[str]) -> Moved:
     """Mark what has entered the agent's own inbox; end those of *done*, which it has handled."""
-    seqs = json.dumps([each.row.seq for each in rows])
+    seqs = to_json([each.row.seq for each in rows]).decode()
     count = tx.run(TAKE_OWN, {"now": tx.now, "seqs": seqs})
     bump(tx, ended_pending=count, sent=count)
     acked = _ack(tx, agent, done, None)[0] if done else ()
@@ -784,7 +784,7 @@ def _ack(
     """End messages that the peer processed; return their ids, and those stored until now."""
     moved: list[str] = []
     at_once: list[str] = []
-    named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
+    named = {"ids": to_json(ids).decode(), "peer": peer, "now": tx.now, "parcel": parcel}
     counts: dict[str, int] = {}
     for was, counter, by in _states_before(tx, peer, len(ids)):
         if len(moved) < len(ids):
