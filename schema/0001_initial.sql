@@ -160,6 +160,8 @@ CREATE TABLE _onceward_acknowledgments (
     PRIMARY KEY (message_id, participant)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX _onceward_acknowledgments_at ON _onceward_acknowledgments (at);
+
 CREATE TABLE _onceward_pending_replies (
     id          TEXT    PRIMARY KEY,
     session     TEXT    NOT NULL,
@@ -181,6 +183,7 @@ CREATE TABLE _onceward_pending_replies (
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX _onceward_pending_replies_asker ON _onceward_pending_replies (asker_seq, asker_index) WHERE asker_seq IS NOT NULL;
+CREATE INDEX _onceward_pending_replies_asked ON _onceward_pending_replies (asked_at);
 
 -- One row per stream of parcels that comes in: all that deduplication needs, for ever.
 CREATE TABLE _onceward_sender_streams (

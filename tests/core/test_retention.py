@@ -19,11 +19,15 @@ from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]
 HOUR = 3600.0
-TRANSITIONS = """
-WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
-INSERT INTO _onceward_transitions (box, id, peer, to_state, at)
-SELECT 'outbox', 'x' || i, 'bob', 'acked', :now FROM n
-"""
+NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count) "
+YOUNG = (
+    f"""{NUMBERS} INSERT INTO _onceward_transitions (box, id, peer, to_state, at)
+SELECT 'outbox', 'x' || i, 'bob', 'acked', :now FROM n""",
+    f"""{NUMBERS} INSERT INTO _onceward_pending_replies (id, session, recipient, state, asked_at,
+  ended_at) SELECT 'x' || i, 's', 'bob', 'failed', :now, :now FROM n""",
+    f"""{NUMBERS} INSERT INTO _onceward_acknowledgments (message_id, participant, stage, first_at,
+  at) SELECT 'x' || i, 'bob', 4, :now, :now FROM n""",
+)
 
 
 class Pair:
@@ -377,7 +381,8 @@ def instructions(folder: Path, messages: int) -> int:
         return False
 
     with Postbox(folder / "alice.db", start=False, transitions=True) as box:
-        box._db.write(lambda tx: tx.run(TRANSITIONS, {"count": messages, "now": tx.now}))
+        for sql in YOUNG:
+            box._db.write(lambda tx, sql=sql: tx.run(sql, {"count": messages, "now": tx.now}))  # type: ignore[misc]
         box.file.run_maintenance()
         assert box._db._con is not None
         box._db._con.set_progress_handler(count, 100)

@@ -104,7 +104,8 @@ TICKETS: Final = """
 DELETE FROM _onceward_pending_replies
  WHERE id IN (SELECT id
                 FROM _onceward_pending_replies
-               WHERE coalesce(ended_at, max(deadline_at, asked_at), asked_at) < :before
+               WHERE asked_at < :before
+                 AND coalesce(ended_at, max(deadline_at, asked_at), asked_at) < :before
                  AND NOT EXISTS (SELECT 1 FROM _onceward_inbox AS a
                                   WHERE a.seq = asker_seq AND a.state = 'pending')
                  AND (state <> 'open'
