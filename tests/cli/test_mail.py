@@ -225,6 +225,65 @@ def test_recv_answers_a_request(cli: Cli, shop: Postbox, billing: Postbox) -> No
     assert {"yes": True} == billing.result(ticket, reply=dict, timeout=0)
 
 
+def test_a_request_is_answered_by_its_id(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Also behind one that waits: once, with its end; an id that nothing waits under is said so."""
+    first, second = (billing.request("shop", {"n": n}) for n in (1, 2))
+    billing.run_until_idle()
+
+    ran = cli("reply", second.id, '{"yes": true}')
+    again = cli("reply", second.id, "no")
+    shop.run_until_idle()
+
+    assert 0 == ran.code
+    assert (3, True) == (again.code, "is processed" in again.err)
+    assert 3 == cli("reply", "no-such-id", "no").code
+    assert {"yes": True} == billing.result(second, reply=dict, timeout=0)
+    assert [(first.id,)] == shop.query("SELECT id FROM onceward_inbox WHERE state = 'pending'")
+
+
+def test_a_request_is_found_in_the_home(
+    cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing names a file, the files of the home are searched."""
+    asked = billing.request("shop", 1)
+    billing.run_until_idle()
+    monkeypatch.setenv("ONCEWARD_HOME", str(shop.path.parent))
+    for name in ("ONCEWARD_DB", "ONCEWARD_AGENT"):
+        monkeypatch.delenv(name, raising=False)
+
+    assert 0 == cli("reply", asked.id, "yes").code
+    assert 0 == shop.stats()["inbox_pending"]
+
+
+def test_a_message_is_cancelled_by_its_id(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """One that is here at once, one that left by asking; the exit code says what was too late."""
+    here = shop.send("billing", 1, delay=60)
+    left = shop.send("billing", 2)
+    shop.run_until_idle()
+    ran = cli("cancel", here, left)
+    shop.run_until_idle()
+    billing.run_until_idle()
+    again = cli("cancel", left)
+    done = billing.send("shop", 3)
+    billing.run_until_idle()
+    assert 0 == cli("receive").code
+
+    assert [[here, "cancelled", "cancelled"], [left, "asked", "sent"]] == ran.lines
+    assert (0, [[left, "cancelled", "cancelled"]]) == (again.code, again.lines)
+    assert 5 == cli("cancel", done).code
+    assert 2 == cli("cancel").code
+
+
+def test_messages_are_cancelled_in_bulk(cli: Cli, shop: Postbox) -> None:
+    """By what they have in common, once that is confirmed."""
+    ids = [shop.session("s").send("shop", n, delay=60) for n in range(3)]
+
+    assert 2 == cli("cancel", "--session", "s").code
+    ran = cli("cancel", "--session", "s", "--yes")
+    assert (0, ids) == (ran.code, [line[0] for line in ran.lines])
+    assert 3 == cli("cancel", "--session", "s", "--yes").code
+
+
 def test_recv_says_that_a_request_got_no_reply(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """It ends, as a message does, and the person who reads it is told; of a message nothing."""
     asked = billing.request("shop", 1)

@@ -152,6 +152,26 @@ def test_a_message_is_cancelled(writer: TestClient, home: Home) -> None:
         assert "cancelled" == shop.resolve(home.ids["late"])
 
 
+def test_a_request_is_answered(writer: TestClient, home: Home) -> None:
+    """A form takes the answer as JSON or text; it is no line of the audit."""
+    with box(home, "shop") as shop, box(home, "coder") as coder:
+        ticket = shop.request("coder", {"may": "I?"}, type="question")
+        shop.run_until_idle()
+        address = f"/agents/coder/act/answer?id={ticket.id}"
+        page = writer.get(f"/agents/coder/messages/{ticket.id}").text
+        form = writer.get(address)
+        given = dict(FIELD.findall(form.text)) | {"body": '{"yes": true}'}
+        told = writer.post(address.partition("?")[0], data=given).text
+        again = writer.post(address.partition("?")[0], data=given).text
+        coder.run_until_idle()
+
+        assert "Answer…" in page
+        assert '<textarea name="body"' in form.text
+        assert "Answer a request: answered by" in told
+        assert "not answered" in again
+        assert {"yes": True} == shop.result(ticket, reply=dict, timeout=0)
+
+
 def test_a_breaker_is_reset(writer: TestClient, home: Home) -> None:
     """The peer is tried again at once."""
     confirmed(writer, "/agents/shop/act/reset?id=warehouse")

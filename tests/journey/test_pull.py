@@ -301,3 +301,24 @@ def test_messages_ends_where_nothing_comes(world: World) -> None:
             seen.append(message.body.n)
 
     assert [1, 2, 3] == seen
+
+
+def test_a_message_is_received_by_its_id(world: World) -> None:
+    """Also behind others of its lane, which keep their order; once, and not what has ended."""
+    shop, reader = world.open("shop"), world.open("reader")
+    first, second, third = (shop.send("reader", Job(n=n)) for n in (1, 2, 3))
+    shop.run_until_idle()
+    message = reader.receive(Job, message_id=second)
+    assert message is not None
+    twice = reader.receive(Job, message_id=second)
+    message.ack()
+    rest = [reader.receive(Job) for _ in range(1)]
+    for each in rest:
+        assert each is not None
+        each.ack()
+
+    assert 2 == message.body.n
+    assert twice is None
+    assert reader.receive(message_id=second) is None
+    assert [first] == [each.id for each in rest if each is not None]
+    assert third == reader.query("SELECT id FROM onceward_inbox WHERE state = 'pending'")[0][0]

@@ -174,16 +174,22 @@ class SessionFace(AsyncFace[S_co]):
         return [read_reply(each, ended[each], reply) for each in ids]
 
     @overload
-    async def receive(self, type: type[T], timeout: Span = 0.0) -> AsyncMessage[T] | None: ...
+    async def receive(
+        self, type: type[T], timeout: Span = 0.0, *, message_id: str | None = None
+    ) -> AsyncMessage[T] | None: ...
 
     @overload
     async def receive(
-        self, type: str | None = None, timeout: Span = 0.0
+        self, type: str | None = None, timeout: Span = 0.0, *, message_id: str | None = None
     ) -> AsyncMessage[Any] | None: ...
 
-    async def receive(self, type: Any = None, timeout: Span = 0.0) -> AsyncMessage[Any] | None:
-        """Lease the next message; see ``Session.receive``."""
-        found = await self._bridge.wait(lambda: self._plain.receive(type), timeout)
+    async def receive(
+        self, type: Any = None, timeout: Span = 0.0, *, message_id: str | None = None
+    ) -> AsyncMessage[Any] | None:
+        """Lease the next message, or the one of an id; see ``Session.receive``."""
+        found = await self._bridge.wait(
+            lambda: self._plain.receive(type, message_id=message_id), timeout
+        )
         return None if found is None else AsyncMessage(found, self._bridge)
 
     @overload

@@ -11,7 +11,7 @@ from onceward.core import requests
 from onceward.core.block import Transaction
 from onceward.core.engine.engine_loop import until_found
 from onceward.core.handle import lanes
-from onceward.core.handle.message import InboxConsumer, Message
+from onceward.core.handle.message import InboxConsumer, Message, OneMessage
 from onceward.core.requests import read_reply
 from onceward.core.send import sent
 from onceward.core.send.compose import EVERY_AGENT, Fanout, SendResult, to_everyone, to_subscribers
@@ -271,19 +271,27 @@ class Session:
     # -- receiving --------------------------------------------------------------------------
 
     @overload
-    def receive(self, type: type[T], timeout: Span = 0.0) -> Message[T] | None: ...
+    def receive(
+        self, type: type[T], timeout: Span = 0.0, *, message_id: str | None = None
+    ) -> Message[T] | None: ...
 
     @overload
-    def receive(self, type: str | None = None, timeout: Span = 0.0) -> Message[Any] | None: ...
+    def receive(
+        self, type: str | None = None, timeout: Span = 0.0, *, message_id: str | None = None
+    ) -> Message[Any] | None: ...
 
-    def receive(self, type: Any = None, timeout: Span = 0.0) -> Message[Any] | None:
+    def receive(
+        self, type: Any = None, timeout: Span = 0.0, *, message_id: str | None = None
+    ) -> Message[Any] | None:
         """
         Lease the next message, waiting at most *timeout* seconds; None where there is none.
 
         A session leases its own messages, a postbox those of all sessions. With
-        a *type* only messages of that type are leased, their bodies read as it.
+        a *type* only messages of that type are leased, their bodies read as it. With a
+        *message_id* that message is, also behind others of its lane: a person answers in any order.
         """
-        return self._await(lambda: self._consumer.take(type, self._received), timeout)
+        search = self._received if message_id is None else OneMessage(message_id)
+        return self._await(lambda: self._consumer.take(type, search), timeout)
 
     @overload
     def messages(self, type: type[T], timeout: Span | None = None) -> Iterator[Message[T]]: ...

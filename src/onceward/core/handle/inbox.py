@@ -149,6 +149,19 @@ UPDATE _onceward_lanes
                     WHERE seq IN (SELECT value FROM json_each(?)))
 """
 
+FIND_RECEIVED: Final = """
+WITH RECURSIVE senders (name) AS (
+    SELECT min(sender) FROM _onceward_inbox
+     UNION ALL
+    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name)
+      FROM senders
+     WHERE senders.name IS NOT NULL
+)
+SELECT b.seq
+  FROM senders AS s
+  JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = ? AND b.state = 'pending'
+ WHERE b.run_seq IS NULL
+"""
 IS_CANCELLED: Final = "SELECT 1 FROM _onceward_inbox WHERE seq = ? AND state = 'cancelled'"
 
 SEQ: Final = itemgetter(0)
@@ -389,6 +402,12 @@ def find_held(read: Rows, seq: int, held: Lease, attempt: int) -> LeasedMessage 
     for *row, received_at in read(HANDED, (seq, held.lane_id, held.token, held.owner)):
         return LeasedMessage._make((held, *row, attempt, received_at))
     return None
+
+
+def find_received(read: Rows, message_id: str) -> int | None:
+    """Return a message that waits, by its id, whichever agent sent it; None where none does."""
+    found = read(FIND_RECEIVED, (message_id,))
+    return int(found[0][0]) if found else None
 
 
 def is_cancelled(read: Rows, seq: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -508,14 +508,22 @@ class LaneLeases:
             raise lease_lost(leased)
 
 
+class OneMessage(NamedTuple):
+    """The search for one message of an inbox."""
+
+    id: str
+
+
 class InboxLeases(LaneLeases):
-    """Lease the messages of an inbox; what is searched is a session, None for any."""
+    """Lease the messages of an inbox: of a session, None for any, or one by its id."""
 
     def __init__(self, deps: RuntimeDeps) -> None:
         super().__init__(deps, deps.policy)
 
-    def claim(self, wanted: Any, search: str | None) -> Sequence[LeasedMessage]:
-        """Lease the next message of the types that *wanted* names."""
+    def claim(self, wanted: Any, search: str | OneMessage | None) -> Sequence[LeasedMessage]:
+        """Lease the next message of the types that *wanted* names, or the one of an id."""
+        if isinstance(search, OneMessage):
+            return self._claim_one(search.id)
         paused_at, ready, due_at = lanes.agenda(self._db.read)
         due = ready or (due_at is not None and due_at <= self._db.now())
         types = type_names(wanted)
@@ -531,8 +539,23 @@ class InboxLeases(LaneLeases):
             )
         return claimed[0] if claimed else ()
 
+    def _claim_one(self, message_id: str) -> Sequence[LeasedMessage]:
+        """Lease a message that waits, also behind others of its lane."""
+        seq = inbox.find_received(self._db.read, message_id)
+        paused = lanes.agenda(self._db.read).paused_at is not None
+        if seq is None or paused or disabled_by_environment():
+            return ()
+        lease_for = round(1000 * self._deps.settings.lease)
+        with self._db.outside_handler():
+            found = self._db.write(
+                lambda tx: inbox.claim_one(
+                    tx, seq, owner=self._owner, lease_for=lambda _: lease_for
+                )
+            )
+        return () if found is None else (found,)
 
-InboxConsumer = Consumer[LeasedMessage, str | None]
+
+InboxConsumer = Consumer[LeasedMessage, str | OneMessage | None]
 
 
 def lease_lost(leased: LeasedMessage) -> LeaseLost:

@@ -48,6 +48,7 @@ TABLE: Final = (
     ("init", "", "init"),
     ("send", "", "send"),
     ("recv", "", "receive"),
+    ("reply", "", "reply"),
     ("cancel", "", "cancel"),
     ("poll", "", "poll tail expire"),
     ("channel", "channel", "create ls show join leave add remove subscribe unsubscribe"),

@@ -10,6 +10,7 @@ EXAMPLES: Final = {
     "init": "onceward init shop",
     "send": """onceward send billing '{"id": 7}' --type invoice.created --key invoice-7
 cat invoice.json | onceward send billing""",
+    "reply": """onceward reply 0199f0c2 '{"ok": true}'""",
     "cancel": """onceward cancel 0199f0c2 --reason 'wrong amount' --wait 5s
 onceward cancel --to billing --type invoice.created --yes""",
     "receive": "onceward receive --type invoice.created --wait 5s",

@@ -43,7 +43,7 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     if id is None:
         with views(where.path()) as found:
             return emit([_row(each, now) for each in agent_whys(found)], COLUMNS, where)
-    path, message_id = _found(_files(where), id)
+    path, message_id = _found(files_of(where), id)
     with ExitStack() as stack:
         sides = _sides(path, message_id)
         sender, recipient = (_opened(stack, path.with_name(f"{name}.db")) for name in sides)
@@ -68,7 +68,7 @@ def _row(found: Why, now: Millis) -> dict[str, Any]:
     }
 
 
-def _files(where: Where) -> list[Path]:
+def files_of(where: Where) -> list[Path]:
     """Return the file that is named, else those of the home."""
     if where.db or where.agent or env_or_project("db") or env_or_project("agent"):
         return [where.path()]
@@ -85,7 +85,7 @@ def _found(files: list[Path], prefix: str) -> tuple[Path, str]:
         Usage: several ids begin so.
 
     """
-    ids = dict(_ids(files, prefix))
+    ids = dict(ids_in(files, prefix))
     if prefix in ids:
         return ids[prefix], prefix
     if len(ids) > 1:
@@ -99,7 +99,7 @@ def _found(files: list[Path], prefix: str) -> tuple[Path, str]:
     raise NothingThere(msg)
 
 
-def _ids(files: list[Path], prefix: str) -> Iterator[tuple[str, Path]]:
+def ids_in(files: list[Path], prefix: str) -> Iterator[tuple[str, Path]]:
     """Yield ids that begin so, each with a file that has it; say which files cannot be read."""
     for path in files:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ class Action:
     needs_id: bool = False
     back: str = ""
     """Page of the agent that shows the outcome: its own, or its messages."""
+    asks: str = ""
+    """What a text of the form is; empty where it has none."""
     in_bulk: bool = False
     destroys: bool = False
 
@@ -56,6 +59,24 @@ def _cancel(box: Postbox, given: Given) -> str:
         case "asked":
             return "asked: it has left, and its recipient decides"
     return f"too late: it is {found.state}"
+
+
+def _answer(box: Postbox, given: Given) -> str:
+    found = box.receive(message_id=given["id"])
+    if found is None:
+        return "not answered: a reader or handler has it, or it has ended"
+    with found, box.begin():
+        reply_id = found.reply(_parsed(given.get("body", "")))
+        found.ack()
+    return f"answered by {reply_id}"
+
+
+def _parsed(text: str) -> Any:
+    """Return JSON as its value, and any other text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _replay(box: Postbox, given: Given) -> str:
@@ -117,6 +138,10 @@ ACTIONS: Final = {
         "It takes no effect, if it has had none; one that has left is its recipient's to cancel.",
         _cancel,
         needs_id=True, back="message", destroys=True,
+    ),
+    "answer": Action(
+        "Answer a request", "The answer is sent, and the request ends, in one commit.", _answer,
+        needs_id=True, back="message", asks="The answer, as JSON or plain text",
     ),
     "replay": Action(
         "Replay a dead letter", "It is sent, or handled, again under its own id.", _replay,

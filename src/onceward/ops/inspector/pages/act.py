@@ -79,7 +79,7 @@ def audit(site: Site, request: Request, key: str, given: Given, outcome: str) ->
         "ts": iso(site.now()),
         "agent_id": known.agent if known else key,
         "by": request.client.host if request.client else "",
-        **given,
+        **{name: value for name, value in given.items() if name != "body"},
         "outcome": outcome,
     }
     assert site.audit is not None  # noqa: S101 - or the action had been refused
@@ -97,7 +97,8 @@ def _allowed(request: Request) -> tuple[Site, Action]:
 
 
 def _given(action: Action, sent: dict[str, str]) -> Given:
-    names = ("id",) if action.needs_id else FILTERS if action.in_bulk else ()
+    names: tuple[str, ...] = ("id", "body") if action.asks else ("id",)
+    names = names if action.needs_id else FILTERS if action.in_bulk else ()
     found = {name: sent[name] for name in names if sent.get(name)}
     if action.needs_id and "id" not in found:
         raise HTTPException(NOT_FOUND, "the address does not say of what")

@@ -89,6 +89,8 @@ def journey_page(request: Request) -> Response:
         cancellable=any(
             each is not None and each.state in UNENDED for each in (found.sent, *found.received)
         ),
+        answerable="replyto" in shown.attributes
+        and any(each.state == "pending" for each in found.received),
         dead=next(iter(found.dead), None),
     )
 

@@ -1,0 +1,76 @@
+"""``onceward reply``: answer a request that waits, by its id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from onceward import Postbox
+from onceward.errors import Conflict
+from onceward.ops.cli.command import emit
+from onceward.ops.cli.exit_codes import NothingThere, Usage
+from onceward.ops.cli.options import Body, said
+from onceward.ops.cli.readonly import views
+from onceward.ops.cli.recv import refuse_paused
+from onceward.ops.cli.send import parsed
+from onceward.ops.cli.target import Where, open_box
+from onceward.ops.cli.why import files_of, ids_in
+from onceward.ops.views.messages import message
+
+WHERE: Final = Where()
+Id = Annotated[str, said("The request, or a beginning of its id that no other one has.")]
+UNENDED: Final = frozenset({"pending", "processing"})
+"""States of a request that waits for an answer."""
+
+
+def reply(id: Id, body: Body = None, /, *, where: Where = WHERE) -> int:
+    """
+    Answer a request that waits in an agent's inbox, and print the id of the reply.
+
+    The reply, and the end of the request, are one commit. Without --db, --agent and their
+    variables all agents of the home are searched.
+    """
+    path, message_id = _waiting(files_of(where), id)
+    with open_box(path) as box:
+        refuse_paused(box)
+        return emit([{"id": answer(box, message_id, body)}], ("id",), where)
+
+
+def answer(box: Postbox, message_id: str, body: str | None) -> str:
+    """
+    Answer a request and end it, in one commit; return the reply's id.
+
+    Raises:
+        Conflict: another reader has it, or it does not wait any more.
+
+    """
+    found = box.receive(message_id=message_id)
+    if found is None:
+        msg = f"{message_id} is in the hands of a reader or handler, or has ended: onceward why"
+        raise Conflict(msg, message_id=message_id)
+    with found, box.begin():
+        reply_id = found.reply(parsed(body))
+        found.ack()
+    return reply_id
+
+
+def _waiting(files: list[Path], prefix: str) -> tuple[Path, str]:
+    """Return the file in which a request waits, and its whole id."""
+    ended = ""
+    waiting: dict[str, Path] = {}
+    for message_id, path in ids_in(files, prefix):
+        with views(path) as found:
+            for each in message(found, message_id, window=0).received:
+                if each.state in UNENDED:
+                    waiting[message_id] = path
+                else:
+                    ended = f"; {message_id} is {each.state}"
+    if prefix in waiting:
+        return waiting[prefix], prefix
+    if len(waiting) > 1:
+        msg = f"{len(waiting)} messages that wait start with {prefix!r}: give more of the id"
+        raise Usage(msg)
+    for message_id, path in waiting.items():
+        return path, message_id
+    msg = f"no message that waits starts with {prefix!r}{ended}: see onceward ls inbox"
+    raise NothingThere(msg)
