@@ -55,6 +55,19 @@ class Attempt:
     run_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """One call of the function of a step."""
+
+    agent: str
+    session: str
+    message_id: str
+    name: str
+    """Its name, with its ordinal and version as ``onceward show`` prints them: ``think#2``."""
+    number: int
+    """The call of its function that it is, from 1."""
+
+
 class ComposedMessage(Protocol):
     """The facts of a message that is composed and not stored yet."""
 
@@ -99,14 +112,24 @@ class Handling:
         """
 
 
+class Stepping:
+    """One call of a step's function under observation; override what is of interest."""
+
+    def ended(self, error: BaseException | None) -> None:
+        """Take note of the end, in the thread or task of the call; *error* is what it raised."""
+
+
 class Observer:
-    """Sees the sends and attempts of a postbox; override what is of interest."""
+    """Sees the sends, attempts and steps of a postbox; override what is of interest."""
 
     def sending(self, send: SendFacts) -> Sending | None:
         """Begin to observe a send, on the thread of its caller; None does not observe it."""
 
     def handling(self, attempt: Attempt) -> Handling | None:
         """Begin to observe an attempt, on its thread; None does not observe it."""
+
+    def stepping(self, step: StepFacts) -> Stepping | None:
+        """Begin to observe a call of a step's function; None does not observe it."""
 
 
 class HasHooks(Protocol):

@@ -20,6 +20,7 @@ from onceward.hooks import (
     SendFacts,
     Sending,
     SendOutcome,
+    StepFacts,
 )
 from onceward.message.frame import RESERVED_ATTRIBUTES, check_extension
 from onceward.message.log import log
@@ -98,6 +99,21 @@ def _valid(sending: Sending) -> dict[str, str]:
             raise InvalidMessage(msg)
         check_extension(name, value)
     return dict(sending.headers)
+
+
+@contextmanager
+def observed_step(observers: Sequence[Observer], step: StepFacts) -> Iterator[None]:
+    """Call the function of a step in a block that observers see; they hear its end in reverse."""
+    found = [_quietly(step.agent, each.stepping, step) for each in observers]
+    raised: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        raised = error
+        raise
+    finally:
+        for each in reversed([stepping for stepping in found if stepping is not None]):
+            _quietly(step.agent, each.ended, raised)
 
 
 class ObservedAttempt:

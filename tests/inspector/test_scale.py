@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SMALL = {
     "CONSTANT",
     "onceward_backlog",
+    "onceward_output_streams",  # one message's, found by an index
     "_onceward_migrations",
     "_onceward_peers",
     "g",

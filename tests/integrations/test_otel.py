@@ -26,6 +26,7 @@ from onceward import (
     Postbox,
     Reject,
     Run,
+    step,
 )
 from onceward.api.aio import AsyncHandlerTransaction
 from onceward.errors import QueueFull, SendError
@@ -257,6 +258,57 @@ def test_a_published_message_is_one_span_named_by_its_topic(
 
     span = telemetry.one("send prices")
     assert 2 == sum(f"{span_id(span):016x}" in frame for frame in frames)
+
+
+def test_each_call_of_a_step_is_a_span_within_its_attempt(
+    tmp_path: Path, telemetry: Telemetry
+) -> None:
+    """With its name and number; what the function raises is on it; a stored step has none."""
+    agent = Agent("a")
+    clock = Clock()
+
+    def away() -> int:
+        with telemetry.tracer.start_as_current_span("inner"):
+            if step.attempt < 2:
+                raise OSError("away")
+        return 1
+
+    @agent.on("json")
+    def work(body: dict[str, int], ctx: Context) -> None:
+        ctx.step(away, attempts=2)
+        ctx.step(sum, [1, 2], name="add")
+        if ctx.message.attempt < 2:
+            raise ValueError
+
+    telemetry.observe(agent)
+    with Postbox(tmp_path / "a.db", agent=agent, start=False, testing=Controls(clock=clock)) as box:
+        sent = box.send("a", PING)
+        for _ in range(4):
+            settle(box)
+            clock.forward(5)
+
+    calls = [each for each in telemetry.spans.get_finished_spans() if each.name.startswith("step ")]
+    attempts = [
+        span_id(each) for each in telemetry.spans.get_finished_spans() if each.name == "process a"
+    ]
+    assert [
+        ("step away", 1, StatusCode.ERROR, "OSError"),
+        ("step away", 2, StatusCode.UNSET, None),
+        ("step add", 1, StatusCode.UNSET, None),
+    ] == [
+        (
+            each.name,
+            (each.attributes or {})["messaging.onceward.step.attempt"],
+            each.status.status_code,
+            (each.attributes or {}).get("error.type"),
+        )
+        for each in calls
+    ]
+    assert [attempts[0], attempts[1], attempts[1]] == [parent_id(each) for each in calls]
+    assert [span_id(each) for each in calls[:2]] == [
+        parent_id(each) for each in telemetry.spans.get_finished_spans() if each.name == "inner"
+    ]
+    assert {sent} == {(each.attributes or {})["messaging.message.id"] for each in calls}
 
 
 def test_a_run_links_to_each_of_its_messages(tmp_path: Path, telemetry: Telemetry) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Postbox, Reject, Run
+from onceward.core.engine.threads import EngineThreads
 from onceward.errors import InvalidArgument, InvalidMessage, LeaseLost, StreamFull
 from onceward.types import Chunk, Ended, Restarted
 
@@ -87,8 +88,11 @@ def test_the_recipient_follows_it_too(world: World) -> None:
     assert [(1, "a"), (1, "processed")] == shown(box.stream(own)) == shown(box.stream(other))
 
 
-def test_chunks_are_read_before_the_handler_ends(world: World) -> None:
+def test_chunks_are_read_before_the_handler_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are committed in batches, by size and by time; the rest comes with the end."""
+    monkeypatch.setattr(EngineThreads, "running", False)  # those of other tests commit, too
     seen: list[list[object]] = []
 
     def work(ctx: Context) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,6 +42,7 @@ from onceward.features.steps import awaited, stored
 from onceward.features.steps.arguments import base_name, check_same, digests, result_type
 from onceward.features.steps.stored import StepName, StepRecord
 from onceward.file.transaction import StoreTransaction
+from onceward.hooks import StepFacts
 from onceward.message.body import BYTES, decode, encode, message_type
 from onceward.message.clock import Millis
 from onceward.message.log import log
@@ -110,7 +111,7 @@ class MessageSteps:
 
     def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
-        self._policy, self._rng = deps.policy, deps.rng
+        self._policy, self._rng, self._hooks = deps.policy, deps.rng, deps.hooks
         self._mint, self._make_streams = deps.outbox.composer.mint, partial(deps.streams, deps)
         self._known: dict[StepName, StepRecord] | None = None
         self._begun: dict[tuple[str, str], tuple[object, int]] = {}
@@ -203,7 +204,8 @@ class MessageSteps:
         self.passed("before-step", str(begun.name))
         before = RUNNING.set(running)
         try:
-            yield
+            with self._observed(begun):
+                yield
         finally:
             RUNNING.reset(before)
         self.passed("after-step", str(begun.name))
@@ -226,6 +228,22 @@ class MessageSteps:
         record = self._result(begun, work(tx))
         self._store(tx, begun, record)
         return record
+
+    def _observed(self, begun: StepCall) -> AbstractContextManager[None]:
+        """Return the block in which observers see a call of a function."""
+        if not self._hooks.observers:
+            return nullcontext()
+        from onceward.observed import observed_step  # noqa: PLC0415 - rarely needed
+
+        leased = self._home.leased
+        facts = StepFacts(
+            agent=self._db.agent,
+            session=leased.session,
+            message_id=leased.id,
+            name=str(begun.name),
+            number=begun.failed + 1,
+        )
+        return observed_step(self._hooks.observers, facts)
 
     # -- time and chance --------------------------------------------------------------------
 

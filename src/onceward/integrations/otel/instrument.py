@@ -12,12 +12,13 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvid
 
 from onceward import Agent, OncewardError, Postbox
 from onceward.events import DeadLettered
-from onceward.hooks import Attempt, Observer, SendFacts, observe
+from onceward.hooks import Attempt, Observer, SendFacts, StepFacts, observe
 from onceward.integrations.otel import names, trace_context
 from onceward.integrations.otel.handling import TracedAttempt
 from onceward.integrations.otel.logs import trace_ids
 from onceward.integrations.otel.meters import OperationMeters
 from onceward.integrations.otel.sending import TracedSend, operation
+from onceward.integrations.otel.stepping import TracedStep
 from onceward.message.frame import Frame
 from onceward.message.log import add_fields
 
@@ -101,6 +102,10 @@ class Telemetry(Observer):
             continue_traces=self._continue_traces,
             baggage=self._baggage,
         )
+
+    def stepping(self, step: StepFacts) -> TracedStep:
+        """Begin the span of a call of a step's function."""
+        return TracedStep(step, self._tracer)
 
     def _dead(self, box: Postbox, event: DeadLettered) -> None:
         """Make a span of a message's end as a dead letter, in the trace of the message."""
