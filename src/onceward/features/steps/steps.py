@@ -114,6 +114,8 @@ class MessageSteps:
         self._policy, self._rng, self._hooks = deps.policy, deps.rng, deps.hooks
         self._mint, self._make_streams = deps.outbox.composer.mint, partial(deps.streams, deps)
         self._known: dict[StepName, StepRecord] | None = None
+        self._bytes = 0
+        """Bytes of all results that are stored."""
         self._begun: dict[tuple[str, str], tuple[object, int]] = {}
         """By name: the thread or task that has called it, and how often."""
         self._lock = Lock()
@@ -413,6 +415,7 @@ class MessageSteps:
             self._known = stored.of_message(
                 self._db.read, leased.sender, leased.id, self._home.scope
             )
+            self._bytes = sum(each.bytes for each in self._known.values())
         return self._known
 
     def _key(self, name: StepName) -> str:
@@ -477,7 +480,7 @@ class MessageSteps:
         )
         _read(record, begun.wanted)  # raises before it is stored
         with self._lock:
-            total = size + sum(each.bytes for each in self._stored.values())
+            total = size + self._bytes
         most = self._settings.max_step_bytes
         if total > most:
             self._refuse_full(begun.name, f"the results take {total} of {most} (max_step_bytes)")
@@ -488,6 +491,8 @@ class MessageSteps:
 
     def _note(self, name: StepName, record: StepRecord) -> None:
         with self._lock:
+            known = self._stored.get(name)
+            self._bytes += record.bytes - (known.bytes if known is not None else 0)
             self._stored[name] = record
         if record.state == "done":
             self.passed("stored-step", str(name))
