@@ -7,10 +7,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -149,6 +151,24 @@ def site_of(request: Request) -> Site:
     return site
 
 
+class _Compiled(BytecodeCache):
+    """Keep compiled templates for each further site of this process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], CodeType | None] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Give the code of the same source, where it was compiled before."""
+        bucket.code = self._kept.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep the code of a source."""
+        self._kept[bucket.key, bucket.checksum] = bucket.code
+
+
+COMPILED: Final = _Compiled()
+
+
 def _environment(redaction: Redaction) -> Environment:
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
@@ -157,6 +177,7 @@ def _environment(redaction: Redaction) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=COMPILED,
     )
     made.filters |= {
         name: getattr(words, name)
