@@ -470,6 +470,62 @@ def test_a_claim_is_repeated_by_its_key(serve: Serve, bob: Postbox) -> None:
     assert first == second
 
 
+def test_an_error_names_no_cure_of_a_program(serve: Serve, bob: Postbox) -> None:
+    """What a model reads is what happened and which tool helps, with the key that it gave."""
+    del bob
+
+    async def said() -> list[str]:
+        async with serve() as client:
+            await call(client, "send_message", to="bob", body="x", key="mine")
+            texts = []
+            for given in (
+                {"to": "nobody", "body": "x"},
+                {"to": "bob", "body": "y", "key": "mine"},
+                {"to": "bob", "body": "x" * 2_000_000},
+            ):
+                with pytest.raises(Refused) as caught:
+                    await call(client, "send_message", **given)
+                texts.append(str(caught.value))
+        return texts
+
+    unknown, other, large = anyio.run(said)
+    assert unknown.endswith(
+        "no agent is called 'nobody'. Nothing was sent. Call list_agents for the names that exist."
+    )
+    assert "key 'mine' to bob already stands for message" in other
+    assert other.endswith("with another body. Nothing was sent. Use a new key for another message.")
+    assert "raise the limit" not in large
+    assert large.endswith("Send a shorter body, or say where the content lies.")
+
+
+def test_a_claim_survives_the_server(serve: Serve, home: Path, bob: Postbox) -> None:
+    """finish_message of a later server ends it with a reply; once, and its lease is proved."""
+    ticket = bob.request("alice", "q")
+    bob.flush()
+
+    async def claims() -> list[str]:
+        async with serve() as client:
+            claims = [(await claimed(client))["claim"]]
+        async with serve() as client:
+            assert await claimed(client) is None
+            await call(client, "extend_claim", claim=claims[0], lease_seconds=60)
+            ended = await call(client, "finish_message", claim=claims[0], reply="a")
+            assert "done" == ended["outcome"]
+        async with serve() as client:
+            with pytest.raises(
+                Refused, match=r"finished, or its lease ended\. Nothing was changed"
+            ):
+                await call(client, "finish_message", claim=claims[0], reply="b")
+            with pytest.raises(Refused, match="no such claim is open"):
+                await call(client, "finish_message", claim="no-such-claim")
+        return claims
+
+    anyio.run(claims)
+    with Postbox(home / "alice.db", start=False) as alice:
+        alice.run_until_idle()
+    assert "a" == bob.result(ticket, reply=str, timeout=30)
+
+
 def test_calls_with_one_key_at_once_claim_one_message(serve: Serve, bob: Postbox) -> None:
     """A client that repeats a call before its answer holds one message, not two."""
     bob.send_many([("alice", 1), ("alice", 2)])

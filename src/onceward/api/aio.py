@@ -175,20 +175,35 @@ class SessionFace(AsyncFace[S_co]):
 
     @overload
     async def receive(
-        self, type: type[T], timeout: Span = 0.0, *, message_id: str | None = None
+        self,
+        type: type[T],
+        timeout: Span = 0.0,
+        *,
+        message_id: str | None = None,
+        handle: str | None = None,
     ) -> AsyncMessage[T] | None: ...
 
     @overload
     async def receive(
-        self, type: str | None = None, timeout: Span = 0.0, *, message_id: str | None = None
+        self,
+        type: str | None = None,
+        timeout: Span = 0.0,
+        *,
+        message_id: str | None = None,
+        handle: str | None = None,
     ) -> AsyncMessage[Any] | None: ...
 
     async def receive(
-        self, type: Any = None, timeout: Span = 0.0, *, message_id: str | None = None
+        self,
+        type: Any = None,
+        timeout: Span = 0.0,
+        *,
+        message_id: str | None = None,
+        handle: str | None = None,
     ) -> AsyncMessage[Any] | None:
         """Lease the next message, or the one of an id; see ``Session.receive``."""
         found = await self._bridge.wait(
-            lambda: self._plain.receive(type, message_id=message_id), timeout
+            lambda: self._plain.receive(type, message_id=message_id, handle=handle), timeout
         )
         return None if found is None else AsyncMessage(found, self._bridge)
 

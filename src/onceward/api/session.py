@@ -272,16 +272,31 @@ class Session:
 
     @overload
     def receive(
-        self, type: type[T], timeout: Span = 0.0, *, message_id: str | None = None
+        self,
+        type: type[T],
+        timeout: Span = 0.0,
+        *,
+        message_id: str | None = None,
+        handle: str | None = None,
     ) -> Message[T] | None: ...
 
     @overload
     def receive(
-        self, type: str | None = None, timeout: Span = 0.0, *, message_id: str | None = None
+        self,
+        type: str | None = None,
+        timeout: Span = 0.0,
+        *,
+        message_id: str | None = None,
+        handle: str | None = None,
     ) -> Message[Any] | None: ...
 
     def receive(
-        self, type: Any = None, timeout: Span = 0.0, *, message_id: str | None = None
+        self,
+        type: Any = None,
+        timeout: Span = 0.0,
+        *,
+        message_id: str | None = None,
+        handle: str | None = None,
     ) -> Message[Any] | None:
         """
         Lease the next message, waiting at most *timeout* seconds; None where there is none.
@@ -289,7 +304,14 @@ class Session:
         A session leases its own messages, a postbox those of all sessions. With
         a *type* only messages of that type are leased, their bodies read as it. With a
         *message_id* that message is, also behind others of its lane: a person answers in any order.
+        With a *handle* of ``Message.detach`` that message is returned, in any process.
+
+        Raises:
+            LeaseLost: the message of *handle* was settled, or its lease has ended.
+
         """
+        if handle is not None:
+            return self._consumer.attach(handle, type)
         search = self._received if message_id is None else OneMessage(message_id)
         return self._await(lambda: self._consumer.take(type, search), timeout)
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+)
 
 from pydantic import BaseModel
 
@@ -15,6 +26,7 @@ from onceward.core.engine.engine_loop import RuntimeDeps
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import ClaimRequest, LeasedMessage, SettledMessage
+from onceward.core.handle.lanes import Lease
 from onceward.errors import Drop, InvalidArgument, InvalidMessage, LeaseLost, Reject, Retry
 from onceward.file import file_checks
 from onceward.file.environment import disabled_by_environment
@@ -23,6 +35,7 @@ from onceward.hooks import Attempt, Hooks
 from onceward.message.body import decode, message_type
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
+from onceward.message.ids import new_token
 from onceward.message.names import error_text, plain_text
 from onceward.message.options import reply_options
 from onceward.message.retry import RetryPolicy
@@ -60,6 +73,10 @@ class Settler(Protocol):
 
     def extend(self, leased: Any, seconds: Span) -> None:
         """Keep the lease for *seconds* from now; raises LeaseLost."""
+        ...
+
+    def detach(self, leased: Any) -> str:
+        """Take a lease from this process; return its handle."""
         ...
 
     def reply(self, message: Message[Any], body: object) -> str:
@@ -234,6 +251,21 @@ class Message(ReceivedMessage[T_co]):
         if self._consumer is not None:
             self._consumer.extend(self._lease, seconds)
 
+    def detach(self) -> str:
+        """
+        Keep the message leased beyond this process, until its lease ends; return a handle.
+
+        ``receive(handle=…)`` returns it to any process of this agent; this object has lost it.
+
+        Raises:
+            LeaseLost: the lease has ended.
+
+        """
+        if self._consumer is None:
+            msg = "a handler's message is its own: it ends as the handler returns"
+            raise InvalidArgument(msg)
+        return self._consumer.detach(self._lease)
+
     def reply(self, body: object) -> str:
         """Answer the sender; joins this thread's open transaction; return the id of the reply."""
         if self._consumer is None:
@@ -298,6 +330,7 @@ class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
     reject = awaitable(Message.reject)
     drop = awaitable(Message.drop)
     extend = awaitable(Message.extend)
+    detach = awaitable(Message.detach)
     reply = awaitable(Message.reply)
 
     async def __aenter__(self) -> Self:
@@ -418,6 +451,21 @@ class Consumer(Generic[L, S]):
             message.ack()
         return message
 
+    def detach(self, leased: Any) -> str:
+        """Take a lease from this process; return the handle that ``attach`` takes."""
+        return self._lanes.detach(leased)
+
+    def attach(self, handle: str, wanted: Any) -> Message[Any]:
+        """Return a message that was detached, with its body read."""
+        return self.message(cast("L", self._lanes.attach(handle)), wanted)
+
+    @property
+    def _lanes(self) -> LaneLeases:
+        if isinstance(self._leases, LaneLeases):
+            return self._leases
+        msg = "a mailbox's message is leased by its position: name the position, and read again"
+        raise InvalidArgument(msg)
+
     # -- settling ---------------------------------------------------------------------------
 
     def ack(self, leased: L) -> StoreTransaction:
@@ -473,6 +521,11 @@ class Consumer(Generic[L, S]):
         self._emitter.lease_ended(tx, [(leased, settlement)])
 
 
+HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
+DETACHED: Final = "handed"
+"""Owner of leases that no process holds: they are never taken for a dead process's, only expire."""
+
+
 def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
     """Return the end of a message whose readers have spent its budget without settling it."""
     if leased.attempt > 1 and policy.exhausted(leased.attempt - 1):
@@ -506,6 +559,39 @@ class LaneLeases:
         """Keep the lease of the message's lane; raises LeaseLost."""
         if not lanes.extend(tx, leased.lane, until=until):
             raise lease_lost(leased)
+
+    # -- leases that outlive a process ------------------------------------------------------
+
+    def detach(self, leased: LeasedMessage) -> str:
+        """Take a lease from this process; return the handle that ``attach`` takes."""
+        secret = new_token()
+        if not self._db.write(lambda tx: lanes.transfer(tx, leased.lane, f"{DETACHED}/{secret}")):
+            raise lease_lost(leased)
+        return f"{leased.seq}.{leased.lane.lane_id}.{leased.lane.token}.{leased.attempt}.{secret}"
+
+    def attach(self, handle: str) -> LeasedMessage:
+        """
+        Return the lease of a handle; settling it proves that it is still held.
+
+        Raises:
+            InvalidArgument: *handle* is not what ``detach`` returned.
+            LeaseLost: the message was settled, or its time ran out.
+
+        """
+        parts = HANDLE.fullmatch(handle)
+        if parts is None:
+            msg = "that is not a handle: give what detach returned"
+            raise InvalidArgument(msg)
+        seq, lane_id, token, attempt = map(int, parts.groups()[:4])
+        lane = Lease(lane_id, token, f"{DETACHED}/{parts[5]}", isolate=False)
+        found = inbox.find_held(self._db.read, seq, lane, attempt)
+        if found is None:
+            msg = (
+                "that message is no longer held: it was settled, "
+                "or its time ran out and another reader has it"
+            )
+            raise LeaseLost(msg)
+        return found
 
 
 class OneMessage(NamedTuple):

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from onceward.core.engine.engine_loop import RuntimeDeps, until_found
 from onceward.core.handle import inbox, lanes
 from onceward.core.handle.inbox import LeasedMessage
-from onceward.core.handle.lanes import Lease
 from onceward.core.handle.message import (
     Consumer,
     InboxConsumer,
     LaneLeases,
     Message,
     ReceivedMessage,
-    lease_lost,
 )
 from onceward.core.send.compose import SendResult
-from onceward.errors import ChannelRefused, InvalidArgument, LeaseLost, NotParticipant
+from onceward.errors import ChannelRefused, NotParticipant
 from onceward.features.channels import acknowledgments
 from onceward.features.channels import directory as channels
 from onceward.features.channels.acknowledgments import Acknowledgment
@@ -29,7 +26,6 @@ from onceward.file.database import Database
 from onceward.file.environment import disabled_by_environment
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, body_size
-from onceward.message.ids import new_token
 from onceward.message.names import DEFAULT_SESSION, Member, plain_text
 from onceward.message.options import SendOptions, parse_options
 from onceward.message.record import ChannelHistoryFilters, Page
@@ -47,10 +43,6 @@ from onceward.message.vocabulary import (
     PauseMode,
     Settlement,
 )
-
-HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
-DETACHED: Final = "handed"
-"""Owner of leases that no process holds: they are never taken for a dead process's, only expire."""
 
 
 class ChannelLeases(LaneLeases):
@@ -104,39 +96,6 @@ class ChannelLeases(LaneLeases):
             error = f"content of {size} bytes exceeds max_message_size {limit}"
             return Dead("invalid", error, tried=False)
         return None
-
-    # -- leases that outlive a process ------------------------------------------------------
-
-    def detach(self, leased: LeasedMessage) -> str:
-        """Take a lease from this process; return the handle that ``attach`` takes."""
-        secret = new_token()
-        if not self._db.write(lambda tx: lanes.transfer(tx, leased.lane, f"{DETACHED}/{secret}")):
-            raise lease_lost(leased)
-        return f"{leased.seq}.{leased.lane.lane_id}.{leased.lane.token}.{leased.attempt}.{secret}"
-
-    def attach(self, handle: str) -> LeasedMessage:
-        """
-        Return the lease of a handle; settling it proves that it is still held.
-
-        Raises:
-            InvalidArgument: *handle* is not what ``detach`` returned.
-            LeaseLost: the message was settled, or its time ran out.
-
-        """
-        parts = HANDLE.fullmatch(handle)
-        if parts is None:
-            msg = "that is not a handle: give what detach returned"
-            raise InvalidArgument(msg)
-        seq, lane_id, token, attempt = map(int, parts.groups()[:4])
-        lane = Lease(lane_id, token, f"{DETACHED}/{parts[5]}", isolate=False)
-        found = inbox.find_held(self._db.read, seq, lane, attempt)
-        if found is None:
-            msg = (
-                "that message is no longer held: it was settled, "
-                "or its time ran out and another reader has it"
-            )
-            raise LeaseLost(msg)
-        return found
 
 
 ChannelConsumer = Consumer[LeasedMessage, tuple[str, ...]]

@@ -43,13 +43,17 @@ NEXT: Final = (
 """The next step, by the first class that fits."""
 
 
+OWN_CURE: Final = (UnknownRecipient, Conflict, QueueFull, Paused, TooLarge)
+"""Errors whose own words end in what to do in a program or a shell, which a model cannot."""
+
+
 @contextmanager
 def advised(key: str = "", given: str | None = None) -> Iterator[None]:
     """Turn an error of the package into one that a model reads, with its *given* key for ours."""
     try:
         yield
     except OncewardError as error:
-        said = str(error)
+        said = _fact(error)
         if key:
             said = said.replace(quoted(key), "of this call" if given is None else quoted(given))
         raise refused(said, _next(error)) from error
@@ -58,6 +62,12 @@ def advised(key: str = "", given: str | None = None) -> Iterator[None]:
 def refused(what: str, cure: str) -> ToolError:
     """Return the error of a call: what happened, and what to do next."""
     return ToolError(f"{visible(what[:SAID]).rstrip('.')}. {cure}")
+
+
+def _fact(error: OncewardError) -> str:
+    """Return what happened, without a cure that is for programs and operators."""
+    said = str(error)
+    return said.partition(": ")[0] if isinstance(error, OWN_CURE) else said
 
 
 def _next(error: OncewardError) -> str:

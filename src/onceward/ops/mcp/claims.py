@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from onceward import AsyncMessage, AsyncPostbox
-from onceward.errors import LeaseLost
-from onceward.message.ids import new_token
+from onceward.errors import InvalidArgument, LeaseLost
 from onceward.ops.mcp.advice import refused
 from onceward.ops.mcp.answers import Finished
 
@@ -18,6 +17,9 @@ OPEN: Final = 100
 """Most messages that are claimed at a time: a model that claims and never ends is stopped."""
 REMEMBERED: Final = 10_000
 """Ended claims that a repeated call is answered from."""
+
+LONGEST: Final = 86_400.0
+"""Seconds that a lease lasts at most."""
 
 Outcome = Literal["done", "retry", "reject"]
 
@@ -80,15 +82,15 @@ class Claims:
             if message is None:
                 return None
             await message.extend(seconds)
-            name, ends = f"{message.id}.{new_token()[:12]}", anyio.current_time() + seconds
-            made = OpenClaim(name, message, ends)
+            name, ends = await message.detach(), anyio.current_time() + seconds
+            made = OpenClaim(name, await self._attached(name), ends)
             self._open[made.name] = made
             self._by_key[key] = made.name
         return made
 
     async def extend(self, name: str, seconds: float) -> None:
         """Keep a claimed message for *seconds* from now; raises ToolError, LeaseLost."""
-        found = self._found(name)
+        found = await self._found(name)
         try:
             await found.message.extend(seconds)
         except LeaseLost:
@@ -100,7 +102,7 @@ class Claims:
         """Settle a claim once; the same ending again returns what the first did."""
         known = self._ended.get(name)
         if known is None:
-            claim = self._found(name)
+            claim = await self._found(name)
             async with claim.lock:
                 if claim.result is None:
                     return await self._end(claim, ending)
@@ -110,10 +112,9 @@ class Claims:
             raise refused(what, "Nothing was changed, and nothing can be: go on.")
         return known.model_copy(update={"repeated": True})
 
-    def message(self, name: str) -> AsyncMessage[Any] | None:
-        """Return the message of an open claim, None where there is none."""
-        found = self._open.get(name)
-        return None if found is None else found.message
+    async def message(self, name: str) -> AsyncMessage[Any] | None:
+        """Return the message of an open claim, None where it was finished before."""
+        return None if name in self._ended else (await self._found(name)).message
 
     async def _end(self, claim: OpenClaim, ending: Ending) -> Finished:
         try:
@@ -143,11 +144,23 @@ class Claims:
             return reply_id
         return None
 
-    def _found(self, name: str) -> OpenClaim:
+    async def _found(self, name: str) -> OpenClaim:
+        """Return an open claim; one that an earlier server made is found in the file."""
         found = self._open.get(name)
         if found is None:
-            what = "no such claim is open: its lease ended, or this server was restarted"
-            raise refused(what, "Nothing was changed. Call claim_message: the message comes again.")
+            try:
+                message = await self._attached(name)
+            except (InvalidArgument, LeaseLost):
+                what = "no such claim is open: it was finished, or its lease ended"
+                cure = "Nothing was changed. Call claim_message: a message that waits comes again."
+                raise refused(what, cure) from None
+            found = self._open[name] = OpenClaim(name, message, anyio.current_time() + LONGEST)
+        return found
+
+    async def _attached(self, name: str) -> AsyncMessage[Any]:
+        """Return the message of a claim; the lease that its name proves outlives a server."""
+        found = await self._box.receive(handle=name)
+        assert found is not None  # noqa: S101 - or its lease is lost
         return found
 
     def _drop_over(self) -> None:

@@ -156,17 +156,17 @@ class WritingTools(ReadingTools):
         A reply and the end are one commit. Calling it again changes nothing.
         """
         if reply is not None:
-            self._refuse_reply(claim, outcome)
+            await self._refuse_reply(claim, outcome)
         ending = Ending(outcome=outcome, reply=reply, reason=reason, after=retry_after_seconds)
         with advised():
             return await self._claims.finish(claim, ending)
 
-    def _refuse_reply(self, claim: str, outcome: Outcome) -> None:
+    async def _refuse_reply(self, claim: str, outcome: Outcome) -> None:
         """Raise ToolError where the reply would not be sent, or may not be."""
         if outcome != "done":
             what = f"a reply does not go with {outcome}"
             raise refused(what, "Leave it out, or finish as done.")
-        message = self._claims.message(claim)
+        message = await self._claims.message(claim)
         if message is not None:
             self._allowed(message.frame.replyto or message.sender, f"reply {claim}")
 
