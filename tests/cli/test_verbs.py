@@ -101,6 +101,7 @@ VERBS: dict[type, dict[str, str]] = {
         "ask": f"{CODE}the class of the reply",
         "request": f"{CODE}the ticket",
         "result": f"{CODE}the ticket",
+        "result_many": f"{CODE}the tickets",
         "progress": f"{CODE}the ticket",
         "receive": "receive",
         "messages": "receive",

@@ -30,12 +30,12 @@ def handled(opened: Open, messages: int, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("options", "more"),
-    [({"concurrency": 1}, 1), ({"rate": "100/s"}, 2), ({"rate": "100/s", "concurrency": 1}, 3)],
+    [({"concurrency": 1}, 2), ({"rate": "100/s"}, 3), ({"rate": "100/s", "concurrency": 1}, 4)],
 )
 def test_a_limit_costs_statements_by_the_claim(
     opened: Open, options: dict[str, Any], more: int
 ) -> None:
-    """A rate is read and counted once for all messages of a claim, and so are places."""
+    """A rate is read and counted once for all messages of a claim, and so are places and due lanes."""
     plain = [len(handled(opened, messages)) for messages in (1, 50)]
     limited = [len(handled(opened, messages, **options)) for messages in (1, 50)]
 

@@ -31,7 +31,7 @@ class Action:
     back: str = ""
     """Page of the agent that shows the outcome: its own, or its messages."""
     asks: str = ""
-    """What a text of the form is; empty where it has none."""
+    """The label of the text of its form; empty where it has none."""
     in_bulk: bool = False
     destroys: bool = False
 

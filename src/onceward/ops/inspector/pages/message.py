@@ -86,13 +86,16 @@ def journey_page(request: Request) -> Response:
         root=root,
         causes=_causes(parts, message_id, shown),
         effects=_effects(parts, message_id),
-        cancellable=any(
-            each is not None and each.state in UNENDED for each in (found.sent, *found.received)
-        ),
-        answerable="replyto" in shown.attributes
-        and any(each.state == "pending" for each in found.received),
+        cancellable=_states(found) & UNENDED,
+        answerable="replyto" in shown.attributes and "pending" in _states(found, sent=False),
         dead=next(iter(found.dead), None),
     )
+
+
+def _states(found: FoundMessage, *, sent: bool = True) -> set[str]:
+    """Return the states of a message's rows, as it was received and, if asked, as it was *sent*."""
+    rows = (found.sent, *found.received) if sent else found.received
+    return {each.state for each in rows if each is not None}
 
 
 def _both(
