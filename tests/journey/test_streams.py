@@ -392,16 +392,31 @@ def test_bytes_are_bounded_before_a_chunk_is_taken(world: World) -> None:
 
 
 def test_output_ends_with_the_record_of_its_message(world: World) -> None:
-    """It is kept as long as the message is, and pruned after it."""
-    box = world.open(writing(put_out("a")))
-    box.send("bob", Job(n=1))
+    """It is kept while the message waits or is a dead letter, and pruned after it."""
+    box, alice = world.open(writing(waiting)), world.open("alice")
+    for session in ("sleeps", "dies", "ends"):
+        alice.session(session).send("bob", Job(n=1))
     world.settle()
-    kept = box.query(ROWS)
+    for _ in range(3):
+        world.clock.forward(30 * 86400)
+        box.file.run_maintenance()
+    kept = box.query(BATCHES)
+    world.wait(365 * 86400)
     for _ in range(3):
         world.clock.forward(30 * 86400)
         box.file.run_maintenance()
 
-    assert ([("output", 1, 1, 1)], []) == (kept, box.query(ROWS))
+    left = box.query(BATCHES)
+    assert ([("sleeps", 1, 1), ("dies", 1, 1)], [("dies", 1, 1)]) == (kept, left)
+
+
+def waiting(ctx: Context) -> None:
+    """Put out, and wait for a year, fail or return, as the session says."""
+    ctx.stream(ctx.session).append("a")
+    if ctx.session == "sleeps":
+        ctx.sleep("365d")
+    if ctx.session == "dies":
+        raise Reject
 
 
 def test_a_handler_without_output_pays_no_statement(world: World) -> None:
