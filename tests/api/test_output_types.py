@@ -34,6 +34,8 @@ OPEN: Final = {
     ("Start", "kind"): "an argument, which is checked",
     ("MessageRecord", "kind"): "comes from the frame of a peer",
     ("DeadLetter", "kind"): "as above",
+    ("Cancellation", "state"): "is told by the recipient",
+    ("Ended", "state"): "is the recipient's state of the message, or its outcome at the sender",
     ("Dropped", "scope"): "names a session or lane, or says what the recipient said",
 }
 """Fields of such a name that hold any text, and why."""

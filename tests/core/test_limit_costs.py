@@ -35,7 +35,7 @@ def handled(opened: Open, messages: int, **options: Any) -> list[str]:
 def test_a_limit_costs_statements_by_the_claim(
     opened: Open, options: dict[str, Any], more: int
 ) -> None:
-    """A rate is read and counted once for all messages of a claim, and so are places and due lanes."""
+    """A rate is read and counted once for all messages of a claim, and so are places and lanes."""
     plain = [len(handled(opened, messages)) for messages in (1, 50)]
     limited = [len(handled(opened, messages, **options)) for messages in (1, 50)]
 

@@ -110,7 +110,7 @@ FREE = [
 ]
 
 
-@pytest.mark.parametrize(("messages", "expected"), [(FEW, (1, 21, 5)), (MANY, (50, 32, 54))])
+@pytest.mark.parametrize(("messages", "expected"), [(FEW, (1, 20, 5)), (MANY, (50, 31, 54))])
 def test_a_message_without_options(
     opened: Open, messages: int, expected: tuple[int, int, int]
 ) -> None:
