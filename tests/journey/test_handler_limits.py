@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections import Counter
 from pathlib import Path
-from threading import Barrier, Lock
+from threading import Barrier, Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -255,28 +255,27 @@ def test_a_handler_runs_as_often_at_once_as_it_says(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_concurrency_holds_over_postboxes_of_a_file(tmp_path: Path) -> None:
-    """Two postboxes with twelve workers, as two processes have them, make two calls at once."""
-    jobs, two, done = Together(), Barrier(2, timeout=LONG), list[int]()
+    """While two calls run in one postbox, as in another process, a second one begins none."""
+    begun, go_on = Barrier(3, timeout=LONG), Event()
+    agent, (second, called) = Agent("bob"), noting(concurrency=2)
 
-    def agent() -> Agent:
-        made = Agent("bob")
-
-        @made.on(Job, concurrency=2)
-        def job(job: Job) -> None:
-            jobs.enter()
-            two.wait()
-            jobs.leave()
-            done.append(job.n)
-
-        return made
+    @agent.on(Job, concurrency=2)
+    def job(job: Job) -> None:
+        if job.n < 3:
+            begun.wait()
+            go_on.wait(LONG)
 
     path = tmp_path / "bob.db"
-    with Postbox(path, agent=agent(), workers=6) as bob, Postbox(path, agent=agent(), workers=6):
-        for n in range(10):
-            bob.session(f"s{n}").send("bob", Job(n=n))
-        until(lambda: len(done) == 10)
+    with Postbox(path, agent=agent) as bob, Postbox(path, agent=second, start=False) as other:
+        held = [bob.session(f"s{n}").send("bob", Job(n=n)) for n in (1, 2)]
+        begun.wait()
+        last = bob.session("s3").send("bob", Job(n=3))
+        other.run_until_idle()
+        meanwhile = [*called]
+        go_on.set()
+        until(lambda: {bob.resolve(each) for each in (*held, last)} == {"acked"})
 
-    assert 2 == jobs.most
+    assert [] == meanwhile
 
 
 def test_a_killed_process_gives_its_places_back(tmp_path: Path) -> None:

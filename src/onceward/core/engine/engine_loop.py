@@ -193,9 +193,9 @@ class EngineLoop(EngineTask):
                 seconds=self._pause,
             )
             return self._pause
-        if self._reaper is not None and wait is not None and wait > MAX_IDLE_SECONDS:
+        if self._reaper is not None and wait:
             self._reaper.release_leases()
-            return MAX_IDLE_SECONDS
+            return min(wait, MAX_IDLE_SECONDS)
         return wait
 
 
