@@ -102,6 +102,7 @@ VERBS: dict[type, dict[str, str]] = {
         "request": f"{CODE}the ticket",
         "result": f"{CODE}the ticket",
         "result_many": f"{CODE}the tickets",
+        "stream": f"{CODE}the ticket",
         "progress": f"{CODE}the ticket",
         "receive": "receive",
         "messages": "receive",
