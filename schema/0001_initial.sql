@@ -969,7 +969,7 @@ SELECT name, every, cron, timezone, missed, overlap, recipient, session, body, o
   FROM _onceward_schedules;
 
 CREATE VIEW onceward_session_queue_messages AS
-SELECT l.name AS session, row_number() OVER (PARTITION BY l.lane_id ORDER BY coalesce(b.position, b.seq), b.seq) AS position,
+SELECT l.name AS session, row_number() OVER (PARTITION BY l.name ORDER BY coalesce(b.position, b.seq), b.seq) AS position,
        b.id, b.sender, b.type,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        b.attempts, b.received_at, b.expires_at

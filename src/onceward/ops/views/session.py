@@ -51,7 +51,7 @@ class RunStep:
 
 STEPS: Final = f"""
 SELECT {columns(RunStep)} FROM onceward_steps
- WHERE message_id IN (SELECT value FROM json_each(:ids)) ORDER BY seq LIMIT :limit
+ WHERE message_id IN (SELECT j.value FROM json_each(:ids) AS j) ORDER BY seq LIMIT :limit
 """
 
 

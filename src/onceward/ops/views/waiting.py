@@ -8,6 +8,7 @@ from typing import Final
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import Source, matches, values
+from onceward.ops.views.lists import LOOKED_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,10 @@ SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
  WHERE (l.state = 'ready' OR l.due_at <= :now)
    AND l.session NOT IN (SELECT session FROM onceward_session_queues)
 """
+# A lane that waits for a reply is due at its timeout, or never: it has a moment.
 AWAITING: Final = f"""
-SELECT {columns(Awaiting, lanes="count(*) OVER ()")} FROM onceward_lanes
+SELECT {columns(Awaiting, lanes="count(*) OVER ()")}
+  FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
  WHERE awaits IS NOT NULL ORDER BY asked_at LIMIT 1
 """
 NEXT: Final = f"""
