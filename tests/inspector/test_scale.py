@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SMALL = {
     "CONSTANT",
     "onceward_backlog",
+    "onceward_session_queue_messages",
     "onceward_output_streams",  # one message's, found by an index
     "_onceward_migrations",
     "_onceward_peers",
@@ -51,7 +52,7 @@ SMALL = {
     "t",
     "w",
 }
-"""Tables of a few rows, functions, and views of one row; peers are ``p``, limits are ``l``."""
+"""Tables of a few rows, functions, the queue of one session; peers are ``p``, limits are ``l``."""
 WRITER = """
 import sys, apsw
 con = apsw.Connection(sys.argv[1])
