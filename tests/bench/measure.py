@@ -174,7 +174,7 @@ def python_build() -> str:
     """
     Return how this Python was compiled.
 
-    Builds without ``--enable-optimizations`` run Python code a tenth to a third slower.
+    Builds without ``--enable-optimizations`` run Python code slower.
     """
     flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
     return "optimized" if "--enable-optimizations" in flags else "not optimized"

@@ -34,10 +34,10 @@ The cases were not all measured in the same hour, and the speed of a shared mach
 compare within a table. Run one
 case on your machine with `python -m tests.bench send` (`--json` for one object per row, \
 `--folder` to choose the disk), or
-all of them with `report`, which takes about an hour and writes this page.
+all of them with `report`, which writes this page.
 
-A Python that was not compiled with `--enable-optimizations` runs our code, not SQLite, a tenth \
-to a third slower.
+A Python that was not compiled with `--enable-optimizations` runs our code slower, \
+and SQLite as fast.
 
 ![Messages a second through each system, one at a time](benchmarks.svg)
 
