@@ -187,7 +187,7 @@ def test_a_retry_after_no_span_follows_the_policy(tmp_path: Path, clock: ManualC
         [(state, reason)] = box.query("SELECT state, reason FROM onceward_inbox")
 
     assert "pending" == state
-    assert "not yet (after 'soon' is not a span" in reason
+    assert "not yet (after 'soon' is not a valid duration" in reason
 
 
 RATES = "SELECT name, per_second, burst FROM _onceward_rate_limits ORDER BY name"

@@ -16,7 +16,7 @@ Cli = Callable[..., Any]
     [
         (["--agent", "nobody"], 3, "onceward init"),
         (["--limit", "many"], 2, "10/m"),
-        (["--limit", "5/hour"], 2, "is not a span"),
+        (["--limit", "5/hour"], 2, "is not a valid duration"),
         (["--limit", "0"], 2, "limit"),
         (["--peers", ","], 2, "no peer is allowed"),
         (["--http", "nowhere"], 2, "HOST:PORT"),

@@ -16,6 +16,9 @@ from onceward.ops.cli.durations import ago, seconds
         ("2h30m", 9000.0),
         ("7d", 604_800.0),
         ("1w1s", 604_801.0),
+        ("3 days", 259_200.0),
+        ("1hour", 3600.0),
+        ("2 hours 30 minutes", 9000.0),
     ],
 )
 def test_a_span_is_read_in_seconds(text: str, expected: float) -> None:
@@ -23,10 +26,12 @@ def test_a_span_is_read_in_seconds(text: str, expected: float) -> None:
     assert pytest.approx(expected) == seconds(text)
 
 
-@pytest.mark.parametrize("text", ["", "5 m", "m", "-5", "5x", "1h-2m", "nan", "inf", "1e3", "5m3"])
+@pytest.mark.parametrize(
+    "text", ["", "5 m", "m", "-5", "5x", "1h-2m", "nan", "inf", "1e3", "5m3", "3 dayz", "days"]
+)
 def test_what_is_no_span_is_refused(text: str) -> None:
     """Nothing is guessed: a forgotten unit or a sign is an error."""
-    with pytest.raises(ValueError, match="is not a span"):
+    with pytest.raises(ValueError, match="is not a valid duration"):
         seconds(text)
 
 

@@ -1,7 +1,7 @@
 """
 Read spans, moments and rates as callers write them: numbers, timedelta, datetime, text.
 
-A span is a number of seconds, a timedelta, or text such as ``2h30m``. A moment
+A span is a number of seconds, a timedelta, or text such as ``2h30m`` or ``3 days``. A moment
 is a datetime with a time zone, milliseconds since 1970, an RFC 3339 date (UTC by
 default), or a span before now. A rate is ``10/m``, ten times a minute, or 2.5 a second.
 """
@@ -19,7 +19,7 @@ from onceward.message.clock import Millis
 from onceward.message.names import quoted
 
 Span = float | timedelta | str
-"""Seconds, a timedelta, or text: 90, 1.5s, 250ms, 5m, 2h30m, 7d, 1w."""
+"""Seconds, a timedelta, or text: 90, 1.5s, 250ms, 5m, 2h30m, 7d, 1w, 3 days."""
 Moment = int | datetime | timedelta | str
 """A datetime, milliseconds since 1970, a date as text, or how long ago it was."""
 Point = int | datetime | str
@@ -28,8 +28,10 @@ GivenRate = float | str
 """How often something may happen: a number a second, or text: 10/m, 5/s, 100/15m."""
 
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-WHOLE: Final = re.compile(rf"(?:{PART.pattern})+")
+WORDS: Final = ("second", "minute", "hour", "day", "week")
+"""Units in full, each with or without an s, also behind a blank; the first letter is the symbol."""
+PART: Final = re.compile(rf"(\d+(?:\.\d+)?)( ?(?:{'|'.join(WORDS)})s?\b|ms|[smhdw])")
+WHOLE: Final = re.compile(rf"{PART.pattern}(?: ?{PART.pattern})*")
 PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
 LONGEST: Final = 1e10
 """Seconds of the longest span: 317 years."""
@@ -62,9 +64,15 @@ def _read(field: str, text: str, error: type[InvalidArgument]) -> float:
     if PLAIN.fullmatch(text):
         return float(text)
     if not WHOLE.fullmatch(text):
-        msg = f"{field} {quoted(text)} is not a span: write 5m, 2h30m, 1.5s, 250ms, 7d or seconds"
+        told = "write 5m, 2h30m, 1.5s, 250ms, 7d, 3 days or seconds"
+        msg = f"{field} {quoted(text)} is not a valid duration: {told}"
         raise error(msg)
-    return sum(float(number) * UNITS[unit] for number, unit in PART.findall(text))
+    return sum(float(number) * _unit(name.strip()) for number, name in PART.findall(text))
+
+
+def _unit(name: str) -> float:
+    """Return the seconds of a unit, by its symbol or in full."""
+    return UNITS[name] if name in UNITS else UNITS[name[0]]
 
 
 def moment(field: str, given: Moment, now: Millis) -> Millis:
