@@ -79,7 +79,7 @@ def test_an_unknown_id_is_not_there(
 
     assert 3 == ran.code
     assert "no id starts with 'ffff' in the 3 files of the home" in ran.err
-    assert "broken.db is passed over" in ran.err
+    assert "broken.db is skipped" in ran.err
     assert {shop.agent, billing.agent} == {"shop", "billing"}
 
 

@@ -323,7 +323,7 @@ def test_a_pattern_of_too_many_steps_is_refused(world: World, pattern: str) -> N
 
 @pytest.mark.broken("a frame is damaged")
 def test_a_damaged_frame_hides_no_other(world: World) -> None:
-    """A search through bodies passes over what cannot be read."""
+    """A search through bodies skips what cannot be read."""
     world.audited = False
     shop = world.open("shop", hold_unknown=True)
     broken, sound = shop.send_many([("nobody", "find me"), ("nobody", "find me")])

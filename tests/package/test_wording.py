@@ -11,6 +11,12 @@ import pytest
 from tests.syntax import parsed
 
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)
+CLUMSY = re.compile(
+    r"\b(?:anew|from then on|from now on|by way of|where it is left out|kept falsely|passed over"
+    r"|pass(?:es)? over|is none of (?!which)|and no module)\b",
+    re.IGNORECASE,
+)
+"""Phrases that are not English, in code and pages."""
 SUBJECT = re.compile(r"(?:^|(?<=[.:;] ))(?:Who|Whoever|What)\b")
 OLD = re.compile(
     r"(?<![A-Za-z])_?(?:crossing|roster|errands?|obey|seats?|doors|custody|janitor|doorbell|handouts?"
@@ -63,6 +69,20 @@ def test_no_word_of_the_first_version_is_left(part: str, root: Path) -> None:
         for path in _files(root, part)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         for word in OLD.findall(line)
+    ]
+
+    assert [] == found
+
+
+@pytest.mark.parametrize("folder", ["src", "schema", "docs", "examples"])
+def test_texts_are_english(folder: str, root: Path) -> None:
+    """Phrases that a native reader stumbles over stand in no text of the code or the pages."""
+    found = [
+        f"{path.relative_to(root)}:{number} {words}"
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in {".py", ".md", ".sql", ".html"}
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for words in CLUMSY.findall(line)
     ]
 
     assert [] == found

@@ -178,7 +178,7 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
         ({"where": "1); DROP TABLE _onceward_outbox; --"}, "without a semicolon"),
         ({"where": "seq = 1) OR (seq = 2"}, "is not a condition on outbox"),
         ({"mode": "SLOPPY"}, "is none of"),
-        ({"frame": "xml"}, "is none of text, json, variant"),
+        ({"frame": "xml"}, "is not one of text, json, variant"),
         ({"table": "peers", "frame": "variant"}, "has no frames"),
         ({"maxPartitionBytes": "many"}, "cannot be 'many'"),
         ({"taskBytes": "1"}, "there is no option 'taskbytes'"),
@@ -513,7 +513,7 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
     """
     A file that is locked now fails the micro-batch; read at once, it is left out.
 
-    A micro-batch without it would pass over its rows for ever.
+    A micro-batch without it would skip its rows for ever.
     """
     from onceward.fleet.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
     from onceward.fleet.plan import Slice  # noqa: PLC0415 - as above

@@ -642,7 +642,7 @@ class Postbox(Session, EventSource):
         the file is paused nothing is returned and nothing moves.
 
         Raises:
-            TopicError: a topic breaks its rule, or is none of the session's;
+            TopicError: a topic breaks its rule, or is not one of the session's;
                 the cursor did not move.
             InvalidArgument: a limit breaks its rule.
             UnknownRecipient: the home has no such agent.

@@ -162,7 +162,7 @@ class StoreTransaction:
         self.closed = False
         """True once its postbox was closed over it, which rolled it back."""
         self.may_be_durable = False
-        """True from COMMIT on, until it is certain that nothing was written."""
+        """True after COMMIT, until it is certain that nothing was written."""
         self.durable = False
         """True once it was committed to the file that other processes see."""
         self.savepoints = 0

@@ -193,7 +193,7 @@ class Expected:
     Columns that had one value in a whole batch, and are expected to keep it.
 
     SQLite compares them, which costs a third of making a Python object of each value. A batch in
-    which one has another value is read again; the column is read from then on.
+    which one has another value is read again; the column is read after that.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ Spans = tuple[tuple[Millis, Millis], ...]
 """
 Dates that no message stands for: from the first date of a span until before its end, in order.
 
-The last span has no end. Earlier ones hold the dates that were passed over; they are
+The last span has no end. Earlier ones hold the dates that were skipped; they are
 sent after all where the clock had been ahead and is set back before them.
 """
 
@@ -137,10 +137,10 @@ def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rul
 def check_policies(missed: Missed, overlap: Overlap) -> None:
     """Raise InvalidArgument where a policy means nothing, or both contradict each other."""
     if missed not in MISSED:
-        msg = f"missed={quoted(missed)} is none of {', '.join(MISSED)}"
+        msg = f"missed={quoted(missed)} is not one of {', '.join(MISSED)}"
         raise InvalidArgument(msg)
     if overlap not in OVERLAPS:
-        msg = f"overlap={quoted(overlap)} is none of {', '.join(OVERLAPS)}"
+        msg = f"overlap={quoted(overlap)} is not one of {', '.join(OVERLAPS)}"
         raise InvalidArgument(msg)
     if missed == "all" and overlap == "skip":
         msg = "missed='all' sends a message for each date: it needs overlap='queue'"

@@ -103,7 +103,7 @@ def rank(priority: str) -> int:
     try:
         return RANKS[priority]
     except (KeyError, TypeError):
-        msg = f"priority {quoted(priority)} is none of {', '.join(RANKS)}"
+        msg = f"priority {quoted(priority)} is not one of {', '.join(RANKS)}"
         raise InvalidMessage(msg) from None
 
 

@@ -137,7 +137,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
     if value is not None and value not in known:
-        msg = f"queue {name} {value!r} is none of {', '.join(known)}"
+        msg = f"queue {name} {value!r} is not one of {', '.join(known)}"
         raise InvalidArgument(msg)
     return None if value is None else str(value)
 
@@ -181,7 +181,7 @@ class QueuedItem(NamedTuple):
 
 
 def batch_size(mode: str, waiting: Sequence[QueuedItem]) -> int:
-    """Return how many messages, from the head on, the next run takes."""
+    """Return how many messages the next run takes, counted from the head."""
     if mode in ("followup", "queue"):
         return min(1, len(waiting))
     count, thread = 0, None

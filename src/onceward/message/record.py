@@ -22,7 +22,7 @@ class CommonFilters(TypedDict, total=False):
     limit: int
     """Most messages of the page; 100 if it is left out."""
     offset: int
-    """Messages to pass over first."""
+    """Messages to skip first."""
     after: str | None
     """``Page.next`` of the page before; goes on where it ended, however much came since."""
     count: bool

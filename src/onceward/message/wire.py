@@ -230,7 +230,7 @@ def decode_parcel(body: bytes) -> Parcel:
     Return the parcel that *body* encodes.
 
     Raises:
-        InvalidParcel: it is none of this version, or not to the last byte.
+        InvalidParcel: it is not of this version, or not to the last byte.
 
     """
     head, line_feed, rest = body.partition(b"\n")
@@ -287,7 +287,7 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
     Return the answer to *parcel* that *body* encodes.
 
     Raises:
-        InvalidParcel: it is none of this version, answers another parcel, or has a receipt
+        InvalidParcel: it is not of this version, answers another parcel, or has a receipt
             for a frame that the parcel does not hold.
 
     """

@@ -112,7 +112,7 @@ def test_foreign_objects_in_the_log_are_no_rows(path: Path, log: str) -> None:
 
 
 def test_a_missing_segment_is_told_by_its_name(path: Path, log: str) -> None:
-    """A reader does not pass over what is gone."""
+    """A reader does not skip what is gone."""
     ship.files([str(path)], log)
     [segment] = Path(log).glob("data/outbox/*/*/*.parquet")
     segment.unlink()

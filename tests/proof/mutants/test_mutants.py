@@ -36,7 +36,7 @@ def test_a_mutant_fits(each: Mutant) -> None:
 @pytest.mark.broken("mutants leave what they leave")
 @pytest.mark.timeout(LIMIT)
 def test_the_tests_pass_without_a_mutant(tmp_path: Path) -> None:
-    """Whatever kills a mutant passes over an unchanged copy, or its failing would prove nothing."""
+    """Whatever kills a mutant skips an unchanged copy, or its failing would prove nothing."""
     asked = sorted({name for each in CHOSEN for name in each.tests})
 
     assert "" == Copy.of(ROOT, tmp_path / "copy").failing(" ".join(asked))

@@ -588,7 +588,9 @@ def _refuse_names(parcel: Parcel, agent: str) -> NoReturn:
 def _check_texts(parcel: Parcel) -> None:
     """Raise Refused for an unknown durability, and for ids that SQL would cut or not store."""
     if parcel.durability not in STRENGTH:
-        msg = f"parcel refused, durability {quoted(parcel.durability)} is none of {list(STRENGTH)}"
+        msg = (
+            f"parcel refused, durability {quoted(parcel.durability)} is not one of {list(STRENGTH)}"
+        )
         raise Refused(msg)
     ids = [parcel.epoch, parcel.previous, *map(ID, parcel.frames), *map(ID, parcel.receipts)]
     texts = [*map(TEXT, parcel.frames), *filter(None, map(REASON, parcel.receipts))]

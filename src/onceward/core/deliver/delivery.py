@@ -333,7 +333,7 @@ class Deliveries:
         self._stopping.wait(engine.MAX_IDLE_SECONDS)
 
     def deliver(self, name: str, first: InFlight | None = None) -> int:
-        """Push to one peer; an error that is none of a push is told at the peer."""
+        """Push to one peer; an error outside of the push is stored with the peer."""
         try:
             return self._deliver_all(name, first)
         except LeaseLost as error:  # another dispatcher pushes to this peer

@@ -273,7 +273,7 @@ class Leased(NamedTuple):
 
 def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Leased | None:
     """
-    Lease the right to push to *name*, which is known from then on.
+    Lease the right to push to *name*, which is a known peer afterwards.
 
     Returns None while it backs off, another owner has it, or the file is paused.
     """

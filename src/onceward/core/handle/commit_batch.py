@@ -60,7 +60,7 @@ FULL: Final = 256
 CLAIM_WAITS: Final = 0.002
 """Seconds that a claim waits for its handlers before it is committed alone."""
 LaneRest = tuple[list[LeasedMessage], int]
-"""The claim of a lane, and the index from which on it stays leased."""
+"""The claim of a lane, and the index of its first message that stays leased."""
 Claimed = list[list[LeasedMessage]]
 """Claimed messages by lane."""
 WRITTEN: Final = (
@@ -236,7 +236,7 @@ class HandlerCommitBatch:
         """
         Note the settlement of a message, to be written with the shared commit; say if that is due.
 
-        *rest* is the lane's claim and the index from which on it stays leased.
+        *rest* is the lane's claim and the index of its first message that stays leased.
         """
         with self._lock:
             if self._tx is not None:

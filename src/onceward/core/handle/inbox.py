@@ -296,7 +296,7 @@ class ClaimGate(Protocol):
 
     def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
         """
-        Return how many of a lane's next rows (``NEXT_KINDS``) are claimed, from the first on.
+        Return how many of a lane's next rows (``NEXT_KINDS``) are claimed, counted from the first.
 
         *alone* says that the row is claimed in isolation, as one that may kill its process.
         """
@@ -358,7 +358,7 @@ def _next_kinds(
 def _ready(
     tx: StoreTransaction, wanted: ClaimRequest, gate: ClaimGate
 ) -> list[tuple[int, int, int, int]]:
-    """Return the lanes to look at; their heads fit, unless other types may be passed over."""
+    """Return the lanes to look at; their heads fit, unless other types may be skipped."""
     if wanted.types is not None:
         found = lanes.ready(tx.rows, wanted.lanes)
     else:

@@ -59,7 +59,7 @@ class Acknowledgment:
 def stage(status: str) -> int:
     """Return the number of a status; raise ValidationFailed for an unknown one."""
     if status not in STAGES:
-        refuse("status", f"is none of {', '.join(STAGES)}", len(str(status)))
+        refuse("status", f"is not one of {', '.join(STAGES)}", len(str(status)))
     return STAGES[status]
 
 

@@ -413,7 +413,7 @@ class Channel:
         Lease this agent's next message of the channel; None where there is none.
 
         Waits at most *timeout* seconds. Urgent ones come first, then as they came;
-        *topics* passes over others.
+        *topics* skips others.
 
         Raises:
             TopicError: no message can ever match; ChannelRefused: it is closed; NotParticipant.

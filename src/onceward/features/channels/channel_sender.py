@@ -91,7 +91,7 @@ class ChannelSender:
         if options.get("kind") == acknowledgments.KIND:
             refuse("kind", "is said with acknowledge(), which knows what is answered")
         if options.get("kind") not in KINDS:
-            refuse("kind", f"is none of {', '.join(KINDS)}", len(str(options.get("kind"))))
+            refuse("kind", f"is not one of {', '.join(KINDS)}", len(str(options.get("kind"))))
         answer = options.get("kind") in ANSWERS
         allowed = ("owner",) if found.type == "broadcast" and not answer else ("owner", "member")
         channels.require(self.role(found.name), allowed, found.name, self._db.agent, "send")

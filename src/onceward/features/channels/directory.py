@@ -170,7 +170,7 @@ def create(
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         refuse("name", f"must match {NAME.pattern}", len(str(name)))
     if kind not in ("direct", "group", "broadcast", "pubsub"):
-        refuse("type", "is none of direct, group, broadcast, pubsub", len(str(kind)))
+        refuse("type", "is not one of direct, group, broadcast, pubsub", len(str(kind)))
     text = config.model_dump_json(exclude_defaults=True)
 
     def work(tx: StoreTransaction) -> bool:
@@ -204,7 +204,7 @@ def join(
     if role not in ("member", "observer"):
         refuse(
             "role",
-            "is none of member, observer: the owner is the agent that created the channel",
+            "is not one of member, observer: the owner is the agent that created the channel",
             len(str(role)),
         )
     most = DIRECT if channel.type == "direct" else channel.config.max_participants

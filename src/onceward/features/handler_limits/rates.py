@@ -9,7 +9,7 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.times import Rate
 
-# A clock that was set back adds nothing, and counts from its new time on.
+# A clock that was set back adds nothing, and counts from its new time.
 LEFT: Final = """
 SELECT min(:burst, tokens + max(0, :now - filled_at) * :per_second / 1000.0)
   FROM _onceward_rate_limits

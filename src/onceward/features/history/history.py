@@ -396,7 +396,7 @@ def _wanted(agent: str, filters: dict[str, Any], now: Millis) -> Iterator[Histor
         if name in values:
             values[name] = moment(name, values[name], now)
     if values.get("state", "dead") not in STATES:
-        msg = f"state {values['state']!r} is none of {', '.join(sorted(STATES))}"
+        msg = f"state {values['state']!r} is not one of {', '.join(sorted(STATES))}"
         raise InvalidArgument(msg)
     if "kind" in filters:
         values["kind"] = json.dumps(_listed(filters["kind"]))

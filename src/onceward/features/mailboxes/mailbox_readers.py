@@ -103,7 +103,7 @@ class Start:
 
     ``Start("earliest")``, ``Start("latest")``: only what comes after;
     ``Start("from_id", id)``: that message and what came after it;
-    ``Start("from_time", at)``: what was stored from that moment on (a datetime,
+    ``Start("from_time", at)``: what was stored at that moment or later (a datetime,
     milliseconds, a date as text, or how long ago it was, as in ``"2h"``).
     """
 

@@ -224,7 +224,7 @@ class SessionQueues:
         return [_run(row) for row in self._db.ask(RUNS, chosen)]
 
     def run(self, run_id: str) -> RunInfo | None:
-        """Return one run, None where there is none of that id."""
+        """Return one run, None if no run has that id."""
         found = self._db.ask(RUN, (run_id,))
         return _run(found[0]) if found else None
 

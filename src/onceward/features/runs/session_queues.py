@@ -364,7 +364,7 @@ def hurry(tx: StoreTransaction, lane_id: int) -> None:
 
 
 def defer(tx: StoreTransaction, lane_id: int, due_at: Millis) -> None:
-    """Let a queue be looked at from a moment on, unless a run has it."""
+    """Let a queue be looked at after a moment, unless a run has it."""
     tx.run(DEFER, (due_at, lane_id))
 
 

@@ -101,7 +101,7 @@ class Schedules:
         return schedules.listed(self._db.read)
 
     def get(self, name: str) -> Schedule | None:
-        """Return one schedule; None where there is none of this name."""
+        """Return one schedule; None if none has this name."""
         return next(iter(schedules.listed(self._db.read, name)), None)
 
     def remove(self, name: str) -> bool:

@@ -62,7 +62,7 @@ class Scheduler:
             due = seen.rule.due(seen.unsent_dates, seen.next_at, now, seen.missed)
             messages = [self.compose(seen, date) for date in due.dates]
             self._db.write(partial(self._advance, seen=seen, messages=messages, due=due, now=now))
-        except StoreError:  # trouble of the file is none of this schedule
+        except StoreError:  # trouble of the file is not the fault of this schedule
             raise
         except OncewardError as error:
             log.failure(

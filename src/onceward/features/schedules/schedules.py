@@ -163,7 +163,7 @@ class ScheduledMessage(NamedTuple):
     origin: Origin
     next_at: Millis
     unsent: str | None
-    """Unsent dates as JSON; None where they are all from the next one on."""
+    """Unsent dates as JSON; None where they are the next one and all after it."""
     seen_at: Millis
     """The wall clock when the next date was computed."""
     last_at: Millis | None = None
@@ -189,7 +189,7 @@ DEFINITION: Final = ScheduledMessage._fields.index("next_at")
 
 
 def find(read: Rows, name: str) -> ScheduledMessage | None:
-    """Return a schedule; None where there is none of this name."""
+    """Return a schedule; None if none has this name."""
     return next((ScheduledMessage(*row) for row in read(ONE, (name,))), None)
 
 

@@ -54,13 +54,13 @@ class Options:
     """
     ignore_corrupt_files: bool | None = None
     """Leave out a file that is damaged, or no agent's, or of another schema; `false`: fail. A
-    stream passes over the rows of a micro-batch for ever, and by default fails in it."""
+    stream skips the rows of a micro-batch for ever, and by default fails in it."""
     ignore_missing_files: bool | None = None
     """Leave out a file that vanished after the files were listed, or was replaced; `false`: fail.
     A stream by default fails where rows of a micro-batch went with it."""
     ignore_locked_files: bool = True
     """Leave out a file that may be readable at the next try (`locked`, `changing`, `unreadable`);
-    `false`: fail. A stream always fails and tries again, as it would pass over the file's rows."""
+    `false`: fail. A stream always fails and tries again, as it would skip the file's rows."""
     snapshot: bool | None = None
     """Read each file in one transaction, as of one moment, in one task; the default for `evidence`.
     Off: in short ones."""
@@ -121,7 +121,7 @@ class Options:
             ("frame", self.frame, FRAMES),
         ):
             if value not in allowed:
-                msg = f"{name} {value!r} is none of {', '.join(filter(None, allowed))}"
+                msg = f"{name} {value!r} is not one of {', '.join(filter(None, allowed))}"
                 raise InvalidOption(msg)
         self.named()
         if (

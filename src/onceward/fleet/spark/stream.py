@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on there is nothing newer than what the next look finds."""
+        """After this nothing is newer than what the next look finds."""
         self._frozen, self._target = True, None
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Yield the rows of one task.
 
         A file that cannot be read fails the micro-batch, so that it is tried again: the offset
-        would pass over its rows for ever. One that is gone or damaged is left out if the options
+        would skip its rows for ever. One that is gone or damaged is left out if the options
         say so.
         """
         settle()
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if error.reason in PASSING or self._options.mode == "FAILFAST":
                 raise
             option = "ignoreMissingFiles" if error.reason == "vanished" else "ignoreCorruptFiles"
-            cure = f"put the file back, or pass over its rows of this batch by {option}=true"
+            cure = f"put the file back, or skip its rows of this batch by {option}=true"
             raise Unreadable(error.path, error.reason, f"{error.detail}; {cure}") from error
 
     def commit(self, end: Offset) -> None:

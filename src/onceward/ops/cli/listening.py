@@ -30,7 +30,7 @@ class Listening:
     """Where a command takes parcels in from other machines."""
 
     listen: str | None = None
-    """Take parcels in at this url: https://0.0.0.0:8443, or that of a server: nats://broker:4222."""
+    """Accept parcels at this URL: https://0.0.0.0:8443, or a server: nats://broker:4222."""
     certfile: Path | None = None
     """The certificate of https, with its chain."""
     keyfile: Path | None = None
@@ -42,7 +42,7 @@ class Listening:
     connections: Annotated[int | None, Quiet] = None
     """Most connections that are open at a time. Default: a quarter of the open files allowed."""
     ask: Several = None
-    """Ask this peer for parcels, at its url of http, as none can call us; may be repeated."""
+    """Poll this peer's HTTP URL: it cannot reach us; may be repeated."""
 
     def listeners(self) -> list[HttpListener] | list[NatsListener]:
         """Return the listener, none where no url is given; raise MissingExtra without the extra."""

@@ -114,7 +114,7 @@ def pause(box: Postbox, name: Name, /) -> None:
 
 @command()
 def resume(box: Postbox, name: Name, /) -> None:
-    """Go on with a schedule's next date; those of the pause are passed over."""
+    """Continue with a schedule's next date; dates of the pause are skipped."""
     _known(box, name)
     box.schedules.resume(name)
 

@@ -109,7 +109,7 @@ def ids_in(files: list[Path], prefix: str) -> Iterator[tuple[str, Path]]:
         except OncewardError as error:
             if len(files) == 1:
                 raise
-            note(f"{path} is passed over: {error}")
+            note(f"{path} is skipped: {error}")
 
 
 def _sides(path: Path, message_id: str) -> tuple[str, str]:
@@ -127,5 +127,5 @@ def _opened(stack: ExitStack, path: Path) -> FileReader | None:
     try:
         return stack.enter_context(views(path))
     except OncewardError as error:
-        note(f"{path} is passed over: {error}")
+        note(f"{path} is skipped: {error}")
         return None

@@ -154,7 +154,7 @@ def _without_agent(module: str, name: str) -> str:
     """Return what to do about a module that declares no such agent; a folder imports as one."""
     if getattr(sys.modules[module], "__file__", None) is None:
         return (
-            f"{module} is a folder, and no module: "
+            f"{module} is a folder, not a module: "
             f"change to the folder (cd {module}), or write {module}.FILE:{name}"
         )
     return f"{module}:{name} is not an Agent: declare {name} = Agent(...) in {module}"

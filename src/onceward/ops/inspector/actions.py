@@ -170,7 +170,7 @@ ACTIONS: Final = {
         "Pause a schedule", "Nothing is sent at its dates.", _pause_schedule, needs_id=True
     ),
     "resume-schedule": Action(
-        "Resume a schedule", "It goes on with its next date; those of the pause are passed over.",
+        "Resume a schedule", "It continues with its next date; dates of the pause are skipped.",
         _resume_schedule, needs_id=True,
     ),
     "abort": Action(

@@ -20,7 +20,7 @@ ANSWER_STEP: Final = 2.0
 Call: TypeAlias = Context[Any, Any]
 Id = Annotated[str, Field(max_length=256)]
 Session = Annotated[
-    str | None, Field(description="A conversation by name; all where it is left out.")
+    str | None, Field(description="A conversation by name; default: all conversations.")
 ]
 Limit = Annotated[int, Field(ge=1, le=50)]
 Wait = Annotated[float, Field(ge=0, le=600, description="Seconds to wait.")]
@@ -51,7 +51,7 @@ class ReadingTools:
     async def read_message(
         self, *, message_id: Id, offset: Annotated[int, Field(ge=0, lt=2**31)] = 0
     ) -> Body:
-        """Return the body of a message, from a character on, where another tool cut it."""
+        """Return a truncated message body from a character offset."""
         with advised():
             return await self._desk.body(message_id, offset)
 

@@ -16,7 +16,7 @@ PEERS: Final = 1000
 MANY: Final = 10_000
 """So many queues, schedules and dead letters are looked at; above it stands ``10,000+``."""
 FAILURES: Final = 3
-"""Failed pushes in a row from which on a peer is failing whose breaker is still closed."""
+"""Failed pushes in a row after which a peer is failing, though its breaker is still closed."""
 
 
 TROUBLES: Final = ("paused", "failing", "breaker open", "dead letters", "schedule failing")

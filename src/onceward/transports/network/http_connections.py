@@ -1,7 +1,7 @@
 """
 Count the connections of a server, and choose which one goes when there are too many.
 
-A connection is a stranger's until the head of a request on it was proved. From then on it works
+A connection is a stranger's until the head of a request on it was proved. Afterwards it works
 for a peer, holds the peer's question, or rests. A new connection beyond the most that there may
 be ends the one that has rested longest, else the stranger that has proved nothing for longest.
 """
