@@ -90,7 +90,7 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
     """A unique beginning of the id is enough, and the frame comes with it."""
     shown = cli("show", sent[:-2], "--json").json
 
-    assert ["id", "rows", "steps", "transitions"] == list(shown)
+    assert ["id", "rows", "steps", "streams", "transitions"] == list(shown)
     [row] = shown["rows"]
     keys = [
         "box", "seq", "id", "sender", "recipient", "session", "lane", "type", "priority", "state",

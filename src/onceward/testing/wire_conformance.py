@@ -42,7 +42,7 @@ DEADLINE: Final = 2.0
 BODY: Final = 60_000
 TRIES: Final = 3
 FRAMES: Final[tuple[ParcelFrame, ...]] = parcel(
-    1, [build_frame(n, sender=NEAR, recipient=FAR) for n in range(7)], epoch=EPOCH
+    1, [build_frame(n, sender=NEAR, recipient=FAR) for n in range(len(STATES))], epoch=EPOCH
 ).frames
 RECEIPTS: Final = tuple(
     Receipt(f"message-{state}", state, reason)
