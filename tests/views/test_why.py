@@ -249,6 +249,24 @@ def test_a_handled_message_is_processed(home: Home) -> None:
     assert "billing processed it 1 m ago" == found.text(home.clock.now())
 
 
+def test_a_message_that_ended_without_its_handler_says_how(home: Home) -> None:
+    """Cancelled by its recipient, or expired before a worker took it."""
+    shop = pair(home, done)
+    billing = home.boxes["billing"]
+    cancelled = shop.send("billing", {}, type="job")
+    expired = shop.session("late").send("billing", {}, type="job", ttl=60)
+    shop.run_until_idle()
+    billing.cancel(cancelled)
+    home.clock.advance(120)
+    home.settle()
+
+    one, other = (home.why(each, "shop", "billing") for each in (cancelled, expired))
+
+    assert one.text(home.clock.now()).startswith("billing cancelled it 2 m ago")
+    assert other.text(home.clock.now()).startswith("Expired at billing 0 s ago")
+    assert ("cancelled", "expired") == (one.reason, other.reason)
+
+
 def test_a_message_that_no_worker_takes_is_next(home: Home) -> None:
     """The command that starts workers is given."""
     shop = pair(home, done)

@@ -126,7 +126,7 @@ def _received(source: Source, found: FoundMessage, now: Millis) -> Why | None:
             return _ended(row, row.recipient, row.ended_at)
         return _first(_IN_INBOX, source, row, now)
     for record in found.processed:
-        parts = (f"{record.recipient} {_ending(record.state)} it ", record.ended_at, " ago")
+        parts = (_ending(record.recipient, record.state), record.ended_at, " ago")
         return Why(reason=record.state, parts=parts, level="ok")
     return None
 
@@ -159,16 +159,17 @@ def _dead(dead: StoredMessage, owner: str) -> Why:
 
 def _ended(row: StoredMessage, owner: str, ended_at: Millis) -> Why:
     told = f": {row.reason}" if row.reason else ""
-    begin = f"{owner} {_ending(row.state)} it "
-    if row.state in {"failed", "cancelled", "expired"} and row.box == "outbox":
-        begin = f"{row.state.capitalize()} "
+    here = row.box == "outbox" and row.state in {"failed", "cancelled"}
+    begin = f"{row.state.capitalize()} " if here else _ending(owner, row.state)
     level: Level = "act" if row.state == "failed" else "ok"
     return Why(reason=row.state, parts=(begin, ended_at, f" ago{told}"), level=level)
 
 
-def _ending(state: str) -> str:
-    verbs = {"acked": "processed", "processed": "processed", "dropped": "dropped"}
-    return verbs.get(state, f"ended ({state})")
+def _ending(owner: str, state: str) -> str:
+    """Return the beginning of a sentence that tells how a message ended at its recipient."""
+    verb = "processed" if state == "acked" else state
+    verbs = {"processed", "dropped", "cancelled"}
+    return f"{owner} {verb} it " if verb in verbs else f"{state.capitalize()} at {owner} "
 
 
 _Reason = Callable[[Source, StoredMessage, Millis], Why | None]
