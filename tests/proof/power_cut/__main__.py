@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.proof.power_cut.explorer import PATIENCE, explore_days
 from tests.proof.power_cut.planted import PLANTED
 from tests.proof.power_cut.workload import LiveTown, Town
+from tests.proof.power_cut.workshop import Workshop
 from tests.proof.seed import proof_seed
 
 
@@ -23,6 +24,9 @@ def main() -> int:
     parser.add_argument("--depth", type=int, choices=(1, 2), default=1)
     parser.add_argument("--aimed", action="store_true", help="two deep, before syncs only")
     parser.add_argument("--live", action="store_true", help="engines on threads of their own")
+    parser.add_argument(
+        "--workshop", action="store_true", help="one agent whose jobs have steps, waits and output"
+    )
     parser.add_argument("--steps", type=int, default=60, help="how long the two agents live")
     parser.add_argument("--transport", choices=("memory", "file"), default="memory")
     parser.add_argument("--near", choices=("safe", "fast"), default="safe")
@@ -48,9 +52,13 @@ def main() -> int:
         accept_weaker=named.accept_weaker,
         mutants=tuple(named.plant),
     )
+    shop = Workshop(
+        seed=named.seed, steps=named.steps, durability=named.near, mutants=tuple(named.plant)
+    )
+    program = shop if named.workshop else town
     broken = False
     for verdict in explore_days(
-        lambda seed: replace(town, seed=seed),
+        lambda seed: replace(program, seed=seed),
         seed=named.seed,
         states=named.states,
         depth=2 if named.aimed else named.depth,

@@ -7,7 +7,8 @@ And an older version of the schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -18,6 +19,11 @@ from onceward.core.accept.accept import Receiver
 from onceward.core.accept.own import OwnMessages
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.send.outbox import frame_of
+from onceward.errors import InvalidArgument
+from onceward.features.steps import awaited, stored
+from onceward.features.steps.steps import MessageSteps, StepCall
+from onceward.features.steps.stored import StepRecord
+from onceward.features.streams.output import MessageStreams
 from onceward.file import migrations
 from onceward.file.connection import connect
 from onceward.file.migrations import Migration
@@ -135,6 +141,82 @@ def _told_late() -> AbstractContextManager[object]:
     return patch.object(OwnMessages, "settle", settle_later)
 
 
+RUN_STEP: Final = MessageSteps._running
+TAKE_OR_WAIT: Final = MessageSteps._take_or_wait
+END_CALL: Final = MessageSteps.end_call
+OLDEST: Final = """
+SELECT media, body FROM _onceward_awaited_messages WHERE session = ? AND type = ? ORDER BY seq
+"""
+
+
+@contextmanager
+def store_and_run(steps: Any, begun: StepCall, tx: Any = None) -> Iterator[None]:
+    """Store the result of a thought before its function is called, and once more after it."""
+    if begun.name.name == "think":
+        early = StepRecord("done", 1, begun.arguments, media="json", result="null")
+        steps._home.commits.write(partial(steps._store, begun=begun, record=early))
+    with RUN_STEP(steps, begun, tx):
+        yield
+
+
+def store_after_rows(steps: Any, begun: StepCall, work: Callable[[], Any]) -> Any:
+    """Commit what a step has written, and its result in another commit."""
+    with steps._home.commits.block() as (yours, _), steps._running(begun, yours):
+        value = work()
+    return steps._ended(begun, value)
+
+
+def take_later(steps: Any, tx: Any, *, name: Any, record: StepRecord, late: bool) -> StepRecord:
+    """Store the message that a wait has got, and take it from the others in another commit."""
+    found: StepRecord = TAKE_OR_WAIT(steps, tx, name=name, record=record, late=late)
+    if found.state == "done":
+        of = (steps._home.leased.session, str(record.awaits))
+        tx.after_commit(lambda: steps._db.write(lambda tx: tx.rows(awaited.TAKE, of)))
+    return found
+
+
+def forget_and_end(steps: Any) -> None:
+    """Delete the steps of a message before the commit that ends it."""
+    END_CALL(steps)
+    leased = steps._home.leased
+    with suppress(InvalidArgument):  # a handler that has written itself
+        steps._home.commits.write(
+            partial(stored.forget, sender=leased.sender, message_id=leased.id, step=None)
+        )
+
+
+def _step_early() -> AbstractContextManager[object]:
+    plants = ExitStack()
+    plants.enter_context(patch.object(MessageSteps, "_running", store_and_run))
+    again = stored.STORE.replace(" WHERE state <> 'done'\n", "")
+    plants.enter_context(patch.object(stored, "STORE", again))
+    return plants
+
+
+def _rows_first() -> AbstractContextManager[object]:
+    return patch.object(MessageSteps, "_call_in_tx", store_after_rows)
+
+
+def _taken_late() -> AbstractContextManager[object]:
+    plants = ExitStack()
+    plants.enter_context(patch.object(MessageSteps, "_take_or_wait", take_later))
+    plants.enter_context(patch.object(awaited, "take", _peek))
+    return plants
+
+
+def _peek(tx: Any, session: str, type_name: str) -> awaited.AwaitedBody | None:
+    rows = tx.rows(OLDEST, (session, type_name))
+    return awaited.AwaitedBody(*rows[0]) if rows else None
+
+
+def _forgotten_first() -> AbstractContextManager[object]:
+    return patch.object(MessageSteps, "end_call", forget_and_end)
+
+
+def _unmarked() -> AbstractContextManager[object]:
+    return patch.object(MessageStreams, "_begin_again", lambda *_: None)
+
+
 CLAIM: Final = "SELECT owner, leased_seqs, due_at, token FROM _onceward_lanes WHERE lane_id = ?"
 UNCLAIM: Final = """
 UPDATE _onceward_lanes SET owner = NULL, leased_seqs = NULL, due_at = NULL, token = token - 1
@@ -149,6 +231,11 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "effects-first": _effects_first,
     "half": _half,
     "told-late": _told_late,
+    "step-early": _step_early,
+    "rows-first": _rows_first,
+    "taken-late": _taken_late,
+    "forgotten-first": _forgotten_first,
+    "unmarked": _unmarked,
     "attach": _nothing,  # the pair looks for the name: see hand_over
 }
 
