@@ -42,6 +42,7 @@ MEANING = {
     "mailbox": "mailbox of the recipient that it is for",
     "mailboxkey": "key of which that mailbox keeps the newest message",
     "answerby": "when the query that it answers ends; received then or later it is late",
+    "replyschema": "JSON schema, as text, of the reply that a request expects",
     "expirytime": "the message expires at this time",
     "idempotencykey": "the sender's own key for this message",
     "chosenid": "true where the sender's caller chose the id: the recipient never forgets it",

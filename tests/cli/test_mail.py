@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
-from onceward import Postbox
+from onceward import Msg, Postbox
 
 Cli = Callable[..., Any]
 
@@ -239,6 +240,30 @@ def test_a_request_is_answered_by_its_id(cli: Cli, shop: Postbox, billing: Postb
     assert 3 == cli("reply", "no-such-id", "no").code
     assert {"yes": True} == billing.result(second, reply=dict, timeout=0)
     assert [(first.id,)] == shop.query("SELECT id FROM onceward_inbox WHERE state = 'pending'")
+
+
+class Approval(Msg, type="approval"):
+    """A person's word."""
+
+    ok: bool = Field(description="whether it may be sent")
+    note: str | None = None
+
+
+def test_a_reply_without_a_body_is_told_what_is_expected(
+    cli: Cli, shop: Postbox, billing: Postbox
+) -> None:
+    """The fields of the answer, where the request carries them; a body as JSON fits them."""
+    asked, plain = (billing.request("shop", 1, reply=reply) for reply in (Approval, None))
+    billing.run_until_idle()
+
+    ran, bare = (cli("reply", each.id, person="") for each in (asked, plain))
+    cli("reply", asked.id, '{"ok": true}')
+    shop.run_until_idle()
+
+    told = "ok (one of true, false): whether it may be sent; note (text, may be left out)"
+    assert (2, True) == (ran.code, told in " ".join(ran.err.split()))
+    assert (2, False) == (bare.code, "expects" in bare.err)
+    assert Approval(ok=True) == billing.result(asked, reply=Approval, timeout=0)
 
 
 def test_a_request_is_found_in_the_home(

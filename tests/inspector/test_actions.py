@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from enum import StrEnum
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import Field
 from starlette.testclient import TestClient
 
-from onceward import Agent, Postbox, Run
+from onceward import Agent, Msg, Postbox, Run
 from onceward.errors import InvalidArgument
 from onceward.ops.inspector import app
 from onceward.testing import Controls
@@ -170,6 +173,102 @@ def test_a_request_is_answered(writer: TestClient, home: Home) -> None:
         assert "Answer a request: answered by" in told
         assert "not answered" in again
         assert {"yes": True} == shop.result(ticket, reply=dict, timeout=0)
+
+
+class Colour(StrEnum):
+    """A choice."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Approval(Msg, type="approval"):
+    """The answer of a person, with a field of each kind that a form has."""
+
+    by: str = Field(description="your name")
+    cents: int
+    rate: float | None = None
+    ok: bool
+    colour: Colour = Colour.RED
+    sure: bool | None = None
+    day: date | None = None
+
+
+class Nested(Msg, type="nested"):
+    """An answer that a form has one text for."""
+
+    lines: list[int]
+
+
+def test_the_form_has_a_field_for_each_of_the_expected_answer(
+    writer: TestClient, home: Home, audit: Path
+) -> None:
+    """Each kind has its input; what is filled in is the answer, and no line of the audit."""
+    with box(home, "shop") as shop, box(home, "coder") as coder:
+        ticket = shop.request("coder", {"may": "I?"}, type="question", reply=Approval)
+        shop.run_until_idle()
+        address = f"/agents/coder/act/answer?id={ticket.id}"
+        form = writer.get(address).text
+        given = dict(FIELD.findall(form)) | {
+            "field:by": "Ada & Co",
+            "field:cents": "7",
+            "field:rate": "0.5",
+            "field:ok": "on",
+            "field:colour": '"blue"',
+            "field:sure": "false",
+        }
+        told = writer.post(address.partition("?")[0], data=given).text
+        coder.run_until_idle()
+        found = shop.result(ticket, reply=Approval, timeout=0)
+
+    inputs = dict(re.findall(r'<(?:input|select)([^>]*?) name="field:(\w+)"', form))
+    names = {name: kind.strip() for kind, name in inputs.items()}
+    assert "<textarea" not in form
+    assert ["by", "cents"] == re.findall(r'name="field:(\w+)"[^>]* required>', form)
+    assert 'type="checkbox"' == names["ok"]
+    assert "your name" in form
+    assert "Answer a request: answered by" in told
+    assert (
+        Approval(by="Ada & Co", cents=7, rate=0.5, ok=True, colour=Colour.BLUE, sure=False) == found
+    )
+    assert "Ada" not in audit.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"field:cents": "7"}, "by: the reply must have a value there"),
+        ({"field:by": "Ada", "field:cents": "much"}, "cents is &#39;much&#39;, and must be"),
+        ({"field:by": "Ada", "field:cents": "7", "field:rate": "nan"}, "rate is &#39;nan&#39;"),
+        ({"field:by": "Ada", "field:cents": "7", "field:colour": '"green"'}, "one of"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused_on_the_page(
+    writer: TestClient, home: Home, given: dict[str, str], told: str
+) -> None:
+    """It says which field and why; the request waits on."""
+    with box(home, "shop") as shop, box(home, "coder") as coder:
+        ticket = shop.request("coder", {"may": "I?"}, type="question", reply=Approval)
+        shop.run_until_idle()
+        address = f"/agents/coder/act/answer?id={ticket.id}"
+        sent = fields(writer, address) | given
+        page = writer.post(address.partition("?")[0], data=sent).text
+
+        assert "not done: " in page
+        assert told in page
+        assert coder.receive(message_id=ticket.id) is not None
+
+
+@pytest.mark.parametrize("reply", [Nested, dict, None])
+def test_an_answer_without_flat_fields_has_one_text(
+    writer: TestClient, home: Home, reply: type[object] | None
+) -> None:
+    """Where the request says nothing of its answer, or more than a form has inputs for."""
+    with box(home, "shop") as shop:
+        ticket = shop.request("coder", {"may": "I?"}, type="question", reply=reply)
+        shop.run_until_idle()
+
+    assert '<textarea name="body"' in writer.get(f"/agents/coder/act/answer?id={ticket.id}").text
 
 
 def test_a_breaker_is_reset(writer: TestClient, home: Home) -> None:

@@ -6,6 +6,7 @@ A value that JSON cannot say is refused.
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from onceward import Msg
 from onceward.errors import InvalidMessage
-from onceward.message.body import BYTES, JSON, TEXT, decode, encode, message_type
+from onceward.message.body import BYTES, JSON, TEXT, decode, encode, message_type, reply_schema
 
 
 class Paid(Msg, type="invoice.paid"):
@@ -420,3 +421,29 @@ def test_members_of_a_set_are_sorted() -> None:
     text = '{"a":["x",[1,2],[3]]}'
 
     assert text == encode({"a": {(3,), "x", (1, 2)}}).text
+
+
+class Flat(BaseModel):
+    """A reply with fields."""
+
+    ok: bool
+
+
+Long = create_model("Long", **{f"field_{n}": (int, ...) for n in range(200)})  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "wanted", [None, dict, list[Flat], str, object, Long, Callable[[int], str]]
+)
+def test_a_request_carries_the_schema_of_objects_only(wanted: object) -> None:
+    """Nothing that has no fields is described, nor what is long."""
+    assert reply_schema(wanted) is None
+
+
+def test_the_schema_of_a_reply_is_text_of_an_attribute() -> None:
+    """It names the fields and is JSON in printable characters."""
+    found = reply_schema(Flat)
+
+    assert found is not None
+    assert found.isprintable()
+    assert ["ok"] == list(json.loads(found)["properties"])

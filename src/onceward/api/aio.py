@@ -156,7 +156,7 @@ class SessionFace(AsyncFace[S_co]):
                 "that is not committed: ask outside of it"
             )
             raise InvalidArgument(msg)
-        ticket = await self.request(to, body, timeout=timeout, **options)
+        ticket = await self.request(to, body, reply=reply, timeout=timeout, **options)
         return await self.result(ticket, reply=reply, timeout=timeout)
 
     async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: Span = 0.0) -> T:

@@ -30,6 +30,7 @@ from onceward.message.options import (
     PublishOptions,
     SendOptions,
     parse_options,
+    request_options,
 )
 from onceward.message.record import MessageRecord, Page, SessionHistoryFilters, Ticket, ticket_id
 from onceward.message.settings import Settings
@@ -159,20 +160,28 @@ class Session:
     # -- asking -----------------------------------------------------------------------------
 
     def request(
-        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[object] | None = None,
+        timeout: Span | None = None,
+        **options: Unpack[SendOptions],
     ) -> Ticket:
         """
         Send a request and return the ticket of its reply, which survives a restart.
 
-        A reply that comes later than *timeout* seconds is kept as a late one.
+        A reply that comes later than *timeout* seconds is kept as a late one. With *reply*
+        the request carries the schema of the reply that it expects.
         """
-        return self._db.write(self._requesting(to, body, timeout, options))
+        named = request_options(options, reply)
+        return self._db.write(self._requesting(to, body, timeout, named))
 
     def _requesting(
-        self, to: str, body: object, timeout: Span | None, options: SendOptions
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
     ) -> Callable[[StoreTransaction], Ticket]:
         options.setdefault("reply_to", self._db.agent)
-        message = self._outbox.compose(self.name, to, body, parse_options(options))
+        message = self._outbox.compose(self.name, to, body, options)
         return partial(requests.add_request, outbox=self._outbox, message=message, timeout=timeout)
 
     def ask(
@@ -200,7 +209,7 @@ class Session:
                 "that is not committed: ask outside of it"
             )
             raise InvalidArgument(msg)
-        work = self._requesting(to, body, timeout, options)
+        work = self._requesting(to, body, timeout, request_options(options, reply))
         with self._db.outside_handler():
             ticket = self._db.write(work)
         return self.result(ticket, reply=reply, timeout=timeout)

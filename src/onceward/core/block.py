@@ -20,7 +20,13 @@ from onceward.errors import StoreError
 from onceward.file.connection import translate_error
 from onceward.file.group_commit import ended
 from onceward.file.transaction import StoreTransaction
-from onceward.message.options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.message.options import (
+    MessageOptions,
+    PublishOptions,
+    SendOptions,
+    parse_options,
+    request_options,
+)
 from onceward.message.record import Ticket
 from onceward.message.times import Span
 
@@ -129,18 +135,25 @@ class Transaction:
         return self._store(tx, message)
 
     def request(
-        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[object] | None = None,
+        timeout: Span | None = None,
+        **options: Unpack[SendOptions],
     ) -> Ticket:
         """
         Send a request with this transaction; return the ticket of its reply.
 
         Ask for the reply once this is committed: ``session.result(ticket, reply=…)``. A
-        reply that comes later than *timeout* seconds is kept as a late one.
+        reply that comes later than *timeout* seconds is kept as a late one. With *reply* the
+        request carries the schema of the reply that it expects.
         """
         tx = self._alive()
         self._count_hops(options)
         options.setdefault("reply_to", self._outbox.db.agent)
-        message = self._outbox.compose(self._session, to, body, parse_options(options))
+        message = self._outbox.compose(self._session, to, body, request_options(options, reply))
         try:
             return add_request(tx, self._outbox, message, timeout)
         except Exception as error:

@@ -24,6 +24,8 @@ LOOSE: Final = frozenset({"any", "bytes", "frozenset", "set"})
 SEQUENCES: Final = (list, tuple, deque)
 SCHEMA_MAX: Final = 8000
 """Characters of the longest schema of bodies that is told to others."""
+REPLY_SCHEMA_MAX: Final = 4096
+"""Characters of the longest schema that a request carries, of the reply that it expects."""
 
 
 @lru_cache(maxsize=1024)
@@ -53,6 +55,16 @@ def body_schema(wanted: Any) -> dict[str, Any] | None:
     except PydanticUserError:  # of a type that only Python has
         return None
     return schema if len(json.dumps(schema)) <= SCHEMA_MAX else None
+
+
+@lru_cache(maxsize=1024)
+def reply_schema(wanted: Any) -> str | None:
+    """Return the JSON schema of an object that a reply is to be; None for all other types."""
+    schema = None if wanted is None else body_schema(wanted)
+    if schema is None or schema.get("type") != "object" or not schema.get("properties"):
+        return None
+    text = json.dumps(schema, separators=(",", ":"))
+    return text if len(text) <= REPLY_SCHEMA_MAX else None
 
 
 @lru_cache(maxsize=1024)

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic_core import from_json, to_json
 
 from onceward.errors import InvalidMessage
-from onceward.message.body import BYTES, JSON, encode
+from onceward.message.body import BYTES, JSON, REPLY_SCHEMA_MAX, encode
 from onceward.message.clock import Millis, iso
 from onceward.message.names import AGENT, DEFAULT_SESSION, quoted
 from onceward.message.vocabulary import PRIORITIES, Priority
@@ -74,7 +74,8 @@ class Frame(BaseModel):
 
     Attribute names are CloudEvents'; those of the specification's core and of
     its catalogue keep their meaning, the others (recipient, session, topic,
-    priority, replyto, channel, kind, mailbox, mailboxkey, answerby) are extensions of ours.
+    priority, replyto, channel, kind, mailbox, mailboxkey, answerby,
+    replyschema) are extensions of ours.
     Unknown extension attributes are kept, as the specification asks.
     """
 
@@ -101,6 +102,7 @@ class Frame(BaseModel):
     mailboxkey: Text | None = None
     expirytime: AwareDatetime | None = None
     answerby: AwareDatetime | None = None
+    replyschema: Annotated[str, Field(min_length=1, max_length=REPLY_SCHEMA_MAX)] | None = None
     idempotencykey: Text | None = None
     chosenid: StrictBool = False
     subject: Text | None = None
@@ -327,6 +329,7 @@ class FrameHeaders:
     kind: str | None = None
     mailbox: str | None = None
     mailbox_key: str | None = None
+    reply_schema: str | None = None
     chosen_id: bool = False
     headers: dict[str, Any] | None = None
     due_at: Millis | None = None
@@ -383,6 +386,7 @@ def _options(e: FrameHeaders) -> str:
         ("kind", e.kind),
         ("mailbox", e.mailbox),
         ("mailboxkey", e.mailbox_key),
+        ("replyschema", e.reply_schema),
     ):
         if value is not None:
             text += f',"{name}":{json_string(value)}'

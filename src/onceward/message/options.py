@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 from onceward.errors import HandlerSignal, InvalidArgument, LeaseLost, Paused
+from onceward.message.body import reply_schema
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame
 from onceward.message.names import PriorityName, plain_text, quoted, refuse_options
@@ -90,6 +91,8 @@ class MessageOptions(SendOptions, total=False):
     """The mailbox that the message is for."""
     mailbox_key: str | None
     """Key of which that mailbox keeps the newest message."""
+    reply_schema: str | None
+    """The JSON schema that the reply of a request is to fit."""
     ends_at: int | None
     """When that mailbox expires, in milliseconds: the message does not outlive it."""
     system: bool
@@ -109,6 +112,12 @@ def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
         more = "; a session has a send of its own"
         refuse_options("a send", unknown, SendOptions.__annotations__, more)
     return cast("MessageOptions", given)
+
+
+def request_options(given: SendOptions, reply: object) -> MessageOptions:
+    """Return the options of a request, with the schema of the *reply* that it expects."""
+    schema, named = reply_schema(reply), parse_options(given)
+    return named if schema is None else {**named, "reply_schema": schema}
 
 
 def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptions]:

@@ -33,8 +33,8 @@ from onceward.message.options import (
     MessageOptions,
     PublishOptions,
     SendOptions,
-    parse_options,
     reply_options,
+    request_options,
 )
 from onceward.message.record import Ticket
 from onceward.message.times import Span
@@ -131,19 +131,26 @@ class Context(WithSteps, WithReplies):
         )
 
     def request(
-        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[object] | None = None,
+        timeout: Span | None = None,
+        **options: Unpack[SendOptions],
     ) -> Ticket:
         """
         Send a request with the processed mark, and return the ticket for ``result``.
 
         Where an earlier call of this handler made it, for the same message, its ticket
-        is returned and nothing is sent.
+        is returned and nothing is sent. With *reply* the request carries the schema of the
+        reply that it expects.
 
         Raises:
             Conflict: the earlier call asked something else at this place.
 
         """
-        made = self._ask(to, body, timeout, options)
+        made = self._ask(to, body, timeout, request_options(options, reply))
         return made if isinstance(made, Ticket) else self._requests.add(self._group.join(), made)
 
     def ask(
@@ -170,7 +177,7 @@ class Context(WithSteps, WithReplies):
             Conflict: an earlier call asked something else at this place.
 
         """
-        made = self._ask(to, body, timeout, options)
+        made = self._ask(to, body, timeout, request_options(options, reply))
         if not isinstance(made, Ticket):
             self._requests.wait(made.message.id)
         return self._requests.result(made.id, reply)
@@ -185,7 +192,7 @@ class Context(WithSteps, WithReplies):
         return self._make_steps(home)
 
     def _ask(
-        self, to: str, body: object, timeout: Span | None, options: SendOptions
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
     ) -> Ticket | MadeRequest:
         if "_steps" in self.__dict__:
             self._steps.refuse_inside("a request")
@@ -193,7 +200,7 @@ class Context(WithSteps, WithReplies):
         self._follow(options)
         options.setdefault("reply_to", self._outbox.db.agent)
         options.setdefault("hops", self._frame.hops + 1)
-        named: MessageOptions = {**parse_options(options), "kind": QUESTION}
+        named: MessageOptions = {**options, "kind": QUESTION}
         return requests.find_or_make(to, body, timeout, named)
 
     def progress(self, value: object) -> None:

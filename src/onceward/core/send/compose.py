@@ -322,6 +322,7 @@ class Composer:
             kind=_text("kind", options.get("kind")),
             mailbox=_text("mailbox", options.get("mailbox")),
             mailbox_key=_text("mailbox_key", options.get("mailbox_key")),
+            reply_schema=options.get("reply_schema"),
             hops=_hops(options.get("hops", 0)),
             due_at=_due(options, now) if options else None,
             chosen_id=options.get("message_id") is not None,

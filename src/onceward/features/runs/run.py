@@ -34,6 +34,7 @@ from onceward.message.options import (
     SendOptions,
     parse_options,
     reply_options,
+    request_options,
 )
 from onceward.message.record import Ticket
 from onceward.message.times import Span
@@ -244,13 +245,20 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         )
 
     def request(
-        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[object] | None = None,
+        timeout: Span | None = None,
+        **options: Unpack[SendOptions],
     ) -> Ticket:
         """
         Send a request at once, as a step, and return the ticket for ``result``.
 
         A run that has the same messages, as after a kill or a retry, gets its ticket, and
-        sends nothing.
+        sends nothing. With *reply* the request carries the schema of the reply that it
+        expects.
 
         Raises:
             Conflict: the earlier run asked something else at this place.
@@ -259,7 +267,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         """
         self._follow(options)
         options.setdefault("reply_to", self._outbox.db.agent)
-        named: MessageOptions = {**parse_options(options), "kind": QUESTION}
+        named: MessageOptions = {**request_options(options, reply), "kind": QUESTION}
         message = self._outbox.compose(self.session, to, body, named)
 
         def work(tx: StoreTransaction) -> str:
@@ -290,7 +298,8 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
             Conflict: an earlier run asked something else at this place.
 
         """
-        return self.result(self.request(to, body, timeout=timeout, **options), reply=reply)
+        ticket = self.request(to, body, reply=reply, timeout=timeout, **options)
+        return self.result(ticket, reply=reply)
 
     def inbox(self) -> list[Message[Any]]:
         """

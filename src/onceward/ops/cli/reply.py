@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from onceward import Postbox
 from onceward.errors import Conflict
@@ -15,6 +16,7 @@ from onceward.ops.cli.recv import refuse_paused
 from onceward.ops.cli.send import parsed
 from onceward.ops.cli.target import Where, open_box
 from onceward.ops.cli.why import files_of, ids_in
+from onceward.ops.views.expected import ReplyField, expected_fields
 from onceward.ops.views.messages import message
 
 WHERE: Final = Where()
@@ -33,10 +35,30 @@ def reply(id: Id, body: Body = None, /, *, where: Where = WHERE) -> int:
     path, message_id = _waiting(files_of(where), id)
     with open_box(path) as box:
         refuse_paused(box)
-        return emit([{"id": answer(box, message_id, body)}], ("id",), where)
+        return emit(
+            [{"id": answer(box, message_id, _said(path, message_id, body))}], ("id",), where
+        )
 
 
-def answer(box: Postbox, message_id: str, body: str | None) -> str:
+def _said(path: Path, message_id: str, body: str | None) -> Any:
+    """Return the answer; where there is none, raise Usage with the fields that are expected."""
+    try:
+        return parsed(body)
+    except Usage as error:
+        with views(path) as found:
+            fields = expected_fields(found, message_id)
+        if not fields:
+            raise
+        msg = f"{error}; {message_id} expects an object with: {'; '.join(_told(fields))}"
+        raise Usage(msg) from error
+
+
+def _told(fields: Iterable[ReplyField]) -> Iterator[str]:
+    for each in fields:
+        yield each.told + (f": {each.meaning}" if each.meaning else "")
+
+
+def answer(box: Postbox, message_id: str, body: Any) -> str:
     """
     Answer a request and end it, in one commit; return the reply's id.
 
@@ -49,7 +71,7 @@ def answer(box: Postbox, message_id: str, body: str | None) -> str:
         msg = f"{message_id} is in the hands of a reader or handler, or has ended: onceward why"
         raise Conflict(msg, message_id=message_id)
     with found, box.begin():
-        reply_id = found.reply(parsed(body))
+        reply_id = found.reply(body)
         found.ack()
     return reply_id
 

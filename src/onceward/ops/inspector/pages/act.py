@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -17,12 +18,15 @@ from onceward.ops.inspector.actions import ACTIONS, FILTERS, MOST, Action, Given
 from onceward.ops.inspector.guard import FORM, form_mark, form_token, is_own_form
 from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.site import NOT_FOUND, Site, address, site_of
+from onceward.ops.views.expected import ReplyField, expected_fields, reply_of
 from onceward.ops.views.listing import Conditions, listing
 
 LARGEST: Final = 16_384
 """Bytes of the largest form."""
 FORBIDDEN: Final = 403
 NAMES: Final = ("id", *FILTERS)
+FIELD: Final = "field:"
+"""Begins the name of an input for a field of the answer."""
 
 
 def confirm(request: Request) -> Response:
@@ -37,6 +41,7 @@ def confirm(request: Request) -> Response:
         key=key,
         action=action,
         given=given,
+        fields=_expected(site, key, given) if action.asks else (),
         matching=_matching(site, key, given) if action.in_bulk else None,
         back=_back(key, action, given),
         form=form_token(site.secret, mark),
@@ -63,7 +68,7 @@ def _done(site: Site, request: Request, action: Action, given: Given) -> str:
     key = request.path_params["key"]
     audit(site, request, key, given, "asked")
     try:
-        told = perform(site.path(key), action, given)
+        told = perform(site.path(key), action, _answering(site, key, action, given))
     except OncewardError as error:
         told = f"not done: {error}"
     audit(site, request, key, given, told)
@@ -79,7 +84,7 @@ def audit(site: Site, request: Request, key: str, given: Given, outcome: str) ->
         "ts": iso(site.now()),
         "agent_id": known.agent if known else key,
         "by": request.client.host if request.client else "",
-        **{name: value for name, value in given.items() if name != "body"},
+        **{name: value for name, value in given.items() if name in NAMES},
         "outcome": outcome,
     }
     assert site.audit is not None  # noqa: S101 - or the action had been refused
@@ -100,6 +105,8 @@ def _given(action: Action, sent: dict[str, str]) -> Given:
     names: tuple[str, ...] = ("id", "body") if action.asks else ("id",)
     names = names if action.needs_id else FILTERS if action.in_bulk else ()
     found = {name: sent[name] for name in names if sent.get(name)}
+    if action.asks:
+        found |= {name: value for name, value in sent.items() if name.startswith(FIELD)}
     if action.needs_id and "id" not in found:
         raise HTTPException(NOT_FOUND, "the address does not say of what")
     if WILD & set(found.get("topic", "")):
@@ -115,6 +122,21 @@ async def sent(request: Request) -> dict[str, str]:
         if len(body) > LARGEST:
             raise HTTPException(413, "this form is too large")
     return dict(parse_qsl(body.decode("utf-8", "replace")))
+
+
+def _expected(site: Site, key: str, given: Given) -> tuple[ReplyField, ...]:
+    """Return the fields of the answer, which the form has; none where it has one text."""
+    with page_reader(site.path(key)) as reader:
+        return expected_fields(reader, given["id"])
+
+
+def _answering(site: Site, key: str, action: Action, given: Given) -> Given:
+    """Return what was given, with the answer as JSON where the form has its fields."""
+    if not action.asks or "body" in given:
+        return given
+    filled = {name.removeprefix(FIELD): given[name] for name in given if name.startswith(FIELD)}
+    body = reply_of(_expected(site, key, given), filled)
+    return {"id": given["id"], "body": json.dumps(body)}
 
 
 def _matching(site: Site, key: str, given: Given) -> str:
