@@ -302,7 +302,7 @@ def test_a_message_whose_handler_waits_is_cancelled(world: World) -> None:
             ctx.ask("shop", Job(n=7), reply=Approval)
         if job.n == 2:
             ctx.wait(Approval)
-        ctx.sleep("3 days")
+        ctx.sleep("3d")
 
     shop, billing = world.wired("shop", agent)
     waiting = [shop.send("billing", Job(n=n), ordering_key=f"k{n}") for n in (1, 2, 3)]
@@ -317,6 +317,72 @@ def test_a_message_whose_handler_waits_is_cancelled(world: World) -> None:
     assert all(cancelled)
     assert [1, 2, 3] == sorted(calls)
     assert ["cancelled"] * 3 == [shop.resolve(each) for each in waiting]
+
+
+def test_the_requests_of_a_cancelled_handler_are_cancelled_too(world: World) -> None:
+    """
+    Over two agents: the one whose handler waits, and the one that it has asked, which waits.
+
+    One that has not left is withdrawn; none of their handlers is called again.
+    """
+    agent, helper, calls = Agent("billing"), Agent("helper"), list[str]()
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        calls.append("billing")
+        tickets = [ctx.request("helper", job), ctx.request("shop", job, delay="1h")]
+        tickets.append(ctx.request("billing", {"n": 1}, type="own"))
+        ctx.gather(tickets, reply=dict)
+
+    @agent.on("own")
+    def own(_: dict[str, int], ctx: Context) -> None:
+        ctx.sleep("3d")
+
+    @helper.on(Job)
+    def help_out(_: Job, ctx: Context) -> None:
+        calls.append("helper")
+        ctx.ask("shop", {"n": 1}, type="question", reply=dict)
+
+    shop, billing, other = world.open("shop"), world.open(agent), world.open(helper)
+    job = shop.send("billing", Job(n=1))
+    world.settle()
+    shop.cancel(job, reason="too dear")
+    world.settle()
+    world.wait(4 * 86_400)
+
+    ends = "SELECT type, state, reason FROM onceward_inbox WHERE reason IS NOT NULL ORDER BY seq"
+    told = "cancelled: too dear"
+    assert ["billing", "helper"] == calls
+    assert [("job", "cancelled", told), ("own", "cancelled", told)] == billing.query(ends)
+    assert [("job", "cancelled", told)] == other.query(ends)
+    assert [("question", "cancelled", told)] == shop.query(ends)
+    assert [("cancelled",)] == billing.query(
+        "SELECT state FROM onceward_outbox WHERE recipient = 'shop'"
+    )
+    assert "cancelled" == shop.resolve(job)
+
+
+def test_what_a_cancelled_handler_asks_over_is_asked_once(world: World) -> None:
+    """A request that its handler has cancelled itself is known to its recipient by one request."""
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.ask("shop", job, reply=dict)
+
+    shop, billing = world.wired("shop", agent)
+    job = shop.send("billing", Job(n=1))
+    world.settle()
+    [(question,)] = billing.query("SELECT id FROM onceward_outbox")
+    world.wire.of, world.wire.always = "shop", "down"
+    first = billing.cancel(question, reason="mine").outcome
+    billing.cancel(job, reason="yours")
+    world.wire.always = "ok"
+    world.wait(60)
+
+    assert "asked" == first
+    assert ("cancelled", "cancelled: mine") == ends(shop, question)
+    assert 1 == len(billing.query("SELECT id FROM onceward_outbox WHERE type = 'onceward.cancel'"))
 
 
 def test_a_handler_that_runs_sees_it_and_its_effects_roll_back(tmp_path: Path) -> None:

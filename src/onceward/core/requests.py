@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
 from onceward.core.send.compose import OutgoingMessage
-from onceward.core.send.outbox import Outbox
+from onceward.core.send.outbox import Outbox, add_if_possible
 from onceward.errors import (
     AnswerTimeout,
     Conflict,
@@ -32,14 +32,15 @@ from onceward.file.database import Database
 from onceward.file.transaction import StoreTransaction
 from onceward.message.body import decode, encode
 from onceward.message.clock import Millis
-from onceward.message.frame import Frame
-from onceward.message.ids import new_token
+from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
+from onceward.message.ids import new_id_at, new_token
 from onceward.message.options import MessageOptions, SendOptions, parse_options
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
 from onceward.message.record import Ticket, ticket_id
 from onceward.message.times import Span, millis
 from onceward.message.vocabulary import (
     AWAITS,
+    PRIORITIES,
     Dead,
     Done,
     RequestState,
@@ -120,6 +121,15 @@ class HandlerRequest(NamedTuple):
     digest: bytes
 
 
+class SentRequest(NamedTuple):
+    """A request that has left, as its recipient is asked to cancel it."""
+
+    agent: str
+    id: str
+    recipient: str
+    session: str
+
+
 class ReplyState(NamedTuple):
     """The state of a request: open, answered, late or failed; ``frame`` is the reply."""
 
@@ -169,6 +179,37 @@ def add_request(
         if not outbox.admission.unlimited:
             tx.run(END_DROPPED, {"id": message_id, "now": tx.now})
     return Ticket(message_id, message.recipient)
+
+
+def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None:
+    """Ask the recipient of a request to cancel it, where the outbox takes one message more."""
+    key = f"{CANCEL}:{asked.id}"
+    payload = encode(reason or None)
+    headers = FrameHeaders(
+        sender=asked.agent,
+        recipient=asked.recipient,
+        type=CANCEL,
+        kind=CANCEL,
+        media=payload.media,
+        session=asked.session,
+        rank=PRIORITIES.index("critical"),
+        ordering_key=key,
+        lane=key,
+        key=key,
+        causation_id=asked.id,
+    )
+    message_id = new_id_at(tx.now, key)
+    frame = f"{render_head(frame_prefix(headers), message_id, tx.now)}{payload.text}}}"
+    message = OutgoingMessage(
+        headers=headers,
+        id=message_id,
+        recipient=asked.recipient,
+        frame=frame,
+        digest=digest(frame),
+        created_at=tx.now,
+    )
+    if add_if_possible(tx, message):
+        tx.run(OPEN, (message_id, asked.session, asked.recipient, tx.now, None, *NOBODY))
 
 
 def reply_state(db: Database, request: str) -> ReplyState:

@@ -6,6 +6,7 @@ import random
 import re
 import secrets
 from collections.abc import Callable
+from hashlib import sha256
 from itertools import repeat, starmap
 from typing import Final
 
@@ -43,6 +44,12 @@ def time_prefix(at: Millis) -> str:
     """Return the beginning of UUIDv7s of a moment, which sorts before those of later ones."""
     stamp = f"{at:012x}"
     return f"{stamp[:8]}-{stamp[8:]}"
+
+
+def new_id_at(at: Millis, seed: str) -> str:
+    """Return the UUIDv7 of a moment that *seed* makes: the same for both at each call."""
+    tail = sha256(seed.encode()).hexdigest()
+    return f"{time_prefix(at)}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
 
 
 def new_token() -> str:

@@ -501,6 +501,17 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
     return message.id
 
 
+def add_if_possible(tx: StoreTransaction, message: OutgoingMessage) -> bool:
+    """Store a message of the library's own; return False where it is known or refused."""
+    try:
+        with tx.nested():
+            tx.run(INSERT, ROW(message))
+    except ConstraintError:
+        return False
+    tx.outgoing[message.recipient] = None
+    return True
+
+
 def _store_dropped(tx: StoreTransaction, message: OutgoingMessage, reason: str) -> None:
     """Store a message as dropped: it has an id, a reason and a time, and leaves nowhere."""
     beside = message.body is not None and message.body_id is None

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from onceward.core.accept import receipts
 from onceward.core.accept.accept import Prepare
 from onceward.core.engine.event_emitter import EventEmitter
+from onceward.core.requests import SentRequest, ask_to_cancel
+from onceward.core.send import sent
 from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.frame import Frame
 from onceward.message.ids import OWN_ID
@@ -63,6 +65,15 @@ FORGET_QUESTIONS: Final = """
 UPDATE _onceward_pending_replies
    SET state = 'failed', reason = 'cancelled', ended_at = :now
  WHERE state = 'open' AND asker_seq IN (SELECT value FROM json_each(:seqs))
+RETURNING id
+"""
+ASKED: Final = """
+SELECT o.state, i.agent, o.id, o.recipient, o.session
+  FROM json_each(?) AS j
+  JOIN _onceward_outbox AS o ON o.id = j.value
+  JOIN _onceward_file_info AS i
+ WHERE o.ended_at IS NULL OR o.state = 'acked'
+ ORDER BY o.seq
 """
 PRESENT: Final = """
 SELECT b.seq, b.state, p.outcome,
@@ -109,11 +120,30 @@ class Canceller:
             return set()
         tx.run(MARK, {"seqs": named["seqs"], "now": tx.now})
         tx.run(FENCE, {"seqs": named["seqs"]})
-        tx.run(FORGET_QUESTIONS, {"seqs": named["seqs"], "now": tx.now})
+        asked = tx.rows(FORGET_QUESTIONS, {"seqs": named["seqs"], "now": tx.now})
         bump(tx, ended=len(ended), inbox_cancelled=len(ended))
         receipts.enqueue(tx, [(s, Receipt(i, "cancelled", reason)) for _, s, i in ended])
         self._emitter.cancelled(tx, [(i, s, reason) for _, s, i in ended])
+        if asked:
+            self._cancel_requests(tx, [request for (request,) in asked], reason)
         return {seq for seq, _, _ in ended}
+
+    def _cancel_requests(self, tx: StoreTransaction, ids: Sequence[str], reason: str) -> None:
+        """
+        Cancel the requests that handlers of ended messages have made, whose replies none awaits.
+
+        One that has not left is withdrawn; of the others, the recipient is asked.
+        """
+        _, _, said = reason.partition(": ")
+        for state, *row in tx.rows(ASKED, (json.dumps(ids),)):
+            request = SentRequest(*row)
+            if state == "pending" and sent.cancel(tx, request.id):
+                self._emitter.cancelled(tx, [(request.id, request.recipient, reason)])
+            elif request.recipient == request.agent:
+                found = self.look_up(tx, request.agent, request.id)
+                self.end(tx, [] if found.seq is None else [found.seq], reason)
+            else:
+                ask_to_cancel(tx, request, said)
 
     def take(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
         """Decide the requests of a sender, and tell it of each in the same commit."""
