@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -11,7 +13,7 @@ import pytest
 from tests.mcp.conftest import Refused, Serve, call
 
 from mcp import Client
-from onceward import Agent, AsyncMessage, AsyncPostbox, Msg, Postbox
+from onceward import Agent, AsyncMessage, AsyncPostbox, Context, Msg, Postbox
 from onceward.errors import Busy, InvalidArgument, OutcomeUnknown
 from onceward.ops.mcp import McpOptions
 from onceward.ops.mcp.claims import OPEN
@@ -321,6 +323,41 @@ def test_a_long_question_reports_progress(serve: Serve, bob: Postbox) -> None:
 
     assert [2.5] == [total for _, total, _ in heard]
     assert "no answer yet" in str(heard[0][2])
+
+
+def test_progress_tells_how_far_the_recipient_is(serve: Serve, home: Path) -> None:
+    """Steps that are done, output and what the handler says itself, while a client waits."""
+    heard, bob, go_on = list[str](), Agent("bob"), Event()
+
+    @bob.on("question")
+    def answer(_: str, ctx: Context) -> str:
+        ctx.progress("half way")
+        ctx.step(int, name="plan")
+        ctx.step(int, name="search")
+        stream = ctx.stream()
+        while not go_on.wait(0.05):
+            stream.append("more")
+        return "42"
+
+    async def main() -> Any:
+        async def hear(_: float, __: float | None, message: str | None) -> None:
+            heard.append(str(message))
+            if "output" in heard[-1]:
+                go_on.set()
+
+        async with serve(start=True) as client:
+            given = {"to": "bob", "body": "why?", "type": "question", "wait_seconds": 30}
+            return await client.call_tool("ask", given, progress_callback=hear)
+
+    with Postbox(home / "bob.db", agent=bob):
+        try:
+            found = anyio.run(main)
+        finally:
+            go_on.set()
+
+    told = r"half way; 2 steps done, the last is search; \d+ chunks of output, \d+ bytes; no answer"
+    assert re.search(told, heard[-1])
+    assert "42" == found.structured_content["answer"]
 
 
 async def claimed(client: Client, **given: Any) -> Any:

@@ -3,7 +3,7 @@ Offer an agent's file as tools of a model: an MCP server.
 
 ``server(box)`` makes one of an open ``AsyncPostbox``; ``onceward mcp`` runs it.
 
-Imports the public names, ops and message.
+Imports the public names, ops, file and message.
 """
 
 from onceward.ops.mcp.options import McpOptions

@@ -13,6 +13,7 @@ from onceward.ops.mcp.advice import advised
 from onceward.ops.mcp.answers import AgentList, Asked, Body, Conversation, DeadList, Inbox
 from onceward.ops.mcp.arrivals import Arrivals
 from onceward.ops.mcp.bodies import WHOLE, shown
+from onceward.ops.mcp.progress import how_far
 from onceward.ops.mcp.reading import Desk
 
 ANSWER_STEP: Final = 2.0
@@ -104,7 +105,8 @@ class ReadingTools:
             except AnswerTimeout as error:
                 if waited + step >= wait_seconds:
                     return Asked(status="waiting", ticket=ticket)
-                text = f"the question is {error.reason}; no answer yet"
+                parts = [f"the question is {error.reason}", await how_far(self._box, ticket)]
+                text = "; ".join([*filter(None, parts), "no answer yet"])
                 await ctx.report_progress(waited + step, wait_seconds, text)
             except RequestFailed as error:
                 return Asked(status="failed", ticket=ticket, reason=shown(error.reason, WHOLE)[0])

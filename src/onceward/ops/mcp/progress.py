@@ -1,0 +1,64 @@
+"""Say how far the recipient of a question is, for the client that waits for its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import anyio.to_thread
+
+from onceward import AsyncPostbox, Postbox
+from onceward.errors import OncewardError
+from onceward.file.read_only import opened
+from onceward.message.redaction import visible
+from onceward.ops.mcp.bodies import shown
+from onceward.ops.views.messages import FoundMessage, message
+
+LONGEST: Final = 0.5
+"""Seconds that one statement on the recipient's file may take."""
+MOST: Final = 200
+"""Most characters of what the recipient's handler says itself."""
+RECIPIENT: Final = "SELECT recipient FROM onceward_outbox WHERE id = ?"
+
+
+async def how_far(box: AsyncPostbox, ticket: str) -> str:
+    """
+    Return how far the handler of a question is, in words; empty where that is not known.
+
+    Its steps and its output are read where the recipient's file lies beside ours.
+    """
+    return await anyio.to_thread.run_sync(_how_far, box._plain, ticket)
+
+
+def _how_far(box: Postbox, ticket: str) -> str:
+    try:
+        said = box.progress(ticket)
+        found = _at_recipient(box, ticket)
+    except (
+        OncewardError
+    ):  # the file is busy, gone, or of another version: the answer may still come
+        return ""
+    parts = [] if said is None else [shown(said, MOST)[0]]
+    return "; ".join([*parts, *_parts(found)])
+
+
+def _at_recipient(box: Postbox, ticket: str) -> FoundMessage:
+    """Return what the file of its recipient stores about a question, nothing if it is elsewhere."""
+    for (recipient,) in box.query(RECIPIENT, (ticket,)):
+        path = box.path.with_name(f"{recipient}{box.path.suffix}")
+        if path.exists():
+            with opened(path, wait=LONGEST, longest=LONGEST) as reader:
+                return message(reader, ticket, window=0)
+    return FoundMessage()
+
+
+def _parts(found: FoundMessage) -> Iterator[str]:
+    done = [each for each in found.steps if each.state == "done"]
+    if done:
+        yield f"{len(done)} steps done, the last is {visible(done[-1].name)}"
+    for each in found.steps:
+        if each.state in {"waiting", "retrying"}:
+            yield f"{visible(each.name)} is {each.state}"
+    chunks = sum(each.chunks for each in found.streams)
+    if chunks:
+        yield f"{chunks} chunks of output, {sum(each.bytes for each in found.streams)} bytes"
