@@ -11,6 +11,7 @@ from onceward import AsyncPostbox, Postbox
 from onceward.errors import OncewardError
 from onceward.file.read_only import opened
 from onceward.message.redaction import visible
+from onceward.ops.mcp.asking import BoxSource
 from onceward.ops.mcp.bodies import shown
 from onceward.ops.views.messages import FoundMessage, message
 
@@ -18,7 +19,6 @@ LONGEST: Final = 0.5
 """Seconds that one statement on the recipient's file may take."""
 MOST: Final = 200
 """Most characters of what the recipient's handler says itself."""
-RECIPIENT: Final = "SELECT recipient FROM onceward_outbox WHERE id = ?"
 
 
 async def how_far(box: AsyncPostbox, ticket: str) -> str:
@@ -44,12 +44,12 @@ def _how_far(box: Postbox, ticket: str) -> str:
 
 def _at_recipient(box: Postbox, ticket: str) -> FoundMessage:
     """Return what the file of its recipient stores about a question, nothing if it is elsewhere."""
-    for (recipient,) in box.query(RECIPIENT, (ticket,)):
-        path = box.path.with_name(f"{recipient}{box.path.suffix}")
-        if path.exists():
-            with opened(path, wait=LONGEST, longest=LONGEST) as reader:
-                return message(reader, ticket, window=0)
-    return FoundMessage()
+    sent = message(BoxSource(box), ticket, window=0).sent
+    path = None if sent is None else box.path.with_name(f"{sent.recipient}{box.path.suffix}")
+    if path is None or not path.exists():
+        return FoundMessage()
+    with opened(path, wait=LONGEST, longest=LONGEST) as reader:
+        return message(reader, ticket, window=0)
 
 
 def _parts(found: FoundMessage) -> Iterator[str]:
