@@ -21,6 +21,7 @@ from tests.proof.seed import SEED, TODAY, proof_seed
 from tests.proof.simulation.fault_plan import Weather
 from tests.proof.simulation.people import HALF, SCRATCH, people
 from tests.proof.simulation.scenario import interrupt, step
+from tests.proof.simulation.thinking import TABLES, Thinking
 from tests.proof.simulation.world import Simulation
 from tests.worker_pool import worker_pool
 
@@ -128,15 +129,18 @@ def tell(
     aloud: bool = False,
     engines: bool | None = None,
     rules: HandlerRules = PLAIN_RULES,
+    thoughtful: bool = False,
 ) -> Told:
     """
     Tell the story of one seed to its end; by default half of the seeds have *engines*.
 
-    *rules* are the options of all handlers.
+    *rules* are the options of all handlers; *thoughtful* ones take steps.
     """
     engines = bool(seed & ENGINES) if engines is None else engines
-    agents = people(*NAMES[: 2 + seed % 2], rules=rules)
-    schema = {agent.name: SCRATCH for agent in agents}
+    thinking = Thinking() if thoughtful else None
+    agents = people(*NAMES[: 2 + seed % 2], rules=rules, thinking=thinking)
+    tables = f"{SCRATCH};{TABLES}" if thoughtful else SCRATCH
+    schema = {agent.name: tables for agent in agents}
     with Simulation(
         agents,
         seed=seed,
@@ -146,6 +150,8 @@ def tell(
         engines=engines,
     ) as world:
         world.telling = print if aloud else None
+        if thinking is not None:
+            world.thinking, thinking.world = thinking, world
         world.run(steps, step, interrupt)
         if not world.wrong:
             world.settle()

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.proof.simulation.history import Sent, Word
 from tests.proof.simulation.process import Died, Fatal, Process
+from tests.proof.simulation.thinking import GO, Thinking
 from tests.proof.simulation.world import Simulation
 
 from onceward.api.agent import Agent
@@ -46,6 +47,8 @@ SPANS: Final[dict[str, tuple[Any, ...]]] = {
 SELDOM: Final = 12
 TO_ITSELF, DEADLY = 0.2, 0.04
 """Shares of messages, in worlds with engines, to the sender itself and that kill their process."""
+THOUGHTFUL: Final = 0.5
+"""Share of messages that are handled in steps, in worlds where handlers take some."""
 SOME: Final = 4
 RETRIES: Final = 2
 """In one world of so many, callers send again instead of asking; seeds keep their stories."""
@@ -167,6 +170,8 @@ def _message(world: Simulation, name: str) -> AskedMessage:
     body = {"n": 0 if "key" in options else number, "do": rng.choice(DEEDS)}
     if world.engines and world.luck.random() < DEADLY:
         body["do"] = "die"
+    elif world.thinking is not None and world.luck.random() < THOUGHTFUL:
+        body["do"] = "think"
     message_id = world.mint.new(name) if rng.randrange(6) else f"own-{number}"
     if message_id.startswith("own") or not rng.randrange(4):
         options["message_id"] = message_id
@@ -242,25 +247,32 @@ def _send(world: Simulation, process: Process, messages: list[AskedMessage]) -> 
 # -- the handlers -------------------------------------------------------------------------------
 
 
-def people(*names: str, rules: HandlerRules = PLAIN_RULES) -> list[Agent]:
+def people(
+    *names: str, rules: HandlerRules = PLAIN_RULES, thinking: Thinking | None = None
+) -> list[Agent]:
     """
     Return agents that do what their messages say: note, fail, give up, answer, pass on.
 
     *rules* are the options of their handlers; of a batch each message is handled in turn.
     """
-    found = [_person(name, names) for name in names]
+    found = [_person(name, names, thinking) for name in names]
     for agent in found:
         agent.handlers = [replace(handler, rules=rules) for handler in agent.handlers]
     return found
 
 
-def _person(name: str, names: tuple[str, ...]) -> Agent:
+def _person(name: str, names: tuple[str, ...], thinking: Thinking | None) -> Agent:
     agent = Agent(name)
+    if thinking is not None:
+        agent.waits(GO)
     follower = names[(names.index(name) + 1) % len(names)]
 
     @agent.on("json")
     def do(body: dict[str, Any], ctx: Context) -> dict[str, Any] | None:
         deed, first = body["do"], ctx.message.attempt == 1
+        if deed == "think" and thinking is not None:
+            thinking.work(ctx)
+            return None
         if deed != "note":
             ctx.tx.execute(
                 "INSERT INTO scratch (id, attempt) VALUES (?, ?)",

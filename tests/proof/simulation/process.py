@@ -13,7 +13,7 @@ import apsw
 from tests.proof.stepped import SteppedEngines
 
 from onceward.api.agent import Agent
-from onceward.api.features import call_guard, make_steps, make_streams
+from onceward.api.features import call_guard, declare_awaited, make_steps, make_streams
 from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.transport import Transport
@@ -107,6 +107,8 @@ class Process:
             settings=self._settings,
             transports={SCHEME: transport},
         )
+        if self._declared._awaited:
+            declare_awaited(self.box._db, self._declared._awaited)
         if self._declared.handlers:
             self.workers = self._workers(wrap)
 

@@ -18,6 +18,7 @@ from tests.proof.simulation.history import EFFECT, EFFECTS, History
 from tests.proof.simulation.mint import Mint
 from tests.proof.simulation.network import Network
 from tests.proof.simulation.process import SCHEME, Died, Fatal, Killed, Process
+from tests.proof.simulation.thinking import Thinking
 
 from onceward.api.agent import Agent
 from onceward.errors import OncewardError
@@ -230,6 +231,8 @@ class Simulation:
             for _ in range(self.rng.randint(1, 3)):
                 self._meanwhile(self)
 
+    thinking: Thinking | None = None
+    """What handlers that take steps do; without it there are none."""
     _meanwhile: Callable[[Simulation], None] = staticmethod(lambda _: None)
 
     def run(
@@ -301,6 +304,8 @@ class Simulation:
         if not self.history.wrong:
             self.history.wrong += [f"it never ends: {row}" for row in waits]
             self.history.judge()
+            if self.thinking is not None:
+                self.thinking.judge()
 
     def _greet(self, name: str) -> None:
         """Send from one agent to all others: a rolled-back file is noticed at the next contact."""
