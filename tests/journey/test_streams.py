@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, AsyncContext, AsyncPostbox, Context, Msg, Postbox, Reject, Run
+from onceward import (
+    Agent,
+    AsyncContext,
+    AsyncPostbox,
+    Context,
+    Msg,
+    Postbox,
+    Reject,
+    RetryPolicy,
+    Run,
+)
 from onceward.core.engine.threads import EngineThreads
 from onceward.errors import InvalidArgument, InvalidMessage, LeaseLost, StreamFull
 from onceward.types import Chunk, Ended, Restarted
@@ -153,6 +163,62 @@ def test_a_reader_is_told_where_a_retry_begins_again(world: World) -> None:
         (2, "restarted", "output"), (3, "try 2"), (3, "processed"),
     ] == shown(box.stream(sent, after=1)) == shown(box.stream(sent))  # fmt: skip
     assert [("output", 1, 3, 2)] == box.query(ROWS)
+
+
+@pytest.mark.parametrize("tx", [False, True], ids=["plain", "in a transaction"])
+def test_a_step_that_is_called_again_begins_its_stream_again(world: World, tx: bool) -> None:
+    """Also in its place, within one call of the handler; other streams go on."""
+    tries: list[int] = []
+
+    def work(ctx: Context) -> None:
+        ctx.stream().append("before")
+
+        def turn() -> None:
+            tries.append(1)
+            ctx.stream().append(f"try {len(tries)}")
+            if not tx:
+                ctx.stream().flush()
+            if len(tries) < 2:
+                raise ConnectionError
+
+        at_once = RetryPolicy(lambda _: 0.0, lambda _: False)  # type: ignore[arg-type]
+        ctx.step(turn, attempts=3, retry=at_once, tx=tx)
+
+    box = world.open(writing(work))
+    sent = box.send("bob", Job(n=1))
+    world.settle()
+    kept = list[object]()
+    for item in box.stream(sent, name="turn", timeout=0):
+        match item:
+            case Restarted():
+                kept.clear()
+            case Chunk(body=body):
+                kept.append(body)
+
+    assert ["try 2"] == kept
+    assert ["before"] == [
+        item.body for item in box.stream(sent, name="output", timeout=0) if isinstance(item, Chunk)
+    ]
+
+
+@pytest.mark.parametrize("tx", [False, True], ids=["plain", "in a transaction"])
+def test_the_output_of_a_step_is_committed_with_its_result(world: World, tx: bool) -> None:
+    """A step that is stored is not called again: what it put out must be there by then."""
+    there: list[object] = []
+
+    def work(ctx: Context) -> None:
+        def turn() -> None:
+            for n in range(3):
+                ctx.stream().append(n)
+
+        ctx.step(turn, tx=tx)
+        there.append(box.query("SELECT count(*) FROM onceward_output_chunks"))
+
+    box = world.open(writing(work), stream_batch_for=60)
+    box.send("bob", Job(n=1))
+    world.settle()
+
+    assert [[(3,)]] == there
 
 
 def test_a_step_that_is_stored_leaves_its_stream_as_it_is(world: World) -> None:

@@ -211,6 +211,16 @@ class Streams(Protocol):
         """Return the stream of a name."""
         ...
 
+    def flush(self) -> None:
+        """Commit what waits, with the transaction that the calling thread is in."""
+
+    def void(self, name: str) -> None:
+        """Begin a stream again at its next chunk: its step failed, and is called again."""
+
+    def taken(self) -> AbstractContextManager[Callable[[StoreTransaction], None] | None]:
+        """Take what waits; the block commits it by the work that it gets, None for nothing."""
+        ...
+
     def end(self) -> None:
         """Commit the rest with the end of the call, which has returned."""
 

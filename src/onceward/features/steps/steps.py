@@ -446,9 +446,23 @@ class MessageSteps:
     def _ended(self, begun: StepCall, value: Any) -> Any:
         """Store the result of a step, and return it as later calls will get it."""
         record = self._result(begun, value)
-        self._home.commits.write(partial(self._store, begun=begun, record=record))
+        self._store_with_output(begun, record)
         self._note(begun.name, record)
         return _read(record, begun.wanted)
+
+    def _store_with_output(self, begun: StepCall, record: StepRecord) -> None:
+        """Store a step; one that is not called again must have put out all that it did."""
+        if "_streams" not in self.__dict__:
+            self._home.commits.write(partial(self._store, begun=begun, record=record))
+            return
+
+        def both(tx: StoreTransaction) -> None:
+            self._store(tx, begun, record)
+            if output is not None:
+                output(tx)
+
+        with self._streams.taken() as output:
+            self._home.commits.write(both)
 
     def _call_in_tx(self, begun: StepCall, work: Callable[[], Any]) -> Any:
         """Call a function, and commit what it writes with its result."""
@@ -464,6 +478,8 @@ class MessageSteps:
                         raise
                     record = self._result(begun, value)
                     self._store(tx, begun, record)
+                    if "_streams" in self.__dict__:
+                        self._streams.flush()
             except Exception as error:
                 if error is not failure:  # that of the commit: it may be there
                     raise
@@ -525,6 +541,8 @@ class MessageSteps:
             "step failed", agent=self._db.agent, message_id=self._home.leased.id,
             step=str(begun.name), attempt=begun.failed, error=text,
         )  # fmt: skip
+        if "_streams" in self.__dict__:
+            self._streams.void(str(begun.name))
         self._wait_until(begun.name, record)
 
     def _is_last(self, begun: StepCall, error: Exception) -> bool:

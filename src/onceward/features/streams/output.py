@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -24,7 +24,8 @@ FULL: Final = 1000
 NOTHING: Final = Tail(0, 0, 0)
 PAUSE: Final = 1.0
 """Seconds after which chunks that could not be committed beside the handler are tried again."""
-Commit = Callable[[Callable[[StoreTransaction], None]], None]
+Work = Callable[[StoreTransaction], None]
+Commit = Callable[[Work], None]
 
 
 class MessageStreams:
@@ -142,20 +143,40 @@ class MessageStreams:
         if self._task is not None:
             engine_threads().end(self._task)
 
-    def _commit(self, commit: Commit) -> None:
+    def flush(self) -> None:
+        """Commit what waits, with the transaction that the calling thread is in."""
+        if self._batches:
+            self._flush()
+
+    def void(self, name: str) -> None:
+        """Begin a stream again at its next chunk: its step failed, and is called again."""
+        self.flush()
+        with self._lock:
+            earlier, leased = self._look_back(), self._home.leased
+            tail = stored.tails(self._db.read, leased.sender, leased.id).get(name)
+            if tail is not None:
+                earlier[name] = tail
+
+    @contextmanager
+    def taken(self) -> Iterator[Work | None]:
+        """Take what waits; the block commits it by the work that it gets, None for nothing."""
         with self._committing:
             with self._lock:
                 batches, self._batches = self._batches, []
                 self._waits = self._waits_bytes = 0
-            if batches:
-                try:
-                    commit(partial(self._store, batches=batches))
-                except LeaseLost:
-                    raise
-                except OncewardError:  # they leave with a later commit
-                    with self._lock:
-                        self._batches = batches + self._batches
-                    raise
+            try:
+                yield partial(self._store, batches=batches) if batches else None
+            except LeaseLost:
+                raise
+            except OncewardError:  # they leave with a later commit
+                with self._lock:
+                    self._batches = batches + self._batches
+                raise
+
+    def _commit(self, commit: Commit) -> None:
+        with self.taken() as store:
+            if store is not None:
+                commit(store)
 
     def _store(self, tx: StoreTransaction, *, batches: list[Batch]) -> None:
         stored.add(tx, home=self._home, batches=batches)
