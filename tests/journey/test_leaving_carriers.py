@@ -11,6 +11,7 @@ from tests.waiting import until
 from onceward import Agent, Postbox
 from onceward.core import dead_letters
 from onceward.core.deliver import delivery
+from onceward.core.deliver.carriers import BusyPeers
 from onceward.core.engine import engine_loop as engine
 from onceward.core.handle import worker
 from onceward.core.maintenance import Maintenance
@@ -114,6 +115,17 @@ def sent_elsewhere(box: Postbox, body: object) -> None:
     finally:
         box._db.writer.packer = packer
     box._db.notifier._heard("out")
+
+
+def test_a_look_that_was_refused_is_made_when_the_carrier_leaves() -> None:
+    """The loop that came for a peer meanwhile may know of more than its carrier does."""
+    busy = BusyPeers(Event())
+
+    assert busy.reserve("peer")
+    assert not busy.needs_look("peer")
+    assert not busy.reserve("peer")
+    assert busy.needs_look("peer")
+    assert not busy.needs_look("peer")
 
 
 def test_a_message_that_is_sent_during_a_push_waits_for_no_commit(
