@@ -300,7 +300,7 @@ def test_steps_and_streams_of_the_handler_are_drawn(tmp_path: Path) -> None:
 
     assert [
         ("step away", "done in 4 s, 2 attempts", "plain"),
-        ("stream away", "2 chunks, 14 bytes, attempt 1", "plain"),
+        ("stream away", "1 chunk, 7 bytes, attempt 1", "plain"),
         ("step sleep", "until then", "plain"),
         ("step wait approved", "waits for approved", "wait"),
     ] == told

@@ -211,7 +211,8 @@ def _of_handler(found: FoundMessage, owner: str) -> Iterator[Step]:
             "plain" if each.state == "waiting" and not each.awaits else STEP_TONES[each.state],
         )
     for stream in found.streams:
-        told = f"{stream.chunks} chunks, {stream.bytes} bytes, attempt {stream.attempt}"
+        chunks = "1 chunk" if stream.chunks == 1 else f"{stream.chunks} chunks"
+        told = f"{chunks}, {stream.bytes} bytes, attempt {stream.attempt}"
         yield Step(stream.begun_at, f"stream {stream.name}", owner, told)
 
 
