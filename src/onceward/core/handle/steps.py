@@ -217,8 +217,8 @@ class Streams(Protocol):
     def void(self, name: str) -> None:
         """Begin a stream again at its next chunk: its step failed, and is called again."""
 
-    def taken(self) -> AbstractContextManager[Callable[[StoreTransaction], None] | None]:
-        """Take what waits; the block commits it by the work that it gets, None for nothing."""
+    def storing(self) -> AbstractContextManager[Callable[[StoreTransaction], None]]:
+        """Yield the work that stores what waits, for a commit of the block; it may be run again."""
         ...
 
     def end(self) -> None:

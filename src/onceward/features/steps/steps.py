@@ -458,10 +458,9 @@ class MessageSteps:
 
         def both(tx: StoreTransaction) -> None:
             self._store(tx, begun, record)
-            if output is not None:
-                output(tx)
+            store_output(tx)
 
-        with self._streams.taken() as output:
+        with self._streams.storing() as store_output:
             self._home.commits.write(both)
 
     def _call_in_tx(self, begun: StepCall, work: Callable[[], Any]) -> Any:

@@ -33,7 +33,7 @@ class MessageStreams:
 
     def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
-        self._lock, self._committing = Lock(), Lock()
+        self._lock = Lock()
         self._batches: list[Batch] = []
         self._waits = self._waits_bytes = 0
         """Chunks that wait for the next commit, and their bytes."""
@@ -158,29 +158,34 @@ class MessageStreams:
                 earlier[name] = tail
 
     @contextmanager
-    def taken(self) -> Iterator[Work | None]:
-        """Take what waits; the block commits it by the work that it gets, None for nothing."""
-        with self._committing:
+    def storing(self) -> Iterator[Work]:
+        """
+        Yield the work that stores what waits, for a commit of the block; it may be run again.
+
+        Chunks are taken inside the transaction: a thread that waits for it holds none.
+        """
+        taken: list[Batch] = []
+        try:
+            yield partial(self._store, taken=taken)
+        except LeaseLost:
+            raise
+        except OncewardError:  # they leave with a later commit
             with self._lock:
-                batches, self._batches = self._batches, []
-                self._waits = self._waits_bytes = 0
-            try:
-                yield partial(self._store, batches=batches) if batches else None
-            except LeaseLost:
-                raise
-            except OncewardError:  # they leave with a later commit
-                with self._lock:
-                    self._batches = batches + self._batches
-                raise
+                self._batches = taken + self._batches
+            raise
 
     def _commit(self, commit: Commit) -> None:
-        with self.taken() as store:
-            if store is not None:
-                commit(store)
+        with self.storing() as work:
+            commit(work)
 
-    def _store(self, tx: StoreTransaction, *, batches: list[Batch]) -> None:
-        stored.add(tx, home=self._home, batches=batches)
-        tx.wake(self._tell)
+    def _store(self, tx: StoreTransaction, *, taken: list[Batch]) -> None:
+        with self._lock:
+            taken += self._batches
+            self._batches = []
+            self._waits = self._waits_bytes = 0
+        if taken:
+            stored.add(tx, home=self._home, batches=taken)
+            tx.wake(self._tell)
 
     def _tell(self) -> None:
         self._db.notifier.notify("in")
