@@ -588,3 +588,24 @@ async def _put_out_and_follow(folder: Path) -> list[object]:
         ticket = await alice.request("bob", Job(n=1))
         items: list[StreamItem] = [each async for each in alice.stream(ticket, timeout=30)]
     return shown(items)
+
+
+def test_chunks_of_a_transaction_wait_for_no_thread_that_waits_for_it(tmp_path: Path) -> None:
+    """The thread that commits chunks in time holds none while it waits for the handler's lock."""
+
+    def work(ctx: Context) -> None:
+        def turn() -> None:
+            for n in range(6):
+                ctx.stream().append(n)
+                Flag().wait(0.004)
+
+        ctx.step(turn, tx=True)
+
+    with Postbox(tmp_path / "bob.db", agent=writing(work), stream_batch_for=0.002) as box:
+        sent = [box.send("bob", Job(n=n)) for n in range(20)]
+        bodies = [
+            [item.body for item in box.stream(each, timeout=30) if isinstance(item, Chunk)]
+            for each in sent
+        ]
+
+    assert [[*range(6)]] * 20 == bodies
