@@ -75,6 +75,13 @@ def _unit(name: str) -> float:
     return UNITS[name] if name in UNITS else UNITS[name[0]]
 
 
+def in_one_unit(spent: Millis) -> str:
+    """Return a span in its largest unit: 35 s, 3 h."""
+    gap = spent / 1000
+    unit = next((name for name in ("w", "d", "h", "m") if gap >= UNITS[name]), "s")
+    return f"{gap / UNITS[unit]:.0f} {unit}"
+
+
 def moment(field: str, given: Moment, now: Millis) -> Millis:
     """
     Return a moment in milliseconds; a span counts back from *now*.

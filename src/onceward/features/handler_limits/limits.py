@@ -140,7 +140,7 @@ class WorkerGate:
         self._leased: Counter[str] | None = None
         """Workers of this file that have leases, by the pattern of a handler of these."""
         self._missed = False
-        """Whether this claim found a handler's places taken, in whatever postbox."""
+        """Whether this claim found a handler's places taken, in any postbox of the file."""
 
     def wait(self, now: Millis) -> float | None:
         """Return the seconds until a claim that found nothing may find something."""

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from onceward.message import times
 from onceward.message.clock import SystemClock
-from onceward.message.times import UNITS, read_rate
+from onceward.message.times import read_rate
 
 
 def seconds(text: str) -> float:
@@ -78,7 +78,5 @@ MaybeDate = Annotated[Moment | None, Parameter(converter=converted_date)]
 
 def ago(then: int, now: int) -> str:
     """Return how far *then* is from *now*, both in milliseconds, in one unit."""
-    gap = abs(now - then) / 1000
-    unit = next((name for name in ("w", "d", "h", "m") if gap >= UNITS[name]), "s")
-    text = f"{gap / UNITS[unit]:.0f} {unit}"
+    text = times.in_one_unit(abs(now - then))
     return f"{text} ago" if then <= now else f"in {text}"

@@ -1,4 +1,4 @@
-"""Ask through whatever runs a statement: rows as values, conditions, ids and moments."""
+"""Ask through an object that runs statements: rows as values, conditions, ids and moments."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
-from onceward.message.times import UNITS
+from onceward.message.times import in_one_unit
 from onceward.ops.views import lists, messages, overview, waiting
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.messages import FoundMessage, StoredMessage, message
@@ -40,7 +40,7 @@ class Why:
     def text(self, now: Millis) -> str:
         """Return the sentence at a moment."""
         return "".join(
-            each if isinstance(each, str) else _span(abs(each - now)) for each in self.parts
+            each if isinstance(each, str) else in_one_unit(abs(each - now)) for each in self.parts
         )
 
 
@@ -515,10 +515,3 @@ def _lower(text: str) -> str:
 
 def _next(until: Millis | None) -> tuple[str | Millis, ...]:
     return () if until is None else ("; next try in ", until)
-
-
-def _span(spent: Millis) -> str:
-    """Return a span in its largest unit: 35 s, 3 h."""
-    seconds = spent / 1000
-    unit = next((name for name in ("w", "d", "h", "m") if seconds >= UNITS[name]), "s")
-    return f"{seconds / UNITS[unit]:.0f} {unit}"

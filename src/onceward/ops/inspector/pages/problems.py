@@ -155,7 +155,7 @@ def _of(found: Snapshot) -> Iterator[Problem]:
 
 
 def _own(found: Snapshot, kind: Any, error: str, since_at: Millis) -> Problem:
-    """Return a problem of a file as a whole, which is no failure of a message."""
+    """Return a problem of a whole file, not of a message."""
     mark = fingerprint(kind, "", error)
     return Problem(mark, kind, "", error, since_at, None, (Affected(found.key, 1, ""),))
 
@@ -195,7 +195,7 @@ async def repair(request: Request) -> Response:
     wanted = request.path_params["verb"]
     way = next((each for each in found.repairs if each.verb == wanted), None)
     if way is None:
-        raise HTTPException(NOT_FOUND, "there is no such repair")
+        raise HTTPException(NOT_FOUND, "this problem has no repair of that name")
     if way.destroys and not given.get("sure"):
         raise HTTPException(FORBIDDEN, "tick the box: what is discarded cannot be replayed")
     told = await run_in_threadpool(_repaired, site, request, found, way)
