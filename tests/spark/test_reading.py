@@ -177,12 +177,12 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
         ({"where": "nobody = 1"}, "no such column"),
         ({"where": "1); DROP TABLE _onceward_outbox; --"}, "without a semicolon"),
         ({"where": "seq = 1) OR (seq = 2"}, "is not a condition on outbox"),
-        ({"mode": "SLOPPY"}, "is none of"),
+        ({"mode": "SLOPPY"}, "is not one of"),
         ({"frame": "xml"}, "is not one of text, json, variant"),
         ({"table": "peers", "frame": "variant"}, "has no frames"),
         ({"maxPartitionBytes": "many"}, "cannot be 'many'"),
         ({"taskBytes": "1"}, "there is no option 'taskbytes'"),
-        ({"mode": "INSIST"}, "is none of DROPMALFORMED, PERMISSIVE, FAILFAST"),
+        ({"mode": "INSIST"}, "is not one of DROPMALFORMED, PERMISSIVE, FAILFAST"),
     ],
 )
 def test_a_wrong_option_is_named(
