@@ -782,184 +782,160 @@ END;
 
 -- The public read contract: columns are only ever added. Enqueue from any language: INSERT INTO onceward_send.
 -- A body is a value where it is one, JSON text where it is an object or a list, base64 where it was sent as bytes.
+-- Every connection parses all of this: a column is qualified only where its name is in two tables.
 
 CREATE VIEW onceward_outbox AS
-SELECT o.seq, o.id, i.agent AS sender, o.recipient, o.session, o.lane, o.type, o.topic,
-       CASE o.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       CASE WHEN o.state = 'pending'
-             AND o.seq IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)
-            THEN 'sending' ELSE o.state END AS state,
-       o.attempts, o.key, o.due_at, o.expires_at, o.created_at, o.sent_at, o.ended_at, o.reason,
-       CASE WHEN o.body_id IS NULL THEN o.frame
-            ELSE o.frame || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = o.body_id), 'null,"bodyerror":"missing"') || '}'
-        END AS frame,
-       CAST(CASE WHEN o.body_id IS NULL
-            THEN CASE WHEN json_valid(o.frame) THEN coalesce(json_extract(o.frame, '$.data'), json_extract(o.frame, '$.data_base64')) END
-            ELSE (SELECT CASE WHEN json_valid(b.text) THEN json_extract(b.text, '$') END
-                    FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
-        END AS TEXT) AS body,
-       o.channel, o.kind, o.correlation_id, o.held_by, o.replays
-  FROM _onceward_outbox AS o, _onceward_file_info AS i;
+SELECT seq, id, agent AS sender, recipient, session, lane, type, topic,
+       CASE rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       CASE WHEN state = 'pending'
+             AND seq IN (SELECT value FROM _onceward_peers, json_each(in_flight_seqs) WHERE in_flight_seqs IS NOT NULL)
+            THEN 'sending' ELSE state END AS state,
+       attempts, key, due_at, expires_at, o.created_at, sent_at, ended_at, reason,
+       CASE WHEN o.body_id IS NULL THEN frame ELSE frame || coalesce(text, 'null,"bodyerror":"missing"') || '}' END AS frame,
+       CAST(CASE WHEN o.body_id IS NOT NULL THEN CASE WHEN json_valid(text) THEN json_extract(text, '$') END
+                 WHEN json_valid(frame) THEN coalesce(json_extract(frame, '$.data'), json_extract(frame, '$.data_base64'))
+             END AS TEXT) AS body,
+       channel, kind, correlation_id, held_by, replays
+  FROM _onceward_outbox AS o JOIN _onceward_file_info LEFT JOIN _onceward_bodies AS b ON b.body_id = o.body_id;
 
 CREATE VIEW onceward_inbox AS
-SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b.type, b.topic,
+SELECT seq, id, b.sender, agent AS recipient, b.session, name AS lane, type, topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       CASE WHEN b.state = 'pending'
-             AND b.seq IN (SELECT j.value FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j WHERE c.leased_seqs IS NOT NULL AND c.due_at IS NOT NULL)
-            THEN 'processing' ELSE b.state END AS state,
-       b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
-       CASE WHEN json_valid(b.frame)
-            THEN CAST(coalesce(json_extract(b.frame, '$.data'), json_extract(b.frame, '$.data_base64')) AS TEXT) END AS body,
-       b.channel, b.kind, b.mailbox, b.mailbox_key, b.replays
-  FROM _onceward_inbox AS b JOIN _onceward_file_info AS i LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
+       CASE WHEN state = 'pending'
+             AND seq IN (SELECT value FROM _onceward_lanes, json_each(leased_seqs) WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
+            THEN 'processing' ELSE state END AS state,
+       attempts, expires_at, correlation_id, causation_id, received_at, ended_at, reason, frame,
+       CASE WHEN json_valid(frame)
+            THEN CAST(coalesce(json_extract(frame, '$.data'), json_extract(frame, '$.data_base64')) AS TEXT) END AS body,
+       channel, kind, mailbox, mailbox_key, replays
+  FROM _onceward_inbox AS b JOIN _onceward_file_info LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
 
 CREATE VIEW onceward_processed_messages AS
-SELECT p.seq, p.message_id AS id, p.sender, i.agent AS recipient, p.consumer, p.session, p.outcome, p.processed_at
-  FROM _onceward_processed_messages AS p, _onceward_file_info AS i;
+SELECT seq, message_id AS id, sender, agent AS recipient, consumer, session, outcome, processed_at
+  FROM _onceward_processed_messages, _onceward_file_info;
 
 CREATE VIEW onceward_dead_letters AS
-SELECT d.seq, d.id, CASE WHEN d.queue IS NULL THEN d.origin ELSE 'queue' END AS origin,
-       CASE d.origin WHEN 'outbox' THEN i.agent ELSE d.peer END AS sender,
-       CASE d.origin WHEN 'outbox' THEN d.peer ELSE i.agent END AS recipient,
-       d.session, d.lane, d.type, d.topic,
-       CASE d.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       d.reason, d.last_error, d.attempts, d.created_at, d.dead_at, d.late_outcome, d.late_at, d.frame,
-       CASE WHEN json_valid(d.frame)
-            THEN CAST(coalesce(json_extract(d.frame, '$.data'), json_extract(d.frame, '$.data_base64')) AS TEXT) END AS body,
-       d.channel, d.kind, d.correlation_id, d.mailbox, d.queue, d.replays
-  FROM _onceward_dead_letters AS d, _onceward_file_info AS i;
+SELECT seq, id, CASE WHEN queue IS NULL THEN origin ELSE 'queue' END AS origin,
+       CASE origin WHEN 'outbox' THEN agent ELSE peer END AS sender, CASE origin WHEN 'outbox' THEN peer ELSE agent END AS recipient,
+       session, lane, type, topic,
+       CASE rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       reason, last_error, attempts, d.created_at, dead_at, late_outcome, late_at, frame,
+       CASE WHEN json_valid(frame)
+            THEN CAST(coalesce(json_extract(frame, '$.data'), json_extract(frame, '$.data_base64')) AS TEXT) END AS body,
+       channel, kind, correlation_id, mailbox, queue, replays
+  FROM _onceward_dead_letters AS d, _onceward_file_info;
 
 CREATE VIEW onceward_peers AS
-SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_length(p.in_flight_seqs), 0) AS in_flight,
-       p.breaker, p.failures, p.due_at, p.lease_at, p.last_error, p.seen_at,
-       s.epoch AS stream_epoch, s.number AS stream_number, s.updated_at AS stream_at, p.max_bytes,
-       p.inbound_rule, p.owner
-  FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON s.sender = p.name;
+SELECT name, url, p.epoch, generation, p.number, coalesce(json_array_length(in_flight_seqs), 0) AS in_flight,
+       breaker, failures, due_at, lease_at, last_error, seen_at,
+       s.epoch AS stream_epoch, s.number AS stream_number, updated_at AS stream_at, max_bytes, inbound_rule, owner
+  FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON sender = name;
 
 -- What a comparison of files needs to tell pruned from lost: up to which id the dedup records of a sender may have been pruned.
 CREATE VIEW onceward_streams AS
-SELECT s.sender, i.agent AS recipient, s.epoch, s.number, s.horizon_id, s.updated_at
-  FROM _onceward_sender_streams AS s, _onceward_file_info AS i;
+SELECT sender, agent AS recipient, epoch, number, horizon_id, updated_at FROM _onceward_sender_streams, _onceward_file_info;
 
 CREATE VIEW onceward_lanes AS
-SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
+SELECT l.sender, name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head_seq IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased, l.owner,
-       r.recipient AS awaits, r.id AS request_id, r.asked_at, l.head_seq
+       CASE WHEN owner IS NOT NULL THEN 'leased' WHEN head_seq IS NULL THEN 'empty' WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
+       b.id AS head_id, coalesce(attempts, 0) AS attempts, due_at, coalesce(json_array_length(leased_seqs), 0) AS leased, owner,
+       recipient AS awaits, r.id AS request_id, asked_at, head_seq
   FROM _onceward_lanes AS l
-  LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq
+  LEFT JOIN _onceward_inbox AS b ON seq = head_seq
   LEFT JOIN _onceward_pending_replies AS r ON r.id = (
-       SELECT t.id FROM _onceward_pending_replies AS t WHERE t.asker_seq = l.head_seq AND t.state = 'open' ORDER BY t.asker_index LIMIT 1);
+       SELECT id FROM _onceward_pending_replies WHERE asker_seq = head_seq AND state = 'open' ORDER BY asker_index LIMIT 1);
 
 CREATE VIEW onceward_file AS
-SELECT i.agent, i.durability, i.max_pending, i.max_inbox, i.max_body, i.max_file_bytes, i.paused_at, i.opened_at, i.created_at,
-       i.file_id, i.outbox_pruned_at
-  FROM _onceward_file_info AS i;
+SELECT agent, durability, max_pending, max_inbox, max_body, max_file_bytes, paused_at, opened_at, created_at, file_id, outbox_pruned_at
+  FROM _onceward_file_info;
 
 CREATE VIEW onceward_stats AS
-SELECT max(0, t.enqueued - t.gone) AS pending, t.sending, t.sent, t.acked, t.failed, t.cancelled,
-       t.retries AS total_retries, t.enqueued, t.received, max(0, t.received - t.ended - t.processing) AS inbox_pending,
-       t.processing AS inbox_processing, t.processed, t.dropped, t.expired, t.duplicates, t.refused, t.forks, t.dead AS dead_total,
+SELECT max(0, enqueued - json_extract(counted, '$.ended_pending')) AS pending, sending, json_extract(counted, '$.sent') AS sent,
+       json_extract(counted, '$.acked') AS acked, json_extract(counted, '$.failed') AS failed, json_extract(counted, '$.cancelled') AS cancelled,
+       json_extract(counted, '$.retries') AS total_retries, enqueued, received,
+       max(0, received - json_extract(counted, '$.ended') - processing) AS inbox_pending, processing AS inbox_processing,
+       json_extract(counted, '$.processed') AS processed, json_extract(counted, '$.dropped') AS dropped, json_extract(counted, '$.expired') AS expired,
+       json_extract(counted, '$.duplicates') AS duplicates, json_extract(counted, '$.refused') AS refused, json_extract(counted, '$.forks') AS forks,
+       json_extract(counted, '$.dead') AS dead_total,
        (SELECT count(*) FROM _onceward_dead_letters) AS dead_letters,
        (SELECT count(*) FROM _onceward_pending_replies WHERE state = 'open') AS tickets_open,
-       t.ephemeral_dropped, t.dropped_by_policy, t.outbox_dropped, t.inbox_cancelled
-  FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
+       json_extract(counted, '$.ephemeral_dropped') AS ephemeral_dropped, json_extract(counted, '$.dropped_by_policy') AS dropped_by_policy,
+       json_extract(counted, '$.outbox_dropped') AS outbox_dropped, json_extract(counted, '$.inbox_cancelled') AS inbox_cancelled
+  FROM (SELECT json_group_object(name, value) AS counted,
+               coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
                (SELECT coalesce(sum(json_array_length(in_flight_seqs)), 0) FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL) AS sending,
-               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL) AS processing,
-               (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') AS gone,
-               (SELECT value FROM _onceward_counters WHERE name = 'sent') AS sent,
-               (SELECT value FROM _onceward_counters WHERE name = 'acked') AS acked,
-               (SELECT value FROM _onceward_counters WHERE name = 'failed') AS failed,
-               (SELECT value FROM _onceward_counters WHERE name = 'cancelled') AS cancelled,
-               (SELECT value FROM _onceward_counters WHERE name = 'retries') AS retries,
-               (SELECT value FROM _onceward_counters WHERE name = 'dead') AS dead,
-               (SELECT value FROM _onceward_counters WHERE name = 'ended') AS ended,
-               (SELECT value FROM _onceward_counters WHERE name = 'processed') AS processed,
-               (SELECT value FROM _onceward_counters WHERE name = 'dropped') AS dropped,
-               (SELECT value FROM _onceward_counters WHERE name = 'expired') AS expired,
-               (SELECT value FROM _onceward_counters WHERE name = 'duplicates') AS duplicates,
-               (SELECT value FROM _onceward_counters WHERE name = 'refused') AS refused,
-               (SELECT value FROM _onceward_counters WHERE name = 'forks') AS forks,
-               (SELECT value FROM _onceward_counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped,
-               (SELECT value FROM _onceward_counters WHERE name = 'dropped_by_policy') AS dropped_by_policy,
-               (SELECT value FROM _onceward_counters WHERE name = 'outbox_dropped') AS outbox_dropped,
-               (SELECT value FROM _onceward_counters WHERE name = 'inbox_cancelled') AS inbox_cancelled) AS t;
+               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL AND due_at IS NOT NULL)
+                   AS processing
+          FROM _onceward_counters);
 
 -- Since when messages wait: a row for each peer with some that may be pushed now, and a row for the inbox. Each is read from the end
 -- of an index, so the cost is that of the peers, however many messages wait.
 CREATE VIEW onceward_backlog AS
 WITH RECURSIVE waiting (peer) AS (
-    SELECT min(o.recipient) FROM _onceward_outbox AS o WHERE o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL
+    SELECT ''
      UNION ALL
-    SELECT (SELECT min(o.recipient) FROM _onceward_outbox AS o
-             WHERE o.recipient > w.peer AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL)
-      FROM waiting AS w WHERE w.peer IS NOT NULL)
+    SELECT (SELECT min(recipient) FROM _onceward_outbox WHERE recipient > peer AND state = 'pending' AND due_at IS NULL AND held_by IS NULL)
+      FROM waiting WHERE peer IS NOT NULL)
 SELECT 'inbox' AS box, NULL AS peer,
-       (SELECT min(b.received_at) FROM _onceward_inbox AS b
-         WHERE b.seq IN (SELECT (SELECT min(l.head_seq) FROM _onceward_lanes AS l
-                                  WHERE l.rank = k.value AND l.head_seq IS NOT NULL AND l.due_at IS NULL)
-                           FROM json_each('[0,1,2,3,4]') AS k
-                          UNION ALL
-                         SELECT l.head_seq FROM _onceward_lanes AS l WHERE l.due_at IS NOT NULL)) AS oldest_at
+       (SELECT min(received_at) FROM _onceward_inbox
+         WHERE seq IN (SELECT (SELECT min(head_seq) FROM _onceward_lanes WHERE rank = value AND head_seq IS NOT NULL AND due_at IS NULL)
+                         FROM json_each('[0,1,2,3,4]')
+                        UNION ALL
+                       SELECT head_seq FROM _onceward_lanes WHERE due_at IS NOT NULL)) AS oldest_at
  UNION ALL
-SELECT 'outbox', w.peer,
-       (SELECT min(o.created_at) FROM _onceward_outbox AS o
-         WHERE o.seq IN (SELECT (SELECT min(h.seq) FROM _onceward_outbox AS h
-                                  WHERE h.recipient = w.peer AND h.rank = k.value
-                                    AND h.state = 'pending' AND h.due_at IS NULL AND h.held_by IS NULL)
-                           FROM json_each('[0,1,2,3,4]') AS k))
-  FROM waiting AS w WHERE w.peer IS NOT NULL;
+SELECT 'outbox', peer,
+       (SELECT min(created_at) FROM _onceward_outbox
+         WHERE seq IN (SELECT (SELECT min(seq) FROM _onceward_outbox
+                                WHERE recipient = peer AND rank = value AND state = 'pending' AND due_at IS NULL AND held_by IS NULL)
+                         FROM json_each('[0,1,2,3,4]')))
+  FROM waiting WHERE peer > '';
 
 CREATE VIEW onceward_acknowledgments AS
-SELECT a.message_id, o.correlation_id, o.channel, a.participant,
-       CASE a.stage WHEN 1 THEN 'received' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'failed' ELSE 'completed' END AS status,
-       a.detail, a.first_at, a.at
-  FROM _onceward_acknowledgments AS a LEFT JOIN _onceward_outbox AS o ON o.id = a.message_id;
+SELECT message_id, correlation_id, channel, participant,
+       CASE stage WHEN 1 THEN 'received' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'failed' ELSE 'completed' END AS status, detail, first_at, at
+  FROM _onceward_acknowledgments LEFT JOIN _onceward_outbox ON id = message_id;
 
 CREATE VIEW onceward_runs AS
-SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) AS messages, r.event_ids, r.consumed,
-       r.partial, r.result, r.cause, r.token, r.owner,
-       CASE WHEN r.state = 'open' AND l.token = r.token THEN l.due_at END AS lease_at,
-       r.started_at, r.checkpoint_at, r.ended_at, r.left_at, r.returned_at
+SELECT seq, id, r.session, mode, state, json_array_length(event_ids) AS messages, event_ids, consumed, partial, result, cause, r.token, r.owner,
+       CASE WHEN state = 'open' AND l.token = r.token THEN due_at END AS lease_at,
+       started_at, checkpoint_at, ended_at, left_at, returned_at
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id;
 
 CREATE VIEW onceward_steps AS
-SELECT s.seq, s.message_id, s.sender, i.agent AS recipient, s.scope, s.name, s.version, s.ordinal, s.state, s.attempts,
-       CASE WHEN json_valid(s.result) THEN CAST(json_extract(s.result, '$') AS TEXT) END AS body,
-       s.error, s.bytes, s.awaits, s.due_at, s.started_at, s.ended_at
-  FROM _onceward_steps AS s, _onceward_file_info AS i;
+SELECT seq, message_id, sender, agent AS recipient, scope, name, version, ordinal, state, attempts,
+       CASE WHEN json_valid(result) THEN CAST(json_extract(result, '$') AS TEXT) END AS body,
+       error, bytes, awaits, due_at, started_at, ended_at
+  FROM _onceward_steps, _onceward_file_info;
 
 CREATE VIEW onceward_output_streams AS
-SELECT s.message_id, s.sender, i.agent AS recipient, s.name, sum(length(replace(s.kinds, 'r', ''))) AS chunks,
-       sum(s.bytes) AS bytes, max(s.last) AS last, max(s.attempt) AS attempt,
-       min(s.stored_at) AS begun_at, max(s.stored_at) AS stored_at
-  FROM _onceward_output_batches AS s, _onceward_file_info AS i
- GROUP BY s.message_id, s.sender, s.name;
+SELECT message_id, sender, agent AS recipient, name, sum(length(replace(kinds, 'r', ''))) AS chunks,
+       sum(bytes) AS bytes, max(last) AS last, max(attempt) AS attempt, min(stored_at) AS begun_at, max(stored_at) AS stored_at
+  FROM _onceward_output_batches, _onceward_file_info
+ GROUP BY message_id, sender, name;
 
 CREATE VIEW onceward_output_chunks AS
-SELECT s.message_id, s.sender, i.agent AS recipient, s.name, s.first + c.key AS position,
-       CASE substr(s.kinds, c.key + 1, 1) WHEN 'r' THEN 'restarted' ELSE 'chunk' END AS kind,
-       CASE WHEN substr(s.kinds, c.key + 1, 1) <> 'r' THEN CAST(c.value AS TEXT) END AS body, s.attempt, s.stored_at
-  FROM _onceward_output_batches AS s, json_each(s.chunks) AS c, _onceward_file_info AS i;
+SELECT message_id, sender, agent AS recipient, name, first + key AS position,
+       CASE substr(kinds, key + 1, 1) WHEN 'r' THEN 'restarted' ELSE 'chunk' END AS kind,
+       CASE WHEN substr(kinds, key + 1, 1) <> 'r' THEN CAST(value AS TEXT) END AS body, attempt, stored_at
+  FROM _onceward_output_batches, json_each(chunks), _onceward_file_info;
 
 CREATE VIEW onceward_session_queues AS
 SELECT q.session,
        coalesce(q.mode, h.mode) AS mode, coalesce(q.debounce_for, h.debounce_for) AS debounce_for, coalesce(q.cap, h.cap) AS cap,
        coalesce(q.overflow, h.overflow) AS overflow, coalesce(q.aborted, h.aborted) AS aborted, coalesce(q.inject, h.inject) AS inject,
-       (SELECT count(*) FROM _onceward_inbox AS b WHERE b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_seq IS NULL) AS waiting,
-       r.id AS run, coalesce(json_array_length(r.bound), 0) AS bound,
-       (SELECT count(*) FROM _onceward_drops AS d
-         WHERE d.policy = 'summarize' AND d.scope = 'queue' AND d.session = q.session
-           AND (d.run_seq IS NULL OR d.run_seq = r.seq)) AS dropped,
-       CASE WHEN q.paused_at IS NOT NULL THEN 'paused' WHEN r.id IS NOT NULL THEN 'running' WHEN l.head_seq IS NULL THEN 'empty'
-            WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       CASE WHEN r.id IS NULL THEN l.due_at END AS due_at, q.arrived_at, q.paused_at
+       (SELECT count(*) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending' AND run_seq IS NULL) AS waiting,
+       id AS run, coalesce(json_array_length(bound), 0) AS bound,
+       (SELECT count(*) FROM _onceward_drops
+         WHERE policy = 'summarize' AND scope = 'queue' AND session = q.session AND (run_seq IS NULL OR run_seq = seq)) AS dropped,
+       CASE WHEN paused_at IS NOT NULL THEN 'paused' WHEN id IS NOT NULL THEN 'running' WHEN head_seq IS NULL THEN 'empty'
+            WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
+       CASE WHEN id IS NULL THEN due_at END AS due_at, arrived_at, paused_at
   FROM _onceward_session_queues AS q
   LEFT JOIN _onceward_session_handlers AS h ON h.pattern = coalesce(
-       (SELECT e.pattern FROM _onceward_session_handlers AS e WHERE e.pattern = q.session),
-       (SELECT m.pattern FROM _onceward_session_handlers AS m WHERE q.session GLOB m.pattern ORDER BY length(m.pattern) DESC, m.pattern LIMIT 1))
+       (SELECT pattern FROM _onceward_session_handlers WHERE pattern = q.session),
+       (SELECT pattern FROM _onceward_session_handlers WHERE q.session GLOB pattern ORDER BY length(pattern) DESC, pattern LIMIT 1))
   LEFT JOIN _onceward_lanes AS l ON l.sender IS NULL AND l.name = q.session AND l.rank = 2
   LEFT JOIN _onceward_runs AS r ON r.session = q.session AND r.state = 'open';
 
@@ -969,136 +945,117 @@ SELECT name, every, cron, timezone, missed, overlap, recipient, session, body, o
   FROM _onceward_schedules;
 
 CREATE VIEW onceward_session_queue_messages AS
-SELECT l.name AS session, row_number() OVER (PARTITION BY l.name ORDER BY coalesce(b.position, b.seq), b.seq) AS position,
-       b.id, b.sender, b.type,
+SELECT name AS session, row_number() OVER (PARTITION BY name ORDER BY coalesce(position, seq), seq) AS position, id, b.sender, type,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       b.attempts, b.received_at, b.expires_at
-  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_seq IS NULL
+       attempts, received_at, expires_at
+  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.lane_id = l.lane_id AND state = 'pending' AND run_seq IS NULL
  WHERE l.sender IS NULL;
 
 CREATE VIEW onceward_mailbox_readers AS
-SELECT r.mailbox, r.mode, r.name, r.critical, r.urgent, r.normal, r.low, r.background,
-       (SELECT count(*) FROM _onceward_mailbox_leases AS h WHERE h.reader_id = r.reader_id AND h.owner IS NOT NULL) AS leased,
-       (SELECT count(*) FROM _onceward_mailbox_leases AS h WHERE h.reader_id = r.reader_id AND h.owner IS NULL) AS kept,
-       r.expires_at, r.read_at
+SELECT mailbox, mode, name, critical, urgent, normal, low, background,
+       (SELECT count(*) FROM _onceward_mailbox_leases WHERE reader_id = r.reader_id AND owner IS NOT NULL) AS leased,
+       (SELECT count(*) FROM _onceward_mailbox_leases WHERE reader_id = r.reader_id AND owner IS NULL) AS kept,
+       expires_at, read_at
   FROM _onceward_mailbox_readers AS r;
 
 CREATE VIEW onceward_ephemeral_messages AS
-SELECT b.seq, b.id, b.sender, b.session, b.mailbox, b.state, b.reason, b.received_at, b.ended_at
-  FROM _onceward_inbox AS b WHERE b.ephemeral IS NOT NULL;
+SELECT seq, id, sender, session, mailbox, state, reason, received_at, ended_at FROM _onceward_inbox WHERE ephemeral IS NOT NULL;
 
 CREATE VIEW onceward_drops AS
-SELECT d.seq, d.id, CASE d.scope WHEN 'queue' THEN d.peer ELSE i.agent END AS sender,
-       CASE d.scope WHEN 'queue' THEN i.agent ELSE d.peer END AS recipient, d.session, d.scope, d.name, d.policy, d.line, d.summary_id, d.dropped_at
-  FROM _onceward_drops AS d, _onceward_file_info AS i;
+SELECT seq, id, CASE scope WHEN 'queue' THEN peer ELSE agent END AS sender, CASE scope WHEN 'queue' THEN agent ELSE peer END AS recipient,
+       session, scope, name, policy, line, summary_id, dropped_at
+  FROM _onceward_drops, _onceward_file_info;
 
 -- A limit of the name '*' has a row for each name of its scope that has messages.
 CREATE VIEW onceward_limits AS
-SELECT l.scope, l.name, l.max_messages, l.max_bytes, l.overflow, u.name AS used_by, coalesce(u.messages, 0) AS messages, coalesce(u.bytes, 0) AS bytes
+SELECT l.scope, l.name, max_messages, max_bytes, overflow, u.name AS used_by, coalesce(messages, 0) AS messages, coalesce(bytes, 0) AS bytes
   FROM _onceward_limits AS l
   LEFT JOIN _onceward_limit_usage AS u ON u.scope = l.scope
    AND (u.name = l.name
-        OR (l.name = '*' AND NOT EXISTS (SELECT 1 FROM _onceward_limits AS x WHERE x.scope = u.scope AND x.name = u.name)));
+        OR (l.name = '*' AND NOT EXISTS (SELECT 1 FROM _onceward_limits WHERE scope = u.scope AND name = u.name)));
 
 CREATE VIEW onceward_transitions AS
-SELECT t.seq, t.at, i.agent, t.box, t.id, t.peer, t.from_state, t.to_state, t.reason
-  FROM _onceward_transitions AS t, _onceward_file_info AS i;
+SELECT seq, at, agent, box, id, peer, from_state, to_state, reason FROM _onceward_transitions, _onceward_file_info;
 
 CREATE VIEW onceward_send AS
-SELECT o.recipient, o.type, NULL AS body, o.session, o.topic, o.key, NULL AS priority, NULL AS ttl, NULL AS delay,
-       NULL AS ordering_key, NULL AS correlation_id, o.id
-  FROM _onceward_outbox AS o WHERE 0;
+SELECT recipient, type, NULL AS body, session, topic, key, NULL AS priority, NULL AS ttl, NULL AS delay,
+       NULL AS ordering_key, NULL AS correlation_id, id
+  FROM _onceward_outbox WHERE 0;
 
 -- ttl and delay are seconds, body is JSON text. What no reader of frames takes is refused before it is a frame.
 -- The walk through a body's levels costs its size for each level, so only a text with many brackets is walked.
--- Non-deterministic values are computed once, inside an aggregate.
+-- What is no UTF-8 is read as char(65533).
 CREATE TRIGGER _onceward_send_insert INSTEAD OF INSERT ON onceward_send
 BEGIN
+    SELECT RAISE(ABORT, 'onceward:recipient and type are needed; these, session, topic, key, ordering_key, correlation_id and id are 1 to 256 printable characters')
+      FROM (VALUES (coalesce(NEW.recipient, '')), (coalesce(NEW.type, '')), (NEW.session), (NEW.topic), (NEW.key), (NEW.ordering_key),
+                   (NEW.correlation_id), (NEW.id))
+     WHERE length(column1) NOT BETWEEN 1 AND 256 OR instr(column1, char(0)) OR column1 GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
+        OR replace(column1, char(65533), '') GLOB '*' || char(65533) || '*';
     SELECT CASE
-        WHEN NEW.topic = '_system' OR NEW.topic GLOB '_system.*'
-            THEN RAISE(ABORT, 'onceward:topic _system is reserved for notifications')
-        WHEN instr(NEW.type, char(0)) OR instr(NEW.session, char(0)) OR instr(NEW.topic, char(0)) OR instr(NEW.key, char(0))
-          OR instr(NEW.ordering_key, char(0)) OR instr(NEW.correlation_id, char(0)) OR instr(NEW.id, char(0))
-          OR coalesce(NEW.type, '') || coalesce(NEW.session, '') || coalesce(NEW.topic, '') || coalesce(NEW.key, '')
-             || coalesce(NEW.ordering_key, '') || coalesce(NEW.correlation_id, '') GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
-            THEN RAISE(ABORT, 'onceward:names must be printable')
-        WHEN instr(NEW.body, char(0)) THEN RAISE(ABORT, 'onceward:body holds a NUL')
-        WHEN replace(coalesce(NEW.type, '') || coalesce(NEW.session, '') || coalesce(NEW.topic, '') || coalesce(NEW.key, '')
-                     || coalesce(NEW.ordering_key, '') || coalesce(NEW.correlation_id, '') || coalesce(NEW.body, ''), char(65533), '')
-             GLOB '*' || char(65533) || '*'  -- what is no UTF-8 is read as this character
-            THEN RAISE(ABORT, 'onceward:text holds half a surrogate pair')
-        WHEN NOT json_valid(NEW.body) THEN NULL  -- said below
-        WHEN NEW.body GLOB '*\u[dD][89a-fA-F]*'
-         AND EXISTS (SELECT 1 FROM json_tree(NEW.body) AS j
-                      WHERE replace(CASE j.type WHEN 'text' THEN j.value ELSE '' END || coalesce(j.key, ''), char(65533), '')
-                            GLOB '*' || char(65533) || '*')
+        WHEN instr(body, char(0)) THEN RAISE(ABORT, 'onceward:body holds a NUL')
+        WHEN NOT json_valid(body) THEN RAISE(ABORT, 'onceward:body is not JSON')
+        WHEN length(CAST(body AS BLOB)) > 1048576 THEN RAISE(ABORT, 'onceward:body is too large')
+        WHEN replace(body, char(65533), '') GLOB '*' || char(65533) || '*'
+          OR body GLOB '*\u[dD][89a-fA-F]*'
+         AND EXISTS (SELECT 1 FROM json_tree(body)
+                      WHERE replace(coalesce(atom, '') || coalesce(key, ''), char(65533), '') GLOB '*' || char(65533) || '*')
             THEN RAISE(ABORT, 'onceward:body holds half a surrogate pair')
-        WHEN NEW.body GLOB '*"*:*"*:*'
-         AND EXISTS (SELECT 1 FROM json_tree(NEW.body) AS j WHERE typeof(j.key) = 'text' GROUP BY j.parent, j.key HAVING count(*) > 1)
+        WHEN body GLOB '*"*:*"*:*'
+         AND EXISTS (SELECT 1 FROM json_tree(body) WHERE typeof(key) = 'text' GROUP BY parent, key HAVING count(*) > 1)
             THEN RAISE(ABORT, 'onceward:body names a key twice')
-        WHEN (length(NEW.body) > 308 OR NEW.body GLOB '*[0-9][eE]*')
-         AND EXISTS (SELECT 1 FROM json_tree(NEW.body) AS j WHERE j.type IN ('integer', 'real') AND abs(j.value) > 1.7976931348623157e308)
+        WHEN (length(body) > 308 OR body GLOB '*[0-9][eE]*')
+         AND EXISTS (SELECT 1 FROM json_tree(body) WHERE type IN ('integer', 'real') AND abs(value) > 1.7976931348623157e308)
             THEN RAISE(ABORT, 'onceward:body holds a number that no float can be')
-        WHEN length(NEW.body) - length(replace(replace(NEW.body, '[', ''), '{', '')) > 200
+        WHEN length(body) - length(replace(replace(body, '[', ''), '{', '')) > 200
          AND EXISTS (WITH RECURSIVE level (depth, part) AS (
-                         SELECT 1, NEW.body
+                         SELECT 1, body
                           UNION ALL
-                         SELECT level.depth + 1, j.value FROM level, json_each(level.part) AS j
-                          WHERE j.type IN ('array', 'object') AND level.depth <= 200)
+                         SELECT depth + 1, value FROM level, json_each(part) WHERE type IN ('array', 'object') AND depth <= 200)
                      SELECT 1 FROM level WHERE depth > 200)
             THEN RAISE(ABORT, 'onceward:body is nested more than 200 deep')
-        END;
+        END
+      FROM (SELECT NEW.body AS body) WHERE body IS NOT NULL;
     SELECT CASE
-        WHEN NEW.recipient IS NULL OR NOT (NEW.recipient GLOB '[A-Za-z0-9]*') OR NEW.recipient GLOB '*[^A-Za-z0-9._-]*'
-          OR length(NEW.recipient) > 128 OR instr(NEW.recipient, char(0)) OR lower(NEW.recipient) IN ('all', 'broadcast', 'directory')
+        WHEN NOT recipient GLOB '[A-Za-z0-9]*' OR recipient GLOB '*[^A-Za-z0-9._-]*' OR length(recipient) > 128
+          OR lower(recipient) IN ('all', 'broadcast', 'directory')
             THEN RAISE(ABORT, 'onceward:recipient is not an agent name')
-        WHEN NEW.type IS NULL OR length(NEW.type) NOT BETWEEN 1 AND 256 OR NEW.type GLOB '*[' || char(1) || '-' || char(31) || ']*'
-            THEN RAISE(ABORT, 'onceward:type must be 1 to 256 printable characters')
-        WHEN length(NEW.session) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:session must be 1 to 256 characters')
-        WHEN length(NEW.topic) NOT BETWEEN 1 AND 256 OR NEW.topic GLOB '*[*#]*' OR NEW.topic GLOB '.*' OR NEW.topic GLOB '*.' OR NEW.topic GLOB '*..*'
+        WHEN topic || '.' GLOB '_system.*' THEN RAISE(ABORT, 'onceward:topic _system is reserved for notifications')
+        WHEN topic GLOB '*[*#]*' OR '.' || topic || '.' GLOB '*..*'
             THEN RAISE(ABORT, 'onceward:topic must be dotted, without empty segments or wildcards')
-        WHEN length(NEW.key) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:key must be 1 to 256 characters')
-        WHEN length(NEW.ordering_key) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:ordering_key must be 1 to 256 characters')
-        WHEN length(NEW.correlation_id) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:correlation_id must be 1 to 256 characters')
-        WHEN NEW.body IS NOT NULL AND NOT json_valid(NEW.body) THEN RAISE(ABORT, 'onceward:body is not JSON')
-        WHEN length(CAST(NEW.body AS BLOB)) > 1048576 THEN RAISE(ABORT, 'onceward:body is too large')
-        WHEN NEW.priority IS NOT NULL AND NEW.priority NOT IN ('critical', 'urgent', 'high', 'normal', 'low', 'background')
-            THEN RAISE(ABORT, 'onceward:priority is unknown')
-        WHEN NEW.id IS NOT NULL AND (length(NEW.id) NOT BETWEEN 1 AND 128 OR NEW.id GLOB '*[^A-Za-z0-9._:-]*')
-            THEN RAISE(ABORT, 'onceward:id is malformed')
-        WHEN NEW.ttl IS NOT NULL AND (typeof(NEW.ttl) NOT IN ('integer', 'real') OR NEW.ttl NOT BETWEEN 0 AND 1e10)
-          OR NEW.delay IS NOT NULL AND (typeof(NEW.delay) NOT IN ('integer', 'real') OR NEW.delay NOT BETWEEN 0 AND 1e10)
+        WHEN NEW.priority NOT IN ('critical', 'urgent', 'high', 'normal', 'low', 'background') THEN RAISE(ABORT, 'onceward:priority is unknown')
+        WHEN length(id) > 128 OR id GLOB '*[^A-Za-z0-9._:-]*' THEN RAISE(ABORT, 'onceward:id is malformed')
+        WHEN NEW.ttl NOT BETWEEN 0 AND 1e10 OR NEW.delay NOT BETWEEN 0 AND 1e10  -- text is greater than any number
             THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
-        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = NEW.id)
-            THEN RAISE(ABORT, 'onceward:id is known')  -- a conflict clause of the outer INSERT must not reach the inner one
-        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE recipient = NEW.recipient AND key = NEW.key)
-            THEN RAISE(ABORT, 'onceward:key is known')
-        END;
+        -- A conflict clause of the outer INSERT must not reach the inner one.
+        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = NEW.id) THEN RAISE(ABORT, 'onceward:id is known')
+        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE recipient = NEW.recipient AND key = NEW.key) THEN RAISE(ABORT, 'onceward:key is known')
+        END
+      FROM (SELECT NEW.recipient AS recipient, NEW.topic AS topic, NEW.id AS id);
     INSERT INTO _onceward_peers (name, epoch)
     SELECT NEW.recipient, '00000001' || lower(hex(randomblob(12)))
      WHERE NOT EXISTS (SELECT 1 FROM _onceward_peers WHERE name = NEW.recipient);
     INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, key, due_at, expires_at, created_at, frame)
-    SELECT v.id, NEW.recipient, coalesce(NEW.session, 'default'), coalesce(NEW.ordering_key, NEW.session, 'default'), NEW.type, NEW.topic, v.rank, NEW.key,
-           CASE WHEN NEW.delay > 0 THEN v.at + CAST(NEW.delay * 1000 AS INTEGER) END,
-           CASE WHEN NEW.ttl IS NOT NULL THEN v.at + CAST(NEW.ttl * 1000 AS INTEGER) END,
-           v.at,
+    SELECT id, recipient, session, coalesce(ordering_key, session), type, topic, rank, key,
+           CASE WHEN NEW.delay > 0 THEN at + CAST(NEW.delay * 1000 AS INTEGER) END, expires_at, at,
            json_set(
                json_patch('{}', json_object(
-                   'specversion', '1.0', 'id', v.id, 'source', 'urn:onceward:' || i.agent, 'type', CAST(NEW.type AS TEXT),
-                   'time', strftime('%Y-%m-%dT%H:%M:%fZ', v.at / 1000.0, 'unixepoch'), 'recipient', CAST(NEW.recipient AS TEXT),
-                   'session', CAST(coalesce(NEW.session, 'default') AS TEXT), 'priority', v.rank, 'topic', CAST(NEW.topic AS TEXT),
-                   'partitionkey', CAST(NEW.ordering_key AS TEXT), 'correlationid', CAST(NEW.correlation_id AS TEXT), 'idempotencykey', CAST(NEW.key AS TEXT),
+                   'specversion', '1.0', 'id', id, 'source', 'urn:onceward:' || agent, 'type', type,
+                   'time', strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch'), 'recipient', recipient,
+                   'session', session, 'priority', rank, 'topic', topic, 'partitionkey', ordering_key,
+                   'correlationid', CAST(NEW.correlation_id AS TEXT), 'idempotencykey', key,
                    'chosenid', CASE WHEN NEW.id IS NOT NULL THEN json('true') END,
-                   'expirytime', CASE WHEN NEW.ttl IS NOT NULL
-                       THEN strftime('%Y-%m-%dT%H:%M:%fZ', (v.at + CAST(NEW.ttl * 1000 AS INTEGER)) / 1000.0, 'unixepoch') END,
+                   'expirytime', strftime('%Y-%m-%dT%H:%M:%fZ', expires_at / 1000.0, 'unixepoch'),
                    'datacontenttype', 'application/json')),
                '$.data', json(coalesce(NEW.body, 'null')))
-      FROM _onceward_file_info AS i,
-           (SELECT max(CAST(coalesce(NEW.id, m.id) AS TEXT)) AS id, max(m.at) AS at,
-                   max(CASE NEW.priority WHEN 'critical' THEN 0 WHEN 'urgent' THEN 1 WHEN 'high' THEN 1 WHEN 'low' THEN 3 WHEN 'background' THEN 4 ELSE 2 END) AS rank
-              FROM (SELECT max(substr(n.ms, 1, 8) || '-' || substr(n.ms, 9, 4) || '-7' || substr(n.dice, 1, 3) || '-'
-                               || substr('89ab', 1 + (n.die & 3), 1) || substr(n.dice, 4, 3) || '-' || substr(n.dice, 7, 12)) AS id,
-                           max(n.at) AS at
-                      FROM (SELECT max(printf('%012x', s.at)) AS ms, max(s.at) AS at, max(lower(hex(randomblob(9)))) AS dice, max(random()) AS die
-                              FROM (SELECT max(CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)) AS at) AS s) AS n) AS m) AS v;
+      FROM _onceward_file_info,
+           (SELECT CAST(coalesce(NEW.id, printf('%08x-%04x-7%.3s-%x%.3s-%s', at >> 16, at & 65535, dice, 8 + (die & 3), substr(dice, 4), substr(dice, 7)))
+                        AS TEXT) AS id,
+                   at, at + CAST(NEW.ttl * 1000 AS INTEGER) AS expires_at,
+                   CAST(NEW.recipient AS TEXT) AS recipient, CAST(NEW.type AS TEXT) AS type, CAST(coalesce(NEW.session, 'default') AS TEXT) AS session,
+                   CAST(NEW.topic AS TEXT) AS topic, CAST(NEW.key AS TEXT) AS key, CAST(NEW.ordering_key AS TEXT) AS ordering_key,
+                   CASE NEW.priority WHEN 'critical' THEN 0 WHEN 'urgent' THEN 1 WHEN 'high' THEN 1 WHEN 'low' THEN 3 WHEN 'background' THEN 4 ELSE 2 END AS rank
+                   -- each is computed once, inside an aggregate
+              FROM (SELECT max(CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)) AS at,
+                           max(lower(hex(randomblob(9)))) AS dice, max(random()) AS die));
 END;
