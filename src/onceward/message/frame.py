@@ -30,7 +30,7 @@ from pydantic_core import from_json, to_json
 from onceward.errors import InvalidMessage
 from onceward.message.body import BYTES, JSON, REPLY_SCHEMA_MAX, encode
 from onceward.message.clock import Millis, iso
-from onceward.message.names import AGENT, DEFAULT_SESSION, quoted
+from onceward.message.names import AGENT, DEFAULT_SESSION, byte_length, quoted
 from onceward.message.vocabulary import PRIORITIES, Priority
 
 
@@ -437,8 +437,8 @@ def body_size(frame: Frame) -> int:
     if frame.data_base64 is not None:
         return len(frame.data_base64) * 3 // 4 - frame.data_base64[-2:].count("=")
     if isinstance(frame.data, str):
-        return len(frame.data.encode())
-    return len(encode(frame.data).text.encode())
+        return byte_length(frame.data)
+    return byte_length(encode(frame.data).text)
 
 
 def session_and_type(frame: str) -> tuple[str, str]:

@@ -57,6 +57,11 @@ RANKS: Final[dict[str, int]] = {
 """Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
 
 
+def byte_length(text: str) -> int:
+    """Return how many bytes *text* has as UTF-8; ASCII is not copied for it."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def is_agent_name(name: str) -> bool:
     """Return whether *name* is valid for an agent."""
     return AGENT.fullmatch(name) is not None and name.lower() not in RESERVED

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from onceward.errors import Unreachable
 from onceward.message.frame import Frame, digest
-from onceward.message.names import quoted
+from onceward.message.names import byte_length, quoted
 from onceward.message.topics import SYSTEM, check_pattern, matches
 from onceward.message.vocabulary import Reason
 
@@ -153,7 +153,7 @@ def encoded_size(parcel: Parcel) -> int:
     return (
         ENVELOPE
         + sum(_text_bytes(text) + 1 for text in texts)
-        + sum(frame_bytes(each.id, len(each.text.encode())) for each in parcel.frames)
+        + sum(frame_bytes(each.id, byte_length(each.text)) for each in parcel.frames)
         + sum(map(receipt_bytes, parcel.receipts))
     )
 

@@ -24,7 +24,7 @@ from onceward.message.clock import Millis
 from onceward.message.events import Duplicate, Received, Rejected
 from onceward.message.frame import Frame, body_size, keep_until_handled, session_and_type
 from onceward.message.ids import OWN_ID
-from onceward.message.names import agent_name, quoted
+from onceward.message.names import agent_name, byte_length, quoted
 from onceward.message.parcel import (
     NETWORK_RULE,
     STRENGTH,
@@ -628,7 +628,7 @@ def _parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> Pars
 
 def _has_long_body(frame: Frame, text: str, longest: int) -> bool:
     """Return whether a body is too long; none is longer than the *text* around it."""
-    if 4 * len(text) <= longest or len(text.encode()) <= longest:
+    if 4 * len(text) <= longest or byte_length(text) <= longest:
         return False
     return body_size(frame) > longest
 

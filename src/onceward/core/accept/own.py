@@ -19,7 +19,7 @@ from onceward.file.database import Database
 from onceward.file.environment import SWITCH, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
-from onceward.message.parcel import ParcelFrame, Receipt
+from onceward.message.parcel import Receipt
 from onceward.message.settings import Settings
 
 
@@ -54,7 +54,7 @@ class OwnMessages:
         if not all(each.is_plain(tx.now) for each in rows):
             return False
         ids = [each.row.id for each in rows]
-        frames = [ParcelFrame(r.id, r.frame, r.frame_digest) for r, *_ in rows]
+        frames = [r.carried() for r, *_ in rows]
         done = self._receiver.take_own(tx, frames)
         if done is None:
             return False

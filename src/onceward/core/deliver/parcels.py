@@ -22,14 +22,12 @@ from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
     ENVELOPE,
-    FRAME,
     RECEIPT,
     RECEIPTS_MAX,
     STRENGTH,
     Answer,
     Durability,
     Parcel,
-    ParcelFrame,
     Receipt,
     downgrade,
     receipt_bytes,
@@ -156,7 +154,7 @@ def pack(
         )
     if owed.receipts:
         more |= len(owed.receipts) >= RECEIPT_ROWS
-        room -= sum(map(_frame_bytes, rows))
+        room -= sum(row.parcel_bytes for row in rows)
         if told > room or len(owed.receipts) > RECEIPTS_MAX:
             owed, more = _cut(tx, held.name, owed, room, alone=not rows), True
     if not rows and not owed.receipts:
@@ -188,10 +186,8 @@ def _stored(tx: StoreTransaction, held: PeerLease) -> _Packed:
 def _parcel(
     held: PeerLease, mine: SenderInfo, rows: Sequence[OutboxRow], owed: PendingReceipts
 ) -> Parcel:
-    frames: list[ParcelFrame] = []
-    for row in rows:
-        again = bool(row.pushed) or row.seq <= held.redelivered_upto_seq
-        frames.append(ParcelFrame(row.id, row.frame, row.frame_digest, again))
+    known = held.redelivered_upto_seq
+    frames = [row.carried(again=bool(row.pushed) or row.seq <= known) for row in rows]
     return Parcel(
         sender=mine.agent,
         durability=mine.durability,
@@ -205,10 +201,6 @@ def _parcel(
         receipts=owed.receipts,
         stream_position=owed.stream_position,
     )
-
-
-def _frame_bytes(row: OutboxRow) -> int:
-    return FRAME + len(to_json(row.id)) + len(row.frame.encode())
 
 
 def _told_bytes(told: tuple[Receipt, ...]) -> int:
@@ -298,7 +290,7 @@ def _choose(
         elif row.blocked_until is not None:
             choice.parked.append((row.blocked_until, row.seq))
         else:
-            own = FRAME + len(to_json(row.id)) + len(row.frame.encode())
+            own = row.parcel_bytes
             if own > most:
                 choice.oversize.append(row.seq)
             elif choice.rows and total + own > wanted:

@@ -30,7 +30,7 @@ from onceward.message.frame import (
     split_prefix,
 )
 from onceward.message.ids import IdSource
-from onceward.message.names import agent_name, plain_text, quoted, rank
+from onceward.message.names import agent_name, byte_length, plain_text, quoted, rank
 from onceward.message.options import PLAIN, MessageOptions, PublishOptions, parse_options
 from onceward.message.settings import Settings
 from onceward.message.times import Span, millis, point
@@ -335,8 +335,8 @@ def size_of(body: object, payload: Payload) -> int:
     if payload.media == BYTES:
         return len(bytes(body))  # type: ignore[call-overload]  # encode took it for bytes
     if payload.media == TEXT:
-        return len(str(body).encode())
-    return len(payload.text.encode())
+        return byte_length(str(body))
+    return byte_length(payload.text)
 
 
 def _due(options: MessageOptions, now: Millis) -> Millis | None:

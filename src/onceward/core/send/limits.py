@@ -21,6 +21,7 @@ from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Dropped, Event, NearlyFull
 from onceward.message.frame import Frame
+from onceward.message.names import byte_length
 from onceward.message.queue_modes import LINE_MAX
 from onceward.message.vocabulary import LimitScope, Overflow, Reason, reason_text
 
@@ -312,7 +313,7 @@ def _admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) -
         QueueFull, StoreFull: a limit is reached and nothing may be dropped for it.
 
     """
-    size = len(message.frame.encode())
+    size = byte_length(message.frame)
     named = {
         "channel": message.headers.channel,
         "session": message.session,

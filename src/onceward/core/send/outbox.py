@@ -28,9 +28,9 @@ from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Enqueued
 from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, Frame, digest
-from onceward.message.names import quoted
+from onceward.message.names import byte_length, quoted
 from onceward.message.options import PLAIN, MessageOptions
-from onceward.message.parcel import UNANSWERED, Receipt
+from onceward.message.parcel import UNANSWERED, ParcelFrame, Receipt, frame_bytes
 from onceward.message.vocabulary import reason_text
 
 if TYPE_CHECKING:
@@ -91,18 +91,18 @@ SELECT id
  ORDER BY id <> ?1
  LIMIT 1
 """
-ROW_READ: Final = f"""
-       o.seq, o.id, {frame_of("o")}, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
-       o.rank, o.sent_at, CASE WHEN o.body_id IS NOT NULL THEN o.frame END,
-       {body_digest_of("o")}
+ROW_READ: Final = """
+       o.seq, o.id, o.frame, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
+       o.rank, o.sent_at, o.body_id IS NOT NULL, b.text, b.digest
 """
 """The columns of an ``OutboxRow``."""
+WITH_BODY: Final = "_onceward_outbox AS o LEFT JOIN _onceward_bodies AS b ON b.body_id = o.body_id"
 READY: Final = f"""
 SELECT {ROW_READ},
        (SELECT k.due_at
           FROM _onceward_blocked_lanes AS k
          WHERE k.recipient = o.recipient AND k.lane = o.lane AND k.rank = o.rank)
-  FROM _onceward_outbox AS o
+  FROM {WITH_BODY}
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL AND held_by IS NULL
  ORDER BY rank, seq
  LIMIT ?
@@ -112,12 +112,12 @@ SELECT {ROW_READ},
 READY_OWN: Final = f"""
 SELECT {ROW_READ},
        o.pushed
-       OR EXISTS (SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = :agent AND b.id = o.id)
+       OR EXISTS (SELECT 1 FROM _onceward_inbox AS i WHERE i.sender = :agent AND i.id = o.id)
        OR EXISTS (SELECT 1 FROM _onceward_processed_messages AS m
                    WHERE m.sender = :agent AND m.message_id = o.id),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
        - (SELECT value FROM _onceward_counters WHERE name = 'ended')
-  FROM _onceward_outbox AS o
+  FROM {WITH_BODY}
  WHERE o.recipient = :agent AND o.state = 'pending' AND o.due_at IS NULL AND o.held_by IS NULL
    AND (SELECT paused_at FROM _onceward_file_info) IS NULL
    AND NOT EXISTS (SELECT 1 FROM _onceward_peers
@@ -137,7 +137,8 @@ UPDATE _onceward_outbox
 """
 BY_SEQ: Final = f"""
 SELECT {ROW_READ}
-  FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
+  FROM json_each(?) AS j JOIN {WITH_BODY}
+ WHERE o.seq = j.value
  ORDER BY j.key
 """
 SENT: Final = """
@@ -239,6 +240,7 @@ class OutboxRow(NamedTuple):
     seq: int
     id: str
     frame: str
+    """The whole frame, or the part before a body that is stored beside it."""
     digest: bytes | None
     expires_at: Millis | None
     pushed: int
@@ -246,7 +248,9 @@ class OutboxRow(NamedTuple):
     lane: str
     rank: int
     sent_at: Millis | None
-    head: str | None = None  # where the body is stored once: the frame up to it
+    beside: int = 0
+    """Whether the body is stored beside the frame."""
+    body: str | None = None
     body_digest: bytes | None = None
     blocked_until: Millis | None = None
     """Until when its lane waits behind a message that failed alone; None where it does not."""
@@ -258,18 +262,26 @@ class OutboxRow(NamedTuple):
     @property
     def intact(self) -> bool:
         """Whether the frame is what was written; rows from plain SQL carry no digest yet."""
-        if self.head is None:
+        if not self.beside:
             text = self.frame.encode()  # digest, without its call
             return self.digest is None or sha256(text).digest()[:DIGEST_BYTES] == self.digest
-        if self.body_digest is None:
+        if self.body is None or self.body_digest is None:
             return True  # its body is gone, and the frame says so
-        sealed = self.digest is None or split_digest(self.head, self.body_digest) == self.digest
-        return sealed and digest(self.frame[len(self.head) : -1]) == self.body_digest
+        sealed = self.digest is None or split_digest(self.frame, self.body_digest) == self.digest
+        return sealed and digest(self.body) == self.body_digest
 
     @property
-    def frame_digest(self) -> bytes:
-        """The digest of the whole frame, as it is carried."""
-        return digest(self.frame) if self.head is not None or self.digest is None else self.digest
+    def parcel_bytes(self) -> int:
+        """How many bytes it adds to an encoded parcel, at most."""
+        beside = byte_length(self.body or MISSING) + 1 if self.beside else 0
+        return frame_bytes(self.id, byte_length(self.frame) + beside)
+
+    def carried(self, *, again: bool = False) -> ParcelFrame:
+        """Return its frame as it is carried, with the digest of the whole."""
+        if self.beside:
+            text = f"{self.frame}{self.body or MISSING}}}"
+            return ParcelFrame(self.id, text, digest(text), again)
+        return ParcelFrame(self.id, self.frame, self.digest or digest(self.frame), again)
 
 
 class OwnRow(NamedTuple):
