@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.proof.model import handling
 from tests.proof.model.folded import foldable, folded
 from tests.proof.model.values import (
     ACKED,
@@ -67,14 +68,22 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
         yield from _requests(state, rules) if rules.asks else ()
     if late is not None:
         yield "arrive", state._replace(receiver=accept(receiver, late, rules)[0])
-    if rules.claims and receiver.queue and receiver.running == NOBODY:
+    if rules.steps:
+        yield from handling.steps(state, rules)
+    elif rules.claims and receiver.queue and receiver.running == NOBODY:
         yield "claim", state._replace(receiver=receiver._replace(running=receiver.queue[0]))
-    if receiver.running != NOBODY if rules.claims else receiver.queue:
+    if _may_end(receiver, rules):
         yield "handle", _handled(state, rules)
     if SENT in sender.states:
         yield "ask", state._replace(sender=_asked(sender))
     yield from _single(state, rules)
     yield from _upkeep(state, rules)
+
+
+def _may_end(receiver: Receiver, rules: Rules) -> bool:
+    if rules.steps:
+        return handling.may_end(receiver, rules)
+    return receiver.running != NOBODY if rules.claims else bool(receiver.queue)
 
 
 def _single(state: State, rules: Rules) -> Iterator[Step]:
@@ -128,6 +137,8 @@ def _cancelled(receiver: Receiver, i: int, rules: Rules) -> Receiver:
     queue = tuple(each for each in receiver.queue if each != i)
     fenced = receiver.running == i and rules.broken != "unfenced"
     unmarked = rules.broken == "unmarked" and i not in receiver.queue
+    if rules.steps:
+        receiver = handling.ended(handling.fenced(receiver) if fenced else receiver, i)
     return receiver._replace(
         queue=queue,
         marks=receiver.marks if unmarked else receiver.marks | {i},
@@ -363,6 +374,9 @@ def accept(
             receipts[i] = "cancelled" if i in receiver.cancelled else "processed"
         elif (judge_all or again) and i <= receiver.horizon and rules.broken != "horizon":
             receipts[i] = "rejected"
+        elif rules.waits and i == handling.AWAITED:
+            receipts[i] = "processed"
+            receiver = handling.kept(receiver)
         else:
             receipts[i] = "stored"
             queue = (*queue, i)
@@ -489,9 +503,13 @@ def _handled(state: State, rules: Rules) -> State:
     wrong = "a message took effect twice" if first in receiver.effects else ""
     if rules.delays:
         pass  # no order is promised
-    elif first not in sender.spoilt and any(i > first for i in receiver.effects - sender.spoilt):
+    elif first not in sender.spoilt and any(
+        i > first for i in receiver.effects - sender.spoilt - handling.beside(rules)
+    ):
         wrong = "a lane lost its order"
-    after = receiver._replace(
+    after = handling.ended(receiver, first)
+    after = after._replace(
+        work=after.work._replace(at=""),
         queue=tuple(others),
         marks=receiver.marks | {first},
         effects=receiver.effects | {first},

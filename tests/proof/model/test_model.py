@@ -203,6 +203,51 @@ def test_cancelling_without_its_rule_does_harm(rule: str, harm: str) -> None:
     assert harm in found.violations[0]
 
 
+STEPS = RUNNING._replace(steps=True, waits=True)
+"""Handlers that call a step and wait for a message, and die or lose their lease anywhere."""
+ALONE = STEPS._replace(late=False)
+PATHS = {"found", "expire", "store_late", "suspend", "take", "time_out", "decide"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rules", [STEPS, ALONE._replace(waits=False)], ids=repr)
+def test_a_handler_goes_on_after_its_steps(rules: Rules, aloud: Callable[[object], None]) -> None:
+    """
+    A step writes once, and its function is not called again after its result was used.
+
+    A wait gets its message in each order of arrival, crash and pruning.
+    """
+    found = explore(rules)
+    aloud(f"model, steps and waits: {found.count} states in {found.seconds:.0f} s")
+
+    expected = PATHS if rules.waits else PATHS - {"suspend", "take", "time_out"}
+    assert ((), expected) == (found.violations, PATHS & set(found.taken))
+
+
+@pytest.mark.parametrize(
+    ("rule", "rules", "harm"),
+    [
+        ("early", ALONE, "its function never gave"),
+        ("deleted", ALONE, "called after its result was used"),
+        ("unfenced_step", ALONE, "under a message that had ended"),
+        ("unfenced_step", ALONE._replace(asks=False), "written twice"),
+        ("looked", ALONE, "no way to finish"),
+        ("taken", ALONE, "no way to finish"),
+    ],
+)
+def test_steps_without_their_rule_do_harm(rule: str, rules: Rules, harm: str) -> None:
+    """
+    A result that is stored before its function ended, or deleted before the mark, is found.
+
+    So are one that no lease fences, a wait that looks in a commit before it ends the call, and
+    one that takes its message in a commit before its result.
+    """
+    found = explore(rules._replace(broken=rule))
+
+    assert found.path
+    assert harm in found.violations[0]
+
+
 LATER = Rules(messages=2, late=False, cancels=True, delays=True)
 """Messages that leave after later ones, so that the recipient's horizon has passed them."""
 

@@ -92,6 +92,29 @@ class Sender(NamedTuple):
         return (1, place.number) if known else (0, 0)
 
 
+class Work(NamedTuple):
+    """What the recipient's file and its handler hold of steps, besides effects."""
+
+    at: str = ""
+    """Where the running handler is; a crash forgets it."""
+    late: int = NOBODY
+    """A message whose handler has lost its lease in its step, and goes on."""
+    results: frozenset[int] = frozenset()
+    """Messages whose step has a stored result."""
+    rows: frozenset[int] = frozenset()
+    """Messages whose step has written its rows: what an observer sees until they end."""
+    returned: frozenset[int] = frozenset()
+    """Messages whose function has ended once."""
+    acted: frozenset[int] = frozenset()
+    """Messages whose handler went on after its step."""
+    kept: bool = False
+    """Whether the awaited message is there, and no wait has taken it."""
+    waiting: bool = False
+    """Whether the handler that waits has ended its call; its lane waits with it."""
+    taken: bool = False
+    """Whether the wait has a stored result."""
+
+
 class Receiver(NamedTuple):
     """The recipient's file."""
 
@@ -110,6 +133,7 @@ class Receiver(NamedTuple):
     """Messages that it has said to be cancelled."""
     running: int = NOBODY
     """The message whose handler runs, under a lease."""
+    work: Work = Work()
 
     @property
     def place(self) -> Place:
@@ -162,6 +186,10 @@ class Rules(NamedTuple):
     """Whether a sender may ask its recipient to cancel a message that has left."""
     claims: bool = False
     """Whether a handler takes time, so that its message may be cancelled while it runs."""
+    steps: bool = False
+    """Whether a handler calls a step before its effect; its lease may be lost meanwhile."""
+    waits: bool = False
+    """Whether the handler of the first message waits for the second one; with ``steps``."""
     delays: bool = False
     """Whether a message may leave after later ones; then no order is promised."""
     rides: bool = False
