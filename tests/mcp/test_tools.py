@@ -11,9 +11,10 @@ from unittest.mock import AsyncMock
 import anyio
 import pytest
 from tests.mcp.conftest import Refused, Serve, call
+from tests.waiting import until
 
 from mcp import Client
-from onceward import Agent, AsyncMessage, AsyncPostbox, Context, Msg, Postbox
+from onceward import Agent, AsyncMessage, AsyncPostbox, Context, Msg, Postbox, Run
 from onceward.errors import Busy, InvalidArgument, OutcomeUnknown
 from onceward.ops.mcp import McpOptions
 from onceward.ops.mcp.claims import OPEN
@@ -358,6 +359,40 @@ def test_progress_tells_how_far_the_recipient_is(serve: Serve, home: Path) -> No
     told = r"half way; 2 steps done, the last is search; \d+ chunks of output, \d+ bytes; no answer"
     assert re.search(told, heard[-1])
     assert "42" == found.structured_content["answer"]
+
+
+def test_each_question_of_a_run_is_told_how_far_it_is(serve: Serve, home: Path) -> None:
+    """Also one that is not the first message of its run, with whose record steps are stored."""
+    bob = Agent("bob")
+
+    @bob.session("talk", mode="collect", debounce=0)
+    def turn(run: Run) -> None:
+        run.step(int, name="plan")
+        run.sleep("1h")
+
+    heard = list[str]()
+
+    async def hear(_: float, __: float | None, message: str | None) -> None:
+        heard.append(str(message))
+
+    with Postbox(home / "bob.db", agent=bob, start=False) as box:
+
+        def work() -> None:
+            until(lambda: len(box.query("SELECT 1 FROM onceward_inbox")) == 2)
+            box.run_until_idle()
+
+        async def main() -> None:
+            async with serve(start=True) as client:
+                talk = {"to": "bob", "body": "why?", "session": "talk"}
+                await call(client, "send_message", **talk)
+                ticket = (await call(client, "ask", **talk, wait_seconds=0))["ticket"]
+                await anyio.to_thread.run_sync(work)
+                given = {"ticket": ticket, "wait_seconds": 2.5}
+                await client.call_tool("get_answer", given, progress_callback=hear)
+
+        anyio.run(main)
+
+    assert "1 steps done, the last is plan; sleep is waiting" in heard[0]
 
 
 async def claimed(client: Client, **given: Any) -> Any:

@@ -432,3 +432,27 @@ def test_the_steps_of_a_run_are_in_its_session(tmp_path: Path) -> None:
     )
     [step] = [each for each in found if each.kind == "step"]
     assert ("measure", "done", "") == (step.what, step.state, step.detail)
+
+
+def test_each_message_of_a_run_tells_its_steps(tmp_path: Path) -> None:
+    """Those of a later message, too, in the file's questions and in Python; with its output."""
+    agent = Agent("coder")
+
+    @agent.session("chat", mode="collect", debounce=0)
+    def turn(run: Run) -> None:
+        run.step(len, "four", name="measure")
+        run.stream().append(str(len(run.messages)))
+
+    with Postbox(tmp_path / "coder.db", agent=agent, start=False) as box:
+        sent = [box.session("chat").send("coder", {"n": n}) for n in range(2)]
+        other = box.session("chat").send("coder", {"n": 2}, delay="1h")
+        box.run_until_idle()
+        told = [box.message(each) for each in sent]
+    with opened(tmp_path / "coder.db") as reader:
+        found = [messages.message(reader, each) for each in (*sent, other)]
+
+    assert [["measure"], ["measure"], []] == [[each.name for each in one.steps] for one in found]
+    assert [1, 1, 0] == [sum(each.chunks for each in one.streams) for one in found]
+    assert [("measure", 1)] * 2 == [
+        (one.steps[0].name, one.streams[0].chunks) for one in told if one is not None
+    ]

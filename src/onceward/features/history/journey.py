@@ -7,6 +7,7 @@ from typing import Final
 
 from onceward.features.history import history
 from onceward.file.database import Database
+from onceward.file.handled_as import HANDLED_AS
 from onceward.message.clock import Millis
 from onceward.message.record import MessageRecord
 from onceward.message.vocabulary import StepState
@@ -23,16 +24,16 @@ SELECT box, at, from_state, to_state, reason
  WHERE id = ?
  ORDER BY seq
 """
-STEPS: Final = """
+STEPS: Final = f"""
 SELECT name, ordinal, version, state, attempts, started_at, ended_at, due_at, awaits, error
   FROM onceward_steps
- WHERE message_id = ?
+ WHERE message_id = {HANDLED_AS}
  ORDER BY seq
 """
-STREAMS: Final = """
+STREAMS: Final = f"""
 SELECT name, chunks, bytes, attempt, begun_at, stored_at
   FROM onceward_output_streams
- WHERE message_id = ?
+ WHERE message_id = {HANDLED_AS}
  ORDER BY begun_at, name
 """
 
@@ -113,10 +114,11 @@ def find(db: Database, message_id: str) -> Journey | None:
     records = history.of_id(db, message_id)
     if not records:
         return None
+    handled = {"id": message_id, "session": records[-1].session}
     return Journey(
         tuple(records),
         tuple(DedupRecord(*row) for row in db.ask(PROCESSED, (message_id,))),
         tuple(Transition(*row) for row in db.ask(TRANSITIONS, (message_id,))),
-        tuple(StepInfo(*row) for row in db.ask(STEPS, (message_id,))),
-        tuple(StreamInfo(*row) for row in db.ask(STREAMS, (message_id,))),
+        tuple(StepInfo(*row) for row in db.ask(STEPS, handled)),
+        tuple(StreamInfo(*row) for row in db.ask(STREAMS, handled)),
     )

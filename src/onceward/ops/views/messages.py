@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.file.columns import columns
+from onceward.file.handled_as import HANDLED_AS
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import (
     HIGHEST,
@@ -245,11 +246,11 @@ ACKNOWLEDGED: Final = f"""
 SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id = :id
 """
 OF_HANDLER: Final = f"""
-SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = :id ORDER BY seq
+SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = {HANDLED_AS} ORDER BY seq
 """
 OUTPUT: Final = f"""
 SELECT {columns(MessageStream)} FROM onceward_output_streams
- WHERE message_id = :id ORDER BY begun_at, name
+ WHERE message_id = {HANDLED_AS} ORDER BY begun_at, name
 """
 IDS: Final = f"""{SENDERS}
 SELECT id, 'outbox' FROM ({ids_from("onceward_outbox")})
@@ -297,6 +298,7 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
     sent = values(source, StoredMessage, SENT, id=message_id)
     received = values(source, StoredMessage, RECEIVED, id=message_id)
     dead = values(source, StoredMessage, DEAD, id=message_id)
+    handled = {"id": message_id, "session": next((each.session for each in (*received, *dead)), "")}
     return FoundMessage(
         sent=sent[0] if sent else None,
         received=received,
@@ -304,8 +306,8 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
         processed=values(source, Processed, PROCESSED, id=message_id),
         acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
         transitions=_transitions(source, message_id, (*sent, *received, *dead), window),
-        steps=values(source, MessageStep, OF_HANDLER, id=message_id),
-        streams=values(source, MessageStream, OUTPUT, id=message_id),
+        steps=values(source, MessageStep, OF_HANDLER, **handled),
+        streams=values(source, MessageStream, OUTPUT, **handled),
     )
 
 
