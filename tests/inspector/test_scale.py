@@ -19,7 +19,7 @@ from tests.inspector.test_pages import PAGES
 from onceward import Postbox
 from onceward.file import read_only as reading
 from onceward.file.connection import connect
-from onceward.file.handled_as import HANDLED_AS
+from onceward.file.handled_as import handled_as
 from onceward.file.read_only import FileReader, opened
 from onceward.ops.inspector import app
 from onceward.ops.inspector.refresher import Refresher
@@ -117,7 +117,7 @@ def small(sql: str) -> set[str]:
     more = {"l"} if ended else set[str]()
     if sql == RUN_COUNTS:
         more = {"r"}  # open runs and calls that were left have an index of their own
-    if HANDLED_AS in sql:  # a slice of the session's runs
+    if handled_as() in sql:  # a slice of the session's runs
         more = {"newest"}
     if sql == STATS:  # counted by an index, in every place that shows them
         more = {"_onceward_dead_letters", "_onceward_pending_replies"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 # A session may have had many runs: the last ones are asked.
-HANDLED_AS: Final = """
+FIRST_OF_RUN: Final = """
 coalesce((SELECT newest.event_ids ->> '$[0]'
             FROM (SELECT event_ids
                     FROM onceward_runs
@@ -14,4 +14,8 @@ coalesce((SELECT newest.event_ids ->> '$[0]'
            WHERE EXISTS (SELECT 1 FROM json_each(newest.event_ids) AS j WHERE j.value = :id)
            LIMIT 1), :id)
 """
-"""An expression for its id: of a run it is the first message, of others the message itself."""
+
+
+def handled_as() -> str:
+    """Return an expression for its id, from the message's ``:id`` and ``:session``."""
+    return FIRST_OF_RUN

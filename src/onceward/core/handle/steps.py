@@ -25,9 +25,29 @@ from onceward.message.options import StepOptions
 from onceward.message.times import Span
 from onceward.message.vocabulary import StepState
 
+# What is stored of a call ends with the record of its message: in the inbox, or a dead letter.
+ORPHANED: Final = """
+DELETE FROM {table}
+ WHERE seq IN (SELECT s.seq
+                 FROM {table} AS s
+                WHERE s.{at} < :before
+                  AND NOT EXISTS (SELECT 1
+                                    FROM _onceward_inbox AS b
+                                   WHERE b.sender = s.sender AND b.id = s.message_id)
+                  AND NOT EXISTS (SELECT 1
+                                    FROM _onceward_dead_letters AS d
+                                   WHERE d.origin = 'inbox' AND d.peer = s.sender
+                                     AND d.id = s.message_id)
+                ORDER BY s.{at} LIMIT :limit)
+"""
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+def orphaned(table: str, at: str) -> str:
+    """Return the statement that deletes a slice of rows whose message is gone, by their time."""
+    return ORPHANED.format(table=table, at=at)
 
 
 class Committer(Protocol):

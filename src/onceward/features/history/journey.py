@@ -7,7 +7,7 @@ from typing import Final
 
 from onceward.features.history import history
 from onceward.file.database import Database
-from onceward.file.handled_as import HANDLED_AS
+from onceward.file.handled_as import handled_as
 from onceward.message.clock import Millis
 from onceward.message.record import MessageRecord
 from onceward.message.vocabulary import StepState
@@ -27,13 +27,13 @@ SELECT box, at, from_state, to_state, reason
 STEPS: Final = f"""
 SELECT name, ordinal, version, state, attempts, started_at, ended_at, due_at, awaits, error
   FROM onceward_steps
- WHERE message_id = {HANDLED_AS}
+ WHERE message_id = {handled_as()}
  ORDER BY seq
 """
 STREAMS: Final = f"""
 SELECT name, chunks, bytes, attempt, begun_at, stored_at
   FROM onceward_output_streams
- WHERE message_id = {HANDLED_AS}
+ WHERE message_id = {handled_as()}
  ORDER BY begun_at, name
 """
 

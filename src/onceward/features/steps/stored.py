@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from onceward.core.handle.steps import StepHome
+from onceward.core.handle.steps import StepHome, orphaned
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.features.steps import awaited
 from onceward.file.transaction import Rows, StoreTransaction
@@ -42,21 +42,7 @@ SELECT seq, name, version, ordinal
 FORGET: Final = """
 DELETE FROM _onceward_steps WHERE sender = :sender AND message_id = :id AND seq >= :first
 """
-# A step ends with the record of its message: in the inbox, or among the dead letters.
-PRUNE: Final = """
-DELETE FROM _onceward_steps
- WHERE seq IN (SELECT s.seq
-                 FROM _onceward_steps AS s
-                WHERE s.started_at < :before
-                  AND NOT EXISTS (SELECT 1
-                                    FROM _onceward_inbox AS b
-                                   WHERE b.sender = s.sender AND b.id = s.message_id)
-                  AND NOT EXISTS (SELECT 1
-                                    FROM _onceward_dead_letters AS d
-                                   WHERE d.origin = 'inbox' AND d.peer = s.sender
-                                     AND d.id = s.message_id)
-                ORDER BY s.started_at LIMIT :limit)
-"""
+PRUNE: Final = orphaned("_onceward_steps", "started_at")
 
 
 class StepName(NamedTuple):

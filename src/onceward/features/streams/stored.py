@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from onceward.core.handle.steps import StepHome
+from onceward.core.handle.steps import StepHome, orphaned
 from onceward.errors import LeaseLost
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
@@ -32,21 +32,7 @@ VOID: Final = """
 DELETE FROM _onceward_output_batches
  WHERE message_id = :id AND sender = :sender AND name = :name AND last < :first
 """
-# A stream ends with the record of its message: in the inbox, or among the dead letters.
-PRUNE: Final = """
-DELETE FROM _onceward_output_batches
- WHERE seq IN (SELECT s.seq
-                 FROM _onceward_output_batches AS s
-                WHERE s.stored_at < :before
-                  AND NOT EXISTS (SELECT 1
-                                    FROM _onceward_inbox AS b
-                                   WHERE b.sender = s.sender AND b.id = s.message_id)
-                  AND NOT EXISTS (SELECT 1
-                                    FROM _onceward_dead_letters AS d
-                                   WHERE d.origin = 'inbox' AND d.peer = s.sender
-                                     AND d.id = s.message_id)
-                ORDER BY s.stored_at LIMIT :limit)
-"""
+PRUNE: Final = orphaned("_onceward_output_batches", "stored_at")
 JSON: Final = "j"
 BYTES: Final = "b"
 RESTART: Final = "r"

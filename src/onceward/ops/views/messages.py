@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.file.columns import columns
-from onceward.file.handled_as import HANDLED_AS
+from onceward.file.handled_as import handled_as
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import (
     HIGHEST,
@@ -246,11 +246,11 @@ ACKNOWLEDGED: Final = f"""
 SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id = :id
 """
 OF_HANDLER: Final = f"""
-SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = {HANDLED_AS} ORDER BY seq
+SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = {handled_as()} ORDER BY seq
 """
 OUTPUT: Final = f"""
 SELECT {columns(MessageStream)} FROM onceward_output_streams
- WHERE message_id = {HANDLED_AS} ORDER BY begun_at, name
+ WHERE message_id = {handled_as()} ORDER BY begun_at, name
 """
 IDS: Final = f"""{SENDERS}
 SELECT id, 'outbox' FROM ({ids_from("onceward_outbox")})
