@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,13 +201,23 @@ class Verdict:
     orders: int
 
 
+def _at_once(_: Path) -> bool:
+    return True
+
+
 def trial(
-    *, kills: int, seed: int, folder: Path | None = None, seconds: float = 86_400.0
+    *,
+    kills: int,
+    seed: int,
+    folder: Path | None = None,
+    seconds: float = 86_400.0,
+    until: Callable[[Path], bool] = _at_once,
 ) -> Verdict:
     """
     Kill the traders' processes *kills* times, wait until nothing is in flight, and judge.
 
-    No kill begins after *seconds*.
+    No kill begins after *seconds*. In a *folder* the senders go on after the last one until
+    that is so.
 
     Every promised order has exactly one effect, bill and memo, its effects in the order of
     its lane; nothing has an effect that was not sent; what the ledger says is
@@ -215,7 +226,7 @@ def trial(
     Without a *folder* new files are made from time to time, so that each kill costs the same.
     """
     if folder is not None:
-        return _trial(kills, seed, folder, seconds)
+        return _trial(kills, seed, folder, seconds, until)
     begun, found = time.monotonic(), list[Verdict]()
     for begin in range(0, kills, FRESH):
         if found and time.monotonic() - begun > seconds:
@@ -236,11 +247,18 @@ def trial(
     )
 
 
-def _trial(kills: int, seed: int, folder: Path, seconds: float) -> Verdict:
+def _trial(
+    kills: int,
+    seed: int,
+    folder: Path,
+    seconds: float,
+    until: Callable[[Path], bool] = _at_once,
+) -> Verdict:
     begun = time.monotonic()
     prepare(folder)
     with crew(folder, ROLES, random.Random(seed)) as people:
         people.torment(kills, seconds=seconds)
+        people.wait_until(lambda: until(folder))
         violations = come_to_rest(folder, people) + people.fallen()
     found, orders = judged(folder)
     return Verdict(
