@@ -826,6 +826,35 @@ def test_a_batch_has_the_steps_of_its_messages(world: World) -> None:
     assert [("processed",)] * 3 == box.query("SELECT state FROM onceward_inbox")
 
 
+def test_a_batch_waits_for_the_pause_of_a_step(world: World) -> None:
+    """All its messages wait together, no attempt is spent, and what is stored is not called."""
+    calls: list[int] = []
+    agent = Agent("bob")
+
+    def away(n: int) -> int:
+        calls.append(n)
+        if n == 1 and calls.count(n) < 3:
+            raise OSError("away")
+        return n
+
+    @agent.on(Job, batch=2, within=0)
+    def work(jobs: list[Job], ctx: BatchContext) -> None:
+        for job, message in zip(jobs, ctx.messages, strict=True):
+            ctx.step(message, away, job.n, attempts=3)
+
+    box = world.open(agent)
+    for n in range(2):
+        box.send("bob", Job(n=n))
+    world.settle()
+    waiting = box.query("SELECT state, attempts FROM onceward_inbox")
+    for _ in range(2):
+        world.wait(5)
+
+    assert [("pending", 0)] * 2 == waiting
+    assert [0, 1, 1, 1] == calls
+    assert [("processed", 1)] * 2 == box.query("SELECT state, attempts FROM onceward_inbox")
+
+
 def test_an_async_handler_has_steps(tmp_path: Path) -> None:
     """Coroutines and functions, at once where they are named; the loop is never stopped."""
     calls: list[str] = []

@@ -14,12 +14,14 @@ from onceward import (
     Agent,
     AsyncContext,
     AsyncPostbox,
+    BatchContext,
     Context,
     Msg,
     Postbox,
     Reject,
     RetryPolicy,
     Run,
+    step,
 )
 from onceward.core.engine.threads import EngineThreads
 from onceward.errors import InvalidArgument, InvalidMessage, LeaseLost, StreamFull
@@ -588,6 +590,120 @@ async def _put_out_and_follow(folder: Path) -> list[object]:
         ticket = await alice.request("bob", Job(n=1))
         items: list[StreamItem] = [each async for each in alice.stream(ticket, timeout=30)]
     return shown(items)
+
+
+def test_each_message_of_a_batch_has_its_output(world: World) -> None:
+    """It is committed with the batch, and begins again where the message is handled alone."""
+    agent = Agent("bob")
+
+    @agent.on(Job, batch=2, within=0)
+    def work(jobs: list[Job], ctx: BatchContext) -> None:
+        for job, message in zip(jobs, ctx.messages, strict=True):
+            ctx.stream(message).append(job.n)
+        with pytest.raises(InvalidArgument, match=r"ctx\.step\(message, function"):
+            ctx.now()
+        if len(jobs) > 1:
+            raise ValueError
+
+    box = world.open(agent)
+    sent = [box.send("bob", Job(n=n)) for n in range(2)]
+    world.settle()
+    first = [shown(box.stream(each, timeout=0)) for each in sent]
+    world.wait(5)
+
+    assert [[(1, 0)], [(1, 1)]] == first
+    assert [[(2, "restarted", "output"), (3, n), (3, "processed")] for n in range(2)] == [
+        shown(box.stream(each, timeout=0)) for each in sent
+    ]
+
+
+def test_output_of_a_batch_that_is_well_leaves_with_its_commit(world: World) -> None:
+    """Nothing of it is committed by itself."""
+    agent, seen = Agent("bob"), list[str]()
+
+    @agent.on(Job, batch=2, within=0)
+    def work(jobs: list[Job], ctx: BatchContext) -> None:
+        for job, message in zip(jobs, ctx.messages, strict=True):
+            ctx.stream(message, "told").append(job.n)
+        seen.clear()
+
+    box = world.open(agent, stream_batch_for=60)
+    sent = [box.send("bob", Job(n=n)) for n in range(2)]
+    assert box._db._con is not None
+    box._db._con.exec_trace = lambda _, sql, __: seen.append(sql) or True  # type: ignore[func-returns-value]
+    world.settle()
+    alone = seen[: seen.index("COMMIT")]
+
+    assert [[(1, n), (1, "processed")] for n in range(2)] == [
+        shown(box.stream(each, timeout=0)) for each in sent
+    ]
+    assert 2 == len([sql for sql in alone if "INTO _onceward_output_batches" in sql])
+
+
+@step
+def saying(word: str) -> str:
+    """Put a word out."""
+    stream = step.stream()
+    stream.append(word)
+    stream.flush()
+    return stream.name
+
+
+@step
+async def awaited_saying(word: str) -> str:
+    """Put a word out, as a coroutine."""
+    stream = step.async_stream()
+    await stream.append(word)
+    await stream.flush()
+    return stream.name
+
+
+@step
+async def stopping_the_loop() -> None:
+    """Take the stream of plain functions."""
+    with pytest.raises(InvalidArgument, match=r"step\.async_stream\(\)"):
+        step.stream()
+
+
+@step
+async def calling_plainly(word: str) -> str:
+    """Call another step inside of this one."""
+    return await awaited_saying(word)
+
+
+def test_a_decorated_function_puts_out_without_a_context(world: World) -> None:
+    """By default it is the step's own stream; where it is a plain function, nothing is kept."""
+    names: list[str] = []
+    box = world.open(writing(lambda _: names.append(saying("hello"))))
+    sent = box.send("bob", Job(n=1))
+    world.settle()
+
+    assert ["saying", "output"] == [*names, saying("unheard")]
+    assert [Chunk(1, "saying", "hello")] == list(box.stream(sent, timeout=0))[:-1]
+
+
+def test_a_decorated_coroutine_puts_out_without_a_context(tmp_path: Path) -> None:
+    """It awaits its stream, which also a step that it calls plainly has."""
+
+    async def main() -> tuple[list[str], list[object]]:
+        agent, names = Agent("bob"), list[str]()
+
+        @agent.on(Job)
+        async def work(job: Job, ctx: AsyncContext) -> None:
+            names.append(await awaited_saying("one"))
+            names.append(await calling_plainly("two"))
+            names.append(await ctx.step(saying, "three"))
+            await stopping_the_loop()
+
+        async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
+            sent = await box.send("bob", Job(n=1))
+            items = [each async for each in box.stream(sent, timeout=30)]
+        return [*names, await awaited_saying("unheard")], [getattr(e, "body", "") for e in items]
+
+    names, bodies = asyncio.run(main())
+
+    assert ["awaited_saying", "calling_plainly", "saying", "output"] == names
+    assert ["one", "two", "three", ""] == bodies
 
 
 def test_chunks_of_a_transaction_wait_for_no_thread_that_waits_for_it(tmp_path: Path) -> None:

@@ -38,6 +38,16 @@ class OffLoop(Protocol):
         ...
 
 
+class Inline:
+    """Runs calls that touch no file at once."""
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run *work* and return its result."""
+        return work()
+
+    write = call
+
+
 class WorkerThread:
     """The worker's thread of a handler that is a coroutine."""
 

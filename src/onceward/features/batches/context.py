@@ -10,7 +10,7 @@ from onceward.core.engine.async_face import AsyncFace, OnWorker, WorkerThread, a
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.handle.context import AsyncTransaction, Context
 from onceward.core.handle.message import Message
-from onceward.core.handle.steps import StepFunction, WithSteps
+from onceward.core.handle.steps import AsyncOutputStream, OutputStream, StepFunction, WithSteps
 from onceward.core.send.outbox import Outbox
 from onceward.errors import InvalidArgument
 from onceward.message.clock import Millis
@@ -87,6 +87,12 @@ class BatchContext(WithSteps):
         """Call a function once for one message; see ``Context.step``."""
         return self._contexts[self._known(message)].step(function, *args, **options)
 
+    def stream(  # type: ignore[override]  # its first argument is the message
+        self, message: Message[Any], name: str | None = None
+    ) -> OutputStream:
+        """Return a stream of output of one message; see ``Context.stream``."""
+        return self._contexts[self._known(message)].stream(name)
+
     @property
     def _steps(self) -> NoReturn:  # type: ignore[override]
         msg = "a step of a batch is of one message: ctx.step(message, function, …)"
@@ -102,6 +108,11 @@ class BatchContext(WithSteps):
     def _window(self, on_worker: OnWorker) -> AsyncBatchContext:
         self._face = face = AsyncBatchContext(self, on_worker)
         return face
+
+    def _end_call(self) -> None:
+        """End a call that has returned: commit what its messages have put out with it."""
+        for each in self._contexts.values():
+            each._end_call()
 
     def _close(self) -> None:
         """Make the transaction objects unusable."""
@@ -172,6 +183,10 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         return await steps.await_call(
             StepFunction(function, args, options), off_loop=self._off_loop
         )
+
+    def stream(self, message: Message[Any], name: str | None = None) -> AsyncOutputStream:
+        """Return a stream of output of one message; see ``Context.stream``."""
+        return AsyncOutputStream(self._plain.stream(message, name), self._off_loop)
 
     def reject(self, message: Message[Any], reason: str) -> None:
         """Make one message a dead letter; the others are not touched."""

@@ -31,6 +31,7 @@ from onceward.core.handle.invoke import (
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.steps import CONTEXT
 from onceward.core.handle.worker import HANDLED, RunningCall, Worker
+from onceward.core.requests import Suspended
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
 from onceward.file.environment import disabled_by_environment
@@ -38,7 +39,7 @@ from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis
 from onceward.message.events import Event
-from onceward.message.vocabulary import Dead, RetryAt, Settlement
+from onceward.message.vocabulary import Dead, RetryAt, Settlement, Waits
 
 # How many messages of a batch handler may be claimed, and since when the first of them waits.
 WAITING: Final = f"""
@@ -233,6 +234,8 @@ class BatchWorker(Worker):
         self._run_now = RunningCall(time.monotonic(), limit, cast("Context", batch))
         try:
             self._call_handler([each.body for _, each in ready], ready[0][1], batch)
+        except Suspended as waiting:
+            return self._all_wait(waiting, ready)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the messages
             self._batch.undo()
             self._quick, self._raised = False, error
@@ -251,6 +254,7 @@ class BatchWorker(Worker):
         context = CONTEXT.set(batch)
         try:
             answer = call(first._replace(body=bodies), cast("Context", batch), self._handler_loop)
+            batch._end_call()
         except BaseException as error:  # noqa: BLE001 - it is raised again
             self._raise_cause(error)
         finally:
@@ -259,6 +263,14 @@ class BatchWorker(Worker):
         if answer is not None:
             msg = "a batch handler returns None: it answers by ctx.reply(message, body)"
             raise TypeError(msg)
+
+    def _all_wait(
+        self, waiting: Suspended, ready: list[tuple[LeasedMessage, Prepared]]
+    ) -> dict[int, Settlement]:
+        """Return that all messages of a call wait until a step of one may be called again."""
+        self._batch.undo()
+        again = Waits(waiting.until(self._batch.join()), str(waiting), counted=False)
+        return dict.fromkeys((leased.seq for leased, _ in ready), again)
 
     def _all_failed(
         self, error: BaseException, ready: list[tuple[LeasedMessage, Prepared]]

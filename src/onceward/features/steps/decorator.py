@@ -9,10 +9,17 @@ from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from onceward.core.block import Transaction
+from onceward.core.engine.async_face import Inline
 from onceward.core.handle.signatures import is_coroutine, name_of
-from onceward.core.handle.steps import CONTEXT, StepFunction, WithSteps
+from onceward.core.handle.steps import (
+    CONTEXT,
+    AsyncOutputStream,
+    OutputStream,
+    StepFunction,
+    WithSteps,
+)
 from onceward.errors import InvalidArgument
-from onceward.features.steps.steps import RUNNING, RunningStep
+from onceward.features.steps.steps import OUTPUT, RUNNING, RunningStep
 from onceward.message.ids import new_token
 from onceward.message.options import StepOptions, step_rules
 
@@ -66,12 +73,36 @@ class StepDecorator:
             raise InvalidArgument(msg)
         return found
 
+    def stream(self, name: str | None = None) -> OutputStream:
+        """
+        Return a stream of output of the message, as ``ctx.stream`` does: by default the step's.
+
+        Where the function is called as a plain one, what it appends is dropped.
+        """
+        within = self._running("stream").within
+        if within is not None and _on_loop():
+            msg = "to append would stop the event loop: await what step.async_stream() returns"
+            raise InvalidArgument(msg)
+        return _unread(name) if within is None else within.stream(name)
+
+    def async_stream(self, name: str | None = None) -> AsyncOutputStream:
+        """Do so for a coroutine; see ``stream``."""
+        within, handled = self._running("async_stream").within, CONTEXT.get()
+        if within is None or handled is None:
+            return AsyncOutputStream(_unread(name), Inline())
+        return AsyncOutputStream(within.stream(name), handled._face._off_loop)
+
     @staticmethod
     def _running(what: str) -> RunningStep:
         running = RUNNING.get()
         if running is None:
             raise InvalidArgument(NO_STEP.format(what))
         return running
+
+
+def _unread(name: str | None) -> OutputStream:
+    """Return a stream that drops its chunks."""
+    return OutputStream(name or OUTPUT, lambda _name, _chunk: False, lambda: None)
 
 
 def _as_step(function: Callable[..., Any], options: StepOptions) -> Callable[..., Any]:

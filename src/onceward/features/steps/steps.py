@@ -70,7 +70,7 @@ class RunningStep:
     name: str = ""
     attempt: int = 1
     tx: Transaction | None = None
-    within: object = None
+    within: MessageSteps | None = None
     """The steps that it is one of; None outside of handlers."""
     counts: dict[str, int] = field(default_factory=dict)
     """Steps by name that its function has called, which are plain functions then."""
