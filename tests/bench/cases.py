@@ -23,6 +23,7 @@ CASES: Final = {
     "wake": "tests.bench.wake:wake",
     "backlog": "tests.bench.backlog:backlog",
     "peers": "tests.bench.peers:peers",
+    "step": "tests.bench.steps:steps",
     "claim-group": "tests.bench.claims:claim_group",
     "runs": "tests.bench.runs:runs",
     "history": "tests.bench.history:history",

@@ -180,6 +180,15 @@ By hand: the same two files, with outbox, inbox and acknowledgement, and the bod
 model.""",
     ),
     Section(
+        title="A step",
+        cases=("step",),
+        prose="""One step of a handler whose function returns 512 bytes at once, on the disk of \
+the machine, then on one whose sync takes 1 ms
+longer. By hand: `INSERT` and `COMMIT` of the same result into a table with a unique name. `times` \
+is how much longer ours takes, `cpu_us`
+the processor's time of the calling thread.""",
+    ),
+    Section(
         title="A mailbox shared out",
         cases=("claim-group", "claim-wake"),
         prose="""Five processes lease, handle and settle the messages of one mailbox. \

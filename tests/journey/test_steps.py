@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.bench.slow_disk import SlowDisk
 
 from onceward import (
     Agent,
@@ -22,6 +23,7 @@ from onceward import (
     Context,
     Drop,
     Msg,
+    Postbox,
     Reject,
     Retry,
     RetryPolicy,
@@ -38,6 +40,7 @@ from onceward.errors import (
 )
 from onceward.features.steps import stored
 from onceward.features.steps.steps import MessageSteps
+from onceward.testing import Controls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward import Postbox
+    from onceward.message.parcel import Durability
 
 ROWS = "SELECT name, ordinal, state, attempts, body FROM onceward_steps ORDER BY seq"
 NOTES = "CREATE TABLE IF NOT EXISTS notes (text TEXT)"
@@ -1058,6 +1061,47 @@ def test_a_step_costs_one_commit(world: World, monkeypatch: pytest.MonkeyPatch) 
 
     assert [["BEGIN", "INSERT", "COMMIT"] * 2] == commits
     assert stored.STORE.count("INSERT") == 1
+
+
+@pytest.mark.parametrize(
+    ("durability", "syncs"), [("safe", [1, 1, 1]), ("fast", [0, 0, 0])], ids=["safe", "fast"]
+)
+def test_a_step_waits_for_the_disk_once(
+    tmp_path: Path, durability: Durability, syncs: list[int]
+) -> None:
+    """One that writes, too; and not at all where commits are not synced."""
+    agent, disk, made = Agent("bob"), SlowDisk(0.0), list[int]()
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        if job.n == 0:
+            ctx.tx.execute("CREATE TABLE made (n)")
+        else:
+            steps(ctx)
+
+    def steps(ctx: Context) -> None:
+        ctx.step(nothing)
+        for tx in (False, False, True):
+            before = disk.syncs
+            ctx.step(written if tx else nothing, tx=tx)
+            made.append(disk.syncs - before)
+
+    def written() -> None:
+        step.tx.execute("INSERT INTO made VALUES (1)")
+
+    with Postbox(
+        tmp_path / "bob.db",
+        agent=agent,
+        start=False,
+        durability=durability,
+        testing=Controls(vfs=disk.name),
+    ) as box:
+        for n in range(2):
+            box.send("bob", Job(n=n))
+        box.run_until_idle()
+    disk.unregister()
+
+    assert syncs == made
 
 
 def test_a_run_has_the_steps_of_its_messages(world: World) -> None:

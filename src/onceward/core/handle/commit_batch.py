@@ -185,8 +185,9 @@ class HandlerCommitBatch:
         with self._lock:
             if self._inside:
                 raise InvalidArgument(WRITTEN)
-            with self._db.outside_handler():
-                self.commit()
+            if self._ended or self._claimed_at is not None or self._tx is not None:
+                with self._db.outside_handler():
+                    self.commit()
             if self.lost:
                 raise LeaseLost(CLAIM_LOST)
 

@@ -16,6 +16,8 @@ from onceward.message.options import StepRules
 SHORT: Final = 12
 """Digits of a digest: what they tell apart are the arguments of one step."""
 LAMBDA: Final = "<lambda>"
+PLAIN: Final[tuple[object, ...]] = (str, int, float, bool, bytes, dict, list)
+"""Annotations that mean what they say."""
 
 
 def base_name(function: Callable[..., Any], rules: StepRules) -> str:
@@ -77,6 +79,9 @@ def result_type(function: Callable[..., Any]) -> Any:
     plain: Any = function
     while hasattr(plain, "func"):
         plain = plain.func
+    said = getattr(plain, "__annotations__", {}).get("return")
+    if said is None or said in PLAIN:
+        return said
     try:
         found = get_type_hints(plain, include_extras=True).get("return")
     except (NameError, TypeError):

@@ -227,7 +227,7 @@ class MessageSteps:
     def _worked(
         self, tx: StoreTransaction, *, begun: StepCall, work: Callable[[StoreTransaction], Any]
     ) -> StepRecord:
-        record = self._result(begun, work(tx))
+        record, _ = self._result(begun, work(tx))
         self._store(tx, begun, record)
         return record
 
@@ -445,10 +445,10 @@ class MessageSteps:
 
     def _ended(self, begun: StepCall, value: Any) -> Any:
         """Store the result of a step, and return it as later calls will get it."""
-        record = self._result(begun, value)
+        record, read = self._result(begun, value)
         self._store_with_output(begun, record)
         self._note(begun.name, record)
-        return _read(record, begun.wanted)
+        return read
 
     def _store_with_output(self, begun: StepCall, record: StepRecord) -> None:
         """Store a step; one that is not called again must have put out all that it did."""
@@ -475,7 +475,7 @@ class MessageSteps:
                     except Exception as error:
                         failure = error
                         raise
-                    record = self._result(begun, value)
+                    record, read = self._result(begun, value)
                     self._store(tx, begun, record)
                     if "_streams" in self.__dict__:
                         self._streams.flush()
@@ -485,21 +485,22 @@ class MessageSteps:
                 self._failed(begun, failure)
             else:
                 self._note(begun.name, record)
-                return _read(record, begun.wanted)
+                return read
 
-    def _result(self, begun: StepCall, value: Any) -> StepRecord:
+    def _result(self, begun: StepCall, value: Any) -> tuple[StepRecord, Any]:
+        """Return the record of a result, and the result as it is read back: it must fit."""
         media, text, _ = encode(value)
         size = len(text.encode())
         record = StepRecord(
             "done", begun.failed + 1, begun.arguments, media=media, result=text, bytes=size
         )
-        _read(record, begun.wanted)  # raises before it is stored
+        read = _read(record, begun.wanted)
         with self._lock:
             total = size + self._bytes
         most = self._settings.max_step_bytes
         if total > most:
             self._refuse_full(begun.name, f"the results take {total} of {most} (max_step_bytes)")
-        return record
+        return record, read
 
     def _store(self, tx: StoreTransaction, begun: StepCall, record: StepRecord) -> None:
         stored.store(tx, self._home, begun.name, record, begun.started_at)
