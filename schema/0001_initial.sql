@@ -323,6 +323,21 @@ CREATE TABLE _onceward_steps (
 CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);
 CREATE INDEX _onceward_steps_awaits  ON _onceward_steps (awaits) WHERE awaits IS NOT NULL AND state = 'waiting';
 
+-- The last failed calls of handlers with their tracebacks: a few of each message, and so many of the file.
+CREATE TABLE _onceward_failed_attempts (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    attempt    INTEGER NOT NULL,
+    worker     TEXT    NOT NULL,
+    error      TEXT    NOT NULL,
+    trace      TEXT    NOT NULL,
+    took       REAL,
+    failed_at  INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX _onceward_failed_attempts_message ON _onceward_failed_attempts (message_id, sender, seq);
+
 -- What handlers put out while they run, in batches of chunks: one order over all streams of a message.
 CREATE TABLE _onceward_output_batches (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -908,6 +923,10 @@ SELECT seq, message_id, sender, agent AS recipient, scope, name, version, ordina
        CASE WHEN json_valid(result) THEN CAST(json_extract(result, '$') AS TEXT) END AS body,
        error, bytes, awaits, due_at, started_at, ended_at
   FROM _onceward_steps, _onceward_file_info;
+
+CREATE VIEW onceward_failed_attempts AS
+SELECT f.seq, f.message_id, f.sender, i.agent AS recipient, f.attempt, f.worker, f.error, f.trace, f.took, f.failed_at
+  FROM _onceward_failed_attempts AS f, _onceward_file_info AS i;
 
 CREATE VIEW onceward_output_streams AS
 SELECT message_id, sender, agent AS recipient, name, sum(length(replace(kinds, 'r', ''))) AS chunks,

@@ -119,6 +119,13 @@ DELETE FROM _onceward_transitions
                  FROM (SELECT seq, at FROM _onceward_transitions ORDER BY seq LIMIT :limit)
                 WHERE at < :before)
 """
+FAILED_ATTEMPTS: Final = """
+DELETE FROM _onceward_failed_attempts
+ WHERE seq IN (SELECT seq
+                 FROM (SELECT seq, failed_at FROM _onceward_failed_attempts
+                        ORDER BY seq LIMIT :limit)
+                WHERE failed_at < :before)
+"""
 DROPS: Final = """
 DELETE FROM _onceward_drops
  WHERE seq IN (SELECT seq
@@ -395,9 +402,10 @@ def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of pending replies, transitions, drops, late changes; return how many rows."""
+    """Prune a slice of what has no box; return how many rows."""
     named = {"before": before, "limit": limit}
-    return sum(tx.run(sql, named) for sql in (TICKETS, TRANSITIONS, DROPS, LATE_CHANGES))
+    pruned = (TICKETS, TRANSITIONS, FAILED_ATTEMPTS, DROPS, LATE_CHANGES)
+    return sum(tx.run(sql, named) for sql in pruned)
 
 
 def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) -> int:

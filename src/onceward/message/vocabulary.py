@@ -8,7 +8,7 @@ triggers; tests compare both. The diagrams in the docs are drawn from the tables
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, get_args
 
 from onceward.message.clock import Millis
@@ -233,6 +233,15 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """The traceback of a call that failed, and how long the call took."""
+
+    trace: str
+    took: float | None = None
+    """Seconds; None where that was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class RetryAt:
     """Not now: may be claimed again from ``due_at`` on."""
 
@@ -240,6 +249,8 @@ class RetryAt:
     error: str
     counted: bool = True
     """Whether the attempt counts against the budget."""
+    raised: Raised | None = field(default=None, compare=False, repr=False)
+    """The failed call that is tried again; None where no handler raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +270,8 @@ class Dead:
     error: str = ""
     tried: bool = True
     """Whether it was handed over this time; False for what no handler or reader has seen."""
+    raised: Raised | None = field(default=None, compare=False, repr=False)
+    """The failed call that it died of; None where no handler raised."""
 
 
 ATTEMPT_NEVER_ENDED: Final = (

@@ -20,7 +20,7 @@ from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.parcel import UNANSWERED, Receipt
-from onceward.message.vocabulary import Dead, Done, Outcome, Reason, RetryAt, Settlement
+from onceward.message.vocabulary import Dead, Done, Outcome, Raised, Reason, RetryAt, Settlement
 
 NEXT: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
@@ -125,6 +125,24 @@ VALUES (?, ?, ?, 'dead', ?)
 TRIED: Final = (
     "UPDATE _onceward_inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
 )
+ATTEMPTS_OF_MESSAGE: Final = 5
+"""Failed attempts of one message that are kept."""
+ATTEMPTS_OF_FILE: Final = 1_000
+"""Failed attempts of a file that are kept."""
+
+KEEP_ATTEMPT: Final = """
+INSERT INTO _onceward_failed_attempts
+       (sender, message_id, attempt, worker, error, trace, took, failed_at)
+VALUES (:sender, :id, :attempt, :worker, :error, :trace, :took, :now)
+RETURNING seq
+"""
+FORGET_ATTEMPTS: Final = f"""
+DELETE FROM _onceward_failed_attempts
+ WHERE seq <= :seq - {ATTEMPTS_OF_FILE}
+    OR seq IN (SELECT seq FROM _onceward_failed_attempts
+                WHERE message_id = :id AND sender = :sender
+                ORDER BY seq DESC LIMIT -1 OFFSET {ATTEMPTS_OF_MESSAGE})
+"""
 # A dispatched task's result is sent by the worker that ends it; maintenance cannot.
 EXPIRED: Final = """
 SELECT b.seq FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
@@ -553,12 +571,30 @@ def _by_handler(settlement: Done) -> bool:
 
 
 def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
-    leased = ended.leased
-    match ended.settlement:
+    leased, settlement = ended
+    match settlement:
         case RetryAt(error=error, counted=counted):
             tx.run(TRIED, (leased.attempt - (not counted), error[:500], leased.seq))
         case Dead() as dead:
             _dead_letter(tx, leased, dead)
+    if isinstance(settlement, RetryAt | Dead) and settlement.raised is not None:
+        _keep_attempt(tx, leased, settlement.error, settlement.raised)
+
+
+def _keep_attempt(tx: StoreTransaction, leased: LeasedMessage, error: str, failed: Raised) -> None:
+    """Store a failed attempt; forget those beyond the last ones of its message and the file."""
+    named = {
+        "sender": leased.sender,
+        "id": leased.id,
+        "attempt": leased.attempt,
+        "worker": leased.lane.owner,
+        "error": error[:500],
+        "trace": failed.trace,
+        "took": failed.took,
+        "now": tx.now,
+    }
+    [(seq,)] = tx.rows(KEEP_ATTEMPT, named)
+    tx.run(FORGET_ATTEMPTS, {"seq": seq, "id": leased.id, "sender": leased.sender})
 
 
 def _end(

@@ -34,6 +34,7 @@ from onceward.message.names import error_text
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import millis
 from onceward.message.topics import matches
+from onceward.message.traces import raised
 from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 
 if TYPE_CHECKING:
@@ -110,14 +111,25 @@ def settlement_of(
     now: Millis,
     policy: RetryPolicy,
     rng: random.Random,
+    took: float | None = None,
 ) -> Settlement:
-    """Return how a message ends whose handler raised."""
+    """Return how a message ends whose handler raised after *took* seconds."""
     rules = prepared.handler.rules
     if rules.forbids_retry_after(error):
-        return Dead("rejected", error_text(error))
+        return Dead("rejected", error_text(error), raised=raised(error, took))
     policy = rules.retry or policy
     spent = _exhausted(policy, prepared.handler, leased.attempt)
-    return settlement_for_error(error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng)
+    found = settlement_for_error(
+        error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng
+    )
+    return with_trace(found, error, took)
+
+
+def with_trace(settlement: Settlement, error: BaseException, took: float | None) -> Settlement:
+    """Return a settlement with the traceback of its *error*, if that is a failure."""
+    if isinstance(settlement, Done) or isinstance(error, Paused):
+        return settlement
+    return replace(settlement, raised=raised(error, took))
 
 
 def settlement_for_error(

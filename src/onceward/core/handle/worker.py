@@ -53,6 +53,7 @@ from onceward.message.events import Event
 from onceward.message.log import log
 from onceward.message.names import error_text
 from onceward.message.times import Span, millis
+from onceward.message.traces import raised
 from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement, Waits
 
 QUICK: Final = 0.05
@@ -589,10 +590,13 @@ class Worker:
         return Waits(due_at, str(waiting), counted=False)
 
     def _failed(self, error: BaseException, ready: Prepared, leased: LeasedMessage) -> Settlement:
+        run = self._run_now
+        took = self._took if run is None else time.monotonic() - run.started
         if isinstance(error, RequestFailed) and self._asked(error.message_id):
-            return Dead("rejected", error_text(error))  # each call would find the same failure
-        now = self._db.now()
-        return settlement_of(error, ready, leased, now=now, policy=self._policy, rng=self._rng)
+            # Each call would find the same failure.
+            return Dead("rejected", error_text(error), raised=raised(error, took))
+        now, policy, rng = self._db.now(), self._policy, self._rng
+        return settlement_of(error, ready, leased, now=now, policy=policy, rng=rng, took=took)
 
     def _asked(self, message_id: str | None) -> bool:
         """Return whether the handler that runs now made a request, which its next call finds."""

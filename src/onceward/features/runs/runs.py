@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from onceward.core import requests
@@ -632,6 +632,5 @@ def settlements(
     found = [settle(each) for each in messages]
     latest = max((each.due_at for each in found if isinstance(each, RetryAt)), default=0)
     return tuple(
-        RetryAt(latest, each.error, counted=each.counted) if isinstance(each, RetryAt) else each
-        for each in found
+        replace(each, due_at=latest) if isinstance(each, RetryAt) else each for each in found
     )

@@ -28,6 +28,7 @@ from onceward.core.handle.invoke import (
     run_coroutine,
     settlement_for_error,
     surround,
+    with_trace,
 )
 from onceward.core.handle.lanes import Lease
 from onceward.core.handle.message import Message
@@ -469,9 +470,10 @@ class RunExecution:
 
         def settled(leased: LeasedMessage) -> Settlement:
             spent = exhausted(self._policy, self._started.handler, leased.attempt)
-            return settlement_for_error(
+            found = settlement_for_error(
                 error, leased.attempt, spent=spent, now=now, policy=self._policy, rng=self._rng
             )
+            return with_trace(found, error, self._took)
 
         own = isinstance(error, OncewardError | HandlerSignal)
         cause = str(error) if own else error_text(error)
