@@ -29,13 +29,13 @@ CHECKS = [
     "clock",
     "paused",
     "breakers",
-    "keys",
     "dead letters",
+    "lanes",
     "schedules",
+    "replies",
+    "keys",
     "delivery",
     "handling",
-    "lanes",
-    "replies",
     "runs",
     "leases",
     "positions",
@@ -436,11 +436,9 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
             tx.execute("UPDATE _onceward_inbox SET attempts = 3")
         found, cure = said(cli("doctor", "--json"), "lanes")
 
-    assert (
-        f"1 lanes wait behind a message that fails, as {message} at attempt 3: KeyError: 'cents'"
-        == found
-    )
-    assert f"onceward show {message}" in cure
+    begin = "1 lane of shop failed, to be tried again: "
+    assert f"{begin}{message[:13]}… failed 3 times (KeyError: 'cents')" == found
+    assert f"onceward show {message} --db {home / 'shop.db'}" == cure
 
 
 def test_a_handler_that_waits_long_for_a_reply_is_a_warning(
@@ -463,11 +461,8 @@ def test_a_handler_that_waits_long_for_a_reply_is_a_warning(
         [(head, awaits, request)] = shop.query(asked)
 
     assert (message, "billing") == (head, awaits)
-    assert (
-        f"1 lanes wait for a reply: {message} for billing to answer {request}, from 2 m ago"
-        == found
-    )
-    assert f"onceward show {request}" in cure
+    assert "Waits for an answer of billing, asked 2 m ago" == found
+    assert f"onceward show {request} --db {home / 'shop.db'}" == cure
 
 
 def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Postbox) -> None:
@@ -483,9 +478,10 @@ def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Pos
             "WHERE name = 'far'"
         )
 
-    assert ("far: closed after 3 failures: Unreachable: away") == said(
-        cli("doctor", "--json"), "breakers"
-    )[0]
+    assert (
+        "Pushes to far failed 3 times in a row (Unreachable: away)"
+        == said(cli("doctor", "--json"), "breakers")[0].partition(";")[0]
+    )
 
 
 def test_a_limit_that_is_nearly_reached_is_a_warning(
@@ -581,7 +577,7 @@ def test_a_schedule_that_the_code_declares_no_longer_is_a_warning(cli: Cli, home
     found, cure = said(ran, "schedules")
 
     assert "warning" == level(ran, "schedules")
-    assert "nightly: the agent's code declares it no longer, it is paused" == found
+    assert "Schedule nightly is paused: the code of shop declares it no longer" == found
     assert "onceward schedules remove nightly" in cure
 
 
@@ -613,6 +609,28 @@ def test_messages_that_wait_are_counted_where_nothing_is_amiss(
     assert "6 messages wait, none that is ready for longer than a minute" == fresh
     assert "6 messages wait until the agent is resumed" == paused
     assert "no message waits" == found(cli, "shop", "handling")
+
+
+@pytest.mark.usefixtures("buried")
+def test_the_doctor_says_what_why_says(cli: Cli, shop: Postbox) -> None:
+    """One sentence for one trouble, whichever command is asked."""
+    [told] = cli("why", "--json").json
+    found, cure = said(cli("doctor", "--json"), "dead letters")
+
+    assert told["text"] == found
+    assert cure == f"onceward dead ls --db {shop.path}"
+
+
+def test_an_environment_that_disables_agents_is_told(
+    cli: Cli, shop: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file itself is not paused."""
+    shop.close()
+    monkeypatch.setenv("ONCEWARD_DISABLED", "1")
+
+    ran = cli("doctor", "--json")
+
+    assert ("warning", "ok") == (level(ran, "disabled"), level(ran, "paused"))
 
 
 def found(cli: Cli, name: str, check: str) -> str:

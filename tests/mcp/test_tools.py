@@ -21,7 +21,8 @@ from onceward.ops.mcp.claims import OPEN
 from onceward.testing import ManualClock
 
 READING = [
-    "check_inbox", "read_message", "conversation", "list_agents", "dead_letters", "get_answer",
+    "check_inbox", "read_message", "conversation", "list_agents", "dead_letters", "why",
+    "get_answer",
 ]  # fmt: skip
 ALL = [
     *READING, "send_message", "ask", "publish", "claim_message", "extend_claim", "finish_message",
@@ -780,3 +781,29 @@ def test_options_that_allow_nothing_are_refused(options: dict[str, Any]) -> None
     """When the server is made."""
     with pytest.raises(InvalidArgument):
         McpOptions(**options)
+
+
+def test_a_model_learns_why_a_message_waits(serve: Serve, home: Path, bob: Postbox) -> None:
+    """From the file of the recipient, too; without an id it learns what holds the agent back."""
+
+    async def main() -> tuple[Any, Any, str]:
+        async with serve() as client:
+            with Postbox(home / "alice.db", start=False) as alice:
+                sent = alice.send("carol", "x", type="note")
+                alice.run_until_idle()
+                alice.file.pause()
+            one = await call(client, "why", message_id=sent)
+            own = await call(client, "why")
+            with pytest.raises(Refused) as caught:
+                await call(client, "why", message_id="none")
+            return one, own, str(caught.value)
+
+    with Postbox(home / "carol.db", agent="carol", start=False):
+        one, own, refused = anyio.run(main)
+
+    [reason], [paused] = one["reasons"], own["reasons"]
+    assert "Next in its lane: it waits for a free worker of carol" == reason["text"]
+    assert ("act", "onceward resume --agent alice") == (paused["level"], paused["cure"])
+    assert paused["text"].startswith("alice was paused ")
+    assert "there is no message none in this file. " in refused
+    assert bob.agent == "bob"

@@ -533,5 +533,23 @@ def test_an_agent_lists_what_to_act_on_first(home: Home) -> None:
 
     assert ["dead letters", "retry"] == [each.reason for each in found]
     assert "1 dead letter of billing to replay or discard" == found[0].text(home.clock.now())
-    assert "1 lane of billing failed, to be tried again" == found[1].text(home.clock.now())
+    told = found[1].text(home.clock.now())
+    assert told.startswith("1 lane of billing failed, to be tried again: 0")
+    assert told.endswith("… failed twice (HTTP 503)")
     assert ("idle", "No message of shop waits") == (calm.reason, calm.text(home.clock.now()))
+
+
+def test_a_schedule_that_the_code_forgot_is_told(home: Home) -> None:
+    """With the command that removes it."""
+    before, after = Agent("shop"), Agent("shop")
+    before.every("1h", name="nightly")(lambda _: None)
+    after.on("job")(lambda _: None)
+    home.open(before).close()
+    box = home.open(after)
+
+    with opened(box.path) as reader:
+        [found] = agent_whys(reader)
+
+    assert ("schedule withdrawn", "wait", "nightly") == (found.reason, found.level, found.of)
+    assert "Schedule nightly is paused: the code of shop declares it no longer" == found.text(0)
+    assert "onceward schedules remove nightly --agent shop" == found.cure

@@ -18,14 +18,15 @@ from onceward.file.environment import disabled_by_environment, load_settings
 from onceward.file.file_checks import NETWORK, canonical, filesystem
 from onceward.file.read_only import FileReader
 from onceward.keys import Keys
-from onceward.message.clock import SystemClock
+from onceward.message.clock import Millis, SystemClock
 from onceward.ops.cli.durations import ago
 from onceward.ops.cli.handles import holders, writer
 from onceward.ops.cli.listener_mark import LATELY, listeners
 from onceward.ops.cli.readonly import pending
 from onceward.ops.views import lists
-from onceward.ops.views.overview import lane_counts, stats
-from onceward.ops.views.waiting import awaiting, due, unhandled
+from onceward.ops.views.overview import stats
+from onceward.ops.views.waiting import due, unhandled
+from onceward.ops.views.why import Why, agent_whys
 from onceward.types import Health
 
 Level = Literal["ok", "warning", "serious"]
@@ -41,6 +42,21 @@ SOUND: Final = {
     "position": "no cursor is past the last message",
 }
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
+CHECKS: Final = {
+    "paused": "paused", "breaker open": "breakers", "peer failing": "breakers",
+    "dead letters": "dead letters", "retry": "lanes", "answer": "replies",
+    "schedule failing": "schedules", "schedule withdrawn": "schedules",
+}  # fmt: skip
+"""Checks by the reason that an agent gives for messages that are held back."""
+CALM: Final = {
+    "paused": "not paused",
+    "breakers": "all closed",
+    "dead letters": "none",
+    "lanes": "none waits behind a message that fails",
+    "schedules": "none waits to be sent, none is declared no longer",
+    "replies": "no handler waits for a reply",
+}
+"""Checks in which nothing is held back, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +215,29 @@ def clock(health: Health) -> Finding:
     return ok("clock", "not behind the file's time")
 
 
-def schedules(found: FileReader, path: Path) -> Iterator[Finding]:
-    """Examine schedules that the agent's code declares no longer, or that cannot send."""
-    amiss = [each for each in lists.schedules(found) if each.failing or each.withdrawn]
-    for each in amiss:
-        name = each.name
-        if each.withdrawn:
-            said = f"{name}: the agent's code declares it no longer, it is paused"
-            cure = f"declare it again, or onceward schedules remove {name} --db {path}"
-        else:
-            said = f"{name} waits to be sent: {each.last_error}"
-            cure = f"cure what it says; onceward schedules ls --db {path}"
-        yield warning("schedules", said, cure)
-    if not amiss:
-        yield ok("schedules", "none waits to be sent, none is declared no longer")
+def disabled() -> Iterator[Finding]:
+    """Tell that this environment disables every agent, where it does."""
+    if disabled_by_environment():
+        said = "ONCEWARD_DISABLED is set in this environment"
+        yield warning("disabled", said, "unset ONCEWARD_DISABLED")
+
+
+def held(found: FileReader, path: Path) -> Iterator[Finding]:
+    """Tell each thing that holds messages back, in the words of ``onceward why``."""
+    now = SystemClock().now()
+    told = [_held(each, path, now) for each in agent_whys(found) if each.reason in CHECKS]
+    lately = {each.check for each in told}
+    yield from told
+    yield from (ok(check, calm) for check, calm in CALM.items() if check not in lately)
+
+
+def _held(why: Why, path: Path, now: Millis) -> Finding:
+    """Return a reason as a finding; a question of a moment ago is none to worry about."""
+    check, said = CHECKS[why.reason], why.text(now)
+    if why.reason == "answer" and why.since_at is not None and now - why.since_at <= MINUTE:
+        return ok(check, said)
+    cure, _, _ = (why.cure or "").partition(" --agent ")
+    return warning(check, said, f"{cure} --db {path}")
 
 
 def keys(path: Path) -> Iterator[Finding]:
@@ -268,28 +293,6 @@ def machines(box: Postbox) -> Iterator[Finding]:
             yield ok("machines", f"{peer.name} answered in {1000 * found.took:.0f} ms")
 
 
-def pause(health: Health, path: Path) -> Finding:
-    """Examine whether the agent is paused."""
-    if disabled_by_environment():
-        said = "ONCEWARD_DISABLED is set in this environment"
-        return warning("paused", said, "unset ONCEWARD_DISABLED")
-    if health.paused:
-        said = "paused: nothing is sent, delivered or handled"
-        return warning("paused", said, f"onceward resume --db {path}")
-    return ok("paused", "not paused")
-
-
-def breakers(found: FileReader, path: Path) -> Iterator[Finding]:
-    """Examine the peers' circuit breakers."""
-    failing = [each for each in lists.peers(found) if each.failing]
-    for each in failing:
-        failed = f"{each.breaker} after {each.failures} failures: {each.last_error}"
-        cure = f"repair the peer; onceward peers reset {each.name} --db {path}"
-        yield warning("breakers", f"{each.name}: {failed}", cure)
-    if not failing:
-        yield ok("breakers", "all closed")
-
-
 def nats(box: Postbox) -> Iterator[Finding]:
     """Examine the streams of the NATS servers through which peers are reached."""
     urls = [peer.url for peer in box.peers.list() if (peer.url or "").startswith(NATS)]
@@ -317,14 +320,6 @@ def _streams(box: Postbox, server: str) -> Iterator[Finding]:
             yield warning("nats", said, f"nats stream edit {each.name}, unless it was meant so")
         else:  # an ordinary user may not look at streams
             yield ok("nats", said)
-
-
-def dead_letters(health: Health, path: Path) -> Finding:
-    """Examine the dead letters."""
-    if health.dead_letters:
-        cure = f"onceward dead ls --db {path}, then replay or discard"
-        return warning("dead letters", f"{health.dead_letters} dead letters", cure)
-    return ok("dead letters", "none")
 
 
 def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
@@ -374,29 +369,6 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
         return warning("handling", f"{said}; {row.leased} lanes are leased", cure)
     cure = f"start onceward work {path} MODULE:AGENT, or the program that receives"
     return warning("handling", f"{said}; no lane is leased", cure)
-
-
-def failing(found: FileReader, path: Path) -> Finding:
-    """Examine lanes whose oldest message fails again and again."""
-    count = lane_counts(found).failing
-    if not count:
-        return ok("lanes", "none waits behind a message that fails")
-    [worst] = lists.held_lanes(found, 1)
-    head = f"{worst.head_id} at attempt {worst.attempts}: {worst.reason or 'no error is stored'}"
-    said = f"{count} lanes wait behind a message that fails, as {head}"
-    look = f"onceward show {worst.head_id} --db {path}"
-    return warning("lanes", said, f"{look}; repair the handler and start its worker again")
-
-
-def replies(found: FileReader, path: Path) -> Finding:
-    """Examine lanes whose oldest message waits for the reply to a question of its handler."""
-    row, now = awaiting(found), SystemClock().now()
-    if row is None or now - row.asked_at <= MINUTE:
-        return ok("replies", "no handler waits long for a reply")
-    oldest = f"{row.head_id} for {row.awaits} to answer {row.request_id}"
-    said = f"{row.lanes} lanes wait for a reply: {oldest}, from {ago(row.asked_at, now)}"
-    cure = f"onceward show {row.request_id} --db {path}, then examine {row.awaits}"
-    return warning("replies", said, cure)
 
 
 def calls(health: Health, path: Path) -> Finding:

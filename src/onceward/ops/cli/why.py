@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from onceward.errors import OncewardError
 from onceward.file.environment import env_or_project
-from onceward.file.read_only import FileReader
 from onceward.message.clock import Millis, SystemClock
 from onceward.message.names import DIRECTORY
 from onceward.ops.cli.command import emit
@@ -19,8 +17,9 @@ from onceward.ops.cli.options import said
 from onceward.ops.cli.output import note
 from onceward.ops.cli.readonly import views
 from onceward.ops.cli.target import Where, home_folder
-from onceward.ops.views.messages import message, message_ids
-from onceward.ops.views.why import Why, agent_whys, message_why
+from onceward.ops.views.beside import why_of_message
+from onceward.ops.views.messages import message_ids
+from onceward.ops.views.why import Why, agent_whys
 
 WHERE: Final = Where()
 COLUMNS: Final = ("level", "reason", "text", "cure")
@@ -44,11 +43,7 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
         with views(where.path()) as found:
             return emit([_row(each, now) for each in agent_whys(found)], COLUMNS, where)
     path, message_id = _found(files_of(where), id)
-    with ExitStack() as stack:
-        sides = _sides(path, message_id)
-        sender, recipient = (_opened(stack, path.with_name(f"{name}.db")) for name in sides)
-        here = stack.enter_context(views(path))
-        answer = message_why(sender or here, recipient or here, message_id, now)
+    answer = why_of_message(path, message_id, now, _skip)
     if answer is None:
         msg = f"{path} had message {message_id}, which was pruned just now"
         raise NothingThere(msg)
@@ -109,23 +104,8 @@ def ids_in(files: list[Path], prefix: str) -> Iterator[tuple[str, Path]]:
         except OncewardError as error:
             if len(files) == 1:
                 raise
-            note(f"{path} is skipped: {error}")
+            _skip(path, error)
 
 
-def _sides(path: Path, message_id: str) -> tuple[str, str]:
-    """Return the names of the sender and the recipient of a message."""
-    with views(path) as found:
-        known = message(found, message_id, window=0)
-    one = known.any or known.processed[0]
-    return one.sender, one.recipient
-
-
-def _opened(stack: ExitStack, path: Path) -> FileReader | None:
-    """Open a file that lies here; None where it does not, or cannot be read."""
-    if not path.exists():
-        return None
-    try:
-        return stack.enter_context(views(path))
-    except OncewardError as error:
-        note(f"{path} is skipped: {error}")
-        return None
+def _skip(path: Path, error: OncewardError) -> None:
+    note(f"{path} is skipped: {error}")

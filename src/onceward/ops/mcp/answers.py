@@ -192,3 +192,22 @@ class DeadList(BaseModel):
     messages: list[Dead]
     more: bool
     note: Note = NOTE
+
+
+class Reason(BaseModel):
+    """Why something is where it is."""
+
+    level: Annotated[
+        Literal["act", "wait", "ok"],
+        Field(description="act: the user must act; wait: it goes on by itself."),
+    ]
+    text: str
+    until_at: Annotated[Time | None, Field(description="When it changes by itself.")] = None
+    cure: Annotated[str | None, Field(description="The command for the user.")] = None
+
+
+class Reasons(BaseModel):
+    """Reasons, what to act on first."""
+
+    reasons: list[Reason]
+    note: Note = NOTE

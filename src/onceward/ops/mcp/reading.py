@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from anyio import to_thread
+
 from onceward import AsyncPostbox
-from onceward.message.clock import iso
-from onceward.message.redaction import visible
+from onceward.message.clock import Millis, SystemClock, iso
+from onceward.message.redaction import Redaction, visible
 from onceward.ops.mcp.advice import refused
 from onceward.ops.mcp.answers import (
     Accepted,
@@ -18,14 +20,22 @@ from onceward.ops.mcp.answers import (
     DeadList,
     Entry,
     Inbox,
+    Reason,
+    Reasons,
     Waiting,
 )
 from onceward.ops.mcp.asking import ask
 from onceward.ops.mcp.bodies import GLANCE, WHOLE, shown
+from onceward.ops.views.beside import why_of_message
 from onceward.ops.views.messages import body_part, root_of
 from onceward.ops.views.waiting import Glimpse, newest, waiting
+from onceward.ops.views.why import Why, agent_whys
 from onceward.types import AgentInfo
 
+REASONS: Final = 20
+"""Most reasons of an agent."""
+HIDE: Final = Redaction()
+"""Errors of handlers may have secrets in them."""
 SCHEMAS: Final = 3
 """Most agents whose schemas a list shows: a model searches for those that it writes to."""
 
@@ -90,6 +100,27 @@ class Desk:
         """Return dead letters, oldest first."""
         found = await self.box.dead_letters.list(limit=limit + 1)
         return DeadList(messages=[_dead(each) for each in found[:limit]], more=len(found) > limit)
+
+    async def why(self, message_id: str | None) -> Reasons:
+        """Return why a message, or this agent, waits; raise ToolError for an unknown message."""
+        now = SystemClock().now()
+        if message_id is None:
+            whys = await ask(self.box, agent_whys)
+            return Reasons(reasons=[_reason(each, now) for each in whys[:REASONS]])
+        found = await to_thread.run_sync(why_of_message, self.box.path, message_id, now)
+        if found is None:
+            what = f"there is no message {message_id} in this file"
+            raise refused(what, "Take a message_id from check_inbox, or that of a sent message.")
+        return Reasons(reasons=[_reason(found, now)])
+
+
+def _reason(found: Why, now: Millis) -> Reason:
+    return Reason(
+        level=found.level,
+        text=visible(HIDE.text(found.text(now))),
+        until_at=None if found.until_at is None else iso(found.until_at),
+        cure=found.cure,
+    )
 
 
 def _card(each: AgentInfo, *, schemas: bool) -> AgentCard:

@@ -81,6 +81,7 @@ def _tools(desk: Desk, arrivals: Arrivals, options: McpOptions) -> list[Tool]:
         reading.conversation,
         reading.list_agents,
         reading.dead_letters,
+        reading.why,
         reading.get_answer,
     )
     if options.read_only:

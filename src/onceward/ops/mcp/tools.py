@@ -10,7 +10,7 @@ from pydantic import Field
 
 from onceward.errors import AnswerTimeout, RequestFailed
 from onceward.ops.mcp.advice import advised
-from onceward.ops.mcp.answers import AgentList, Asked, Body, Conversation, DeadList, Inbox
+from onceward.ops.mcp.answers import AgentList, Asked, Body, Conversation, DeadList, Inbox, Reasons
 from onceward.ops.mcp.arrivals import Arrivals
 from onceward.ops.mcp.bodies import WHOLE, shown
 from onceward.ops.mcp.progress import how_far
@@ -84,6 +84,11 @@ class ReadingTools:
         """
         with advised():
             return await self._desk.dead(limit)
+
+    async def why(self, *, message_id: Id | None = None) -> Reasons:
+        """Say why a message waits, sent or received; without an id, what holds this agent back."""
+        with advised():
+            return await self._desk.why(message_id)
 
     async def get_answer(self, *, ticket: Id, ctx: Call, wait_seconds: Wait = 0) -> Asked:
         """

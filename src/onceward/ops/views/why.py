@@ -390,6 +390,7 @@ def peer_why(source: Source, name: str) -> Why | None:
             parts=(tried, *_next(peer.due_at)),
             level="act" if peer.failing else "wait",
             until_at=peer.due_at,
+            cure=f"onceward peers ls --agent {agent}",
             of=name,
         )
     seen = () if peer.seen_at is None else ("; it answered ", peer.seen_at, " ago")
@@ -462,16 +463,36 @@ def _of_agent(source: Source, found: overview.Overview) -> Iterator[Why]:
         cure = f"onceward dead ls --agent {agent}"
         yield Why(reason="dead letters", parts=(text,), level="act", cure=cure)
     if found.lanes.failing:
-        text = f"{_many(found.lanes.failing, 'lane')} of {agent} failed, to be tried again"
-        yield Why(reason="retry", parts=(text,), cure=f"onceward ls lanes --agent {agent}")
-    for schedule in lists.schedules(source):
-        if schedule.failing:
-            text = f"Schedule {schedule.name} cannot send{_cause(schedule.last_error)}"
-            cure, name = f"onceward schedules ls --agent {agent}", schedule.name
-            yield Why(reason="schedule failing", parts=(text,), level="act", cure=cure, of=name)
+        yield from _failing_lanes(source, agent, found.lanes.failing)
+    yield from _schedules(source, agent)
     if (asked := waiting.awaiting(source)) is not None:
         more = f" (and {asked.lanes - 1} more)" if asked.lanes > 1 else ""
-        yield _asked(asked.awaits, asked.asked_at, more)
+        cure = f"onceward show {asked.request_id} --agent {agent}"
+        yield replace(_asked(asked.awaits, asked.asked_at, more), cure=cure)
+
+
+def _failing_lanes(source: Source, agent: str, count: int) -> Iterator[Why]:
+    """Yield the reason of lanes that fail, with the message that failed most often."""
+    begin = f"{_many(count, 'lane')} of {agent} failed, to be tried again"
+    for worst in lists.held_lanes(source, 1):
+        failed = f"{(worst.head_id or '')[:SHOWN]}… failed {_times(worst.attempts)}"
+        text = f"{begin}: {failed}{_cause(worst.reason)}"
+        cure = f"onceward show {worst.head_id} --agent {agent}"
+        yield Why(reason="retry", parts=(text,), cure=cure)
+
+
+def _schedules(source: Source, agent: str) -> Iterator[Why]:
+    """Yield the reasons of schedules that cannot send, or that the code declares no longer."""
+    for each in lists.schedules(source):
+        name = each.name
+        if each.failing:
+            text = f"Schedule {name} cannot send{_cause(each.last_error)}"
+            cure = f"onceward schedules ls --agent {agent}"
+            yield Why(reason="schedule failing", parts=(text,), level="act", cure=cure, of=name)
+        elif each.withdrawn:
+            text = f"Schedule {name} is paused: the code of {agent} declares it no longer"
+            cure = f"onceward schedules remove {name} --agent {agent}"
+            yield Why(reason="schedule withdrawn", parts=(text,), cure=cure, of=name)
 
 
 def _calm(found: overview.Overview) -> Why:
