@@ -58,6 +58,29 @@ def test_states_are_coloured_words(
     assert "\x1b[3" not in screen("ls")
 
 
+def test_colours_say_what_a_person_has_to_do(
+    screen: Callable[..., str], shop: Postbox, billing: Postbox
+) -> None:
+    """Red is for what needs one, amber for what waits; what is well has no colour."""
+    for name in ("billing", "far"):
+        shop.peers.add(name, "memory:nowhere")
+    with shop.begin() as tx:
+        tx.execute("UPDATE _onceward_peers SET breaker = 'open' WHERE name = 'far'")
+    shop.session("a").send("shop", 1)
+    shop.run_until_idle()
+    for message in shop.messages(timeout=0):
+        message.ack()
+
+    peers, boxes = screen("peers", "ls"), screen("ls", "outbox")
+
+    assert "\x1b[31mopen" in peers
+    assert "closed" in plain(peers)
+    assert "mclosed" not in peers.replace("\x1b[0m", "")
+    assert "acked" in boxes
+    assert "macked" not in boxes.replace("\x1b[0m", "")
+    assert billing.agent
+
+
 def test_a_message_is_shown_field_by_field(
     screen: Callable[..., str], shop: Postbox, billing: Postbox
 ) -> None:

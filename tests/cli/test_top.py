@@ -69,7 +69,7 @@ def test_agents_in_trouble_come_first() -> None:
     states = ("ok", "dead letters", "not read", "unreadable", "failing", "paused")
     found = [AgentRow(path=Path(each), agent=each, state=each) for each in states]
 
-    assert ["unreadable", "paused", "failing", "dead letters", "ok", "not read"] == [
+    assert ["unreadable", "paused", "dead letters", "failing", "ok", "not read"] == [
         row.agent for row in TopState().arranged(found)
     ]
 

@@ -90,7 +90,7 @@ def test_the_home_says_what_is_wrong(web: TestClient) -> None:
     """Backlogs, failing lanes, open breakers and dead letters stand with their agents."""
     found = text(web, "/")
 
-    assert "billing failing dead letters" in found
+    assert "billing dead letters failing" in found
     assert "shop breaker open dead letters" in found
     assert "failing lanes 1" in found
 

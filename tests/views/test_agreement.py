@@ -11,7 +11,9 @@ from tests.inspector.homes import lively
 
 from onceward.metrics import FileMetrics, new_registry
 from onceward.ops.cli import main
-from onceward.ops.inspector import app
+from onceward.ops.cli.output import LEVELS
+from onceward.ops.inspector import app, words
+from onceward.ops.views import vocabulary
 from onceward.testing import ManualClock
 
 NUMBERS = {
@@ -75,6 +77,29 @@ def test_top_stats_metrics_and_tiles_agree(home: Path, capsys: pytest.CaptureFix
         assert row["state"] == next(iter(tile.trouble), "ok")
     total = sum(row["pending"] for row in rows)
     assert f'<dt>to send</dt><dd><a href="/?sort=out">{total}</a></dd>' in page
+
+
+def test_every_state_of_an_agent_has_its_place() -> None:
+    """A trouble is red, but for lanes that fail: those are tried again; what is well is quiet."""
+    levels = {state: vocabulary.level(state) for state in vocabulary.SEVERITY}
+
+    assert {"failing"} == {state for state in vocabulary.TROUBLES if levels[state] != "act"}
+    assert ("wait", "act", "ok", "ok") == tuple(
+        levels[each] for each in ("failing", "unreadable", "ok", "not read")
+    )
+    ranks = [("act", "wait", "ok").index(levels[state]) for state in vocabulary.SEVERITY]
+    assert sorted(ranks) == ranks
+
+
+@pytest.mark.parametrize(
+    ("word", "level"),
+    [("breaker open", "act"), ("open", "ok"), ("breaker closed", "ok"), ("processed", "ok"),
+     ("pending", "wait"), ("breaker half_open", "wait"), ("failed", "act"), ("expired", "ok")],
+)  # fmt: skip
+def test_a_state_has_one_colour_everywhere(word: str, level: str) -> None:
+    """Red is for what a person acts on now, amber for what waits, else none."""
+    styles = {"act": ("bad", "red"), "wait": ("wait", "yellow"), "ok": ("", "")}
+    assert (words.tone(word), LEVELS[vocabulary.level(word)]) == styles[level]
 
 
 def test_a_message_in_a_parcel_is_counted_once(

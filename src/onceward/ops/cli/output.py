@@ -12,23 +12,17 @@ from typing import Any, Final, Literal
 
 from onceward.message.clock import SystemClock, iso
 from onceward.ops.cli.durations import ago
+from onceward.ops.views.vocabulary import level
 
 Style = Literal["json", "table", "lines"]
 Row = Mapping[str, Any]
 Rows = Iterable[Any]
 """Rows are mappings, or values whose fields are the columns."""
 
-STATES: Final = {
-    "green": "acked processed ok closed ready",
-    "yellow": "pending waiting warning half_open",
-    "cyan": "sending processing leased sent",
-    "red": "failed dead open",
-    "bold red": "serious",
-    "dim": "cancelled dropped",
-    "magenta": "expired",
-}
-COLOURS: Final = {word: colour for colour, words in STATES.items() for word in words.split()}
-"""Colour by state; the state's name is printed too."""
+LEVELS: Final = {"act": "red", "wait": "yellow", "ok": ""}
+"""Colours by what a person has to do."""
+FINDINGS: Final = {"serious": "bold red", "warning": "yellow", **LEVELS}
+"""Colours of what the doctor and ``why`` say, by its level."""
 MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
 """Which names are those of moments."""
 
@@ -141,7 +135,20 @@ def _table(rows: Iterable[Row], columns: Sequence[str]) -> None:
     for name in columns:
         header = label(name).replace("_", " ")
         table.add_column(header, no_wrap=name in {"id", "state"}, overflow="fold")
+
+    def coloured(name: str, text: str) -> Text:
+        return Text(text, style=_colour(name, text))
+
     for row in rows:
         texts = [safe(_text(row.get(name), name, "table")) for name in columns]
-        table.add_row(*(Text(text, style=COLOURS.get(text, "")) for text in texts))
+        table.add_row(*map(coloured, columns, texts))
     Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _colour(name: str, text: str) -> str:
+    """Return the colour of a cell: that of a level, or of what a state means for a person."""
+    if name == "level":
+        return FINDINGS.get(text, "")
+    if name in {"state", "breaker"}:
+        return LEVELS[level(f"breaker {text}" if name == "breaker" else text)]
+    return ""

@@ -16,10 +16,11 @@ from onceward.ops.cli.metrics import homes
 from onceward.ops.cli.options import Quiet, said
 from onceward.ops.cli.output import has_screen, show
 from onceward.ops.cli.target import Answer
-from onceward.ops.cli.top_state import COLUMNS, UNREAD, AgentRow, Sort, TopState, row_of
+from onceward.ops.cli.top_state import COLUMNS, AgentRow, Sort, TopState, row_of
 from onceward.ops.observe.detail import FileDetail, read_detail
 from onceward.ops.observe.rates import Rates
 from onceward.ops.observe.snapshots import Snapshots, agent_files
+from onceward.ops.views.vocabulary import UNREAD
 
 ANSWER: Final = Answer()
 EVERY: Final = Span(1.0)

@@ -10,12 +10,8 @@ from typing import Any, Final, Literal, get_args
 from onceward.message.clock import Millis
 from onceward.ops.observe.rates import Rates
 from onceward.ops.observe.snapshots import FileSnapshot
-from onceward.ops.views.overview import TROUBLES
+from onceward.ops.views.vocabulary import SEVERITY, UNREAD, UNREADABLE, WELL
 
-UNREAD: Final = "not read"
-"""State of an agent whose file's turn has not come."""
-SEVERITY: Final = ("unreadable", *TROUBLES, "ok", UNREAD)
-"""States of agents, those that need a person first."""
 PAGE: Final = 10
 """Rows that a page key moves by."""
 
@@ -52,12 +48,12 @@ def row_of(found: FileSnapshot, rates: Rates, now: Millis) -> AgentRow:
     """Return an agent's row from its snapshot."""
     numbers = found.overview
     if numbers is None:
-        state = "unreadable" if found.taken_at else UNREAD
+        state = UNREADABLE if found.taken_at else UNREAD
         return AgentRow(path=found.path, agent=found.agent, state=state)
     return AgentRow(
         path=found.path,
         agent=found.agent,
-        state=next(iter(numbers.trouble), "ok"),
+        state=next(iter(numbers.trouble), WELL),
         pending=numbers.outgoing,
         oldest=_age(numbers.outbox_oldest_at, now),
         inbox=numbers.incoming,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -12,9 +13,10 @@ from rich.text import Text
 from onceward.message.clock import Millis, SystemClock
 from onceward.ops.cli.command import picked
 from onceward.ops.cli.durations import ago
-from onceward.ops.cli.output import MOMENT, Row, safe
-from onceward.ops.cli.top_state import COLUMNS, UNREAD, AgentRow, Sort, TopState
+from onceward.ops.cli.output import LEVELS, MOMENT, Row, safe
+from onceward.ops.cli.top_state import COLUMNS, AgentRow, Sort, TopState
 from onceward.ops.observe.detail import FileDetail
+from onceward.ops.views.vocabulary import UNREAD, WELL, Level, level
 from onceward.ops.views.why import Why
 
 HEADERS: Final = {
@@ -24,14 +26,11 @@ HEADERS: Final = {
     "queue": "run queue",
     "wal": "WAL",
 }
-COLOURS: Final = {
-    "ok": "green", "paused": "magenta", "dead letters": "yellow", "failing": "red",
-    "breaker open": "red", "schedule failing": "red", "unreadable": "bold red",
+WORRIES: Final[dict[str, tuple[float, Level]]] = {
+    "oldest": (300.0, "wait"), "waits": (300.0, "wait"), "failing": (1, "wait"),
+    "dead": (1, "act"), "breakers": (1, "act"),
 }  # fmt: skip
-LEVELS: Final = {"act": "red", "wait": "yellow", "ok": ""}
-"""Colours by what a person has to do."""
-WORRIES: Final = {"oldest": 300.0, "waits": 300.0, "failing": 1, "dead": 1, "breakers": 1}
-"""From which value on a cell is shown in yellow."""
+"""From which value on a cell is coloured, and how urgent it is then."""
 KEYS: Final = "q quit  enter detail  / filter  left right sort  r reverse  p pause"
 KEYS_TYPING: Final = "enter keep  escape clear"
 KEYS_DETAIL: Final = "q quit  escape back  p pause"
@@ -165,7 +164,7 @@ def _headline(title: str, told: str, state: TopState) -> Text:
 
 def _trouble(rows: Sequence[AgentRow]) -> str:
     unread = sum(row.state == UNREAD for row in rows)
-    bad = sum(row.state not in {"ok", UNREAD} for row in rows)
+    bad = sum(row.state not in {WELL, UNREAD} for row in rows)
     told = f"{bad} not ok" if bad else "all ok"
     return f"{told}, {unread} {UNREAD}" if unread else told
 
@@ -197,9 +196,10 @@ def _header(name: str) -> str:
 
 def _cell(name: str, value: Any) -> Text:
     if isinstance(value, str):
-        return Text(safe(value), style=COLOURS.get(value, "") if name == "state" else "")
-    worries = name in WORRIES and value is not None and value >= WORRIES[name]
-    return Text(_number(name, value), style="yellow" if worries else "")
+        return Text(safe(value), style=LEVELS[level(value)] if name == "state" else "")
+    least, urgency = WORRIES.get(name, (math.inf, "ok"))
+    worries = value is not None and value >= least
+    return Text(_number(name, value), style=LEVELS[urgency] if worries else "")
 
 
 def _number(name: str, value: float | None) -> str:

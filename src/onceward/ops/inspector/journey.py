@@ -19,10 +19,10 @@ Tone = Literal["plain", "good", "bad", "wait"]
 ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
     "acked": ("receipt", "good"),
     "failed": ("failed", "bad"),
-    "cancelled": ("cancelled", "bad"),
-    "dropped": ("dropped", "bad"),
+    "cancelled": ("cancelled", "plain"),
+    "dropped": ("dropped", "plain"),
     "processed": ("handled", "good"),
-    "expired": ("expired", "bad"),
+    "expired": ("expired", "plain"),
 }
 """Word and tone by the state in which a row ended."""
 STEP_TONES: Final[dict[str, Tone]] = {
@@ -250,10 +250,9 @@ def _handling(row: StoredMessage, *, recorded: bool) -> Step:
         return Step(None, "claimed", row.recipient, told, "wait")
     if row.reason and row.reason.startswith(AWAITS):
         return Step(None, "waits for a reply", row.recipient, row.reason, "wait")
-    failing: Tone = "bad" if row.attempts > 1 else "wait"
     why = row.reason or "in the inbox"
     told = f"{tried} failed: {why}" if tried and row.reason else why
-    return Step(None, "waits to be handled", row.recipient, told, failing)
+    return Step(None, "waits to be handled", row.recipient, told, "wait")
 
 
 def _of_death(dead: StoredMessage) -> Iterator[Step]:

@@ -81,8 +81,8 @@ class Diagram:
 
 
 TONES: Final = {
-    "acked": "good", "processed": "good", "failed": "bad", "dead": "bad", "expired": "bad",
-    "dropped": "bad", "cancelled": "bad",
+    "acked": "good", "processed": "good", "failed": "bad", "dead": "bad", "expired": "plain",
+    "dropped": "plain", "cancelled": "plain",
 }  # fmt: skip
 
 

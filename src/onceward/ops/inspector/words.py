@@ -8,6 +8,7 @@ from typing import Final
 from onceward.file.file_checks import PROCESS_ID_PARTS
 from onceward.message.clock import Millis
 from onceward.ops.views.overview import MANY
+from onceward.ops.views.vocabulary import level
 
 SECOND: Final = 1_000
 UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (SECOND, "s"))
@@ -78,6 +79,11 @@ def short(message_id: str | None) -> str:
 def percent(part: float) -> str:
     """Return a part of one as ``42 %``."""
     return f"{100 * part:.0f} %"
+
+
+def tone(state: str) -> str:
+    """Return the class of a state's colour: bad, wait, or none."""
+    return {"act": "bad", "wait": "wait", "ok": ""}[level(state)]
 
 
 def holder(owner: str | None) -> str:

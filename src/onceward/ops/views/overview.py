@@ -10,6 +10,7 @@ from typing import Any, Final
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import NEVER, Source
+from onceward.ops.views.vocabulary import TROUBLES
 
 PEERS: Final = 1000
 """Most peers of a file whose backlog is read."""
@@ -19,8 +20,6 @@ FAILURES: Final = 3
 """Failed pushes in a row after which a peer is failing, though its breaker is still closed."""
 
 
-TROUBLES: Final = ("paused", "failing", "breaker open", "dead letters", "schedule failing")
-"""Words for each thing that holds messages back, the worst first."""
 Backlog = tuple[tuple[str, Millis], ...]
 """Each peer with messages that may be pushed now, and since when the oldest waits."""
 
@@ -106,10 +105,10 @@ class Overview:
         """Words for each thing that holds messages back; the worst first."""
         holds = (
             self.file.paused_at is not None,
-            self.lanes.failing,
             self.breakers_open,
             self.dead_letters,
             self.schedules_failing,
+            self.lanes.failing,
         )
         return tuple(word for word, held in zip(TROUBLES, holds, strict=True) if held)
 

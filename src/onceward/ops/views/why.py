@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
@@ -12,9 +12,8 @@ from onceward.message.times import in_one_unit
 from onceward.ops.views import lists, messages, overview, waiting
 from onceward.ops.views.asking import Source, values
 from onceward.ops.views.messages import FoundMessage, StoredMessage, message
+from onceward.ops.views.vocabulary import Level
 
-Level = Literal["act", "wait", "ok"]
-"""Urgency: a person acts now, waits, or has nothing to do."""
 SHOWN: Final = 13
 """Characters of an id in a sentence."""
 

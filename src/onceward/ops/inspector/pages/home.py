@@ -13,6 +13,7 @@ from onceward.ops.inspector.pages.problems import gather
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.inspector.site import site_of
 from onceward.ops.views.rates import Rates
+from onceward.ops.views.vocabulary import SEVERITY, UNREADABLE, WELL
 
 ROWS: Final = 100
 DIGITS: Final = 9
@@ -20,11 +21,11 @@ CARDS: Final = 6
 """Most problems that the first page shows."""
 
 
-def _rank(each: Snapshot) -> tuple[int, int]:
-    """Return the place of an agent: unreadable ones first, then by trouble, then by backlog."""
-    if each.overview is None:
-        return (-99, 0)
-    return (-len(each.overview.trouble), -(each.overview.outgoing + each.overview.incoming))
+def _rank(each: Snapshot) -> tuple[int, int, int]:
+    """Return the place of an agent: by its worst trouble, then by their number, then by backlog."""
+    words, numbers = trouble(each), each.overview
+    waits = numbers.outgoing + numbers.incoming if numbers else 0
+    return (SEVERITY.index(words[0] if words else WELL), -len(words), -waits)
 
 
 SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
@@ -57,7 +58,7 @@ class Totals:
 
 def trouble(each: Snapshot) -> tuple[str, ...]:
     """Return what is wrong with an agent, in words."""
-    return ("unreadable",) if each.overview is None else each.overview.trouble
+    return (UNREADABLE,) if each.overview is None else each.overview.trouble
 
 
 def home(request: Request) -> Response:
