@@ -126,6 +126,20 @@ def test_the_dashboard_can_be_imported() -> None:
     assert {"${datasource}"} == {panel["datasource"]["uid"] for panel in found}
 
 
+def test_charts_by_agent_show_the_highest_ones() -> None:
+    """A home of a thousand agents is ten lines; how many is chosen above the charts."""
+    by_agent = [
+        target["expr"]
+        for panel in panels()
+        if panel["type"] == "timeseries"
+        for target in panel["targets"]
+        if "by (agent" in target["expr"]
+    ]
+
+    assert len(by_agent) > 10
+    assert [] == [expr for expr in by_agent if not expr.startswith("topk($top, ")]
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     """Every line of it is known; the program itself need not be installed here."""

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from onceward import Agent, Postbox, Reject, Retry
+from onceward import Agent, Context, Postbox, Reject, Retry, Run
 from onceward.ops.observe import names
 from onceward.ops.observe.exposition import text_of
 from onceward.ops.observe.file_metrics import OTHER, FileMetrics
@@ -68,6 +68,47 @@ def test_ages_grow_while_a_file_does_not_change(tmp_path: Path) -> None:
             found.append(scraped(registry)["onceward_inbox_oldest_age_seconds"])
 
     assert [{("a",): 90.0}, {("a",): 100.0}] == found
+
+
+def test_what_a_person_may_forget_has_an_age(tmp_path: Path) -> None:
+    """The pause of a session or of the agent, a run that goes on, and an unanswered question."""
+    clock, agent, within = ManualClock(), Agent("a"), dict[str, float]()
+    names_of = ("pause_oldest", "question_oldest", "run_oldest")
+
+    def ages() -> dict[str, float]:
+        found = scraped(of_files(tmp_path / "a.db", clock=clock))
+        return {name: found[f"onceward_{name}_age_seconds"]["a",] for name in names_of}
+
+    @agent.session("chat")
+    def turn(run: Run) -> None:
+        clock.advance(30)
+        within.update(ages())
+
+    @agent.on("job")
+    def job(_: int, ctx: Context) -> None:
+        ctx.ask("crm", 1, type="question", reply=int)
+
+    testing = Controls(clock=clock)
+    with Postbox(
+        tmp_path / "a.db", agent=agent, start=False, testing=testing, hold_unknown=True
+    ) as box:
+        calm = ages()
+        box.session("chat").send("a", 1)
+        box.run_until_idle()
+        box.send("a", 1, type="job")
+        box.run_until_idle()
+        box.session("chat").send("a", 2)
+        box.run_until_idle()
+        clock.advance(60)
+        box.sessions.pause("chat")
+        clock.advance(60)
+        box.file.pause()
+        clock.advance(5)
+        after = ages()
+
+    assert dict.fromkeys(names_of, 0.0) == calm
+    assert 30.0 == within["run_oldest"]
+    assert {"pause_oldest": 65.0, "question_oldest": 155.0, "run_oldest": 0.0} == after
 
 
 def test_peers_beyond_the_limit_are_one_label(shop: Postbox) -> None:

@@ -16,8 +16,8 @@ from onceward.ops.views.overview import Overview
 from onceward.testing import Controls, ManualClock
 
 Settle = Callable[[Path], None]
-SMALL = {"(subquery-3)", "CONSTANT", "m", "onceward_backlog", "q", "w"}
-"""Scans of what is short: rows of peers, of sessions with runs and of their handlers."""
+SMALL = {"(subquery-3)", "CONSTANT", "m", "onceward_backlog", "q", "s", "w"}
+"""Scans of what is short: rows of peers, sessions with runs and handlers; lists with a limit."""
 
 
 def numbers(found: FileSnapshot) -> Overview:
@@ -202,7 +202,9 @@ def test_a_reader_holds_up_no_writer(shop: Postbox) -> None:
     assert before == after
 
 
-@pytest.mark.parametrize("sql", [questions.BACKLOG, questions.LANE_COUNTS, questions.RUN_COUNTS])
+@pytest.mark.parametrize(
+    "sql", [questions.BACKLOG, questions.LANE_COUNTS, questions.RUN_COUNTS, questions.QUESTION]
+)
 def test_statements_use_indexes(shop: Postbox, sql: str) -> None:
     """No statement passes all messages or all lanes: each step is found by an index."""
     plan = [str(row[-1]) for row in shop._db.read(f"EXPLAIN QUERY PLAN {sql}")]

@@ -104,12 +104,28 @@ GAUGES: Final = (
         _age("lanes.lease_ends_at"),
     ),
     _gauge("runs_open", "Runs that are open.", _of("runs_open")),
+    _gauge("run_oldest_age_seconds", "Age of the oldest open run.", _age("run_oldest_at")),
     _gauge("run_queue", "Messages that wait for a run of their session.", _of("run_queue")),
     _gauge("calls_left", "Calls of aborted runs that have not returned.", _of("calls_left")),
     _gauge(
         "paused",
         "1 while the agent is paused.",
         lambda _file, found, _now: found.file.paused_at is not None,
+    ),
+    _gauge(
+        "pause_oldest_age_seconds",
+        "Age of the oldest pause: of the agent, or of a session.",
+        _age("pause_oldest_at"),
+    ),
+    _gauge(
+        "question_oldest_age_seconds",
+        "Age of the oldest question whose answer a handler waits for.",
+        _age("question_oldest_at"),
+    ),
+    _gauge(
+        "schedules_failing",
+        "Schedules whose last message could not be sent.",
+        _of("schedules_failing"),
     ),
     _gauge("file_bytes", "Size of the file.", lambda file, _found, _now: file.file_bytes),
     _gauge("wal_bytes", "Size of the file's WAL.", lambda file, _found, _now: file.wal_bytes),

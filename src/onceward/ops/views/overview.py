@@ -72,6 +72,12 @@ class Overview:
     """Calls of aborted runs that have not returned."""
     run_queue: int
     """Messages that wait for a run of their session."""
+    run_oldest_at: Millis | None
+    """When the oldest of the open runs began."""
+    pause_oldest_at: Millis | None
+    """Since when the agent, or one of its sessions, is paused; the longest of these pauses."""
+    question_oldest_at: Millis | None
+    """When the oldest question was asked whose answer a handler waits for."""
     schedules_failing: int
     """Schedules whose last message could not be sent: nothing else tells of it."""
 
@@ -139,10 +145,16 @@ SELECT coalesce(sum(state = 'leased'), 0), coalesce(sum(state = 'waiting'), 0),
 """
 RUN_COUNTS: Final = f"""
 SELECT (SELECT count(*) FROM onceward_runs WHERE state = 'open'),
+       (SELECT min(started_at) FROM onceward_runs WHERE state = 'open'),
        (SELECT count(*) FROM onceward_runs WHERE left_at IS NOT NULL AND returned_at IS NULL),
-       (SELECT coalesce(sum(waiting), 0)
-          FROM (SELECT waiting FROM onceward_session_queues
-                 WHERE session > '' AND state <> 'empty' ORDER BY session LIMIT {MANY}))
+       coalesce(sum(s.waiting), 0), min(s.paused_at)
+  FROM (SELECT waiting, paused_at FROM onceward_session_queues
+         WHERE session > '' AND state <> 'empty' ORDER BY session LIMIT {MANY}) AS s
+"""
+# A lane that waits for a reply is due at its timeout, or never: it has a moment.
+QUESTION: Final = f"""
+SELECT min(s.asked_at)
+  FROM (SELECT asked_at FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY}) AS s
 """
 SCHEDULES_FAILING: Final = f"""
 SELECT count(*)
@@ -182,11 +194,14 @@ def lane_counts(source: Source) -> LaneCounts:
 def overview(source: Source) -> Overview:
     """Return the numbers of a file."""
     [(breakers_open, peers_failing)] = source.rows(PEER_COUNTS)
-    [(runs_open, calls_left, run_queue)] = source.rows(RUN_COUNTS)
+    [(runs_open, run_oldest_at, calls_left, run_queue, paused_at)] = source.rows(RUN_COUNTS)
+    [(question_oldest_at,)] = source.rows(QUESTION)
     [(schedules_failing,)] = source.rows(SCHEDULES_FAILING)
     outbox, inbox_oldest_at = _backlog(source.rows(BACKLOG))
+    facts = file_facts(source)
+    pauses = [at for at in (facts.paused_at, paused_at) if at is not None]
     return Overview(
-        file=file_facts(source),
+        file=facts,
         stats=stats(source),
         outbox=outbox,
         inbox_oldest_at=inbox_oldest_at,
@@ -196,6 +211,9 @@ def overview(source: Source) -> Overview:
         runs_open=runs_open,
         calls_left=calls_left,
         run_queue=run_queue,
+        run_oldest_at=run_oldest_at,
+        pause_oldest_at=min(pauses, default=None),
+        question_oldest_at=question_oldest_at,
         schedules_failing=schedules_failing,
     )
 
