@@ -129,6 +129,10 @@ def _hold_and_schedule(shop: Postbox) -> None:
     shop.schedules.add("stocktaking", every="7d", to="warehouse")
     shop.schedules.add("weekly", every="7d", to="billing")
     shop.schedules.pause("weekly")
+    shop.channels.create("news", "group", description="What is new")
+    shop.channels.get("news").add_many(["billing", "ledger"])
+    shop.channels.create("repairs", "broadcast")
+    shop.channels.get("repairs").pause("hold")
     with shop.begin() as tx:
         tx.execute(
             "UPDATE _onceward_schedules SET last_error = 'QueueFull: 1000000 messages wait'"

@@ -16,7 +16,7 @@ import pytest
 from pydantic import Field
 from starlette.testclient import TestClient
 
-from onceward import Agent, Msg, Postbox, Run
+from onceward import Agent, Context, Msg, Postbox, Run
 from onceward.errors import InvalidArgument
 from onceward.ops.inspector import app
 from onceward.testing import Controls
@@ -315,12 +315,16 @@ def test_an_open_run_is_aborted(writer: TestClient, home: Home) -> None:
         [run] = [each.id for each in worker.sessions.runs() if each.state == "open"]
         page = writer.get("/agents/coder").text
         confirmed(writer, "/agents/coder/act/pause-queue?id=chat")
-        told = confirmed(writer, f"/agents/coder/act/abort?id={run}")
+        [address] = re.findall(
+            r'href="(/agents/coder/act/abort[^"]+)"', writer.get("/agents/coder/sessions/chat").text
+        )
+        told = confirmed(writer, address.replace("&amp;", "&"))
         go.set()
         call.result(PATIENCE)
 
         assert f"/agents/coder/act/abort?id={run}" in page
         assert "Abort a run: aborted" in told
+        assert "<h1>Session chat</h1>" in told
         assert [("aborted", "aborted in the inspector")] == [
             (each.state, each.cause) for each in worker.sessions.runs() if each.id == run
         ]
@@ -464,3 +468,42 @@ def test_files_that_fail_do_not_keep_others_from_a_repair(
     told = repaired(writer, address, "resume").text
 
     assert "Resume: 1 of 2; not done in 1 agents, first ledger: ledger is broken" in told
+
+
+def test_a_schedule_is_run_now(writer: TestClient, home: Home) -> None:
+    """Its message is sent beside its dates; the page of the schedule says so."""
+    page = confirmed(writer, "/agents/shop/act/run-schedule?id=nightly")
+
+    assert "<h1>Schedule nightly</h1>" in page
+    assert re.search(r"message [0-9a-f-]{36} is sent beside its dates", page)
+    with box(home, "shop") as shop:
+        found = shop.schedules.get("nightly")
+        assert found is not None
+        assert found.last_id is not None
+        assert found.last_id in page
+
+
+def test_a_question_of_a_session_is_answered_from_its_page(writer: TestClient, home: Home) -> None:
+    """The page of the session leads to the form; the answer calls the handler again."""
+    asker, told = Agent("asker"), list[str]()
+
+    @asker.on("job")
+    def job(_: int, ctx: Context) -> None:
+        told.append(ctx.ask("mailer", "may I?", type="question", reply=str))
+
+    testing = Controls(clock=home.clock)
+    with Postbox(home.path / "asker.db", agent=asker, start=False, testing=testing) as made:
+        made.session("trip").send("asker", 1, type="job")
+        made.run_until_idle()
+        box(home, "mailer").run_until_idle()
+        writer.app.state.site.refresher.refresh()  # type: ignore[attr-defined]
+        page = writer.get("/agents/asker/sessions/trip").text
+        [answer] = re.findall(r'href="(/agents/mailer/act/answer\?id=[^"]+)"', page)
+        address = answer.partition("?")[0]
+        writer.post(address, data=fields(writer, answer) | {"body": "you may"})
+        with box(home, "mailer") as mailer:
+            mailer.run_until_idle()
+        made.run_until_idle()
+
+    assert "for an answer of" in page
+    assert ["you may"] == told

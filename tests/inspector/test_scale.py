@@ -96,7 +96,8 @@ def test_no_page_scans_a_table_that_grows(
     for page in (*PAGES, "/agents/shop/rates.json", f"/search?q={home.ids['order'][:9]}"):
         web.get(page.format(**home.ids))
     con = apsw.Connection(str(home.path / "shop.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    views = {"onceward_outbox", "onceward_lanes", "onceward_transitions"}
+    con.execute("ATTACH ? AS directory", (str(home.path / "directory.db"),))
+    views = {"onceward_outbox", "onceward_lanes", "onceward_transitions", "members"}
 
     large = {
         sql: tables
@@ -159,6 +160,7 @@ def steps(path: Path, page: str) -> int:
 @pytest.mark.parametrize(
     "page",
     ["/agents/big", "/agents/big/rates.json", "/agents/big/messages", "/dead", "/",
+     "/topology", "/schedules", "/channels",
      "/agents/big/messages?box=inbox", "/agents/big/messages/{id}",
      "/agents/big/conversations/{id}", "/search?q={id}"],
 )  # fmt: skip

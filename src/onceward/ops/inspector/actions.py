@@ -29,10 +29,12 @@ class Action:
     """Makes the change and returns the outcome in words."""
     needs_id: bool = False
     back: str = ""
-    """Page of the agent that shows the outcome: its own, or its messages."""
+    """Page of the agent that shows the outcome: its own, or that of a message or a session."""
     asks: str = ""
     """The label of the text of its form; empty where it has none."""
     in_bulk: bool = False
+    of_session: bool = False
+    """Whether its id is of something in a session, which the address may name for the way back."""
     destroys: bool = False
 
 
@@ -118,6 +120,10 @@ def _resume_schedule(box: Postbox, given: Given) -> str:
     return "resumed" if box.schedules.resume(given["id"]) else UNCHANGED
 
 
+def _run_schedule(box: Postbox, given: Given) -> str:
+    return f"message {box.schedules.run_now(given['id'])} is sent beside its dates"
+
+
 def _abort(box: Postbox, given: Given) -> str:
     done = box.sessions.abort(given["id"], "aborted in the inspector")
     return "aborted" if done else "not aborted: it was not open"
@@ -161,21 +167,27 @@ ACTIONS: Final = {
     ),
     "pause-queue": Action(
         "Pause a session", "An open run goes on; no further one begins.", _pause_queue,
-        needs_id=True,
+        needs_id=True, back="sessions",
     ),
     "resume-queue": Action(
-        "Resume a session", "Its next run may begin.", _resume_queue, needs_id=True
+        "Resume a session", "Its next run may begin.", _resume_queue,
+        needs_id=True, back="sessions",
     ),
     "pause-schedule": Action(
-        "Pause a schedule", "Nothing is sent at its dates.", _pause_schedule, needs_id=True
+        "Pause a schedule", "Nothing is sent at its dates.", _pause_schedule,
+        needs_id=True, back="schedules",
     ),
     "resume-schedule": Action(
         "Resume a schedule", "It continues with its next date; dates of the pause are skipped.",
-        _resume_schedule, needs_id=True,
+        _resume_schedule, needs_id=True, back="schedules",
+    ),
+    "run-schedule": Action(
+        "Run a schedule now", "Its message is sent at once, beside its dates.", _run_schedule,
+        needs_id=True, back="schedules",
     ),
     "abort": Action(
         "Abort a run", "What its call writes after this is not kept.", _abort,
-        needs_id=True, destroys=True,
+        needs_id=True, back="sessions", of_session=True, destroys=True,
     ),
 }  # fmt: skip
 """By the word in their address."""

@@ -27,6 +27,7 @@ from onceward.ops.inspector.guard import PageGuard
 from onceward.ops.inspector.pages import (
     act,
     agent,
+    channels,
     conversation,
     dead,
     home,
@@ -35,8 +36,10 @@ from onceward.ops.inspector.pages import (
     messages,
     problems,
     report,
+    schedules,
     search,
     session,
+    topology,
 )
 from onceward.ops.inspector.refresher import Refresher
 from onceward.ops.inspector.site import HERE, THEME_COOKIE, THEMES, Site, site_of
@@ -110,12 +113,17 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
         Route(f"{one}/frames/{{box}}/{{seq:int}}", messages.body),
         Route(f"{one}/conversations/{{id:path}}", conversation.conversation),
         Route(f"{one}/sessions/{{session:path}}", session.session),
+        Route(f"{one}/schedules/{{name:path}}", schedules.schedule),
         Route(f"{one}/act/{{verb}}", act.confirm, methods=["GET"]),
         Route(f"{one}/act/{{verb}}", act.act, methods=["POST"]),
         Route("/problems", problems.problems),
         Route("/problems/{fingerprint}", problems.problem),
         Route("/problems/{fingerprint}/{verb}", problems.repair, methods=["POST"]),
         Route("/dead", dead.dead),
+        Route("/topology", topology.topology),
+        Route("/schedules", schedules.schedules),
+        Route("/channels", channels.channels),
+        Route("/channels/{name}", channels.channel),
         Route("/search", search.search),
         Route("/report", report.report),
         Route("/report/content", report.content),

@@ -17,6 +17,8 @@ from onceward.message.log import log
 from onceward.ops.inspector.targets import Targets
 from onceward.ops.observe.snapshots import FileSnapshot, stamp_of
 from onceward.ops.views.failures import Failure, failures
+from onceward.ops.views.links import Link, links
+from onceward.ops.views.lists import MailboxReader, Schedule, mailbox_readers, schedules
 from onceward.ops.views.overview import DeadGroup, dead_groups, overview
 from onceward.ops.views.rates import Rates, rates
 from onceward.ops.views.why import Why, agent_whys
@@ -31,6 +33,8 @@ OLDEST: Final = 300_000
 STEPS: Final = 64
 """Changes whose agents are remembered, for readers that were away."""
 
+LISTED: Final = 200
+"""Schedules, and readers of mailboxes, of one file that are kept."""
 SPAN: Final = 180_000
 SPANS: Final = 20
 LONGEST: Final = 5.0
@@ -45,6 +49,9 @@ class Snapshot(FileSnapshot):
     dead: tuple[DeadGroup, ...] = ()
     whys: tuple[Why, ...] = ()
     failures: tuple[Failure, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    readers: tuple[MailboxReader, ...] = ()
+    links: tuple[Link, ...] = ()
     rates: Rates | None = None
 
 
@@ -126,6 +133,9 @@ class Refresher:
                     dead=dead_groups(reader),
                     whys=agent_whys(reader, found),
                     failures=failures(reader),
+                    schedules=schedules(reader, limit=LISTED),
+                    readers=mailbox_readers(reader, LISTED),
+                    links=links(reader, now),
                     rates=rates(reader, now, span=SPAN, count=SPANS),
                 )
         except Exception as error:  # noqa: BLE001 - other files are still to be read

@@ -191,6 +191,7 @@ def _environment(redaction: Redaction) -> Environment:
             "size",
             "short",
             "percent",
+            "rate",
             "tone",
             "holder",
         )

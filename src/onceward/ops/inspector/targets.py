@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from onceward.file.directory import directory_path
 from onceward.message.names import DIRECTORY
 
 AGENTS: Final = "agents"
@@ -34,6 +35,13 @@ class Targets:
         """The folder of the first place."""
         first = self._places[0]
         return first if first.is_dir() else first.parent
+
+    def directories(self) -> list[Path]:
+        """Return the directories of the homes, each once."""
+        found = (
+            place / DIRECTORY if place.is_dir() else directory_path(place) for place in self._places
+        )
+        return [path for path in dict.fromkeys(found) if path.exists()]
 
     def files(self) -> dict[str, Path]:
         """Return the files that are there now, by key; a key stays with its file."""

@@ -14,6 +14,9 @@ SECOND: Final = 1_000
 UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (SECOND, "s"))
 SIZES: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 CUT: Final = 12
+TEN: Final = 10
+FAST: Final = 600
+"""Messages a minute from which on they are told by the second."""
 
 
 def span(millis: Millis | None) -> str:
@@ -74,6 +77,15 @@ def short(message_id: str | None) -> str:
     """Return the end of an id, where ids of one moment differ."""
     text = message_id or ""
     return text if len(text) <= CUT else f"…{text[-CUT:]}"
+
+
+def rate(per_minute: float) -> str:
+    """Return messages a minute as ``12/min``, fewer as ``3/h``, more as ``20/s``; none as empty."""
+    if not per_minute:
+        return ""
+    units = ((FAST, 1 / 60, "s"), (1, 1, "min"), (0, 60, "h"))
+    count, unit = next((per_minute * by, unit) for least, by, unit in units if per_minute >= least)
+    return f"{count:,.{0 if count >= TEN else 1}f}/{unit}"
 
 
 def percent(part: float) -> str:

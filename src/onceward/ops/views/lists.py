@@ -7,6 +7,7 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.message.clock import Millis
+from onceward.message.dates import LATE, Rule
 from onceward.ops.views.asking import NEVER, Source, by_name, ids_from, matches, some_ids, values
 from onceward.ops.views.overview import FAILURES
 
@@ -261,11 +262,31 @@ class Schedule:
     last_at: Millis | None
     last_id: str | None
     last_error: str | None
+    overlap: str
+    skipped: int
+    skipped_at: Millis | None
 
     @property
     def failing(self) -> bool:
         """Whether its last message could not be sent."""
         return self.last_error is not None and self.paused_at is None
+
+    def state(self, now: Millis) -> str:
+        """Return in words how it is: one that is late has no process that sends."""
+        if self.paused_at is not None:
+            return "withdrawn" if self.withdrawn else "paused"
+        return "cannot send" if self.failing else "late" if self.is_late(now) else "on time"
+
+    def is_late(self, now: Millis) -> bool:
+        """Whether its next date has passed for longer than a sender takes."""
+        return self.paused_at is None and now - self.next_at > LATE
+
+    def dates(self, count: int) -> tuple[Millis, ...]:
+        """Return its next dates, those that have passed without a message first."""
+        rule, found = Rule(self.every, self.cron, self.timezone), [self.next_at]
+        while len(found) < count:
+            found.append(rule.after(found[-1], date=found[-1]))
+        return tuple(found[:count])
 
     @property
     def withdrawn(self) -> bool:
@@ -274,11 +295,17 @@ class Schedule:
 
 
 SCHEDULES: Final = by_name(Schedule, "onceward_schedules", "name")
+SCHEDULE: Final = f"SELECT {columns(Schedule)} FROM onceward_schedules WHERE name = :name"
 
 
 def schedules(source: Source, *, after: str = "", limit: int = EVERYTHING) -> tuple[Schedule, ...]:
     """Return schedules by name, those behind the name *after*."""
     return values(source, Schedule, SCHEDULES, after=after, limit=limit)
+
+
+def schedule(source: Source, name: str) -> Schedule | None:
+    """Return one schedule; None where the file has none of this name."""
+    return next(iter(values(source, Schedule, SCHEDULE, name=name)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +317,10 @@ class MailboxReader:
     name: str
     position: int
     """Number in the inbox of the last message that it passed."""
+    leased: int
+    """Messages that its readers hold now."""
+    kept: int
+    """Messages that it passed and that are still to be read."""
     read_at: Millis
     expires_at: Millis | None
 

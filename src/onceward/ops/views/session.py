@@ -9,12 +9,13 @@ from typing import Final, Literal
 from onceward.file.columns import columns
 from onceward.file.read_only import FileReader
 from onceward.message.clock import Millis
-from onceward.ops.views import lists
+from onceward.ops.views import listing, lists
 from onceward.ops.views.asking import Source, values
-from onceward.ops.views.listing import Conditions, listing
+from onceward.ops.views.listing import Conditions
 from onceward.ops.views.messages import StoredMessage
 
 Kind = Literal["received", "sent", "dead letter", "run", "step"]
+BOXES: Final = ("inbox", "outbox", "dead")
 RANK: Final = {"received": 0, "run": 1, "step": 2, "sent": 3, "dead letter": 4}
 """Order of what happened in one millisecond."""
 
@@ -59,8 +60,10 @@ def session_events(reader: FileReader, session: str, limit: int) -> tuple[Sessio
     """Return what happened last in a session, oldest first: *limit* of each kind at most."""
     wanted = Conditions(session=session)
     found: list[SessionEvent] = []
-    for box in ("inbox", "outbox", "dead"):
-        found += map(_of_message, listing(reader, box, wanted, rows=limit).messages)
+    for box in BOXES:
+        budget = listing.BUDGET / len(BOXES)
+        rows = listing.listing(reader, box, wanted, rows=limit, budget=budget).messages
+        found += map(_of_message, rows)
     found += _of_runs(reader, session, limit)
     return tuple(sorted(dict.fromkeys(found), key=lambda each: (each.at, RANK[each.kind])))
 

@@ -21,10 +21,13 @@ WELL: Final = "ok"
 SEVERITY: Final = (UNREADABLE, *TROUBLES, WELL, UNREAD)
 """States of agents, those that need a person first."""
 
-ACT: Final = frozenset({UNREADABLE, *TROUBLES, "failed", "dead", "given_up"}) - {"failing"}
+ACT: Final = frozenset({UNREADABLE, *TROUBLES, "failed", "dead", "given_up"}) - {"failing"} | {
+    "cannot send", "late",
+}  # fmt: skip
+"""States that last until a person acts."""
 WAIT: Final = frozenset({
     "failing", "pending", "sending", "sent", "waiting", "ready", "retrying", "breaker half_open",
-    "draining",
+    "draining", "withdrawn",
 })  # fmt: skip
 """States that go on by themselves: a lane that fails is tried again."""
 

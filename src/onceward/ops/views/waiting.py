@@ -42,6 +42,17 @@ class Awaiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A question that a handler or a run of a session has asked, and whose answer it waits for."""
+
+    head_id: str
+    awaits: str
+    request_id: str
+    asked_at: Millis
+    due_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
 class Next:
     """The message that is read next."""
 
@@ -104,6 +115,11 @@ SELECT {columns(Awaiting, lanes="count(*) OVER ()")}
   FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
  WHERE awaits IS NOT NULL ORDER BY asked_at LIMIT 1
 """
+QUESTIONS: Final = f"""
+SELECT {columns(Question)}
+  FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
+ WHERE awaits IS NOT NULL AND session = :session ORDER BY asked_at LIMIT :limit
+"""
 NEXT: Final = f"""
 SELECT {columns(Next, "b.", attempt="b.attempts + 1")}
   FROM onceward_inbox AS b
@@ -150,6 +166,11 @@ def unhandled(source: Source, now: Millis) -> Unhandled:
 def awaiting(source: Source) -> Awaiting | None:
     """Return the lane that waits longest for a reply, None where none waits."""
     return next(iter(values(source, Awaiting, AWAITING)), None)
+
+
+def questions(source: Source, session: str, limit: int) -> tuple[Question, ...]:
+    """Return the questions of a session that have no answer yet, the oldest first."""
+    return values(source, Question, QUESTIONS, session=session, limit=limit)
 
 
 def next_message(

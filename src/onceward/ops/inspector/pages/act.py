@@ -103,6 +103,7 @@ def _allowed(request: Request) -> tuple[Site, Action]:
 
 def _given(action: Action, sent: dict[str, str]) -> Given:
     names: tuple[str, ...] = ("id", "body") if action.asks else ("id",)
+    names = (*names, "session") if action.of_session else names
     names = names if action.needs_id else FILTERS if action.in_bulk else ()
     found = {name: sent[name] for name in names if sent.get(name)}
     if action.asks:
@@ -150,6 +151,9 @@ def _matching(site: Site, key: str, given: Given) -> str:
 def _back(key: str, action: Action, given: Given) -> str:
     if action.back == "message":
         return address(key, "messages", given["id"])
+    if action.back in {"sessions", "schedules"}:
+        name = given.get("session") if action.of_session else given["id"]
+        return address(key) if name is None else address(key, action.back, name)
     if action.back == "dead":
         return address(key, "messages", box="dead")
     return address(key)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from onceward.ops.inspector.site import site_of
 from onceward.ops.views import lists
 from onceward.ops.views.session import session_events
+from onceward.ops.views.waiting import questions
 from onceward.ops.views.why import session_why
 
 EVENTS: Final = 100
@@ -33,4 +34,5 @@ def session(request: Request) -> Response:
             queued=lists.queued(reader, name, QUEUED + 1),
             most=QUEUED,
             events=session_events(reader, name, EVENTS),
+            questions=questions(reader, name, QUEUED),
         )

@@ -1,0 +1,85 @@
+"""Schedules of all agents, and the page of one with its dates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onceward.errors import OncewardError
+from onceward.message.clock import Millis
+from onceward.ops.inspector.refresher import Snapshot
+from onceward.ops.inspector.site import NOT_FOUND, site_of
+from onceward.ops.views import lists
+from onceward.ops.views.lists import Schedule
+from onceward.ops.views.messages import StoredMessage
+from onceward.ops.views.schedule import sent_by
+
+ROWS: Final = 200
+"""Most schedules that the page shows."""
+DATES: Final = 10
+PAST: Final = 20
+"""Messages of a schedule that its page shows."""
+ORDER: Final = ("cannot send", "late", "on time", "withdrawn", "paused")
+"""States, those that need a person first."""
+
+
+def schedules(request: Request) -> Response:
+    """Answer with the page of all schedules."""
+    site, now = site_of(request), site_of(request).now()
+    asked = request.query_params
+    text, show = asked.get("q", "").lower(), asked.get("show", "")
+    found = [
+        (each, schedule)
+        for each in site.refresher.snapshots.values()
+        for schedule in each.schedules
+        if text in f"{each.agent} {schedule.name}".lower() and (show in {"", schedule.state(now)})
+    ]
+    found.sort(key=lambda pair: _place(pair, now))
+    return site.html(
+        request,
+        "schedules.html",
+        rows=found[:ROWS],
+        found=len(found),
+        states=ORDER,
+        q=asked.get("q", ""),
+        show=show,
+        dates=dates,
+    )
+
+
+def _place(pair: tuple[Snapshot, Schedule], now: Millis) -> tuple[int, Millis, str]:
+    found, schedule = pair
+    return (ORDER.index(schedule.state(now)), schedule.next_at, found.agent)
+
+
+def dates(schedule: Schedule, count: int) -> tuple[Millis, ...]:
+    """Return the next dates, the stored one alone where the others cannot be computed here."""
+    try:
+        return schedule.dates(count)
+    except OncewardError:  # an extra is missing, or the expression is another version's
+        return (schedule.next_at,)
+
+
+def schedule(request: Request) -> Response:
+    """Answer with the page of one schedule: its state, its next dates, and what it has sent."""
+    site, name = site_of(request), str(request.path_params["name"])
+    with site.reading(request) as (key, reader):
+        found = lists.schedule(reader, name)
+        if found is None:
+            raise HTTPException(NOT_FOUND, f"{key} has no schedule {name}")
+        past: tuple[StoredMessage, ...] = sent_by(reader, found, PAST)
+    now = site.now()
+    due = dates(found, DATES) if found.paused_at is None else ()
+    return site.html(
+        request,
+        "schedule.html",
+        key=key,
+        keys=(key,),
+        one=found,
+        missed=[at for at in due if found.is_late(now) and at <= now],
+        coming=[at for at in due if at > now],
+        past=past,
+    )

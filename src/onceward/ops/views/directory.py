@@ -1,0 +1,110 @@
+"""Ask the directory of a home for its channels, their members, and its mailboxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.file.columns import columns
+from onceward.message.clock import Millis
+from onceward.ops.views.asking import Source, values
+from onceward.ops.views.overview import MANY
+
+
+@dataclass(frozen=True, slots=True)
+class ListedChannel:
+    """A channel of the home."""
+
+    name: str
+    type: str
+    state: str
+    mode: str | None
+    """Policy of a pause: hold or reject."""
+    description: str
+    created_by: str
+    created_at: Millis
+    changed_at: Millis
+    members: int
+    """How many there are; MANY is the most that is counted."""
+    subscriptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMember:
+    """An agent that takes part in a channel."""
+
+    agent: str
+    role: str
+    number: int
+    joined_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSubscription:
+    """A pattern of topics of a channel that an agent wants."""
+
+    subscriber: str
+    pattern: str
+    created_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMailbox:
+    """A public mailbox; private ones are never listed."""
+
+    name: str
+    owner: str
+    description: str
+    created_at: Millis
+    expires_at: Millis | None
+    newest_per_key: int
+
+
+COUNTS: Final = {
+    table: f"(SELECT count(*) FROM (SELECT 1 FROM {table} WHERE channel = c.name LIMIT {MANY}))"
+    for table in ("members", "subscriptions")
+}
+CHANNELS: Final = f"""
+SELECT {columns(ListedChannel, "c.", **COUNTS)} FROM channels AS c
+ WHERE c.name > :after ORDER BY c.name LIMIT :limit
+"""
+CHANNEL: Final = f"""
+SELECT {columns(ListedChannel, "c.", **COUNTS)} FROM channels AS c WHERE c.name = :name
+"""
+MEMBERS: Final = f"""
+SELECT {columns(ChannelMember)} FROM members
+ WHERE channel = :channel AND agent > :after ORDER BY agent LIMIT :limit
+"""
+SUBSCRIPTIONS: Final = f"""
+SELECT {columns(ChannelSubscription)} FROM subscriptions
+ WHERE channel = :channel ORDER BY publisher, subscriber, pattern LIMIT :limit
+"""
+MAILBOXES: Final = f"""
+SELECT {columns(ListedMailbox)} FROM mailboxes
+ WHERE public = 1 AND name > :after ORDER BY name LIMIT :limit
+"""
+
+
+def channels(source: Source, *, after: str = "", limit: int) -> tuple[ListedChannel, ...]:
+    """Return the channels by name, those behind the name *after*."""
+    return values(source, ListedChannel, CHANNELS, after=after, limit=limit)
+
+
+def channel(source: Source, name: str) -> ListedChannel | None:
+    """Return one channel; None where there is none of this name."""
+    return next(iter(values(source, ListedChannel, CHANNEL, name=name)), None)
+
+
+def members(source: Source, name: str, *, after: str = "", limit: int) -> tuple[ChannelMember, ...]:
+    """Return the members of a channel by name, those behind the name *after*."""
+    return values(source, ChannelMember, MEMBERS, channel=name, after=after, limit=limit)
+
+
+def subscriptions(source: Source, name: str, limit: int) -> tuple[ChannelSubscription, ...]:
+    """Return the subscriptions to topics of a channel."""
+    return values(source, ChannelSubscription, SUBSCRIPTIONS, channel=name, limit=limit)
+
+
+def mailboxes(source: Source, *, after: str = "", limit: int) -> tuple[ListedMailbox, ...]:
+    """Return the public mailboxes by name, those behind the name *after*."""
+    return values(source, ListedMailbox, MAILBOXES, after=after, limit=limit)
