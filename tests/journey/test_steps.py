@@ -566,6 +566,42 @@ def test_a_decorated_function_is_a_step_in_a_handler_only(world: World) -> None:
     assert [("outer", 1, "done", 1, "2"), ("inner", 1, "done", 1, "5")] == box.query(ROWS)
 
 
+def test_a_library_finds_the_context_of_the_handler(world: World) -> None:
+    """It is the object that the handler was given; inside of a step, and outside, there is none."""
+    found: list[object] = []
+
+    def inside() -> None:
+        found.append(step.context)
+
+    def work(job: Job, ctx: Context) -> None:
+        found.append(step.context is ctx)
+        ctx.step(inside)
+
+    handled_by(world, work)
+    world.settle()
+
+    assert [True, None] == found
+    assert step.context is None
+
+
+def test_a_library_finds_the_async_face_of_a_context(tmp_path: Path) -> None:
+    """In a coroutine, and in a task that it starts, it is the context that can be awaited."""
+    agent = Agent("bob")
+
+    async def find() -> object:
+        return step.context
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> bool:
+        return await asyncio.create_task(find()) is ctx is step.context
+
+    async def main() -> bool:
+        async with AsyncPostbox(tmp_path / "bob.db", agent=agent) as box:
+            return await box.result(await box.request("bob", Job(n=1)), reply=bool, timeout=30)
+
+    assert asyncio.run(main())
+
+
 def test_outside_of_a_step_there_is_no_key() -> None:
     """The error says where it is."""
     with pytest.raises(InvalidArgument, match=r"no step is being called here: read step\.key"):

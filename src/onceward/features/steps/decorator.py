@@ -92,6 +92,17 @@ class StepDecorator:
             return AsyncOutputStream(_unread(name), Inline())
         return AsyncOutputStream(within.stream(name), handled._face._off_loop)
 
+    @property
+    def context(self) -> Any:
+        """
+        Return the context of the handler that runs here, for functions that are not given it.
+
+        That is its ``Context``, ``AsyncContext``, ``Run``, ``AsyncRun`` or ``BatchContext``; None
+        outside of handlers, and inside the function of a step.
+        """
+        handled = _handled()
+        return handled if handled is None else handled._face or handled
+
     @staticmethod
     def _running(what: str) -> RunningStep:
         running = RUNNING.get()
