@@ -23,6 +23,7 @@ LIBRARIES = {
     "opentelemetry": "integrations.",
     "prometheus_client": "ops.observe.",
     "pyarrow": "fleet.graph fleet.rows fleet.ship. fleet.spark.",
+    "pydantic_ai": "integrations.pydantic_ai.",
     "pyspark": "fleet.rows fleet.spark.",
     "pytest": "testing.",
     "rich": "ops.cli. testing.",

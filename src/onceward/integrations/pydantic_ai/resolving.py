@@ -1,0 +1,111 @@
+"""Wait for what comes from outside of an agent run: a person's approval, what a webhook brings."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Final, overload
+
+from pydantic import JsonValue
+from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
+
+from onceward import AsyncContext, AsyncPostbox, AsyncRun, Msg, Postbox
+from onceward.errors import AnswerTimeout, InvalidArgument
+from onceward.integrations.pydantic_ai.scopes import scope_here
+
+PARTS: Final = 3
+
+
+class Resolved(Msg, type="pydantic-ai.resolved"):
+    """The end of a wait of an agent run; declare it: ``agent.waits(Resolved)``."""
+
+    token: str
+    """The token that the run has handed out."""
+    payload: JsonValue = None
+    """The value that the wait returns."""
+    error: str | None = None
+    """The reason why no value comes; the wait raises it."""
+
+
+@overload
+def resolve(
+    box: Postbox, token: str, payload: JsonValue = ..., *, error: str | None = ...
+) -> str: ...
+
+
+@overload
+def resolve(
+    box: AsyncPostbox, token: str, payload: JsonValue = ..., *, error: str | None = ...
+) -> Coroutine[Any, Any, str]: ...
+
+
+def resolve(
+    box: Postbox | AsyncPostbox, token: str, payload: JsonValue = None, *, error: str | None = None
+) -> Any:
+    """
+    Send what an agent run waits for to the agent that waits; await it with an AsyncPostbox.
+
+    Return the id of the message. Raises InvalidArgument for a text that is not such a token.
+    """
+    parts = token.split("/", PARTS - 1)
+    if len(parts) != PARTS:
+        msg = f"{token!r} is not a token of an agent run: pass the one that was handed to ask"
+        raise InvalidArgument(msg)
+    _, agent, session = parts
+    return box.session(session).send(
+        agent, Resolved(token=token, payload=payload, error=error), key=f"resolved:{token}"
+    )
+
+
+class MessageWaiter(ExternalEventWaiter):
+    """Waits by messages: the call of the handler ends until one comes, for days."""
+
+    def __init__(self, context: AsyncContext | AsyncRun, agent_name: str) -> None:
+        self._context, self._agent_name = context, agent_name
+
+    async def wait(
+        self,
+        name: str,
+        *,
+        ask: Callable[[str], Awaitable[JsonValue]],
+        timeout: timedelta | None,
+    ) -> JsonValue:
+        """
+        Hand a token to *ask*, and return its answer, or what the token is resolved with.
+
+        Raises:
+            ExternalEventError: the time is over, or the token was resolved with an error.
+
+        """
+        scope = scope_here(self._context)
+        step_name = scope.step_name(f"{self._agent_name}__external_event.{name}", None)
+        token = _token(self._context, step_name)
+
+        async def hand_out(token: str) -> JsonValue:
+            return await ask(token)
+
+        answer = await self._context.step(hand_out, token, name=step_name)
+        if answer is not None:
+            return answer
+        return await self._come(token, timeout)
+
+    async def _come(self, token: str, timeout: timedelta | None) -> JsonValue:
+        while True:
+            try:
+                found = await self._context.wait(Resolved, timeout=timeout)
+            except AnswerTimeout as error:
+                msg = f"no resolution arrived within {timeout}"
+                raise ExternalEventError(msg) from error
+            if found.token != token:  # of a wait that has ended
+                continue
+            if found.error is not None:
+                raise ExternalEventError(found.error)
+            return found.payload
+
+
+def _token(context: AsyncContext | AsyncRun, step_name: str) -> str:
+    """Return a token that says where its resolution goes; the same at each call of the handler."""
+    message = context.message
+    digest = sha256(f"{message.id}\0{step_name}".encode()).hexdigest()[:32]
+    return f"{digest}/{message.frame.recipient}/{context.session}"
