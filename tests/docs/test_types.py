@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,6 +13,15 @@ CODE = re.compile(
     r"^```python(?: (?P<file>\S+))?\n(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
+
+
+NEEDS = re.compile(r"<!-- needs (?P<library>\w+) -->")
+
+
+def is_checked(page: Path) -> bool:
+    """Return whether the library that a page needs is installed."""
+    needed = NEEDS.search(page.read_text(encoding="utf-8"))
+    return needed is None or find_spec(needed["library"]) is not None
 
 
 def modules(page: Path) -> dict[str, str]:
@@ -31,7 +41,7 @@ def modules(page: Path) -> dict[str, str]:
 def write(folder: Path) -> list[str]:
     """Write the modules of all pages, each page in a package of its own; return the packages."""
     packages = []
-    for page in PAGES:
+    for page in filter(is_checked, PAGES):
         found = modules(page)
         name = re.sub(r"\W", "_", page.relative_to(ROOT).with_suffix("").as_posix())
         for module, text in found.items():
