@@ -2,8 +2,8 @@
 The pages are true: what they show runs, and prints what they say it prints.
 
 Blocks of one page share one namespace and one empty folder. A page may start
-with a comment ``<!-- setup … -->`` of Python that readers do not need to see. A page with a
-comment ``<!-- needs LIBRARY -->`` is left out where that is not installed.
+with a comment ``<!-- setup … -->`` of Python that readers do not need to see. A page
+with ``<!-- needs NAME -->`` is left out if that library of an extra is missing.
 
 =======================  ====================================================================
 ```python                is executed; a ```text block right behind it is what it prints
@@ -37,8 +37,8 @@ PAGES = [README, ROOT / "schema" / "README.md", *sorted((ROOT / "docs").rglob("*
 README_LINES = 82
 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-NEEDS = re.compile(r"<!-- needs (?P<library>\w+) -->")
 SETUP = re.compile(r"<!-- setup\n(?P<text>.*?)^-->$", re.MULTILINE | re.DOTALL)
+NEEDS = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -93,9 +93,8 @@ def test_what_a_page_shows_is_true(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every block of the page does, in an empty folder, what the page says of it."""
-    needed = NEEDS.search(page.read_text(encoding="utf-8"))
-    if needed is not None:
-        pytest.importorskip(needed["library"], reason="an extra that the test lane lacks")
+    for each in NEEDS.findall(page.read_text(encoding="utf-8")):
+        pytest.importorskip(each, reason="an extra that the test lane lacks")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "page"}
     setup = SETUP.search(page.read_text(encoding="utf-8"))

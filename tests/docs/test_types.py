@@ -13,6 +13,7 @@ CODE = re.compile(
     r"^```python(?: (?P<file>\S+))?\n(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
+NEEDS = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 
 
 NEEDS = re.compile(r"<!-- needs (?P<library>\w+) -->")
@@ -28,6 +29,8 @@ def modules(page: Path) -> dict[str, str]:
     """Return the code of a page by module: its blocks as one, each file that it names apart."""
     found, lines = dict[str, str](), list[str]()
     text = page.read_text(encoding="utf-8")
+    if not all(find_spec(each) for each in NEEDS.findall(text)):
+        return found
     for match in CODE.finditer(text):
         if match["file"]:
             found[match["file"].removesuffix(".py")] = match["text"]

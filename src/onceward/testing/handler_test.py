@@ -105,6 +105,12 @@ class TrialSteps:
         del sender, message_id, scope
         return ()
 
+    def commit(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Refuse to: a trial commits all of it, or nothing."""
+        del work
+        msg = "a trial commits nothing by itself: send the message and deliver it"
+        raise InvalidArgument(msg)
+
     def refuse_inside(self, what: str) -> None:
         """Do nothing: no request is made in a trial."""
 

@@ -72,6 +72,7 @@ class Context(WithSteps, WithReplies):
         self._make_steps = steps
         self._transaction: Transaction | None = None
         self._cancel: Callable[[], object] | None = None  # set for coroutines only
+        self._end_work: list[Callable[[StoreTransaction], None]] = []
         self._told: str | None = None
         """Id of the last news of progress."""
 
@@ -250,12 +251,17 @@ class Context(WithSteps, WithReplies):
         self._face = face = AsyncContext(self, on_worker)
         return face
 
+    def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
+        self._end_work.append(work)
+
     def _end_call(self) -> None:
         """End a call that has returned although it waits for a reply or a time."""
         if "_requests" in self.__dict__:
             self._requests.end_call()
         if "_steps" in self.__dict__:
             self._steps.end_call()
+        for work in self._end_work:
+            work(self._group.join())
 
     def _close(self) -> None:
         """Make the transaction object, and the steps, unusable."""

@@ -214,6 +214,9 @@ class Steps(Protocol):
         """Return the steps of another call, in their order."""
         ...
 
+    def commit(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Commit *work* by itself, where the lease is still held."""
+
     def refuse_inside(self, what: str) -> None:
         """Raise InvalidArgument where the function of a step is being called."""
 
@@ -254,6 +257,10 @@ class WithSteps:
     _steps: Steps
     _face: Any = None
     """The object that a coroutine is given in place of this one."""
+
+    def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Commit *work* with the processed mark, once the handler has returned."""
+        raise NotImplementedError
 
     def step(
         self,

@@ -325,6 +325,9 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
     def _steps(self) -> Steps:  # type: ignore[override]  # made with its first use
         return self._holder.make_steps()
 
+    def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
+        self.at_end(lambda yours: work(yours._tx))
+
     def _end_call(self) -> None:
         """End a run that has returned although it is to go on later."""
         if "_requests" in self.__dict__:

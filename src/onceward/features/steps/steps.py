@@ -58,6 +58,7 @@ OUTPUT: Final = "output"
 """Name of the stream of a handler, outside of its steps."""
 FOR_EVER: Final[Millis] = 1000 * 86_400 * 36_500
 """Milliseconds of a wait without a timeout: a century."""
+ENDED: Final = "the handler has ended, so that nothing of it can be stored"
 KEY: Final = 32
 """Digits of an idempotency key."""
 
@@ -230,6 +231,18 @@ class MessageSteps:
         record, _ = self._result(begun, work(tx))
         self._store(tx, begun, record)
         return record
+
+    def commit(self, work: Callable[[StoreTransaction], None]) -> None:
+        """Commit *work* by itself, where the lease is still held; it may be run again."""
+
+        def fenced(tx: StoreTransaction) -> None:
+            stored.prove(tx, self._home)
+            work(tx)
+
+        if self._closed:
+            raise LeaseLost(ENDED)
+        self._home.commits.free()
+        self._home.commits.write(fenced)
 
     def _observed(self, begun: StepCall) -> AbstractContextManager[None]:
         """Return the block in which observers see a call of a function."""

@@ -33,6 +33,11 @@ ON CONFLICT (sender, message_id, scope, name, version, ordinal) DO UPDATE
        bytes = excluded.bytes, due_at = excluded.due_at, ended_at = excluded.ended_at
  WHERE state <> 'done'
 """
+HELD: Final = """
+SELECT 1
+  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.seq = :seq AND b.state = 'pending'
+ WHERE l.lane_id = :lane AND l.token = :token AND l.owner = :owner
+"""
 SHOWN: Final = """
 SELECT seq, name, version, ordinal
   FROM _onceward_steps
@@ -104,6 +109,21 @@ def store(
     }
     if not tx.run(STORE, bindings | name._asdict() | record._asdict()):
         msg = f"the result of step {name} was not stored: another worker has the message"
+        raise LeaseLost(msg)
+
+
+def prove(tx: StoreTransaction, home: StepHome) -> None:
+    """
+    Prove that the lease of a call is held.
+
+    Raises:
+        LeaseLost: another worker handles the message; roll the transaction back.
+
+    """
+    lane, token, owner, _ = home.lease
+    bindings = {"seq": home.leased.seq, "lane": lane, "token": token, "owner": owner}
+    if not tx.rows(HELD, bindings):
+        msg = f"nothing was stored for message {home.leased.id}: another worker has it"
         raise LeaseLost(msg)
 
 
