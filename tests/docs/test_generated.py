@@ -1,4 +1,4 @@
-"""The reference pages are what ``docs/generate.py`` writes from the code."""
+"""Drawings, schemas and reference pages are what ``docs/site/generate.py`` writes from the code."""
 
 import importlib
 import json
@@ -21,8 +21,8 @@ from onceward.transports import Frame
 ROOT = Path(__file__).parents[2]
 
 
-class Generator(Protocol):
-    """The part of ``docs/generate.py`` that is used here."""
+class Classes(Protocol):
+    """The part of ``docs/site/classes.py`` that is used here."""
 
     SECTIONS: dict[str, str]
 
@@ -30,8 +30,18 @@ class Generator(Protocol):
         """Return the class of a name in a section."""
         ...
 
+
+class Generator(Protocol):
+    """The part of ``docs/site/generate.py`` that is used here."""
+
+    classes: Classes
+
     def pages(self) -> dict[str, str]:
-        """Return every generated file by its path in the repository."""
+        """Return every generated file of the repository by its path in it."""
+        ...
+
+    def reference(self) -> dict[str, str]:
+        """Return every generated page of the site by its path in the reference."""
         ...
 
 
@@ -39,14 +49,26 @@ class Generator(Protocol):
 def generator() -> Iterator[Generator]:
     """Return the script as a module."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
+        patch.syspath_prepend(str(ROOT / "docs" / "site"))
         yield cast("Generator", importlib.import_module("generate"))
 
 
 @pytest.fixture(scope="module")
+def classes(generator: Generator) -> Classes:
+    """Return the script that writes the pages of the classes."""
+    return generator.classes
+
+
+@pytest.fixture(scope="module")
 def pages(generator: Generator) -> dict[str, str]:
-    """Return what the script would write now."""
+    """Return what the script would write into the repository now."""
     return generator.pages()
+
+
+@pytest.fixture(scope="module")
+def reference(generator: Generator) -> dict[str, str]:
+    """Return the reference pages of the site."""
+    return generator.reference()
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +80,30 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def test_generated_files_are_up_to_date(pages: dict[str, str]) -> None:
-    """The files are those that ``python3 docs/generate.py`` writes for the present code."""
+    """The files are those that ``python3 docs/site/generate.py`` writes for the present code."""
     stale = [
         name
         for name, text in pages.items()
         if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text
     ]
 
-    assert [] == stale, "run: python3 docs/generate.py"
+    assert [] == stale, "run: python3 docs/site/generate.py"
 
 
-def test_nothing_generated_is_left_over(pages: dict[str, str]) -> None:
-    """The reference holds no page that the script does not write any more."""
+def test_no_reference_page_of_the_site_is_committed(reference: dict[str, str]) -> None:
+    """In the place of a generated page stands a short one, which leads to the source."""
     there = {
-        path.relative_to(ROOT).as_posix()
+        path.name: path.read_text(encoding="utf-8")
         for path in (ROOT / "docs" / "reference").iterdir()
         if path.stem != "benchmarks"
     }
 
-    assert set() == there - set(pages)
+    assert {name for name in reference if name.endswith(".md") and "/" not in name} == set(there)
+    assert [] == [
+        name
+        for name, text in there.items()
+        if len(text.splitlines()) > 12 or "](../../s" not in text or reference[name] == text
+    ]
 
 
 def test_every_arrow_of_the_architecture_joins_two_boxes(pages: dict[str, str]) -> None:
@@ -115,10 +142,10 @@ def _is_on_edge(point: tuple[int, int], box: tuple[int, ...]) -> bool:
     return across or along
 
 
-def test_every_public_name_has_a_place(generator: Generator) -> None:
+def test_every_public_name_has_a_place(classes: Classes) -> None:
     """A new public name is put beside its relatives; errors have their own page."""
     placed = (
-        {name for listed in generator.SECTIONS.values() for name in listed.split()}
+        {name for listed in classes.SECTIONS.values() for name in listed.split()}
         | set(dir(onceward.errors))
         | {"errors"}
     )
@@ -126,20 +153,48 @@ def test_every_public_name_has_a_place(generator: Generator) -> None:
     assert set() == {*onceward.__all__, *onceward.types.__all__} - placed
 
 
-def test_a_class_lists_every_public_member(generator: Generator, pages: dict[str, str]) -> None:
+def test_a_class_lists_every_public_member(classes: Classes, reference: dict[str, str]) -> None:
     """Also what it inherits: a reader of Postbox finds begin, send and publish there."""
-    parts = re.split(r"^### ", pages["docs/reference/api.md"], flags=re.MULTILINE)[1:]
-    sections = {part.partition("\n")[0]: part for part in parts}
-
     missing = [
         f"{kind.__name__}.{name}"
-        for listed in generator.SECTIONS.values()
-        for kind in map(generator._named, listed.split())
-        if isinstance(kind, type)
+        for listed in classes.SECTIONS.values()
+        for public in listed.split()
+        if isinstance(kind := classes._named(public), type)
         for name in _members(kind)
-        if not re.search(rf"\b{name}\b", sections[kind.__name__])
+        if not re.search(rf"\b{name}\b", reference[f"api/{public.lower()}.md"])
     ]
     assert [] == missing
+
+
+def test_a_class_has_a_page_and_a_line_in_the_list(
+    classes: Classes, reference: dict[str, str]
+) -> None:
+    """No two names share a page, and each is listed with what it is."""
+    names = [name for listed in classes.SECTIONS.values() for name in listed.split()]
+    rows = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \| \S", reference["api.md"], re.MULTILINE)
+
+    assert [(name, f"api/{name.lower()}.md") for name in names] == rows
+    assert len(names) == len({path for _, path in rows} & set(reference))
+
+
+def test_an_awaitable_class_leads_to_its_sync_twin(reference: dict[str, str]) -> None:
+    """And back: both have the same calls."""
+    assert "The same, awaitable: [`AsyncPostbox`](asyncpostbox.md)." in reference["api/postbox.md"]
+    assert "The same, sync: [`Postbox`](postbox.md)." in reference["api/asyncpostbox.md"]
+
+
+def test_every_command_has_a_section(reference: dict[str, str]) -> None:
+    """It stands on the page of its group, with its usage, and is listed with what it does."""
+    app = pytest.importorskip("onceward.ops.cli.app", reason="the command is an extra")
+    groups = "".join(text for name, text in reference.items() if name.startswith("cli/"))
+
+    assert [] == [
+        name
+        for name in app.COMMANDS
+        if f"## onceward {name}\n\n```text\nonceward {name}" not in groups
+        or f"| [`{name}`](cli/" not in reference["cli.md"]
+    ]
+    assert len(app.COMMANDS) == groups.count("\n## onceward ")
 
 
 def _members(kind: type) -> list[str]:
@@ -152,14 +207,13 @@ def _members(kind: type) -> list[str]:
     ]
 
 
-def test_types_are_shown_as_users_write_them(pages: dict[str, str]) -> None:
+def test_types_are_shown_as_users_write_them(reference: dict[str, str]) -> None:
     """No checks in types; a setting says whether it takes a number, a span, a text or a list."""
-    rows = re.findall(
-        r"^\| `(\w+)` \| ([^|]+) \|", pages["docs/reference/settings.md"], re.MULTILINE
-    )
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", reference["settings.md"], re.MULTILINE)
     kinds = {name: kind.strip() for name, kind in rows}
 
-    assert [] == re.findall(r"Annotated\[|: Seconds\b", pages["docs/reference/api.md"])
+    api = "".join(text for name, text in reference.items() if name.startswith("api"))
+    assert [] == re.findall(r"Annotated\[|: Seconds\b", api)
     assert set(Settings.model_fields) == kinds.keys()
     assert ("true or false", "whole number", "list of texts", "text") == tuple(
         kinds[name] for name in ("search", "max_body", "topics", "audit")
@@ -176,25 +230,21 @@ def test_types_are_shown_as_users_write_them(pages: dict[str, str]) -> None:
         ("SentState", vocabulary.SentState),
     ],
 )
-def test_a_closed_set_lists_its_values(name: str, values: Any, pages: dict[str, str]) -> None:
+def test_a_closed_set_lists_its_values(name: str, values: Any, reference: dict[str, str]) -> None:
     """A type that a signature names only by name is explained on the same page."""
     expected = f"| `{name}` | {', '.join(f'`{value}`' for value in get_args(values))} |"
 
     assert [expected] == [
-        line
-        for line in pages["docs/reference/api.md"].splitlines()
-        if line.startswith(f"| `{name}` |")
+        line for line in reference["api.md"].splitlines() if line.startswith(f"| `{name}` |")
     ]
 
 
-@pytest.mark.parametrize(
-    "page", ["docs/reference/events.md", "docs/reference/errors.md", "docs/reference/frame.md"]
-)
-def test_no_row_is_without_meaning(page: str, pages: dict[str, str]) -> None:
+@pytest.mark.parametrize("page", ["events.md", "errors.md", "frame.md"])
+def test_no_row_is_without_meaning(page: str, reference: dict[str, str]) -> None:
     """Every event, error and attribute says what it is."""
     empty = [
         line
-        for line in pages[page].splitlines()
+        for line in reference[page].splitlines()
         if re.fullmatch(r"\|.*\|\s+\|", line) and "HandlerSignal" not in line
     ]
 

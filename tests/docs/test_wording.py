@@ -12,7 +12,7 @@ PAGES = [
     *(ROOT / "examples").rglob("*.md"),
     *(ROOT / "examples").rglob("*.py"),
     *(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"),
-    *(ROOT / "docs").glob("*.py"),
+    *(ROOT / "docs" / "site").glob("*.py"),
 ]
 
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)

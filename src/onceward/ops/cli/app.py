@@ -28,7 +28,7 @@ from onceward.ops.cli.wording import in_shell
 ARGUMENTS: Final = "\n\nArgs:"
 """Where the part of a docstring begins that the parser shows by argument."""
 HELP: Final = """
-Exactly-once mail between agents, in one SQLite file each.
+Exactly-once messages between agents, in one SQLite file each.
 
 A command works on one agent's file: the word after the command, if it ends in .db, .sqlite or
 .sqlite3 or is a path to a file (onceward stats shop.db), or --db FILE, or --agent NAME for

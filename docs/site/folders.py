@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pieces import NOTE, code, table
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "onceward"
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 
