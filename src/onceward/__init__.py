@@ -1,9 +1,9 @@
 """
 Exactly-once messages between agents, in one SQLite file each.
 
-Types that few annotations name are in ``onceward.types``. Authors of transports
-find their contract in ``onceward.transports``, tests of agents their aids in
-``onceward.testing``, hooks their events in ``onceward.events``.
+Types that annotations rarely need are in ``onceward.types``. The contract of transports is in
+``onceward.transports``, helpers for tests of agents in ``onceward.testing``, the events of hooks in
+``onceward.events``.
 """
 
 import typing as _typing
@@ -88,11 +88,11 @@ _MODULES = {
     "errors": "errors",
     "step": "features.steps.decorator",
 }
-"""Module by public name: each is loaded with the first use of a name of it."""
+"""Module by public name; the first use of a name loads its module."""
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Load a public name on first use: a command, or an add-on, pays for what it needs."""
+    """Load a public name on first use, so that a command loads only what it needs."""
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
@@ -105,5 +105,5 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, which need not be loaded yet."""
+    """List the public names, loaded or not."""
     return [*__all__]

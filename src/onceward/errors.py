@@ -2,50 +2,50 @@
 Define every error of the package, as one tree.
 
     OncewardError
-    ├── InvalidArgument            a value is not what the call takes; nothing was done
-    │   └── MissingExtra             a library is not installed; a ModuleNotFoundError, too
+    ├── InvalidArgument            the call does not accept a value; nothing was done
+    │   └── MissingExtra             a library is not installed; also a ModuleNotFoundError
     ├── StoreError                 the file
     │   ├── Busy                     nothing written; try again
     │   ├── OutcomeUnknown           COMMIT raised; ask resolve(id), or send again with the same id
     │   ├── StoreCapacity            disk or quota full; nothing written
     │   ├── StoreCorrupt             damaged or not a database; kept as it is
     │   ├── StoreFault               the disk reported an error; nothing was written
-    │   ├── StoreUnusable            this file may not be opened like this
+    │   ├── StoreUnusable            the file must not be opened in this way
     │   │   ├── SqliteTooOld · NetworkFilesystem · ForeignHandle · ReadOnlyStore
     │   │   ├── SchemaTooNew · SchemaMismatch · WrongAgent
     │   └── StoreClosed              closed, or inherited through fork
     │       └── ForkedProcess
     ├── SendError                  nothing was written; the id may be used again
-    │   ├── InvalidMessage           an InvalidArgument, too; so are the next three
+    │   ├── InvalidMessage           also an InvalidArgument; so are the next three
     │   │   └── TooLarge · TopicError · ValidationFailed
     │   ├── UnknownRecipient · Conflict · Paused
-    │   ├── QueueFull                a limit of messages is reached; wait until some are settled
+    │   ├── QueueFull                a message limit is reached; wait until some end
     │   │   └── StoreFull              the limit of the whole file
-    │   ├── RateLimited              sent too fast; retry_after says when to come again
-    │   ├── ChannelError             the channel does not take it
+    │   ├── RateLimited              sent too fast; retry_after says when to try again
+    │   ├── ChannelError             the channel refused it
     │   │   ├── UnknownChannel · DuplicateChannel · ChannelRefused · NotParticipant
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              the peer does not answer; try later
-    │   ├── PushFailed               the peer was reached and failed; an attempt of each message
-    │   ├── OutOfDescriptors         this process can open no further file; the peer is well
-    │   ├── ParcelTooLarge           the way takes no parcel of this size; a smaller one passes
+    │   ├── PushFailed               the peer was reached and failed; counts as an attempt
+    │   ├── OutOfDescriptors         this process cannot open more files; the peer is fine
+    │   ├── ParcelTooLarge           the route takes only smaller parcels
     │   ├── Refused                  the peer will never take this
-    │   └── InvalidParcel            bytes that are no parcel or answer; an InvalidArgument, too
+    │   └── InvalidParcel            not a parcel or an answer; also an InvalidArgument
     ├── NoKey                      no key is shared with that peer
     │   └── UnsafeKey                its file is readable by others, or holds something else
-    ├── NoMailbox                  no such mailbox, or not any more
+    ├── NoMailbox                  no such mailbox, or it has expired
     ├── DuplicateMailbox           a mailbox of that name exists
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
-    │   └── RunAborted               the run was ended from outside; its messages go to another
-    ├── AnswerTimeout              no reply in time; a late one is kept
+    │   └── RunAborted               the run was ended from outside; another run gets its messages
+    ├── AnswerTimeout              no reply in time; a late reply is kept
     ├── RequestFailed              the request ended without a reply
     │   └── RequestCancelled         it was cancelled before it took effect
-    ├── StepFailed                 a step failed for good, and that is stored
-    ├── StepsFull                  the steps of a message take all that they may
-    └── StreamFull                 the output of a message takes all that it may
+    ├── StepFailed                 a step failed permanently; the failure is stored
+    ├── StepsFull                  the steps of a message reached their limit
+    └── StreamFull                 the output of a message reached its limit
 
-Each class says in ``retryable`` whether the same call may succeed later
-without any change elsewhere, and its message says what to do.
+Each class says in ``retryable`` whether the same call may succeed later without another change; its
+message says what to do.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from typing import ClassVar, NoReturn
 
 
 class OncewardError(Exception):
-    """Root of the tree: catches every error of the package; its message names the cure."""
+    """Base class of every error of the package; its message says what to do."""
 
     retryable: ClassVar[bool] = False
 
 
 class InvalidArgument(OncewardError, ValueError):
-    """A value is not what the call takes; nothing was done: correct what the message names."""
+    """The call does not accept a value; nothing was done: correct it as the message says."""
 
 
 class MissingExtra(InvalidArgument, ModuleNotFoundError):
-    """A library of an extra is not installed: install the extra that the message names."""
+    """A library is not installed: install the extra that the message names."""
 
     def __init__(self, message: str = "", name: str | None = None) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class MissingExtra(InvalidArgument, ModuleNotFoundError):
 
 
 class StoreError(OncewardError):
-    """The file could not do what was asked; see the subclass for what to do."""
+    """An operation on the file failed; the subclass says what to do."""
 
 
 class Busy(StoreError):
@@ -84,11 +84,11 @@ class Busy(StoreError):
 
 class OutcomeUnknown(StoreError):
     """
-    COMMIT raised or was cut off: the transaction may have happened.
+    COMMIT raised or was interrupted: the transaction may have been committed.
 
     Ask ``postbox.resolve(id)`` for the ids in ``message_ids``, or send again
     with the same id or key: that is always safe. ``message_id`` is the first of
-    them, ``reason`` what COMMIT raised.
+    them, ``reason`` is the error of COMMIT.
     """
 
     retryable = True
@@ -108,7 +108,7 @@ class StoreCapacity(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The file is damaged or no SQLite database; it is unchanged: restore or recover a copy."""
+    """The file is damaged or not an SQLite database; it is unchanged: restore or recover a copy."""
 
 
 class StoreFault(StoreError):
@@ -118,7 +118,7 @@ class StoreFault(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The file may not be opened like this; the message names the cure."""
+    """The file must not be opened in this way; the message says what to do."""
 
 
 class SqliteTooOld(StoreUnusable):
@@ -129,7 +129,7 @@ class NetworkFilesystem(StoreUnusable):
     """
     Locks do not hold on this file system: move the file to a local disk.
 
-    ``network_filesystem=True`` opens it all the same, at your own risk.
+    ``network_filesystem=True`` opens it anyway, at your own risk.
     """
 
 
@@ -137,8 +137,8 @@ class ForeignHandle(StoreUnusable):
     """
     Another SQLite library or open() of this process holds the file: close it first.
 
-    Closing it later would drop our locks. The standard library's ``sqlite3.connect``
-    raises it for a file that is open as a postbox.
+    Closing that handle later would drop the locks of the postbox. The standard library's
+    ``sqlite3.connect`` raises this error for a file that is open as a postbox.
     """
 
 
@@ -151,11 +151,11 @@ class SchemaTooNew(StoreUnusable):
 
 
 class SchemaMismatch(StoreUnusable):
-    """A table of our name has another shape: rename it, or give onceward a file of its own."""
+    """A table with a name of onceward has other columns: rename it, or use another file."""
 
 
 class WrongAgent(StoreUnusable):
-    """The file belongs to another agent: open it under its own name, or choose another file."""
+    """The file belongs to another agent: open it under that name, or choose another file."""
 
 
 class StoreClosed(StoreError):
@@ -163,7 +163,7 @@ class StoreClosed(StoreError):
 
 
 class ForkedProcess(StoreClosed):
-    """The file was open when the process forked: start children by spawn, or fork first."""
+    """The file was open when the process forked: spawn child processes, or fork before opening."""
 
 
 class SendError(OncewardError):
@@ -186,7 +186,7 @@ class ValidationFailed(InvalidMessage):
     """
     A field breaks a rule of its channel; nothing was written: correct ``field``.
 
-    ``reason`` says why, ``value_length`` is the length of what was given.
+    ``reason`` says why, ``value_length`` is the length of the given value.
     """
 
     def __init__(self, field: str, reason: str, value_length: int = 0) -> None:
@@ -209,11 +209,11 @@ class UnknownRecipient(SendError, LookupError):
 
 class Conflict(SendError):
     """
-    The id or key stands for another message: choose another, or send the same message.
+    The id or key belongs to another message: choose another, or send the same message.
 
-    ``message_id`` is the message that it stands for, ``key`` the key where that is
-    what collided, ``differs`` names what differs: body, session, priority …;
-    ``reason`` says where it stands.
+    ``message_id`` is the id of that message, ``key`` the key if the key collided, ``differs`` names
+    the fields that differ: body, session, priority …; ``reason`` says in which table that message
+    is.
     """
 
     def __init__(
@@ -238,9 +238,9 @@ class QueueFull(SendError):
 
 class StoreFull(QueueFull):
     """
-    The file holds its limit of active messages; nothing was written.
+    The file has reached its limit of active messages; nothing was written.
 
-    Try again once some are settled, or raise the limit.
+    Try again after some have ended, or raise the limit.
     """
 
 
@@ -248,7 +248,7 @@ class RateLimited(SendError):
     """
     Messages exceed the rate limit; nothing was written: retry in ``retry_after`` seconds.
 
-    ``sender`` is the agent that sends too fast, ``limit`` its messages per second.
+    ``sender`` is the agent that sends too fast, ``limit`` is in messages per second.
     """
 
     retryable = True
@@ -261,7 +261,7 @@ class RateLimited(SendError):
 
 
 class ChannelError(SendError):
-    """A channel does not take what was asked of it, nothing was changed; see the subclass."""
+    """A channel refused an operation; nothing was changed; the subclass says why."""
 
 
 class UnknownChannel(ChannelError, LookupError):
@@ -269,11 +269,11 @@ class UnknownChannel(ChannelError, LookupError):
 
 
 class DuplicateChannel(ChannelError):
-    """A channel of that name exists: ``ensure`` returns it, or choose another name."""
+    """A channel of that name exists: call ``ensure`` to get it, or choose another name."""
 
 
 class ChannelRefused(ChannelError):
-    """The channel's state does not allow it: resume it, or ask its owner."""
+    """The state of the channel does not allow it: resume the channel, or ask its owner."""
 
     retryable = True
 
@@ -283,26 +283,26 @@ class NotParticipant(ChannelError):
 
 
 class Paused(SendError, RuntimeError):
-    """The agent is paused: call ``file.resume()`` or unset ONCEWARD_DISABLED; nothing was lost."""
+    """The agent is paused: call ``file.resume()`` or unset ONCEWARD_DISABLED; nothing is lost."""
 
     retryable = True
 
 
 class DeliveryError(OncewardError):
-    """A transport could not hand a parcel over; see the subclass."""
+    """A transport could not deliver a parcel; the subclass says why."""
 
 
 class Unreachable(DeliveryError):
-    """The peer did not answer: the dispatcher tries again by itself."""
+    """The peer did not answer: the dispatcher tries again."""
 
     retryable = True
 
 
 class PushFailed(DeliveryError):
     """
-    The peer was reached and could not take the parcel: the dispatcher tries again by itself.
+    The peer was reached and could not take the parcel: the dispatcher tries again.
 
-    It counts against the budget of the parcel's messages, as no other error of a push does.
+    It counts as an attempt of each message in the parcel; no other error of a push does.
     """
 
     retryable = True
@@ -310,9 +310,9 @@ class PushFailed(DeliveryError):
 
 class OutOfDescriptors(DeliveryError):
     """
-    The process can open no further file: raise its limit (``ulimit -n``), or close files.
+    The process cannot open more files: raise its limit (``ulimit -n``), or close files.
 
-    A parcel that met it is pushed again shortly: it is not a failure of the peer.
+    The parcel is pushed again shortly; it does not count as a failure of the peer.
     """
 
     retryable = True
@@ -320,9 +320,9 @@ class OutOfDescriptors(DeliveryError):
 
 class ParcelTooLarge(DeliveryError):
     """
-    The way to the peer takes parcels of at most ``limit`` bytes: smaller ones are packed by itself.
+    The route takes parcels of at most ``limit`` bytes: the dispatcher packs smaller ones.
 
-    A transport raises it; receipts and envelope count.
+    Raised by a transport; receipts and envelope count towards the size.
     """
 
     retryable = True
@@ -333,16 +333,16 @@ class ParcelTooLarge(DeliveryError):
 
 
 class Refused(DeliveryError):
-    """The peer will never take this parcel: read the reason, replay or discard dead letters."""
+    """The peer will never accept this parcel: read the reason, replay or discard dead letters."""
 
 
 class InvalidParcel(DeliveryError, InvalidArgument):
-    """The bytes are not a parcel or an answer of this version, or a value of it cannot travel."""
+    """The bytes are not a parcel or an answer of this version, or a value cannot be encoded."""
 
 
 class NoKey(OncewardError, LookupError):
     """
-    No key is shared with this peer: make one (``keys new``), or add the peer's (``keys add``).
+    No key is shared with this peer: create one (``keys new``), or add the peer's (``keys add``).
 
     ``peer`` is its name.
     """
@@ -353,22 +353,22 @@ class NoKey(OncewardError, LookupError):
 
 
 class UnsafeKey(NoKey):
-    """The file of a key is not used: correct its mode or its content, as the message says."""
+    """A key file was refused: correct its mode or its content, as the message says."""
 
 
 class LeaseLost(OncewardError):
-    """The lease ran out, another worker owns the message; writes were rolled back: do nothing."""
+    """The lease ended and another worker owns the message; writes were rolled back: do nothing."""
 
 
 class RunAborted(LeaseLost):
-    """The run was ended or its lease ran out; it can commit nothing more: return at once."""
+    """The run was ended or its lease ran out; it cannot commit: return at once."""
 
 
 class NoMailbox(OncewardError, LookupError):
     """
     No mailbox has this name or id, or it has expired: create it, or ask its owner.
 
-    An id that never existed and one that expired are not told apart.
+    An id that never existed and an id that expired cannot be distinguished.
     """
 
     def __init__(
@@ -385,7 +385,7 @@ class AnswerTimeout(OncewardError, TimeoutError):
     """
     No reply within the timeout: ask ``result(message_id)`` again later, a late reply is kept.
 
-    ``message_id`` is the request, ``reason`` the state in which it is.
+    ``message_id`` is the id of the request, ``reason`` its state.
     """
 
     retryable = True
@@ -399,8 +399,8 @@ class RequestFailed(OncewardError):
     """
     The request ended without a reply: read ``reason``, then send a corrected request.
 
-    ``message_id`` is the request; should a reply come all the same,
-    ``result(message_id)`` returns it.
+    ``message_id`` is the id of the request; if a reply arrives later, ``result(message_id)``
+    returns it.
     """
 
     def __init__(self, message: str, *, message_id: str | None = None, reason: str = "") -> None:
@@ -409,12 +409,12 @@ class RequestFailed(OncewardError):
 
 
 class RequestCancelled(RequestFailed):
-    """The request was cancelled before it took effect: ask again only if it is wanted again."""
+    """The request was cancelled before it took effect: ask again only if you want it again."""
 
 
 class StepFailed(OncewardError):
     """
-    A step failed for good, and each call of the handler gets this: go on without its result.
+    A step failed permanently; each call of the handler gets this: go on without its result.
 
     ``step`` is its name, ``error`` the last error of its function, ``message_id`` the message.
     """
@@ -428,7 +428,7 @@ class StepFailed(OncewardError):
 
 class StepsFull(OncewardError):
     """
-    The steps of one message take all that they may: split the work, or raise the limit.
+    The steps of one message reached their limit: split the work, or raise the limit.
 
     ``max_steps`` and ``max_step_bytes`` are the limits; ``message_id`` is the message.
     """
@@ -440,7 +440,7 @@ class StepsFull(OncewardError):
 
 class StreamFull(OncewardError):
     """
-    The output of one message takes all that it may: put out less, or raise the limit.
+    The output of one message reached its limit: write less, or raise the limit.
 
     ``max_stream_chunks`` and ``max_stream_bytes`` are the limits; ``message_id`` is the message.
     """
@@ -455,7 +455,7 @@ class HandlerSignal(Exception):
 
 
 class Retry(HandlerSignal):
-    """Raise in a handler: try again after *after* (seconds, timedelta, 2h), by policy if None."""
+    """Raise in a handler: try again after *after* (seconds, timedelta, 2h; None: by policy)."""
 
     def __init__(
         self,
@@ -475,4 +475,4 @@ class Reject(HandlerSignal):
 
 
 class Drop(HandlerSignal):
-    """Raise in a handler: end the message as dropped, without effects or a dead letter."""
+    """Raise in a handler: end the message as dropped, without effects and without a dead letter."""

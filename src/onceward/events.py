@@ -1,4 +1,4 @@
-"""Events that hooks are told of, by ``postbox.on(name, hook)``."""
+"""Define the events that ``postbox.on(name, hook)`` passes to hooks."""
 
 from onceward.message.events import (
     EVENTS,

@@ -1,8 +1,8 @@
 """
-Call hooks after the commit, in order, on the thread that committed; a hook has no veto.
+Call hooks after the commit, in order, on the thread that committed; a hook cannot veto.
 
-An observer sees sends and attempts from their begin to their end, as a tracer does. It may
-add extension attributes to what is sent, and has no veto either.
+An observer, such as a tracer, sees sends and attempts from start to end. It may add extension
+attributes to the messages that are sent; it cannot veto either.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALL: Final = "*"
 SendOutcome = Literal["committed", "known", "unconfirmed"]
 """
 How a send ended: its messages were committed; a message of the same key or id was sent before;
-or no commit is known: it was refused, rolled back, or its outcome is unknown.
+or no commit is known: the send was refused, rolled back, or its outcome is unknown.
 """
 
 
@@ -40,7 +40,7 @@ class SendFacts:
     topic: str | None
     channel: str | None
     headers: Mapping[str, Any]
-    """Extension attributes that the caller gave; they go before those of an observer."""
+    """Extension attributes that the caller gave; they take precedence over those of an observer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Attempt:
     session: str
     frames: Sequence[Frame]
     number: int
-    """The attempt that it is at its first message, from 1."""
+    """Number of the attempt at its first message, from 1."""
     run_id: str | None = None
 
 
@@ -65,11 +65,11 @@ class StepFacts:
     name: str
     """Its name, with its ordinal and version as ``onceward show`` prints them: ``think#2``."""
     number: int
-    """The call of its function that it is, from 1."""
+    """Number of the call of its function, from 1."""
 
 
 class ComposedMessage(Protocol):
-    """The facts of a message that is composed and not stored yet."""
+    """The facts of a message that is composed but not stored yet."""
 
     @property
     def id(self) -> str:
@@ -83,83 +83,83 @@ class ComposedMessage(Protocol):
 
     @property
     def correlation_id(self) -> str | None:
-        """Id of the conversation's first message; None where it is the first."""
+        """Id of the conversation's first message; None if this is the first."""
         ...
 
 
 class Sending:
-    """One send under observation; override what is of interest."""
+    """One send under observation; override the methods that you need."""
 
     headers: Mapping[str, str] = {}
     """Extension attributes to add to each of its frames."""
 
     def composed(self, messages: Sequence[ComposedMessage]) -> None:
-        """Take note of the messages, on the thread that sends them."""
+        """Receive the messages, on the thread that sends them."""
 
     def ended(self, outcome: SendOutcome, refused: type[BaseException] | None) -> None:
-        """Take note of the end, once, on any thread; *refused* is the class of what was raised."""
+        """Receive the end, once, on any thread; *refused* is the class of the error."""
 
 
 class Handling:
-    """One attempt under observation; override what is of interest."""
+    """One attempt under observation; override the methods that you need."""
 
     def ended(self, settlements: Sequence[Settlement], error: BaseException | None) -> None:
         """
-        Take note of the end, on the thread of the attempt, before its commit where that is shared.
+        Receive the end, on the attempt's thread, before its commit if attempts share one.
 
-        *settlements* has one for each message, in their order, and is empty where another
-        process or a reader settles them; *error* is what the handler raised.
+        *settlements* has one for each message, in their order; it is empty if another process or a
+        reader settles them. *error* is the error of the handler.
         """
 
 
 class Stepping:
-    """One call of a step's function under observation; override what is of interest."""
+    """One call of a step's function under observation; override the methods that you need."""
 
     def ended(self, error: BaseException | None) -> None:
-        """Take note of the end, in the thread or task of the call; *error* is what it raised."""
+        """Receive the end, in the thread or task of the call; *error* is the function's error."""
 
 
 class Observer:
-    """Sees the sends, attempts and steps of a postbox; override what is of interest."""
+    """Sees the sends, attempts and steps of a postbox; override the methods that you need."""
 
     def sending(self, send: SendFacts) -> Sending | None:
-        """Begin to observe a send, on the thread of its caller; None does not observe it."""
+        """Start to observe a send, on the thread of its caller; return None to ignore it."""
 
     def handling(self, attempt: Attempt) -> Handling | None:
-        """Begin to observe an attempt, on its thread; None does not observe it."""
+        """Start to observe an attempt, on its thread; return None to ignore it."""
 
     def stepping(self, step: StepFacts) -> Stepping | None:
-        """Begin to observe a call of a step's function; None does not observe it."""
+        """Start to observe a call of a step's function; return None to ignore it."""
 
 
 class HasHooks(Protocol):
-    """A postbox, sync or async, as far as an observer is concerned."""
+    """The part of a postbox, sync or async, that an observer needs."""
 
     def _event_hooks(self) -> Hooks: ...
 
 
 def observe(box: HasHooks, observer: Observer) -> Callable[[], None]:
     """
-    Let *observer* see every send and every attempt of a postbox from its begin to its end.
+    Let *observer* see every send and every attempt of a postbox from start to end.
 
-    It may add extension attributes to what is sent, and has no veto: what it raises
-    is logged. Returns the call that ends it.
+    It may add extension attributes to the messages that are sent. It cannot veto: its errors are
+    logged. Returns a function that ends the observation.
     """
     return box._event_hooks().observe(observer)
 
 
 class Hooks:
-    """Keep the hooks of a process by the name of the event that they are called with."""
+    """Keep the hooks of a process by event name."""
 
     def __init__(self) -> None:
         self._hooks: dict[str, tuple[Hook, ...]] = {}
         self._held: list[Event] = []
         self.observers: tuple[Observer, ...] = ()
-        """Those that see sends and attempts; mostly none."""
+        """Observers of sends and attempts; usually none."""
 
     def on(self, name: str, hook: Hook) -> Callable[[], None]:
         """
-        Call *hook* with every event called *name* (``*``: all); return a function that ends it.
+        Call *hook* with events called *name* (``*``: all); return a function that unregisters it.
 
         Raises:
             InvalidArgument: there is no event of that name.
@@ -181,7 +181,7 @@ class Hooks:
         return off
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Let *observer* see sends and attempts; return a function that ends it."""
+        """Let *observer* see sends and attempts; return a function that unregisters it."""
         self.observers = (*self.observers, observer)
 
         def off() -> None:
@@ -190,11 +190,11 @@ class Hooks:
         return off
 
     def __bool__(self) -> bool:
-        """Return whether there is any hook."""
+        """Return whether any hook is registered."""
         return bool(self._hooks)
 
     def wanted(self, kind: type[Event]) -> bool:
-        """Return whether a hook takes events of *kind*; if not, the event need not be built."""
+        """Return whether a hook takes events of *kind*; otherwise none need be built."""
         return bool(self._hooks) and bool(self._hooks.get(kind.name) or self._hooks.get(ALL))
 
     def hold(self, event: Event) -> None:
@@ -234,16 +234,15 @@ LEVELS: Final[dict[str, Level]] = {
     "stream_forked": "error",
     "peer_rolled_back": "error",
 }
-"""Level by event name; all others are DEBUG: writing a line costs more than an insert."""
+"""Level by event name; all others are DEBUG, because writing a line costs more than an insert."""
 
 
 class LogHook:
     """
     Write one structured line per event: its name is the text, its fields are the keys.
 
-    Register it with ``box.on("*", LogHook())``. Lines go where the library's own
-    lines go, or to *logger*, any structlog logger. Events hold no bodies, so no
-    body is logged.
+    Register it with ``box.on("*", LogHook())``. Lines go to the log of the library, or to *logger*,
+    any structlog logger. Events hold no bodies, so no body is logged.
     """
 
     def __init__(self, logger: Any = None) -> None:
@@ -257,10 +256,10 @@ class LogHook:
 
 class AuditLog:
     """
-    Append polls and expiries to a file of JSON lines, which several processes may share.
+    Append polls and expiries to a file of JSON lines that several processes may share.
 
-    Each line is one write, made after the commit. A crash between the two leaves
-    a gap; a full disk costs lines, never messages.
+    Each line is one write after the commit. A crash between the two leaves a gap; on a full disk
+    lines are lost, never messages.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -289,7 +288,7 @@ class AuditLog:
             log.failure("warning", "audit not written", error, file=str(self.path))
 
     def __call__(self, event: Event) -> None:
-        """Append a poll or an expiry; other events are not audited."""
+        """Append a poll or an expiry; ignore other events."""
         match event:
             case Polled():
                 self.write([_polled(event)])

@@ -1,4 +1,4 @@
-"""Serve agents over HTTP, with a server of their own or in your app; needs ``onceward[http]``."""
+"""Serve agents over HTTP, with a separate server or in your app; needs ``onceward[http]``."""
 
 from onceward.message.extras import needs
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, in a program of your own; needs ``onceward[metrics]``."""
+"""Export metrics for Prometheus from your own program; needs ``onceward[metrics]``."""
 
 from onceward.message.extras import needs
 

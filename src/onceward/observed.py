@@ -1,7 +1,7 @@
 """
-Call the observers of one send, or of one attempt, from its begin to its end.
+Call the observers of one send, or of one attempt, from its start to its end.
 
-Imported with the first observer: without one a send makes no call more.
+Imported with the first observer: without an observer a send makes no extra call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def _quietly(agent: str, call: Callable[..., T], *args: Any) -> T | None:
-    """Call an observer of an agent's postbox; log what it raises."""
+    """Call an observer of an agent's postbox; log its errors."""
     try:
         return call(*args)
     except Exception as error:  # noqa: BLE001 - an observer has no veto
@@ -40,10 +40,10 @@ def _quietly(agent: str, call: Callable[..., T], *args: Any) -> T | None:
 
 class ObservedSend:
     """
-    One send and all that observe it.
+    One send and all its observers.
 
-    Its messages hold it, so it is dropped with the last of them: by then its commit is
-    known, or there was none.
+    Its messages refer to it, so it is dropped with the last of them: by then its commit is known,
+    or nothing was committed.
     """
 
     __slots__ = ("_agent", "_ended", "_sendings", "headers")
@@ -58,7 +58,7 @@ class ObservedSend:
 
     @contextmanager
     def composing(self) -> Iterator[None]:
-        """Compose the messages in a block; an error of it refuses the send."""
+        """Compose the messages in a block; an error in the block refuses the send."""
         try:
             yield
         except Exception as error:
@@ -66,20 +66,20 @@ class ObservedSend:
             raise
 
     def composed(self, messages: Sequence[ComposedMessage]) -> None:
-        """Tell of the messages."""
+        """Report the messages."""
         for sending in self._sendings:
             _quietly(self._agent, sending.composed, messages)
 
     def failed(self, error: BaseException) -> None:
-        """Tell that a message was refused."""
+        """Report that a message was refused."""
         self._end("unconfirmed", type(error))
 
     def committed(self) -> None:
-        """Tell that the messages are committed."""
+        """Report that the messages are committed."""
         self._end("committed")
 
     def known(self) -> None:
-        """Tell that the message was sent before."""
+        """Report that the message was sent before."""
         self._end("known")
 
     def _end(self, outcome: SendOutcome, refused: type[BaseException] | None = None) -> None:
@@ -103,7 +103,7 @@ def _valid(sending: Sending) -> dict[str, str]:
 
 @contextmanager
 def observed_step(observers: Sequence[Observer], step: StepFacts) -> Iterator[None]:
-    """Call the function of a step in a block that observers see; they hear its end in reverse."""
+    """Call a step's function in a block that observers see; the last one sees its end first."""
     found = [_quietly(step.agent, each.stepping, step) for each in observers]
     raised: BaseException | None = None
     try:
@@ -117,7 +117,7 @@ def observed_step(observers: Sequence[Observer], step: StepFacts) -> Iterator[No
 
 
 class ObservedAttempt:
-    """One attempt and all that observe it, as a block; observers hear of its end in reverse."""
+    """One attempt and all its observers, as a block; the last observer sees its end first."""
 
     def __init__(self, observers: Sequence[Observer], attempt: Attempt) -> None:
         self._observers, self._attempt = observers, attempt
@@ -125,7 +125,7 @@ class ObservedAttempt:
         self._end: tuple[Sequence[Settlement], BaseException | None] = ((), None)
 
     def __enter__(self) -> Self:
-        """Tell of the begin."""
+        """Report the start."""
         found = [
             _quietly(self._attempt.agent, each.handling, self._attempt) for each in self._observers
         ]
@@ -133,7 +133,7 @@ class ObservedAttempt:
         return self
 
     def settle(self, settlements: Sequence[Settlement], error: BaseException | None) -> None:
-        """Note how the attempt ends."""
+        """Record how the attempt ends."""
         self._end = settlements, error
 
     def __exit__(
@@ -142,7 +142,7 @@ class ObservedAttempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Tell of the end."""
+        """Report the end."""
         settlements, raised = self._end
         for handling in reversed(self._handlings):
             _quietly(self._attempt.agent, handling.ended, settlements, raised or error)

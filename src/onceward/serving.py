@@ -1,4 +1,4 @@
-"""Serve an application of ASGI from this process: a socket, a thread, and who may ask."""
+"""Serve an ASGI application from this process: socket, thread, allowed hosts and token."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from onceward.message.hosts import host_of
 
 BACKLOG: Final = 256
 CONNECTIONS: Final = 200
-"""Requests and idle connections that are served at a time; others are told to come again."""
+"""Requests and idle connections that are served at a time; others get status 503."""
 STOP_WITHIN: Final = 2
-"""Seconds that requests have to end when the server stops."""
+"""Seconds for requests to end when the server stops."""
 
 
 def bound(host: str, port: int) -> socket.socket:
     """
-    Return a socket that takes connections; raise OSError where the address is taken or none.
+    Return a listening socket; raise OSError if the address is in use or invalid.
 
-    Its protocol is named: asyncio sets TCP_NODELAY only then, and each answer of a connection
-    without it waits for 40 ms.
+    The protocol is given because asyncio sets TCP_NODELAY only then; without it each response waits
+    for 40 ms.
     """
     [(family, _, _, _, address), *_] = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -45,7 +45,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def configured(app: ASGIApp, **more: Any) -> uvicorn.Config:
-    """Return how an application is served: it logs nothing and does not say what serves it."""
+    """Return the server configuration of an application: no log, no server header."""
     settings: dict[str, Any] = {
         "log_config": None,
         "access_log": False,
@@ -58,7 +58,7 @@ def configured(app: ASGIApp, **more: Any) -> uvicorn.Config:
 
 
 class ServerThread:
-    """An application that is served at a socket by a thread of its own, until it is closed."""
+    """An application that a separate thread serves at a socket until it is closed."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class ServerThread:
 
     @property
     def port(self) -> int:
-        """Return the port, which the system chose for 0."""
+        """Return the port; for port 0 the system chose it."""
         return int(self._listening.getsockname()[1])
 
     def close(self) -> None:
-        """Serve no more; requests under way have a moment to end."""
+        """Stop serving; running requests have a moment to end."""
         self._server.should_exit = True
         self._thread.join()
         self._listening.close()
@@ -89,16 +89,17 @@ class ServerThread:
 
 
 def is_token(given: str, token: str) -> bool:
-    """Return whether a text is the token; how much of it is right cannot be measured."""
+    """Return whether a text is the token, in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
 class Guard:
     """
-    ASGI middleware: refuse other host names than *hosts*, and requests without the token.
+    ASGI middleware: refuse host names other than *hosts*, and requests without the token.
 
-    A page of another site whose name was made to mean this machine bears that name. Without
-    *hosts* each name is answered, without *token* each request; *open_paths* need no token.
+    This stops DNS rebinding: a page of another site whose name was made to resolve to this machine
+    sends that name. Without *hosts* every name is accepted, without *token* every request;
+    *open_paths* need no token.
     """
 
     def __init__(
@@ -113,15 +114,15 @@ class Guard:
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Answer or refuse a request."""
         refusal = self.refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
 
     def refusal(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that may not pass."""
+        """Return the response to a refused request."""
         headers = Headers(scope=scope)
         if self._hosts is not None and host_of(headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse("nothing is served under this host name", 421)
+            return PlainTextResponse("this host name is not served here", 421)
         if self._token is None or scope["path"] in self._open:
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -130,6 +131,6 @@ class Guard:
         return self.without_token(scope)
 
     def without_token(self, _: Scope) -> Response | None:
-        """Return the answer to a request without the token."""
+        """Return the response to a request without the token."""
         told = "give the token: Authorization: Bearer TOKEN"
         return PlainTextResponse(told, 401, {"www-authenticate": "Bearer"})

@@ -1,7 +1,7 @@
 """
-Types of what calls take and return, for annotations; programs seldom make one.
+Types of arguments and results, for annotations; programs rarely create one.
 
-The names that every program begins with are in ``onceward`` itself.
+The names that every program needs are in ``onceward`` itself.
 """
 
 import typing as _typing
@@ -81,7 +81,7 @@ _MODULES = {
     "Tick": "features.schedules.tick",
     "Violation": "features.checks.invariants",
 }
-"""Module by name: each is loaded with the first use of a name of it."""
+"""Module by name; the first use of a name loads its module."""
 
 
 def __getattr__(name: str) -> _typing.Any:
@@ -97,5 +97,5 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    """List the names, which need not be loaded yet."""
+    """List the names, loaded or not."""
     return [*__all__]

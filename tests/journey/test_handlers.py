@@ -119,10 +119,10 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
 @pytest.mark.parametrize(
     ("declare", "said"),
     [
-        (lambda agent: agent.on(lambda _: None), "write what is handled in brackets: @agent.on"),
+        (lambda agent: agent.on(lambda _: None), "name what it handles in brackets: @agent.on"),
         (
             lambda agent: agent.session(lambda _: None),
-            "write what is handled in brackets: @agent.session",
+            "name what it handles in brackets: @agent.session",
         ),
         (lambda agent: agent.on("job")(lambda: None), "must take the message"),
         (lambda agent: agent.session()(lambda: None), "must take the run"),

@@ -1,5 +1,5 @@
 """
-Hold what users hold: postbox, session, their async faces, and the list of features.
+Define what users hold: postbox, session, their async versions, and the list of features.
 
 Imports core, features, transports, file and message.
 """

@@ -38,17 +38,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A", bound=Callable[[Any], Iterator[None]])
 ACCEPTS_MAX: Final = 100
-"""Most handlers that the registry of a home tells of."""
+"""Maximum number of handlers in an agent's registry entry."""
 
 
 class Agent(Handlers):
     """
     A name and its handlers.
 
-    Declaring an agent opens no file and starts no thread, and a decorated
-    function stays the plain function that it was. ``box.agents.list`` shows in its
-    home what it handles, *description* and *capabilities*, as they were when its
-    file was last opened with it; None leaves what is known there.
+    Declaring an agent opens no file and starts no thread, and a decorated function stays the plain
+    function that it was. ``box.agents.list`` shows to its home what it handles, *description* and
+    *capabilities*, as of the last time its file was opened with it; None keeps the stored value.
     """
 
     def __init__(
@@ -65,15 +64,15 @@ class Agent(Handlers):
         self.name = agent_name(name)
         self._profile = agent_profile(description, capabilities)
         self.unhandled = unhandled
-        """Fate of messages that no handler wants: dead letters, or left for ``receive``."""
+        """What becomes of messages without a handler: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
         self.sessions: list[SessionHandler] = []
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """Functions that are called in place of those that ``Depends`` names, in tests."""
+        """Functions that tests call in place of those that ``Depends`` names."""
         self._openings: list[Callable[[Any], object]] = []
         self._schedules: set[str] = set()
         self._awaited: set[str] = set()
-        """Types that its handlers wait for."""
+        """Types that the handlers wait for."""
         self._around: list[Around] = []
 
     def __repr__(self) -> str:
@@ -84,7 +83,7 @@ class Agent(Handlers):
 
     @property
     def profile(self) -> AgentProfile:
-        """The words of its registry entry, and the types that it has handlers for."""
+        """The text of its registry entry, and the types that it has handlers for."""
         accepts = [AcceptedType(each.pattern, body_schema(each.body)) for each in self.handlers]
         return replace(self._profile, accepts=tuple(accepts[:ACCEPTS_MAX]) or None)
 
@@ -92,12 +91,11 @@ class Agent(Handlers):
         self, what: type | str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
-        Handle messages of a model's type, or whose type or topic falls under a pattern.
+        Handle messages of a model's type, or whose type or topic matches a pattern.
 
-        The payload type is the annotation of the first parameter; a payload
-        that does not fit is rejected before the handler runs. A second
-        parameter receives the Context (AsyncContext where it is ``async def``);
-        further ones keep their defaults. The returned value is the reply.
+        The payload type is the annotation of the first parameter; a payload that does not validate
+        is rejected before the handler runs. A second parameter receives the Context (AsyncContext
+        for ``async def``); other parameters keep their defaults. The returned value is the reply.
 
         Raises:
             InvalidArgument: the pattern or an option breaks its rules, a handler of the
@@ -138,7 +136,7 @@ class Agent(Handlers):
         return declare
 
     def at_open(self, work: Callable[[Any], R]) -> Callable[[Any], R]:
-        """Call *work* with each postbox that is opened for it, before its engines start."""
+        """Call *work* with each postbox that is opened for this agent, before its engines start."""
         self._openings.append(work)
         return work
 
@@ -152,7 +150,7 @@ class Agent(Handlers):
         """
         for name in [each if isinstance(each, str) else message_type(each) for each in what]:
             if any(handler.pattern == name for handler in self.handlers):
-                msg = f"agent {self.name} has a handler for {name}, so that none can wait for it"
+                msg = f"agent {self.name} has a handler for {name}, so no handler can wait for it"
                 raise InvalidArgument(msg)
             self._awaited.add(plain_text("type", name))
 
@@ -160,13 +158,12 @@ class Agent(Handlers):
         """
         Run a generator function around each call of this agent's handlers.
 
-        It is called with the handler's context (``Context``, ``BatchContext`` or ``Run``), on
-        the worker's thread, also for ``async def``, and yields once: the handler, and what was
-        declared later, runs there. The yield returns the handler's answer, or raises what
-        it raised. An exception of the generator counts as the handler's, so ``Reject``,
-        ``Retry`` and ``Drop`` work as there. A value that it returns is the
-        answer; without a yield the handler is not called. Handlers of an included agent
-        have theirs inside.
+        It is called with the handler's context (``Context``, ``BatchContext`` or ``Run``), on the
+        worker's thread, also for ``async def``, and yields once: the handler, and wrappers declared
+        later, run there. The yield returns the handler's answer, or raises its exception. An
+        exception of the generator counts as the handler's, so ``Reject``, ``Retry`` and ``Drop``
+        work as in a handler. A value that the generator returns is the answer; without a yield the
+        handler is not called. Wrappers of an included agent run inside these.
 
         Raises:
             InvalidArgument: *work* is not a generator function.
@@ -191,10 +188,10 @@ class Agent(Handlers):
         """
         Handle a ``Tick`` that this agent sends itself after each *span*, as ``schedules.add`` does.
 
-        The schedule is called *name*, by default as the function, and is stored when the
-        agent's file is opened. Its ticks wait for no other messages, unless it has a *session*.
-        One that is declared no longer is paused when the file is opened, and goes on
-        when it is declared again.
+        The schedule is called *name*, by default as the function, and is stored when the agent's
+        file is opened. Its ticks wait for no other messages, unless it has a *session*. A schedule
+        that is no longer declared is paused when the file is opened, and resumed when it is
+        declared again.
 
         Raises:
             InvalidArgument: see ``on`` and ``schedules.add``.
@@ -249,7 +246,7 @@ class Agent(Handlers):
         return declare
 
     def include(self, other: Agent) -> Self:
-        """Take over the handlers of another agent object, so that modules can be composed."""
+        """Add the handlers of another agent object, so that modules can be composed."""
         for handler in other.handlers:
             self._check_new(handler.pattern)
             included = _overridable(handler, self.overrides)
@@ -272,15 +269,14 @@ class Agent(Handlers):
         **options: Unpack[QueueOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
-        Serve sessions by runs: one call of the function for a batch of messages.
+        Serve sessions by runs: each call of the function gets a batch of messages.
 
-        Runs take every message of their sessions, also of types that have a handler; so
-        an agent with handlers names its sessions. A session has one run at a time. The
-        function takes the run (``AsyncRun`` where it is ``async def``). Its return
-        value is the run's result and the reply to the current message, unless that is
-        itself an answer, or a dispatched task, whose result goes back anyway. Bodies
-        are read as the class of *types* that has their type. Agents in
-        *allow_override_from* may ask for another mode for single messages, by the
+        Runs take every message of their sessions, even of types that have a handler; so an agent
+        with handlers must name its sessions. A session has one run at a time. The function takes
+        the run (``AsyncRun`` where it is ``async def``). Its return value is the run's result and
+        the reply to the current message, unless that message is itself an answer, or a dispatched
+        task, whose result is sent anyway. Bodies are read as the class of *types* that has their
+        type. Agents in *allow_override_from* may ask for another mode for single messages, by the
         header ``queuemode``.
 
         Raises:
@@ -324,17 +320,17 @@ class Agent(Handlers):
         self.sessions.append(handler)
 
     def _check_new(self, pattern: str) -> None:
-        """Raise InvalidArgument for the pattern of a handler that is there or gets no message."""
+        """Raise InvalidArgument for a pattern that is handled already or that gets no message."""
         if any(known.pattern == pattern for known in self.handlers):
             msg = f"agent {self.name} already handles {pattern!r}"
             raise InvalidArgument(msg)
         if pattern in self._awaited:
-            msg = f"agent {self.name} waits for {pattern}, so that no handler gets it"
+            msg = f"agent {self.name} waits for {pattern}, so no handler gets it"
             raise InvalidArgument(msg)
         self._check_reached(pattern, self.sessions)
 
     def _check_reached(self, pattern: str | None, served: Iterable[SessionHandler]) -> None:
-        """Raise InvalidArgument where runs of every session take a handler's messages."""
+        """Raise InvalidArgument if runs of every session would take a handler's messages."""
         if pattern is None or all(each.pattern.strip("*") for each in served):
             return
         msg = (
@@ -373,5 +369,5 @@ def _bracketed(decorator: str, given: object, kinds: tuple[type, ...] = (str, ty
     It would replace the function and handle nothing.
     """
     if not isinstance(given, kinds):
-        msg = f"write what is handled in brackets: @agent.{decorator}(...), not {quoted(given)}"
+        msg = f"name what it handles in brackets: @agent.{decorator}(...), not {quoted(given)}"
         raise InvalidArgument(msg)

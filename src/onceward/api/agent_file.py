@@ -1,4 +1,4 @@
-"""The file of a postbox as its operator sees it: checked, mended, swept, paused."""
+"""Operate the file of a postbox: check, repair, maintain and pause it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SLICE: Final = 500
 """Messages that one commit expires."""
 EXPIRING: Final = [each.upkeep.expire for each in FEATURES if each.upkeep and each.upkeep.expire]
-"""Functions of features that end messages whose time to live has run out."""
+"""Functions of features that end expired messages."""
 
 
 class AgentFile:
@@ -48,10 +48,10 @@ class AgentFile:
 
     def check(self, *others: AgentFile) -> list[Violation]:
         """
-        Return the invariants that do not hold; an empty list is good.
+        Return the invariants that do not hold; an empty list means none is violated.
 
-        Looks at this file, and at the messages between it and *others*. The audit
-        gets a line for each message of this file whose stored body is damaged.
+        Looks at this file, and at the messages between it and *others*. The audit log gets a line
+        for each message of this file whose stored body is damaged.
         """
         from onceward.features.checks import invariants  # noqa: PLC0415 - rarely needed
 
@@ -68,11 +68,11 @@ class AgentFile:
 
     def repair(self, *, dry_run: bool = False) -> list[Repair]:
         """
-        Mend leases and positions that no process would mend, and return each change.
+        Repair leases and positions that no process would repair, and return each change.
 
-        Leases of processes that have ended end now, leases that end a month or more
-        ahead after one lease, and positions past the last message go back. With
-        *dry_run* nothing is changed.
+        Leases of ended processes end now, leases that end in a month or later end after one lease
+        time, and positions past the last message move back to it. With *dry_run* nothing is
+        changed.
         """
         from onceward.features.checks import repairs  # noqa: PLC0415 - rarely needed
 
@@ -85,7 +85,7 @@ class AgentFile:
         return mended
 
     def health(self) -> Health:
-        """Return the state of the file: sizes, lags, peers and what is paused."""
+        """Return the state of the file: sizes, lags, peers and pauses."""
         from onceward.features.checks import health  # noqa: PLC0415 - rarely needed
         from onceward.features.runs import runs  # noqa: PLC0415 - as above
 
@@ -93,9 +93,9 @@ class AgentFile:
 
     def expire(self, session: str | None = None) -> int:
         """
-        End the messages whose time to live has run out, in one session or in all.
+        End expired messages, in one session or in all.
 
-        Returns how many; none while the file is paused.
+        Returns their number; 0 while the file is paused.
         """
         total = 0
         while not disabled_by_environment() and not identity.is_paused(self._db.read):
@@ -118,7 +118,7 @@ class AgentFile:
         return ended + sum(expire(tx, SLICE) for expire in EXPIRING)
 
     def run_maintenance(self) -> int:
-        """Run maintenance once; return how many rows were pruned."""
+        """Run maintenance once; return the number of pruned rows."""
         with self._db.outside_handler():
             return self._maintenance.run_once()
 
@@ -132,7 +132,7 @@ class AgentFile:
         self._db.notifier.notify("in")
 
     def resume(self) -> None:
-        """Go on where ``pause`` stopped."""
+        """Continue after ``pause``."""
         self._db.write(identity.resume)
         self._db.notifier.notify("out")
         self._db.notifier.notify("in")

@@ -20,10 +20,10 @@ class Agents:
         self, *, description: str | None = None, capabilities: Iterable[str] | None = None
     ) -> bool:
         """
-        Register this agent; say whether it was not registered before.
+        Register this agent; return whether it is new there.
 
         Opening a file under its agent's name does the same, with the words of the
-        ``Agent``. Registered agents get everything that is sent to all. An argument
+        ``Agent``. Registered agents get all messages that are sent to all. An argument
         that is not given changes nothing.
 
         Raises:
@@ -35,10 +35,10 @@ class Agents:
 
     def remove(self) -> bool:
         """
-        Remove this agent from the registry before it is retired; say whether it was there.
+        Remove this agent from the registry before it is retired; return whether it was there.
 
-        Nothing that is sent to all or published reaches it. Channels are left by
-        their own ``leave``. The next opening under its name registers it again.
+        Messages that are sent to all or published no longer reach it. It stays a member of its
+        channels until ``leave``. The next opening under its name registers it again.
         """
         return self._directory.leave()
 
@@ -48,16 +48,16 @@ class Agents:
         """
         Return the other registered agents by name: the recipients of what is sent to all.
 
-        With *search* only those in whose name, description, capabilities or accepted types
-        each of its words occurs; case does not matter, and a part of a word is enough. With
-        *limit* at most so many; *after* is the last name of the page before.
+        With *search* only agents whose name, description, capabilities or accepted types contain
+        each of its words; case is ignored, and parts of words match. *limit* is the maximum number;
+        *after* is the last name of the previous page.
 
         Raises:
             InvalidArgument: the limit is below 1.
 
         """
         if limit is not None and (isinstance(limit, bool) or limit < 1):
-            msg = f"limit={limit}: a page has room for at least one agent"
+            msg = f"limit={limit}: the limit must be at least 1"
             raise InvalidArgument(msg)
         directory, me = self._directory.database, self._directory.agent
         return find_agents(directory, search=search, without=me, limit=limit, after=after)
@@ -75,5 +75,5 @@ class Agents:
         return self._directory.subscribe(self._directory.agent, check_pattern(pattern))
 
     def unsubscribe(self, pattern: str) -> bool:
-        """End a subscription; say whether there was one."""
+        """End a subscription; return whether there was one."""
         return self._directory.unsubscribe(self._directory.agent, pattern)

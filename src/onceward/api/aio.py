@@ -1,9 +1,8 @@
 """
-The async face of a postbox and of what it hands out.
+The async versions of a postbox and of the objects that it returns.
 
-Methods are the sync ones, made awaitable: the file is touched off the loop,
-and what tasks send in one tick of the loop shares one commit. Waits, blocks
-and iterators are written here by hand.
+Methods are the sync ones, made awaitable: threads outside the loop access the file, and sends of
+tasks in one tick of the loop share one commit. Waits, blocks and iterators are written here.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ S_co = TypeVar("S_co", bound=Session, covariant=True)
 
 
 class FileBridge(AsyncBridge):
-    """The bridge of one postbox, whose tasks can also wait for a commit."""
+    """The bridge of one postbox; its tasks can also wait for a commit."""
 
     def __init__(self, db: Database, loop: asyncio.AbstractEventLoop, poll: float) -> None:
         super().__init__(db, loop)
@@ -92,7 +91,7 @@ class FileBridge(AsyncBridge):
         """
         Call *look* after every commit until it finds something or *timeout* has passed.
 
-        *look* runs by *run*, or as any other call of this bridge.
+        *run* calls *look*; by default this bridge does.
         """
         seconds = None if timeout is None else span_seconds("timeout", timeout)
         run = run or self.call
@@ -245,7 +244,7 @@ class AsyncChannel(AsyncFace[Channel]):
         self.name = channel.name
         """Name of the channel."""
         self.session = channel.session
-        """Conversation that messages are sent in."""
+        """Conversation in which messages are sent."""
         self.created = channel.created
         """Whether the call that returned this made the channel."""
 
@@ -482,8 +481,8 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         Lease and handle the next messages by a coroutine function; see ``Mailbox.exactly_once``.
 
         Once *handler* has used its transaction it holds the file's write lock:
-        then await that and nothing else of this file. A cancellation cancels the
-        handler, and its message is tried again.
+        until it ends, await only that transaction and nothing else of this file. A cancellation
+        cancels the handler, and its message is tried again.
         """
         if not inspect.iscoroutinefunction(handler):
             msg = f"handler {quoted(handler)} must be an async def: it runs on the event loop"
@@ -505,14 +504,14 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
 
 
 class _HandlerCalls:
-    """Runs an async handler for a thread that holds the transaction."""
+    """Run an async handler for a thread that holds the transaction."""
 
     def __init__(self, handler: AsyncHandler, loop: asyncio.AbstractEventLoop) -> None:
         self._handler, self._loop = handler, loop
         self._cancel: Callable[[], object] = lambda: None
 
     def run(self, message: Message[Any], effects: HandlerTransaction) -> None:
-        """Run the handler's coroutine on the loop, its calls on this thread."""
+        """Run the handler's coroutine on the loop and its calls on this thread."""
 
         def start(on_worker: OnWorker) -> Awaitable[object]:
             thread = WorkerThread(on_worker)
@@ -526,7 +525,7 @@ class _HandlerCalls:
         run_coroutine(start, self._loop, stoppable)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        """Run *work* on a thread of its own; a cancellation cancels the handler first."""
+        """Run *work* on a separate thread; a cancellation cancels the handler first."""
         working = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             return await asyncio.shield(working)
@@ -642,8 +641,8 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     """
     One agent's SQLite file, open, for asyncio.
 
-    ``async with AsyncPostbox(path, agent=…) as box``: opening, and every call
-    that touches the file, happens off the loop; async handlers run on it.
+    ``async with AsyncPostbox(path, agent=…) as box``: opening, and every call that accesses the
+    file, happens off the loop; async handlers run on the loop.
     """
 
     def __init__(
@@ -670,7 +669,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         after: int = 0,
         timeout: Span | None = None,
     ) -> AsyncIterator[StreamItem]:
-        """Yield what the handler of a message puts out; see ``Postbox.stream``."""
+        """Yield the output of a message's handler; see ``Postbox.stream``."""
         bridge = self._bridge
         reader = await bridge.call(lambda: self._plain._stream_reader(ticket, name, after))
         due = partial(at_least_each, self._plain._settings.poll_interval)
@@ -697,7 +696,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         self.dead_letters = AsyncDeadLetters(box.dead_letters, bridge)
         """Messages that ended badly here."""
         self.schedules = AsyncSchedules(box.schedules, bridge)
-        """Messages that are sent again and again, at dates."""
+        """Messages that are sent repeatedly, at given times."""
         self.limits = AsyncLimits(box.limits, bridge)
         """Limits of the file: messages, bytes, rates."""
         self.sessions = AsyncSessions(box.sessions, bridge)

@@ -1,9 +1,8 @@
 """
-Calls of an event loop to the file, and its waits: one hop per call, one commit per tick.
+Pass calls and waits of an event loop to the file: one thread hop per call, one commit per tick.
 
-The requests that tasks make in one tick run on one thread, and their writes are
-one batch of the write queue. A transaction block of a task lives on a second
-thread, so that others can queue behind it.
+The calls that tasks make in one tick run on one thread, and their writes are one batch of the write
+queue. A transaction block of a task runs on a second thread, so that others can queue behind it.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ T = TypeVar("T")
 
 
 class UncancellableFuture(asyncio.Future[Any]):
-    """A future that a task awaits to its end: cancelling it is refused."""
+    """A future that a task awaits to its end: it cannot be cancelled."""
 
     def cancel(self, msg: object = None) -> bool:
-        """Refuse, as the work is under way; the task raises CancelledError when it wakes."""
+        """Refuse, because the work has started; the task raises CancelledError when it wakes."""
         del msg
         return False
 
@@ -66,7 +65,7 @@ class PendingCall:
         return self.work()
 
     def arrive(self) -> None:
-        """Hand the outcome to the awaiting task."""
+        """Pass the outcome to the awaiting task."""
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
@@ -74,7 +73,7 @@ class PendingCall:
 
 
 class AsyncBridge:
-    """The way from one event loop to one open file."""
+    """The bridge from one event loop to one open file."""
 
     def __init__(self, db: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._db, self._loop = db, loop
@@ -86,7 +85,7 @@ class AsyncBridge:
         self._block_thread = ThreadPoolExecutor(1, thread_name_prefix=f"onceward-block-{db.agent}")
         self._block_lock = asyncio.Lock()
         self._block_owner: ref[asyncio.Task[Any]] | None = None
-        """The task that has the block; a cancelled one holds all that it had, by its traceback."""
+        """Task that has the block; after a cancellation its traceback keeps its objects alive."""
         self._blocks_ended = 0
         self._undo: deque[Callable[[], None]] = deque()
 
@@ -99,7 +98,7 @@ class AsyncBridge:
         return await self._submit(work, joins=True)
 
     def _check(self) -> None:
-        """Raise StoreClosed once the bridge is closed: a call would wait for ever."""
+        """Raise StoreClosed if the bridge is closed: a call would wait forever."""
         if self._closed:
             msg = "the postbox is closed: open it again"
             raise StoreClosed(msg)
@@ -138,12 +137,12 @@ class AsyncBridge:
 
     async def take_block(self) -> None:
         """
-        Let the running task have the one transaction block; ``give_block_back`` must follow.
+        Give the one transaction block to the running task; ``give_block_back`` must follow.
 
-        It waits for its turn as long as other tasks end theirs.
+        It waits for its turn as long as other tasks keep ending theirs.
 
         Raises:
-            Busy: one of them had the block for the whole ``busy_timeout``.
+            Busy: one task held the block for the whole ``busy_timeout``.
 
         """
         ended = -1
@@ -157,7 +156,7 @@ class AsyncBridge:
         raise Busy(HELD)
 
     def give_block_back(self) -> None:
-        """Let the next task that waits for the block have it."""
+        """Give the block to the next task that waits for it."""
         self._block_owner = None
         self._blocks_ended += 1
         self._block_lock.release()
@@ -171,23 +170,23 @@ class AsyncBridge:
         return self._loop.run_in_executor(self._block_thread, self._after_undoing, work)
 
     def _after_undoing(self, work: Callable[[], T]) -> T:
-        """Run *work*, after what finalizers left to be undone: else it would be undone, too."""
+        """Run *work* after pending undos of finalizers, which would undo it otherwise."""
         while self._undo:
-            with suppress(Exception):  # it is of a caller that is gone
+            with suppress(Exception):  # its caller is gone
                 self._undo.popleft()()
         return work()
 
     async def beside(self, work: Callable[[], T]) -> T:
-        """Run *work*, which only reads, without waiting for calls that wait for the file."""
+        """Run *work*, which only reads, without queueing behind calls that wait for the file."""
         self._check()
         work = partial(copy_context().run, work)
         return await uncancelled(self._loop.run_in_executor(None, work))
 
     def abandon_block(self, undo: Callable[[], None], *, owned: bool) -> None:
         """
-        Run *undo* on the thread of blocks; then, where the block is *owned*, give it back.
+        Run *undo* on the thread of blocks; then, if the block is *owned*, give it back.
 
-        It waits for neither, so that a finalizer may call it, in any thread.
+        It waits for neither, so a finalizer may call it on any thread.
         """
         if owned:
             self._block_owner = None  # no call of that task joins what is undone
@@ -267,7 +266,7 @@ class AsyncBridge:
                 call.run(request.outcome)
 
     def close(self) -> None:
-        """Run the calls that were made already, then nothing more."""
+        """Run the calls that were already made, then stop."""
         self._closed = True
         self._leave()
         self._queue.put(None)
@@ -319,11 +318,11 @@ class AsyncWaiter:
                     await self._call(partial(self._file.notifier.look, self._file.version_if_open))
 
     def clear(self) -> None:
-        """Clear the flag; what is committed after that sets it again."""
+        """Clear the flag; later commits set it again."""
         self._flag.clear()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._stop_listening()
         self._stop_reading()
 
@@ -340,7 +339,7 @@ class _Reader:
             loop.add_reader(self._socket, notifier.hear, side)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._socket >= 0:
             with suppress(NotImplementedError):
                 self._loop.remove_reader(self._socket)
@@ -353,7 +352,7 @@ _readers: dict[tuple[asyncio.AbstractEventLoop, Notifier, Direction], _Reader] =
 def _read(
     loop: asyncio.AbstractEventLoop, notifier: Notifier, side: Direction
 ) -> Callable[[], None]:
-    """Have the running *loop* read the socket; the same thread ends it by the call returned."""
+    """Let the running *loop* read the socket; return the call that ends it on the same thread."""
     key = (loop, notifier, side)
     reader = _readers.get(key) or _Reader(*key)
     _readers[key] = reader

@@ -1,4 +1,4 @@
-"""Dead letters: list, replay and discard them."""
+"""List, replay and discard dead letters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANY: Final = dict.fromkeys(("reason", "origin", "peer", "session", "type"))
 
 
 class DeadLetterFilter(TypedDict, total=False):
-    """The filters of dead letters, all of which must hold; None says nothing."""
+    """Filters of dead letters; all given ones must match."""
 
     reason: str | None
     """Why they died."""
@@ -47,7 +47,7 @@ class DeadLetterFilter(TypedDict, total=False):
     origin: Literal["outbox", "inbox", "queue"] | None
     """``outbox``, ``inbox`` or ``queue``."""
     older_than: Span | None
-    """Dead for more than so many seconds."""
+    """Dead for more than this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ReplayResult:
     """Outcome of replaying dead letters in bulk."""
 
     done: list[str]
-    """Ids under which they are on their way."""
+    """Ids of the messages that were put back on their way."""
     failed: list[tuple[str, OncewardError]]
     """Ids of those that stayed dead letters, and why."""
 
@@ -71,7 +71,7 @@ class DeadLetters:
         return self._find(which, which.pop("topic", None), limit=limit)
 
     def get(self, message_id: str, *, peer: str | None = None) -> DeadLetter | None:
-        """Return one dead letter, the oldest of several unless *peer* says which; None for none."""
+        """Return one dead letter or None; of several, the oldest, unless *peer* says which."""
         found = self._find({"peer": peer}, message_id=message_id, limit=1)
         return found[0] if found else None
 
@@ -103,15 +103,14 @@ class DeadLetters:
         """
         Put a dead letter back on its way, and return its id.
 
-        With its own id a peer that had processed it says so, and it ends acked.
-        *as_new* (outgoing ones only) sends its body under a new id, without its
-        expiry; the header ``replayof`` names the old one. A received one goes on after
-        the steps of its handler: *from_step* (``think#2``) calls that one and those
-        after it again, *without_steps* all of them.
+        If a peer has processed a message of this id, it says so, and the message ends acked.
+        *as_new* (outgoing ones only) sends its body under a new id, without its expiry; the header
+        ``replayof`` names the old one. The handler of a received one keeps its stored steps:
+        *from_step* (``think#2``) deletes that step and later ones, *without_steps* deletes all.
 
         Raises:
-            InvalidArgument: no such dead letter or step is stored, or its time to live ran
-                out: then only *as_new* can help.
+            InvalidArgument: no such dead letter or step is stored, or its time to live has run out:
+            then use *as_new*.
 
         """
         dead = self.get(message_id, peer=peer)
@@ -137,10 +136,9 @@ class DeadLetters:
         """
         Put all dead letters that match back on their way, oldest first, many in one commit.
 
-        With *rate*, ``10/m`` or a number a second, no more outgoing ones leave: the
-        waiting is a date in each row, so it survives this process. *dry_run* changes
-        nothing and returns the ids that would be tried. A dead letter that cannot be
-        replayed stays.
+        *rate*, ``10/m`` or a number per second, limits how fast outgoing ones leave: the wait is a
+        time in each row, so it outlasts this process. *dry_run* changes nothing and returns the ids
+        that would be tried. A dead letter that cannot be replayed stays.
         """
         from onceward.message.times import read_rate  # noqa: PLC0415 - rarely needed
 
@@ -172,7 +170,7 @@ class DeadLetters:
                 replays.failed.append((dead.id, error))
         try:
             replays.done.extend(self._db.write(lambda tx: [move(tx) for _, move in moves]))
-        except OncewardError:  # one of them spoils the commit: each on its own
+        except OncewardError:  # one of them fails the commit: replay each by itself
             for dead, move in moves:
                 try:
                     replays.done.append(self._db.write(move))
@@ -194,7 +192,7 @@ class DeadLetters:
 
     def _anew(self, dead: DeadLetter, wait: float | None) -> Callable[[StoreTransaction], str]:
         if dead.origin != "outbox":
-            msg = f"dead letter {dead.id} was received: only what we sent can be sent as new"
+            msg = f"dead letter {dead.id} was received: only sent messages can be sent as new"
             raise InvalidArgument(msg)
         frame = dead.frame
         if frame.body_error is not None:
@@ -228,7 +226,7 @@ class DeadLetters:
         return move
 
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
-        """Discard a dead letter, the oldest unless *peer* says which; say whether there was one."""
+        """Discard a dead letter, the oldest unless *peer* says which; return whether it existed."""
         dead = self.get(message_id, peer=peer)
         return dead is not None and self._db.write(lambda tx: dead_letters.discard(tx, dead.seq))
 
@@ -250,7 +248,7 @@ class DeadLetters:
 
 
 def _wait(rate: Rate, place: int) -> float | None:
-    """Return in how many seconds the dead letter of that place leaves; None is at once."""
+    """Return the seconds until the dead letter of that position leaves; None means at once."""
     at_once = max(rate.burst, rate.per_second)
     return None if place < at_once else place / rate.per_second
 

@@ -1,4 +1,4 @@
-"""Subscription to events, typed: a hook is given the class of the event that it names."""
+"""Subscribe to events, typed: a hook gets the class of the event that it names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from onceward.message import events as e
 
 E = TypeVar("E", bound=e.Event)
 EventHook = Callable[[E], object]
-"""Is told of events after their commit; it cannot veto, and what it raises is logged."""
+"""Is called with events after their commit; it cannot veto, and its errors are logged."""
 Off = Callable[[], None]
 """Ends a subscription."""
 
 
 class EventSource:
-    """Tells hooks of the events of one postbox."""
+    """Calls hooks with the events of one postbox."""
 
     def _event_hooks(self) -> Hooks:
         raise NotImplementedError
@@ -112,9 +112,9 @@ class EventSource:
 
     def on(self, event: str, hook: Any) -> Off:
         """
-        Tell *hook* of every event of that name (``*``: of all), on the thread that committed.
+        Call *hook* with every event of that name (``*``: all), on the thread that committed.
 
-        Returns the call that ends it.
+        Returns a function that unregisters it.
 
         Raises:
             InvalidArgument: there is no event of that name.

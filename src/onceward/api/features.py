@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 
 
 class MakeGates(Protocol):
-    """Makes, for an agent with so many workers, the maker of what one of them may claim."""
+    """Returns, for an agent and its number of workers, a function that makes admission objects."""
 
     def __call__(
         self, agent: Agent, workers: int | None, free: Callable[[], None]
     ) -> Callable[[], ClaimGate] | None:
-        """Do so, None where it may claim all; *free* is called when more may be claimed."""
+        """Return it, None if workers may claim all; *free* is called when more may be claimed."""
 
 
 class Engine(Protocol):
-    """Works through what is due, on threads of its own or on the caller's."""
+    """Does due work, on its own threads or on the caller's."""
 
     def start(self) -> None:
         """Start working in the background."""
 
     def run_due(self) -> int:
-        """Do on this thread what is due; return how many messages moved."""
+        """Do due work on this thread; return how many messages moved."""
 
     def stop(self, timeout: float) -> None:
-        """Begin nothing more; wait up to *timeout* seconds for what runs."""
+        """Start no more work; wait up to *timeout* seconds for running work."""
 
     def cancel(self) -> None:
-        """Cancel what still runs after ``stop``."""
+        """Cancel work that still runs after ``stop``."""
 
     @property
     def busy(self) -> bool:
-        """Whether something still runs after ``stop``."""
+        """Whether work still runs after ``stop``."""
 
     def join(self, timeout: float) -> None:
-        """Wait after ``stop`` up to *timeout* seconds for what still runs."""
+        """Wait after ``stop`` up to *timeout* seconds for running work."""
 
 
 class Switch(Protocol):
     """Enables or disables a part of a file for all processes."""
 
     def __call__(self, db: Database, *, on: bool) -> None:
-        """Do so, where that is a change."""
+        """Enable or disable it, if that is a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def loaded(name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """The parts of one feature, which a postbox puts together; it has no others."""
+    """The parts of one feature, which a postbox composes."""
 
     name: str
     """Its folder in ``onceward.features``."""
@@ -95,13 +95,13 @@ class Feature:
     switches: Mapping[str, Switch] = field(default_factory=dict)
     """By setting: what applies it to the file, where the caller gave that setting."""
     gates: MakeGates | None = None
-    """Makes what admits messages to the workers of an agent."""
+    """Makes the admission of messages to the workers of an agent."""
     guard: Callable[[Agent], CallGuard | None] | None = None
-    """Makes what decides in the file whether a handler of an agent is called."""
+    """Makes the check in the file that decides whether a handler of an agent is called."""
     engines: Callable[[RuntimeDeps, Agent, Loop], Sequence[Engine]] | None = None
-    """Makes what handles messages of an agent besides its workers."""
+    """Makes the engine that handles messages of an agent besides its workers."""
     attribute: Callable[[RuntimeDeps], object] | None = None
-    """Makes what users hold of it: the attribute of a postbox that is called like the feature."""
+    """Makes the attribute of a postbox that has the name of the feature."""
 
 
 def _run_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engine]:
@@ -121,7 +121,7 @@ def _batch_workers(deps: RuntimeDeps, agent: Agent, loop: Loop) -> Sequence[Engi
 
 
 def call_guard(agent: Agent) -> CallGuard | None:
-    """Return what drops like bodies of an agent's handlers, None where all are called."""
+    """Return the check that drops equal bodies of an agent's handlers; None if all are called."""
     if all(each.rules.unique_for is None for each in agent.handlers):
         return None
     from onceward.features.handler_limits.unique_bodies import UniqueBodies  # noqa: PLC0415 - as above
@@ -189,7 +189,7 @@ STORING: Final = [each.storing for each in FEATURES if each.storing is not None]
 
 
 def judging(home: DirectoryHandle, agent: str) -> Inspect:
-    """Return what judges the frames of a parcel, for each feature in turn."""
+    """Return the function that checks the frames of a parcel for each feature in turn."""
     judges = [each.accepting for each in FEATURES if each.accepting is not None]
 
     def judge(frames: list[ParsedFrame]) -> list[ParsedFrame]:
@@ -201,7 +201,7 @@ def judging(home: DirectoryHandle, agent: str) -> Inspect:
 
 
 def worker_pool(deps: RuntimeDeps, agent: Agent, loop: Loop) -> WorkerPool | None:
-    """Return the workers of an agent, with what features have to say of claims and calls."""
+    """Return the workers of an agent, with the admissions and checks of the features."""
     if not agent.handlers:
         return None
     from onceward.core.handle.worker import WorkerPool  # noqa: PLC0415 - with handlers only
@@ -215,19 +215,19 @@ def worker_pool(deps: RuntimeDeps, agent: Agent, loop: Loop) -> WorkerPool | Non
 
 
 def engines(deps: RuntimeDeps, agent: Agent, loop: Loop) -> list[Engine]:
-    """Return what handles messages of an agent besides its workers."""
+    """Return the engines that handle messages of an agent besides its workers."""
     made = [each.engines(deps, agent, loop) for each in FEATURES if each.engines is not None]
     return [engine for listed in made for engine in listed]
 
 
 def switches() -> Iterator[tuple[str, Switch]]:
-    """Yield the settings that change a file, and what applies them."""
+    """Yield the settings that change a file, and the functions that apply them."""
     for each in FEATURES:
         yield from each.switches.items()
 
 
 def attributes() -> Iterator[tuple[str, Callable[[RuntimeDeps], object]]]:
-    """Yield the attributes of a postbox that features make, and what makes each on first use."""
+    """Yield the attributes of a postbox that features make, each with its factory."""
     for each in FEATURES:
         if each.attribute is not None:
             yield each.name, each.attribute

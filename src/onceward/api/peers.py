@@ -1,4 +1,4 @@
-"""The peers of an agent: urls, circuit breakers and subscriptions."""
+"""Reach the peers of an agent: urls, circuit breakers and subscriptions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Ways(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The signed word of a peer on another machine."""
+    """The signed answer of a peer on another machine."""
 
     name: str
     url: str
     took: float
     """Seconds from the question to the answer."""
     clock_ahead: Millis
-    """Milliseconds by which its clock is ahead of ours, negative where it is behind."""
+    """Milliseconds by which its clock is ahead of ours; negative if it is behind."""
 
 
 class Peers:
-    """The peers of an agent: registered here, found in the home, never made by messages."""
+    """The peers of an agent: registered here or found in the home, never created by messages."""
 
     def __init__(
         self, db: Database, routes: Ways, directory: DirectoryCache, accept: Accept
@@ -58,8 +58,8 @@ class Peers:
         Many at once, by one commit, whole or not at all: give a mapping of names to urls.
 
         Raises:
-            InvalidArgument: no transport serves the scheme of a url, or it cannot be made,
-                or the url is not of its form.
+            InvalidArgument: no transport serves the scheme of a url, the transport cannot be made,
+            or the url has another form.
 
         """
         given = {name: url} if isinstance(name, str) else dict(name)
@@ -83,14 +83,14 @@ class Peers:
         mailboxes: Iterable[str] = (),
     ) -> None:
         """
-        Accept from *name* only messages that name what these patterns match; refuse others.
+        Accept from *name* only messages that these patterns match; refuse others.
 
-        Without a rule a peer that uses a network has the one of a call without patterns:
-        all types but those under ``_system``, no channel, no mailbox; agents of
-        the home may name everything. ``#`` matches all.
+        A peer on a network without a rule has the rule of a call without patterns: all types except
+        those under ``_system``, no channel, no mailbox; agents of the home may name everything.
+        ``#`` matches all.
 
         Raises:
-            InvalidArgument: a pattern or the name is none.
+            InvalidArgument: a pattern or the name is invalid.
 
         """
         agent_name(name)
@@ -99,16 +99,16 @@ class Peers:
 
     def accept(self, parcel: Parcel) -> Answer:
         """
-        Keep a parcel once and answer for each frame; your own listeners call it.
+        Store a parcel once and return an answer for each frame; your own listeners call it.
 
         A sender without a rule of its own (``allow``) may name no channel, no
         mailbox, and no type under ``_system``.
 
         Raises:
-            Refused: the sender's name is none, or the parcel is for another agent; the
-                sender makes dead letters of its messages.
-            Unreachable: a frame was damaged on the way; the sender pushes the parcel again.
-            StoreError: the file failed; nothing was stored, and the parcel may come again.
+            Refused: the sender's name is invalid, or the parcel is for another agent; the sender
+            makes its messages dead letters. Unreachable: a frame was damaged on the way; the sender
+            pushes the parcel again. StoreError: the file failed; nothing was stored, and the parcel
+            may come again.
 
         """
         return self._accept(parcel)
@@ -128,11 +128,11 @@ class Peers:
 
     def ping(self, name: str) -> Ping:
         """
-        Ask a peer for a signed word, beside its stream: nothing is stored on either side.
+        Ask a peer for a signed answer, outside its stream: nothing is stored on either side.
 
         Raises:
-            Unreachable: it gave none; says what is wrong, as far as that can be told from here.
-            InvalidArgument: its transport cannot ask.
+            Unreachable: it did not answer; the message says what is wrong as far as this side can
+            tell. InvalidArgument: its transport cannot ask.
 
         """
         transport, url = self._routes.route(name, peers.url_of(self._db.read, name))
@@ -151,5 +151,5 @@ class Peers:
         self._directory.subscribe(name, pattern, publisher=self._db.agent)
 
     def unsubscribe(self, name: str, pattern: str) -> None:
-        """End a subscription of the peer; nothing happens where there is none."""
+        """End a subscription of the peer, if there is one."""
         self._directory.unsubscribe(name, pattern, publisher=self._db.agent)

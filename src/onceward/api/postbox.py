@@ -97,10 +97,10 @@ if TYPE_CHECKING:
 MAX_ROUNDS: Final = 10_000
 CLOSE_WITHIN: Final = 1.0
 CANCEL_WITHIN: Final = 5.0
-"""Seconds after ``stop_timeout`` in which cancelled coroutines may clean up."""
-"""Seconds that closing waits for each transport, at least."""
+"""Seconds after ``stop_timeout`` for cancelled coroutines to clean up."""
+"""Minimum seconds that closing waits for each transport."""
 LOOK_AGAIN: Final = 0.02
-"""Seconds between two looks of ``flush``: deliveries notify the recipient, not this file."""
+"""Seconds between two checks of ``flush``: deliveries notify the recipient, not this file."""
 
 
 class PostboxOptions(SettingsOptions, total=False):
@@ -124,12 +124,11 @@ class Postbox(Session, EventSource):
     """
     One agent's SQLite file, open.
 
-    It is also the default session. Opening creates and migrates the file,
-    registers the agent in its home where *agent* names it or engines start, and,
-    unless ``start=False``, starts the engines: a dispatcher, maintenance, and
-    workers if the agent has handlers. Settings may be given as a ``Settings``
-    object, as keywords, or by environment. Async handlers run on *loop*, or on
-    a loop of the postbox. *testing* is what a test controls of it: clock, ids ….
+    It is also the default session. Opening creates and migrates the file, registers the agent in
+    its home if *agent* names it or engines start, and, unless ``start=False``, starts the engines:
+    a dispatcher, maintenance, and workers if the agent has handlers. Settings may be given as a
+    ``Settings`` object, as keywords, or by environment. Async handlers run on *loop*, or on a loop
+    of the postbox. *testing* holds what a test controls: clock, ids ….
 
     Raises:
         StoreUnusable: see its subclasses; nothing was changed.
@@ -196,7 +195,7 @@ class Postbox(Session, EventSource):
             raise
 
     def _prepare_agent(self) -> None:
-        """Run what the agent wants done as its file is opened."""
+        """Run the functions that the agent wants to run when its file is opened."""
         for work in self._handlers._openings if self._handlers else ():
             pending = work(self)
             if hasattr(pending, "__await__"):
@@ -213,7 +212,7 @@ class Postbox(Session, EventSource):
             declare_awaited(self._db, agent._awaited)
 
     def _listen(self, listeners: Iterable[Listener | MakeListener], receiver: Receiver) -> None:
-        """Take parcels in."""
+        """Start to accept parcels."""
         for given in listeners:
             listener = made_listener(given, self._routes.context)
             self._listeners.append(listener)
@@ -331,7 +330,7 @@ class Postbox(Session, EventSource):
         self._channel_tasks.run()
 
     def _prune_channels(self, limit: int) -> int:
-        """Delete a slice of the history that channels of the home bound."""
+        """Delete a slice of history beyond the limits of the home's channels."""
         return self._channel_tasks.prune_history(limit) if self._home.known else 0
 
     @cached_property
@@ -354,14 +353,14 @@ class Postbox(Session, EventSource):
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Messages that are sent again and again, at dates."""
+        """Messages that are sent repeatedly, at given times."""
         from onceward.features.schedules.api import Schedules  # noqa: PLC0415 - rarely needed
 
         declared = self._handlers._schedules if self._handlers else ()
         return Schedules(self._db, self._outbox, declared)
 
     def _pause_undeclared_schedules(self) -> None:
-        """Pause schedules that are declared no longer, if this agent handles all messages."""
+        """Pause schedules that are no longer declared, if this agent handles all messages."""
         agent = self._handlers
         if agent and agent.unhandled == "dead" and (agent.handlers or agent.sessions):
             self.schedules._pause_undeclared()
@@ -370,17 +369,17 @@ class Postbox(Session, EventSource):
         self.schedules._scheduler.run()
 
     def _close_idle(self, _limit: int) -> int:
-        """Close files of recipients that have been idle, of all postboxes of this process."""
+        """Close idle files of recipients, for all postboxes of this process."""
         file_transport.slots.close_idle(time.monotonic())
         return 0
 
     def _heartbeat(self, _limit: int) -> int:
-        """Note in the registry that this agent runs."""
+        """Record in the registry that this agent runs."""
         self._directory.heartbeat()
         return 0
 
     def _build_workers(self) -> tuple[list[Worker], list[Engine]]:
-        """Return the workers for messages, and what handles messages for features."""
+        """Return the workers for messages, and the engines of features."""
         agent = self._handlers
         if agent is None:
             self._pool = None
@@ -422,7 +421,7 @@ class Postbox(Session, EventSource):
         self, name: str = DEFAULT_SESSION, *, topics: Iterable[str] | None = None
     ) -> Session:
         """
-        Return the conversation called *name*, which costs nothing.
+        Return the conversation called *name*; nothing is stored.
 
         With *topics* this postbox refuses all other topics in it.
         """
@@ -447,19 +446,18 @@ class Postbox(Session, EventSource):
 
     def query(self, sql: str, bindings: Bindings = None) -> list[Any]:
         """
-        Run a reading statement on a connection that only reads; never waits for a writer.
+        Run a SELECT on a read-only connection; it never waits for a writer.
 
-        Four callers of a process read from one file at once; a further one waits for one of
-        them. A statement delays no message, but while it runs the WAL is not emptied and grows.
-        On a full disk it also reads while the file cannot be opened for writing; then
-        ``file.health().behind_barrier`` is False, and a power cut may take what was read.
+        At most four callers of a process read from one file at once; others wait. A statement
+        delays no message, but while it runs the WAL grows, because it is not emptied. On a full
+        disk it also reads while the file cannot be opened for writing; then
+        ``file.health().behind_barrier`` is False, and a power cut may undo what was read.
 
-        A row is a tuple, and ``row["cents"]`` is its column of that name; ``dict(row)``
-        has all of them. Sees what was committed, not what this thread has in an open
-        transaction.
+        A row is a tuple, and ``row["cents"]`` is its column of that name; ``dict(row)`` has all of
+        them. Sees committed rows, not writes of this thread's open transaction.
 
         Raises:
-            apsw.Error: what SQLite says of the statement.
+            apsw.Error: SQLite refused the statement.
             ReadOnlyStore: the statement would write; nothing was changed.
             StoreError: the file itself failed.
 
@@ -467,7 +465,7 @@ class Postbox(Session, EventSource):
         return self._db.query(sql, bindings)
 
     def stats(self) -> dict[str, int]:
-        """Return present numbers and totals that survive pruning."""
+        """Return current numbers, and totals that survive pruning."""
         from onceward.features.checks.health import stats  # noqa: PLC0415 - rarely needed
 
         return stats(self._db)
@@ -477,7 +475,7 @@ class Postbox(Session, EventSource):
         Return past messages of all sessions, newest first; consumes nothing.
 
         Raises:
-            InvalidArgument: a filter of that name does not exist, or its value is none.
+            InvalidArgument: there is no filter of that name, or its value is invalid.
 
         """
         from onceward.features.history import history  # noqa: PLC0415 - rarely needed
@@ -486,11 +484,10 @@ class Postbox(Session, EventSource):
 
     def search(self, text: str, *, limit: int = 100, offset: int = 0) -> Page:
         """
-        Return past messages whose body holds all words of *text*, best match first.
+        Return past messages whose body contains all words of *text*, best match first.
 
-        Case and accents do not matter; a word that ends in ``*`` stands for all that
-        begin like it, and words in double quotes stand together. A text without
-        words finds nothing.
+        Case and accents are ignored; a word that ends in ``*`` matches all words with that prefix,
+        and words in double quotes match as a phrase. A text without words finds nothing.
 
         Raises:
             InvalidArgument: the file has no index (``search=True`` builds it).
@@ -502,9 +499,9 @@ class Postbox(Session, EventSource):
 
     def message(self, message_id: str) -> Journey | None:
         """
-        Return everything that the file stores about a message; None where it has none of this id.
+        Return everything that the file stores about a message; None if it has no such message.
 
-        ``record`` is the message itself, with its state, ``records`` has each of its rows.
+        ``record`` is the message with its state, ``records`` has each of its rows.
         """
         from onceward.features.history import journey  # noqa: PLC0415 - rarely needed
 
@@ -514,9 +511,9 @@ class Postbox(Session, EventSource):
         """
         Wait until every message is stored in its recipient's file, or has ended.
 
-        Returns how many still wait after *timeout* seconds (None: it waits for ever):
-        their recipients are away or busy, or they have a delay. They stay in the
-        file, and leave with the next process that opens it.
+        Returns how many still wait after *timeout* seconds (None: waits forever): their recipients
+        are away or busy, or they are delayed. They stay in the file, and the next process that
+        opens it delivers them.
         """
         db = self._db
         left = until_found(
@@ -534,19 +531,20 @@ class Postbox(Session, EventSource):
 
         It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
         """
-        self._db.persist_clock()  # a commit of our own: what is read next is durable
+        self._db.persist_clock()  # after a commit of our own, rows that are read are durable
         return sent.resolve(self._db, message_id)
 
     def cancel(
         self, message_id: str, *, reason: str = "", timeout: Span | None = 0
     ) -> Cancellation:
         """
-        Cancel a message wherever it is, and say exactly what became of that.
+        Cancel a message wherever it is, and return exactly what happened.
 
-        One that has not left is withdrawn, one that this agent received ends here: waiting,
-        delayed, waiting for an answer, or in the hands of its handler, whose writes roll back.
-        A message that has left is its recipient's: it is **asked**, and its answer is awaited
-        for *timeout* seconds (None: for ever), or found by a later call with the same id.
+        A message that has not left is withdrawn. A message that this agent received ends here,
+        whether it is waiting, delayed, waiting for an answer, or running; the writes of its handler
+        roll back. After a message has left, its recipient decides: it is **asked**, and the call
+        waits up to *timeout* seconds (None: forever) for its answer; a later call with the same id
+        finds it.
         """
         return self._cancelling.cancel(message_id, reason, timeout)
 
@@ -563,10 +561,10 @@ class Postbox(Session, EventSource):
         """
         Cancel the unended messages that match, 200 to a transaction; return ids by outcome.
 
-        *to* is about messages that this agent sent, *sender* about those that it received.
+        *to* selects messages that this agent sent, *sender* messages that it received.
 
         Raises:
-            InvalidArgument: nothing says which messages are meant.
+            InvalidArgument: no argument says which messages to cancel.
 
         """
         from onceward.features.cancellation.cancellation import CancelFilter  # noqa: PLC0415 - rarely needed
@@ -593,13 +591,13 @@ class Postbox(Session, EventSource):
         timeout: Span | None = None,
     ) -> Iterator[StreamItem]:
         """
-        Yield what the handler of a message puts out by ``ctx.stream``, to the end of the message.
+        Yield what the handler of a message writes to ``ctx.stream``, until the message ends.
 
         *ticket* is that of a request, or the id of a message that was sent from this file or
-        received in it. Items are ``Chunk``, ``Restarted`` where the handler was called again
-        and begins a stream again, and ``Ended`` at last; each has a ``position``, and *after*
-        is the position of the last one that is known. With a *name* only that stream is
-        yielded. Ends as well when nothing came for *timeout* seconds, never when that is None.
+        received in it. Items are ``Chunk``, ``Restarted`` if the handler was called again and
+        restarts a stream, and finally ``Ended``; each has a ``position``, and *after* is the
+        position of the last item that you have. With a *name* only that stream is yielded. Also
+        ends when nothing came for *timeout* seconds (None: never).
 
         Raises:
             InvalidArgument: no such message is known here, or the recipient's file is not in
@@ -634,12 +632,12 @@ class Postbox(Session, EventSource):
         consume_skipped: bool = True,
     ) -> list[MessageRecord]:
         """
-        Return the messages that *agent* (ours) got in a session since its last poll.
+        Return the messages that *agent* (default: ours) received in a session since its last poll.
 
-        Each at most once: the cursor is committed first. It passes what *topics*
-        exclude, too, for good; with *consume_skipped* False that is left for
-        another poll. Senders are told that what was passed was processed. While
-        the file is paused nothing is returned and nothing moves.
+        Each is returned at most once: the cursor is committed first. It also moves past messages
+        that *topics* exclude; with *consume_skipped* False those are left for another poll. Senders
+        learn that messages before the cursor were processed. While the file is paused nothing is
+        returned and nothing moves.
 
         Raises:
             TopicError: a topic breaks its rule, or is not one of the session's;
@@ -711,25 +709,25 @@ class Postbox(Session, EventSource):
         return moved
 
     def _prune_archived(self, box: str, rows: Sequence[tuple[int, str, str, int]]) -> int:
-        """Prune rows (seq, id, state, end) that an archive was found to hold; return how many."""
+        """Prune rows (seq, id, state, end) that an archive holds; return their number."""
         from onceward.core import maintenance  # noqa: PLC0415 - asked for by pruning jobs only
 
         known = [maintenance.ArchivedRow(*row) for row in rows]
         return self._db.write(lambda tx: maintenance.prune_archived(tx, box, known))
 
     def _prune_archived_marks(self, rows: Sequence[tuple[int, str]], before: int) -> int:
-        """Prune dedup records (seq, message id) that an archive was found to hold."""
+        """Prune dedup records (seq, message id) that an archive holds."""
         from onceward.core import maintenance  # noqa: PLC0415 - as above
 
         return self._db.write(lambda tx: maintenance.prune_archived_marks(tx, rows, before=before))
 
     def stop(self, timeout: Span | None = None) -> None:
         """
-        Claim and push nothing more; settle what is finished, give the rest back.
+        Stop claiming and pushing; settle finished messages, give the others back.
 
-        Outcomes that senders wait for are pushed first. All of it takes at most
-        *timeout* seconds (None: ``stop_timeout``). Coroutines of handlers that still run
-        then are cancelled, and have 5 seconds to clean up. The file stays open.
+        Outcomes that senders wait for are pushed first. It takes at most *timeout* seconds (None:
+        ``stop_timeout``). Coroutines of handlers that still run then are cancelled, and have 5
+        seconds to clean up. The file stays open.
         """
         limit = self._stop_limit(timeout)
         if self._db.is_inherited:
@@ -748,7 +746,7 @@ class Postbox(Session, EventSource):
         self._cancel_calls()
 
     def _cancel_calls(self) -> None:
-        """Cancel the coroutines that still run, and wait a while until they have cleaned up."""
+        """Cancel running coroutines, and wait up to 5 seconds for their cleanup."""
         deadline = time.monotonic() + CANCEL_WITHIN
         for engine in self._engines:
             engine.cancel()
@@ -760,10 +758,10 @@ class Postbox(Session, EventSource):
         """
         Stop the engines as ``stop`` does, and close the file; a second call does nothing.
 
-        Handlers and pushes that hang delay it by no more than *timeout*, coroutines that do not
-        end when they are cancelled by 5 seconds, a transaction that a thread keeps open by as
-        much before it is rolled back, and a transport that does not close by *timeout* once
-        more. A child of a fork leaves everything to its parent.
+        Handlers and pushes that hang delay it by at most *timeout*, coroutines that do not end when
+        cancelled by 5 seconds, a transaction that a thread keeps open by another 5 seconds before
+        it is rolled back, and a transport that does not close by another *timeout*. A forked child
+        leaves everything to its parent.
         """
         limit = self._stop_limit(timeout)
         if self._db.is_inherited:  # a thread of the parent may have held any lock at the fork
@@ -772,7 +770,7 @@ class Postbox(Session, EventSource):
             if self._closed:
                 return
             self._closed = True
-        with ExitStack() as steps:  # all of them, from the last to the first, also after an error
+        with ExitStack() as steps:  # all of them, last to first, also after an error
             steps.callback(self._run.end)
             steps.callback(self._stop_loop)
             steps.callback(self._home.close)
@@ -789,7 +787,7 @@ class Postbox(Session, EventSource):
             self._shared_loop.leave()
 
     def _stop_receiving(self) -> None:
-        """Close all listeners, from the last to the first, also where one of them raises."""
+        """Close all listeners, last to first, even if one of them raises."""
         with ExitStack() as steps:
             steps.callback(self._db.remove_receiver, self._receiver.accept, self._own)
             for listener in self._listeners:
@@ -810,7 +808,7 @@ class Postbox(Session, EventSource):
 
 
 def _add_attribute(name: str, make: Callable[[RuntimeDeps], object]) -> None:
-    """Give postboxes an attribute of a feature, which is made on first use."""
+    """Give postboxes an attribute of a feature; it is made on first use."""
 
     def made(box: Postbox) -> object:
         return make(box._deps)
@@ -848,10 +846,10 @@ def _events(agent: str, at: Millis, asked: Poll, step: PollResult) -> Iterator[E
 
 
 def _ids_of(clock: Clock | None) -> IdSource:
-    """Return the source of ids of a box: by the clock that it was given, if any."""
+    """Return the id source of a box: it uses the given clock, if any."""
     return new_id if clock is None else clock_ids(clock, random.Random())  # noqa: S311 - unique, not secret
 
 
 def at_least_each(poll: float, left: float | None) -> float:
-    """Return the seconds until the next look: an end that notifies no reader is seen by then."""
+    """Return the seconds until the next check, which sees an end that notified no reader."""
     return poll if left is None else min(poll, left)

@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 GROUP: Final = "onceward.transports"
 URLS_MAX: Final = 10_000
-"""Most urls of files beside ours that are kept."""
+"""Maximum number of cached urls of files beside ours."""
 BUILT_IN: Final[dict[str, str]] = {
     "http": "onceward.transports.network.http:HttpTransport",
     "https": "onceward.transports.network.http:HttpTransport",
     "poll": "onceward.transports.network.poll:PollTransport",
     "nats": "onceward.transports.network.nats:NatsTransport",
 }
-"""By scheme: module and name of the factory of a transport of ours that needs an extra."""
+"""By scheme: module and factory of our transports that need an extra."""
 
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """Return where the factory of each installed scheme is; looked for once per process."""
+    """Return where the factory of each installed scheme is; looked up once per process."""
     from importlib import metadata  # noqa: PLC0415 - a twentieth of the time of importing
 
     ours = {name: metadata.EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}
@@ -64,10 +64,9 @@ class TransportRouter:
     """
     The transports of one postbox and the peers that they reach.
 
-    A peer is reached at its registered url, else by the file of its name in
-    our own folder. *transports* are given by scheme, as instances or factories;
-    the schemes that an instance names itself reach it, too. Other packages add
-    factories by the entry point group ``onceward.transports``.
+    A peer is reached at its registered url, else by the file of its name in our own folder.
+    *transports* are given by scheme, as instances or factories; an instance also serves the schemes
+    that it names. Other packages add factories by the entry point group ``onceward.transports``.
     """
 
     def __init__(
@@ -93,9 +92,9 @@ class TransportRouter:
         self._transports: dict[str, Transport] = {}
         self._factories: dict[str, MakeTransport] = {}
         self._failed: dict[str, str] = {}
-        """By scheme: why its transport could not be made when that was last tried."""
+        """By scheme: why the last try to make its transport failed."""
         self._making: dict[str, RLock] = {}
-        """By scheme: held while its transport is made, which may hang."""
+        """By scheme: lock that is held while its transport is made, which may hang."""
         for scheme, given in (transports or {}).items():
             if isinstance(given, Transport) and not isinstance(given, type):
                 self._transports[scheme] = given
@@ -115,19 +114,19 @@ class TransportRouter:
             self._transports.setdefault(scheme, made)
 
     def _heard(self, name: str) -> None:
-        """End the backoff of a peer that shows again."""
+        """End the backoff of a peer that is back."""
         if peers.is_away(self._db.read, name):
             self._db.write(lambda tx: peers.reset_breaker(tx, name))
             self._db.notifier.notify("out")
 
     def elsewhere(self) -> list[str]:
-        """Return the schemes whose peers other processes of the home reach just now."""
+        """Return the schemes whose peers other processes of the home reach now."""
         if not self._placed:
             return []
         return [scheme for scheme, each in self._placed.items() if not each.here()]
 
     def schemes(self) -> list[str]:
-        """Return every scheme that a url may have."""
+        """Return the schemes that a url may have."""
         return sorted({*self._transports, *self._factories, *_installed()})
 
     def check(self, url: str) -> Features:
@@ -192,7 +191,7 @@ class TransportRouter:
 
     def features(self, name: str, url: str | None) -> Features:
         """
-        Return what the way to a peer promises; makes no transport, so a transaction may ask.
+        Return what the route to a peer promises; makes no transport, so a transaction may call it.
 
         Raises:
             NotMade: its transport is still to be made.

@@ -1,4 +1,4 @@
-"""A session: sending, receiving, asking and looking back inside one named conversation."""
+"""Send, receive, ask and look back inside one named conversation."""
 
 from __future__ import annotations
 
@@ -91,18 +91,17 @@ class Session:
                 yours._finish()
 
     def _is_over(self, tx: StoreTransaction) -> Transaction:
-        """Return the user's view of a transaction that is open already."""
+        """Return the user's view of an open transaction."""
         return Transaction(tx, self._outbox, self.name)
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Commit one message into the outbox and return its id; joins this thread's open transaction.
 
-        Spans are seconds. The same message under the same *key* (or *message_id*)
-        returns the id of the first; with another body, session, priority … it raises
-        Conflict, which names what differs. To None, ``"all"`` or ``"broadcast"`` it
-        reaches every registered agent of the home but this one, and the id is the one
-        that all copies carry as correlation id.
+        Spans are seconds. The same message under the same *key* (or *message_id*) returns the id of
+        the first; with another body, session, priority … it raises Conflict, which names the
+        differences. Sent to None, ``"all"`` or ``"broadcast"`` it reaches every other registered
+        agent of the home; the returned id is the correlation id of all copies.
 
         Raises:
             SendError: see its subclasses; nothing was written.
@@ -117,7 +116,7 @@ class Session:
         return self._db.write(partial(self._outbox.add, message=message))
 
     def _compose(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
-        """Check and serialise a message at once; return the call that commits it."""
+        """Check and serialise a message now; return a function that commits it."""
         named = parse_options(options)
         if to in EVERY_AGENT:
             return lambda: self._send_to_everyone(body, named).id
@@ -130,20 +129,20 @@ class Session:
         """
         Commit many (recipient, body) at once, in order, all or none; return their ids.
 
-        The options hold for each; a key or message id is refused.
+        The options apply to each; a key or message id is refused.
         """
         named = parse_options(options)
         if named.get("key") is not None or named.get("message_id") is not None:
-            msg = "send_many gives each message an id of its own: keys belong to single sends"
+            msg = "send_many gives each message its own id: use send for one with a key or id"
             raise InvalidMessage(msg)
         composed = self._outbox.composer.compose_many(self.name, messages, named)
         return self._db.write(partial(self._outbox.add_many, messages=composed))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """
-        Send *body* to every agent that subscribed to *topic*, in one commit.
+        Send *body* to every agent that is subscribed to *topic*, in one commit.
 
-        Returns the ids; none if no agent subscribed.
+        Returns the ids; an empty list if no agent is subscribed.
         """
         copies = to_subscribers(self._outbox.composer, self.name, topic, body, options)
         return [message_id for _, message_id in self._send_fanout(copies).copies]
@@ -152,7 +151,7 @@ class Session:
         return self._send_fanout(to_everyone(self._outbox.composer, self.name, body, options))
 
     def _send_fanout(self, copies: Fanout) -> SendResult:
-        """Commit a message to many: all copies or none."""
+        """Commit a message to many recipients: all copies or none."""
         if not copies.messages:
             return copies.result
         return self._db.write(partial(self._outbox.add_fanout, fanout=copies))
@@ -171,8 +170,8 @@ class Session:
         """
         Send a request and return the ticket of its reply, which survives a restart.
 
-        A reply that comes later than *timeout* seconds is kept as a late one. With *reply*
-        the request carries the schema of the reply that it expects.
+        A reply that arrives after *timeout* seconds is kept as late. With *reply* the request
+        carries the schema of the expected reply.
         """
         named = request_options(options, reply)
         return self._db.write(self._requesting(to, body, timeout, named))
@@ -197,10 +196,10 @@ class Session:
         Send a request and wait for its reply, read as *reply*.
 
         Raises:
-            AnswerTimeout: no reply in time; ``result`` may still get it.
-            RequestFailed: the peer gave the request up, or handled it without replying.
-            InvalidMessage: the reply does not fit.
-            InvalidArgument: this thread has a transaction open, which the reply would wait for.
+            AnswerTimeout: no reply in time; ``result`` may still get it. RequestFailed: the request
+            became a dead letter at the peer, or ended without a reply. InvalidMessage: the reply
+            does not fit. InvalidArgument: this thread has a transaction open; the reply would wait
+            for its commit.
 
         """
         if self._db.writer.held:
@@ -232,8 +231,8 @@ class Session:
         """
         Return the replies to tickets, in their order, waiting at most *timeout* seconds for all.
 
-        Where one has failed, that is raised after all have ended, the first in the order of
-        the tickets; ``result`` returns the others.
+        If requests failed, the error of the first one, in the order of the tickets, is raised after
+        all have ended; ``result`` returns the others.
 
         Raises:
             AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
@@ -246,7 +245,7 @@ class Session:
 
     def progress(self, ticket: Ticket | str) -> Any:
         """
-        Return what the handler of a request told last by ``ctx.progress``; None for nothing yet.
+        Return the last ``ctx.progress`` of a request's handler; None if there is none yet.
 
         Raises:
             InvalidArgument: no such request is known here.
@@ -257,7 +256,7 @@ class Session:
     def _all_ended(
         self, ids: Sequence[str], ended: dict[str, requests.ReplyState]
     ) -> Literal[True] | None:
-        """Note in *ended* how requests ended; return None at the first whose reply is awaited."""
+        """Record in *ended* how requests ended; return None at the first that still waits."""
         for each in ids:
             if each not in ended:
                 found = requests.reply_state(self._db, each)
@@ -267,7 +266,7 @@ class Session:
         return True
 
     def _overdue(self, ids: Sequence[str], ended: Container[str], timeout: Span) -> AnswerTimeout:
-        """Return the error for replies that did not come in time, with the state of the first."""
+        """Return the error for late replies, with the state of the first."""
         late = next(each for each in ids if each not in ended)
         state = sent.resolve(self._db, late)
         return AnswerTimeout(
@@ -308,12 +307,12 @@ class Session:
         handle: str | None = None,
     ) -> Message[Any] | None:
         """
-        Lease the next message, waiting at most *timeout* seconds; None where there is none.
+        Lease the next message, waiting up to *timeout* seconds; return None if there is none.
 
-        A session leases its own messages, a postbox those of all sessions. With
-        a *type* only messages of that type are leased, their bodies read as it. With a
-        *message_id* that message is, also behind others of its lane: a person answers in any order.
-        With a *handle* of ``Message.detach`` that message is returned, in any process.
+        A session leases its own messages, a postbox those of all sessions. With a *type* only
+        messages of that type are leased, and their bodies are read as it. With a *message_id* only
+        that message is leased, even if others of its lane are before it: people answer in any
+        order. With a *handle* of ``Message.detach`` that message is returned, in any process.
 
         Raises:
             LeaseLost: the message of *handle* was settled, or its lease has ended.
@@ -336,7 +335,7 @@ class Session:
         """
         Yield messages as they come, leased as by ``receive``.
 
-        Ends when none came for *timeout* seconds, never when that is None.
+        Ends when none came for *timeout* seconds (None: never).
         """
         while (
             message := self._await(lambda: self._consumer.take(type, self._received), timeout)
@@ -344,7 +343,7 @@ class Session:
             yield message
 
     def _await(self, look: Callable[[], T | None], timeout: Span | None) -> T | None:
-        """Look after every commit until something is found or *timeout* seconds have passed."""
+        """Call *look* after every commit until it finds something or *timeout* seconds pass."""
         db = self._db
         return until_found(
             db,
@@ -360,7 +359,7 @@ class Session:
         """
         Return the conversation that a message belongs to, oldest first; consumes nothing.
 
-        No answer stands before its question, whatever the clocks of both agents say.
+        An answer never precedes its question, even if the clocks of both agents differ.
         """
         from onceward.features.history import history  # noqa: PLC0415 - rarely needed
 

@@ -1,4 +1,4 @@
-"""The sessions of a file: what is in them, and the queues and runs of those that have runs."""
+"""Look into the sessions of a file, set their queues and abort their runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onceward.message.record import MessageRecord
 
 
 class Sessions(SessionQueues):
-    """The sessions of an agent: counted and looked into, their queues set, their runs aborted."""
+    """The sessions of an agent, their messages, queues and runs."""
 
     def stats(self, session: str | None = None) -> dict[str, dict[str, Any]]:
         """
@@ -29,7 +29,7 @@ class Sessions(SessionQueues):
         include_expired: bool = False,
     ) -> list[MessageRecord]:
         """
-        Return the newest received messages of a session, polled or not, the oldest of them first.
+        Return the newest received messages of a session, polled or not, in the order of arrival.
 
         The cursor does not move.
         """
