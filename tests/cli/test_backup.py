@@ -92,7 +92,7 @@ def test_a_restore_puts_the_backup_in_place(cli: Cli, written: Path, tmp_path: P
     assert [0, 0] == [would.code, ran.code]
     assert [{"peer": "billing", "sent": 1, "received": 0}] == ran.json["since"]
     assert "1 messages sent to it and 0 received after the backup" in ran.err
-    assert "begins a new epoch" in ran.err
+    assert "starts a new epoch" in ran.err
     assert (["first"], ["first", "second"]) == (sent(written), sent(Path(ran.json["saved"])))
     assert [] == list(written.parent.glob("*.restoring-*"))
     send(written, "third")

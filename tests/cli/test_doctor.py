@@ -305,8 +305,8 @@ def test_a_stopped_process_that_writes_is_named(cli: Cli, home: Path) -> None:
 
     assert (1, "serious", "warning") == (ran.code, level(ran, "handles"), level(ran, "write"))
     assert said(ran, "handles") == (
-        f"process {pid} is stopped and has the write lock: no other process can write",
-        f"kill -CONT {pid}, or end it: what it had not committed is undone",
+        f"process {pid} is stopped and holds the write lock: no other process can write",
+        f"kill -CONT {pid}, or end it: its uncommitted changes are undone",
     )
 
 
@@ -321,7 +321,7 @@ def test_a_process_that_only_writes_too_long_is_named(
         ran = cli("doctor", "--json")
 
     assert (1, "serious") == (ran.code, level(ran, "open"))
-    assert said(ran, "open")[1].startswith(f"examine process {pid}, it has the write lock")
+    assert said(ran, "open")[1].startswith(f"examine process {pid}, it holds the write lock")
 
 
 @LINUX
@@ -496,7 +496,7 @@ def test_a_limit_that_is_nearly_reached_is_a_warning(
 
     found, cure = said(cli("doctor", "--json"), "limits")
 
-    assert found.startswith("reached, or nearly: session a holds 2 messages")
+    assert found.startswith("reached or nearly reached: session a holds 2 messages")
     assert "onceward limits set" in cure
 
 
@@ -512,7 +512,7 @@ def test_messages_that_a_policy_dropped_are_a_warning(
     found, cure = said(cli("doctor", "--json"), "drops")
 
     assert "dropped: 2 by drop_old at session a" == found
-    assert "refuse instead" in cure
+    assert "or let it refuse" in cure
 
 
 def test_a_clock_that_was_ahead_does_not_make_the_write_fail(cli: Cli, shop: Postbox) -> None:
@@ -606,7 +606,7 @@ def test_messages_that_wait_are_counted_where_nothing_is_amiss(
     paused = found(cli, "billing", "handling")
 
     assert "6 messages are due, none for longer than a minute" == due
-    assert "6 messages wait, none that is ready for longer than a minute" == fresh
+    assert "6 messages wait, none of them ready for longer than a minute" == fresh
     assert "6 messages wait until the agent is resumed" == paused
     assert "no message waits" == found(cli, "shop", "handling")
 

@@ -67,7 +67,7 @@ def test_keys_of_a_home_that_does_not_exist(cli: Cli, home: Path, command: str) 
     ran = cli("keys", *command.split(), "--home", "tpyo", stdin="whsec_" + "A" * 32)
 
     assert (3, "there is no folder tpyo") == (ran.code, ran.err[10:33])
-    assert "first create it with onceward init AGENT --home tpyo" in ran.err
+    assert "or create it with onceward init AGENT --home tpyo" in ran.err
     assert not (home / "tpyo").exists()
 
 
@@ -350,8 +350,8 @@ def test_an_agent_that_is_created_later_is_served(cli: Cli, home: Path) -> None:
         (far / "bob.db").unlink()
         told.append(child.said("gone"))
 
-    assert "serving carl, too\n" == told[0]
-    assert f"{far / 'bob.db'} is gone: its agent is not served any more\n" == told[1]
+    assert "also serving carl\n" == told[0]
+    assert f"{far / 'bob.db'} is gone: its agent is no longer served\n" == told[1]
     assert 0 == left
 
 
@@ -368,7 +368,7 @@ def test_a_file_that_cannot_be_served_is_said_once(cli: Cli, home: Path) -> None
     assert [True, True, True] == [
         told[0].startswith(f"{far / 'notes.db'} is not served: "),
         told[1].startswith("serving bob at"),
-        told[2] == "serving carl, too\n",
+        told[2] == "also serving carl\n",
     ]
 
 
@@ -422,7 +422,7 @@ def test_the_doctor_tells_the_connections_of_a_listener(cli: Cli, home: Path) ->
 
     assert ["ok", "warning"] == [each["level"] for each in found]
     assert f"at {url} has 0 of 16 connections" in found[0]["found"]
-    assert "it has told 3 to come again" in found[1]["found"]
+    assert "it has refused 3 for now" in found[1]["found"]
     assert [] == list((far / "listening").glob("*"))
 
 
@@ -469,9 +469,9 @@ def test_what_cannot_be_asked_is_said(cli: Cli, home: Path) -> None:
     team = cli("work", "shop.db", "tests.cli.handlers:agent", "--processes", "2", "--ask", "bob")
 
     assert (3, 3, 3) == (unknown.code, polled.code, nobody.code)
-    assert "no url of http for the peer carl: onceward peers add carl" in unknown.err
-    assert "no url of http for the peer bob" in polled.err
-    assert "no agent of this home has a url of http for the peer carl" in nobody.err
+    assert "no HTTP url for the peer carl: onceward peers add carl" in unknown.err
+    assert "no HTTP url for the peer bob" in polled.err
+    assert "no agent of this home has an HTTP url for the peer carl" in nobody.err
     assert team.code in {1, 2}
 
 
@@ -484,7 +484,7 @@ def test_a_relay_says_which_peers_it_leaves(cli: Cli) -> None:
     pinged = cli("peers", "ping", "bob")
     [peer] = cli("peers", "ls", "--json").json
 
-    assert "bob ask for their parcels; they are left to the process that listens" in ran.err
+    assert "bob poll for their parcels; they are left to the process that listens" in ran.err
     assert "bob has not asked for its parcels yet" in pinged.err
     assert (0, None) == (peer["failures"], peer["last_error"])
 

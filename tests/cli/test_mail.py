@@ -315,7 +315,7 @@ def test_recv_says_that_a_request_got_no_reply(cli: Cli, shop: Postbox, billing:
     billing.send("shop", 2)
     billing.run_until_idle()
 
-    said = f"{asked.id} asked for a reply and ended without one: --reply answers, --keep looks"
+    said = f"{asked.id} asked for a reply and ended without one: see --reply and --keep"
     assert said in cli("receive").err
     assert "" == cli("receive").err
     assert 0 == shop.stats()["inbox_pending"]

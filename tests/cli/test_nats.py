@@ -154,7 +154,7 @@ def test_setup_says_how_each_stream_is(cli: Cli, server: NatsServer) -> None:
         first.err.splitlines()[1].partition(" ")[2].partition(":")[0],
     ]
     assert "OW_PARCELS was there: 0 messages" in second.err
-    assert "OW_PARCELS was there: max_msgs_per_subject is 5, not 1, which is yours" in third.err
+    assert "OW_PARCELS was there: max_msgs_per_subject is 5, not 1: change it" in third.err
     assert (0, 0, 0, 1) == (first.code, second.code, third.code, fourth.code)
     assert ["unsafe", "ok"] == [each["level"] for each in fourth.json["streams"]]
 

@@ -64,7 +64,7 @@ class Agent(Handlers):
         self.name = agent_name(name)
         self._profile = agent_profile(description, capabilities)
         self.unhandled = unhandled
-        """What becomes of messages without a handler: dead letters, or left for ``receive``."""
+        """Fate of messages without a handler: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
         self.sessions: list[SessionHandler] = []
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}

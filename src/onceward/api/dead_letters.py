@@ -110,7 +110,7 @@ class DeadLetters:
 
         Raises:
             InvalidArgument: no such dead letter or step is stored, or its time to live has run out:
-            then use *as_new*.
+                then use *as_new*.
 
         """
         dead = self.get(message_id, peer=peer)

@@ -59,7 +59,7 @@ class Peers:
 
         Raises:
             InvalidArgument: no transport serves the scheme of a url, the transport cannot be made,
-            or the url has another form.
+                or the url has another form.
 
         """
         given = {name: url} if isinstance(name, str) else dict(name)
@@ -106,9 +106,9 @@ class Peers:
 
         Raises:
             Refused: the sender's name is invalid, or the parcel is for another agent; the sender
-            makes its messages dead letters. Unreachable: a frame was damaged on the way; the sender
-            pushes the parcel again. StoreError: the file failed; nothing was stored, and the parcel
-            may come again.
+                makes its messages dead letters.
+            Unreachable: a frame was damaged on the way; the sender pushes the parcel again.
+            StoreError: the file failed; nothing was stored, and the parcel may come again.
 
         """
         return self._accept(parcel)
@@ -132,7 +132,8 @@ class Peers:
 
         Raises:
             Unreachable: it did not answer; the message says what is wrong as far as this side can
-            tell. InvalidArgument: its transport cannot ask.
+                tell.
+            InvalidArgument: its transport cannot ask.
 
         """
         transport, url = self._routes.route(name, peers.url_of(self._db.read, name))

@@ -196,10 +196,11 @@ class Session:
         Send a request and wait for its reply, read as *reply*.
 
         Raises:
-            AnswerTimeout: no reply in time; ``result`` may still get it. RequestFailed: the request
-            became a dead letter at the peer, or ended without a reply. InvalidMessage: the reply
-            does not fit. InvalidArgument: this thread has a transaction open; the reply would wait
-            for its commit.
+            AnswerTimeout: no reply in time; ``result`` may still get it.
+            RequestFailed: the request became a dead letter at the peer, or ended without a reply.
+            InvalidMessage: the reply does not fit.
+            InvalidArgument: this thread has a transaction open; the reply would wait for its
+                commit.
 
         """
         if self._db.writer.held:

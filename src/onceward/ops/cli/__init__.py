@@ -15,7 +15,7 @@ from onceward.errors import MissingExtra
 from onceward.message.extras import needs
 
 LIBRARIES: Final = frozenset({"cyclopts", "rich"})
-"""Libraries of the extra; an agent's module may lack others, which its own error says."""
+"""Libraries of the extra; an agent's module may lack others, and its own error says so."""
 
 
 def main(tokens: Sequence[str] | None = None) -> int:
@@ -28,8 +28,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
     except MissingExtra as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    except BrokenPipeError:  # the reader of our output has gone
-        if tokens is None:  # the interpreter flushes stdout once more
+    except BrokenPipeError:  # the reader of our output has closed it
+        if tokens is None:  # the interpreter flushes stdout again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

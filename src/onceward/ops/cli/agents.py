@@ -19,7 +19,7 @@ def ls(
     *,
     search: Annotated[str, said("Only agents with each of these words, or parts of words.")] = "",
     limit: Limit = 100,
-    after: Annotated[str, said("Only agents after this name: the last of the page before.")] = "",
+    after: Annotated[str, said("Only agents after this name: the last of the previous page.")] = "",
 ) -> Found:
     """
     List the other agents that a message to all reaches, by name.
@@ -45,9 +45,9 @@ def register(
     ] = None,
 ) -> Found:
     """
-    Register our agent: messages to all reach it, and others find it by what it can do.
+    Register our agent: messages to all reach it, and others find it by its capabilities.
 
-    init and work do the same, as does every program that opens the file under its agent's name.
+    init, work and every program that opens the file under its agent's name do the same.
     """
     box.agents.register(description=description, capabilities=capability)
     return [{"agent": box.agent}]
@@ -58,7 +58,7 @@ def remove(box: Postbox, /) -> Found:
     """
     Remove our agent from the home before it is retired: messages to all no longer reach it.
 
-    Its subscriptions outside of channels end, too; onceward channel leave ends membership of a
+    Its subscriptions outside channels end too; onceward channel leave ends its membership of a
     channel. The next program that opens its file under its name registers it again.
     """
     return [{"agent": box.agent, "removed": box.agents.remove()}]
@@ -66,11 +66,11 @@ def remove(box: Postbox, /) -> Found:
 
 @command("pattern", "new")
 def subscribe(box: Postbox, pattern: Pattern, /) -> Found:
-    """Subscribe to what other agents of the home publish under a pattern of topics."""
+    """Subscribe to messages that other agents of the home publish under a topic pattern."""
     return [{"pattern": pattern, "new": box.agents.subscribe(pattern)}]
 
 
 @command("pattern", "ended")
 def unsubscribe(box: Postbox, pattern: Pattern, /) -> Found:
-    """End a subscription to what other agents publish."""
+    """End a subscription to topics of other agents."""
     return [{"pattern": pattern, "ended": box.agents.unsubscribe(pattern)}]

@@ -26,19 +26,19 @@ from onceward.ops.cli.parse_errors import in_words
 from onceward.ops.cli.wording import in_shell
 
 ARGUMENTS: Final = "\n\nArgs:"
-"""Where the part of a docstring begins that the parser shows by argument."""
+"""Heading of the docstring part that the parser shows with each argument."""
 HELP: Final = """
 Exactly-once messages between agents, in one SQLite file each.
 
 A command works on one agent's file: the word after the command, if it ends in .db, .sqlite or
-.sqlite3 or is a path to a file (onceward stats shop.db), or --db FILE, or --agent NAME for
-NAME.db in the home folder (ONCEWARD_HOME, else the current folder), or the environment's
-ONCEWARD_DB, or its ONCEWARD_AGENT. Spans are written 5m, 2h30m, 250ms, 7d or in seconds.
+.sqlite3 or is a path to a file (onceward stats shop.db); or --db FILE; or --agent NAME for NAME.db
+in the home folder (ONCEWARD_HOME, else the current folder); or the environment variable ONCEWARD_DB
+or ONCEWARD_AGENT. Durations are written 5m, 2h30m, 250ms, 7d or in seconds.
 
-On a terminal commands print tables, elsewhere tab-separated lines without a header; --json prints
+On a terminal commands print tables, otherwise tab-separated lines without a header; --json prints
 one document with RFC 3339 times, and errors as objects on stderr.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 nothing there, 4 timed out, 5 conflict, 6 partly done,
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 timed out, 5 conflict, 6 partly done,
 7 refused (paused, full, wrong schema or file), 130 and 143 interrupted or terminated after a
 graceful stop.
 """
@@ -93,13 +93,13 @@ NOUNS: Final = {
     "channel": "Channels of the home.",
     "mailbox": "Mailboxes of the home.",
     "agents": "Agents of the home, and their subscriptions to published topics.",
-    "nats": "NATS servers, through which agents reach each other.",
+    "nats": "NATS servers that connect agents.",
     "peers": "Peers: their urls and circuit breakers.",
-    "keys": "Keys of a home for peers on other machines.",
+    "keys": "Keys that a home shares with peers on other machines.",
     "dead": "Dead letters.",
-    "sessions": "Sessions: what is in them, their queues, their runs.",
+    "sessions": "Sessions: their messages, queues and runs.",
     "limits": "Limits of a file.",
-    "schedules": "Messages that are sent again and again, at dates.",
+    "schedules": "Messages that are sent repeatedly, at given times.",
     "fleet": "Many agents' files at once: find lost messages, count, export, replay.",
 }
 """Commands that have verbs of their own."""
@@ -123,7 +123,7 @@ ELSEWHERE: Final = {
     "status": "stats",
     "home": "agents",
 }
-"""Commands by the words that the library or the pages use for what they do."""
+"""Commands by the words that the library or the pages use for their purpose."""
 
 
 def _path(module: str, verb: str) -> str:
@@ -158,7 +158,7 @@ def _first_lines(module: str) -> dict[str, str]:
 
 
 def build(tokens: Sequence[str] = ()) -> App:
-    """Return the program with the command that *tokens* call, or with all commands to list."""
+    """Return the program with the command that *tokens* name, or with all commands."""
     app = App(
         name="onceward", help=HELP, version=_version, suppress_keyboard_interrupt=False
     )  # ``run`` turns an interrupt into an exit code
@@ -188,13 +188,13 @@ def described(name: str) -> str:
 
 
 def called_by(tokens: Sequence[str]) -> str | None:
-    """Return the full name of the command that *tokens* call, if they call one."""
+    """Return the full name of the command that *tokens* name, if any."""
     names = (" ".join(tokens[:2]), " ".join(tokens[:1]))
     return next((name for name in names if name in COMMANDS), None)
 
 
 def run(tokens: Sequence[str]) -> int:
-    """Run one command; errors go to stderr as words or as an object, and set the exit code."""
+    """Run one command; errors go to stderr as text or as an object, and set the exit code."""
     try:
         check_command(tokens)
         called = called_by(tokens)
@@ -220,7 +220,7 @@ def run(tokens: Sequence[str]) -> int:
 
 
 def check_command(tokens: Sequence[str]) -> None:
-    """Raise Usage for a command that does not exist, without loading those that do."""
+    """Raise Usage for a command that does not exist, without loading the others."""
     for depth, given in enumerate(tokens[:2]):
         before = [*tokens[:depth]]
         names = [full.split() for full in COMMANDS]

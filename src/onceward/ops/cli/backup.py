@@ -24,12 +24,12 @@ COPIED: Final = ("copy", "agent", "at")
 RESTORED: Final = ("file", "agent", "at", "saved")
 PEERS: Final = """\
 What this means for its peers:
-- They see with their next parcel that the file is older, and send again what they still retain of
-  what it had received after {at}; they report by id what they do not retain.
-- What it sent after {at} is not in its outbox any more. Peers that have it keep it; its next
-  message begins a new epoch, so that no peer takes it for a duplicate.
-- What it handled after {at} is handled again when it comes again: effects outside of the file
-  happen twice. Its own tables are those of {at}."""
+- With their next parcel they see that the file is older. They send again the messages that it had
+received after {at}, and report by id those that they no longer have.
+- Messages that it sent after {at} are no longer in its outbox. Peers that received them keep them;
+its next message starts a new epoch, so that no peer takes it for a duplicate.
+- Messages that it handled after {at} are handled again when they arrive again: effects outside the
+file happen twice. Its own tables are as of {at}."""
 Words = Annotated[Path, said("The file, unless --db or --agent names it, and the copy.")]
 
 
@@ -37,9 +37,9 @@ def backup(*words: Words, where: Where = WHERE) -> int:
     """
     Copy an agent's file while its processes write it, by SQLite's own backup.
 
-    The copy is one snapshot with all that was committed, durable, examined and private to its
-    owner. Name it so that it is not found as an agent: not NAME.db in a folder of agents. A copy
-    that exists is refused (exit code 5).
+    The copy is one snapshot of all committed data, durable, checked, and readable by its owner
+    only. Choose a name that is not found as an agent: not NAME.db in a folder of agents. An
+    existing copy is not overwritten (exit code 5).
 
     Columns: copy, agent, at.
     """
@@ -56,11 +56,11 @@ def restore(
     where: Where = WHERE,
 ) -> int:
     """
-    Put a backup in the place of an agent's file, and keep the old file beside it.
+    Replace an agent's file with a backup, and keep the old file beside it.
 
-    No process may have the file open (exit code 7); none can open it meanwhile. The backup is
-    copied, examined, and must be of the same agent. Then it says what the rollback means for peers,
-    and how many messages each has exchanged since.
+    No process may have the file open (exit code 7); no process can open it during the restore. The
+    backup is copied and checked, and must be of the same agent. Then the command prints what the
+    rollback means for peers, and how many messages each has exchanged since.
 
     Columns: file, agent, at, saved.
     """

@@ -17,13 +17,13 @@ from onceward.ops.views.messages import message_ids
 
 WHERE: Final = Conversation()
 COLUMNS: Final = ("id", "outcome", "state")
-Ids = Annotated[str, said("Ids of messages, sent or received, or unique beginnings of them.")]
+Ids = Annotated[str, said("Ids of messages, sent or received, or unique prefixes of ids.")]
 Peer = Annotated[str | None, said("All messages that this agent sent to that one.")]
 Sender = Annotated[
     str | None, said("All messages that this agent received from that one.", name="--from")
 ]
 Key = Annotated[str | None, said("All messages with this idempotency key.")]
-Reason = Annotated[str, said("Is stored with the message, and told to its sender.")]
+Reason = Annotated[str, said("Stored with the message, and reported to its sender.")]
 Yes = Annotated[bool, Quiet, said("Do not ask before bulk work.")]
 
 
@@ -39,13 +39,14 @@ def cancel(
     where: Conversation = WHERE,
 ) -> int:
     """
-    Cancel messages, by id or by what they have in common, and print what became of each.
+    Cancel messages by id or by filter, and print the outcome of each.
 
-    One that is here ends at once, also in the hands of its handler, whose writes roll back. One
-    that has left is its recipient's to cancel: it is asked, and --wait waits for its answer.
+    A message in this file ends at once, even while its handler runs: the handler's writes roll
+    back. After a message has left, only its recipient can cancel it: it is asked, and --wait waits
+    for its answer.
 
-    Columns: id, outcome (cancelled, asked, too_late), state. If all were too late, the exit code
-    is 5, if some were, it is 6.
+    Columns: id, outcome (cancelled, asked, too_late), state. If all were too late, the exit code is
+    5; if some were, it is 6.
     """
     chosen = {"to": to, "sender": sender, "type": type, "session": where.session, "key": key}
     which = {name: value for name, value in chosen.items() if value is not None}
@@ -77,7 +78,7 @@ def _in_bulk(box: Postbox, which: dict[str, Any], reason: str) -> list[Cancellat
         *(Cancellation(each, "too_late", "ended") for each in found.too_late),
     ]
     if not ended:
-        msg = "no message matches that has not ended"
+        msg = "no unended message matches"
         raise NothingThere(msg)
     return ended
 

@@ -28,20 +28,20 @@ Mode = Annotated[PauseMode, said("hold accepts messages and keeps them; reject r
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """How a channel behaves; what is left out is as the library has it."""
+    """Settings of a channel; the defaults are those of the library."""
 
     delivery: DeliveryMode | None = None
-    """Guarantee of receiving; default at_least_once."""
+    """Delivery guarantee for readers; default at_least_once."""
     max_message_size: int | None = None
     """Largest content in bytes of UTF-8; default 1048576."""
     max_participants: int | None = None
-    """Most participants; default no limit."""
+    """Maximum number of participants; default no limit."""
     ack_timeout: MaybeSpan = None
-    """How long a reader has a message before it is delivered again; default 30s."""
+    """How long a reader may keep a message before it is delivered again; default 30s."""
     max_retries: int | None = None
-    """Re-attempts of a reader before a message becomes a dead letter; default 3."""
+    """Retries of a reader before a message becomes a dead letter; default 3."""
     retry_backoff: MaybeSpan = None
-    """Pause before the first re-attempt; it doubles with each further one; default 1s."""
+    """Delay before the first retry; it doubles with each retry; default 1s."""
     echo: Annotated[bool, Quiet] = False
     """Send senders a copy of their own messages."""
     sticky: Annotated[bool, Quiet] = False
@@ -49,20 +49,20 @@ class Config:
     as_they_came: Annotated[bool, Quiet] = False
     """Read messages in order of arrival, not by priority."""
     max_pending: int | None = None
-    """Most undelivered messages of one sender; more are accepted and wait."""
+    """Maximum undelivered messages of one sender; further ones are accepted and wait."""
     retain_for: MaybeSpan = None
-    """How long a sticky channel retains messages."""
+    """How long a sticky channel keeps messages."""
     retain_count: int | None = None
-    """How many messages of each sender a sticky channel retains."""
+    """How many messages of each sender a sticky channel keeps."""
     retain_bytes: int | None = None
-    """How many bytes of each sender's content a sticky channel retains."""
+    """How many bytes of each sender's content a sticky channel keeps."""
     bound_history: Annotated[bool, Quiet] = False
-    """Let --retain-count bound each participant's history too."""
+    """Apply --retain-count to each participant's history too."""
     topic: Annotated[list[str] | None, Parameter(negative=())] = None
-    """A topic of the channel, which refuses all others then; may be repeated."""
+    """A topic of the channel, which then refuses all others; may be repeated."""
 
     def given(self) -> dict[str, Any]:
-        """Return what was given as the keywords of the library."""
+        """Return the given options as keywords of the library."""
         given = vars(self).items()
         told = {name: each for name, each in given if each is not None and each is not False}
         if told.pop("as_they_came", False):
@@ -91,7 +91,7 @@ def create(
 
     Args:
         description: Purpose of the channel.
-        ensure: Accept a channel that exists as it is, instead of failing with exit code 5.
+        ensure: Accept an existing channel unchanged, instead of failing with exit code 5.
 
     """
     make = box.channels.ensure if ensure else box.channels.create
@@ -115,7 +115,7 @@ def ls(box: Postbox, name: Name | None = None, /, *, where: Where = WHERE) -> Fo
 
 @command()
 def show(box: Postbox, name: Name, /) -> Found:
-    """Show a channel: its type, its state and how it behaves."""
+    """Show a channel: its type, its state and its settings."""
     found = box.channels.get(name).info()
     return picked(found, FACTS) | found.config.model_dump(mode="json")
 
@@ -176,7 +176,7 @@ def pause(box: Postbox, name: Name, /, *, mode: Mode = "hold") -> Found:
 
 @command("channel", "state")
 def resume(box: Postbox, name: Name, /) -> Found:
-    """End the pause of a channel; messages that wait at their senders leave."""
+    """End the pause of a channel; messages that wait at their senders are sent."""
     (channel := box.channels.get(name)).resume()
     return _state(box, channel)
 
@@ -196,7 +196,7 @@ def close(box: Postbox, name: Name, /) -> Found:
 
 
 def _changed(box: Postbox, row: dict[str, Any]) -> Found:
-    """Deliver what the change sends, and return the row to print."""
+    """Deliver the messages of the change, and return the row to print."""
     box.run_until_idle()
     return [row]
 

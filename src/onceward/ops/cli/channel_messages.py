@@ -26,8 +26,8 @@ PRINTED: Final = (*HEADERS, "correlation_id", "attempt", "late", "body")
 KINDS: Final = "text, command, query, response, notification, broadcast or error."
 KindName = Annotated[str, said(KINDS)]
 Handle = Annotated[str, said("The handle that receive printed with the message.")]
-Status = Annotated[AckStatus, said("The status that the sender is told.")]
-Detail = Annotated[str | None, said("A text that the sender is told with the status.")]
+Status = Annotated[AckStatus, said("The status that is reported to the sender.")]
+Detail = Annotated[str | None, said("A text that is reported to the sender with the status.")]
 MessageId = Annotated[str, said("The id that all copies carry, or that of one copy.")]
 Topic = Annotated[str, said("The message's topic.")]
 
@@ -70,10 +70,10 @@ def receive(
     """
     Take our agent's next message of a channel, print it, and mark it as processed.
 
-    Without a message the exit code is 4, for one that has lost its body 1. With a status its sender
-    is told that status. After received and in_progress the message stays leased for the channel's
-    ack timeout, and onceward channel ack with the printed handle ends it; without that it is
-    delivered again.
+    Without a message the exit code is 4; for a message that has lost its body it is 1. A given
+    status is reported to the sender. After received and in_progress the message stays leased for
+    the channel's ack timeout, and onceward channel ack with the printed handle ends it; otherwise
+    it is delivered again.
     """
     channel = box.channels.get(name)
     message = channel.receive(type, timeout=wait or 0.0, topics=topic)
@@ -108,7 +108,7 @@ def ack(
     detail: Detail = None,
 ) -> Found:
     """
-    Acknowledge a message that receive left leased, and print the acknowledgment's id.
+    Acknowledge a message that receive left leased, and print the id of the acknowledgment.
 
     received and in_progress extend its ack timeout, completed ends it, failed retries it or makes
     it a dead letter. After the timeout nothing is changed: exit code 5.
@@ -140,7 +140,7 @@ def history(
     where: Conversation = TALK,
 ) -> int:
     """
-    List past messages of a channel, newest first; consumes nothing.
+    List past messages of a channel, newest first, without consuming any.
 
     Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with
     total_count, has_more and next.
@@ -159,7 +159,7 @@ def publish(
     options: Delayed = DELAYED,
     where: Conversation = TALK,
 ) -> Found:
-    """Send to all subscribers of a topic, outside of any channel, and print the ids."""
+    """Send to all subscribers of a topic, outside any channel, and print the ids."""
     ids = box.session(in_session(where)).publish(topic, parsed(body), **options.given())
     box.run_until_idle()
     return [{"id": each} for each in ids]

@@ -1,4 +1,4 @@
-"""``onceward check``: run the invariants over files."""
+"""``onceward check``: check the invariants of files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ COLUMNS: Final = ("path", "invariant", "offender", "rule")
 
 def check(*files: Path, where: Where = WHERE) -> int:
     """
-    Run the invariants over files, and over the messages between them, and print the offenders.
+    Check the invariants of files and of the messages between them, and print violations.
 
-    SQLite's integrity check and every frame's digest are among them. Given both ends of a stream
-    it also checks that the sender pruned only what the recipient stores. Exit code 1 if there is
-    any offender; 6 if some files could not be opened and the others are sound.
+    They include SQLite's integrity check and the digest of every frame. Given both ends of a stream
+    it also checks that the sender pruned only messages that the recipient has stored. Exit code 1
+    if there is a violation; 6 if some files could not be opened and the others are sound.
 
     Columns: path, invariant, offender, rule.
 

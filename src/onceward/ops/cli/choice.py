@@ -1,4 +1,4 @@
-"""Choose dead letters by id or in bulk, and ask before bulk work is done."""
+"""Choose dead letters by id or in bulk, and ask before bulk work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from onceward.ops.views.messages import StoredMessage, dead_ids
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which dead letters are meant; every given filter must match."""
+    """Filters of dead letters; every given filter must match."""
 
     reason: str | None = None
     """Only this reason: max_retries_exceeded, expired, rejected, unhandled, ..."""
@@ -38,7 +38,7 @@ class Filter:
     topic: str | None = None
     """Only dead letters of this topic, which may be a pattern such as build.#."""
     origin: DeadLetterOrigin | None = None
-    """Only this origin: outbox (we sent it), inbox (we got it), queue (it waited for a run)."""
+    """Only this origin: outbox (sent), inbox (received), queue (it waited for a run)."""
 
     def filters(self) -> dict[str, str | None]:
         """Return the filters as the keywords of the library."""
@@ -69,13 +69,13 @@ class Choice(Filter):
     all: Annotated[bool, Quiet] = False
     """All dead letters (of the session, if one is given)."""
     dry_run: Annotated[bool, Quiet] = False
-    """Print what would be done, and change nothing."""
+    """Print what would happen, and change nothing."""
     yes: Annotated[bool, Quiet] = False
     """Do not ask before bulk work."""
 
     @property
     def in_bulk(self) -> bool:
-        """Whether a filter or --all chooses, and not ids."""
+        """Whether a filter or --all chooses, not ids."""
         return self.all or any(value is not None for value in self.filters().values())
 
     def which(self, session: str | None, older_than: float | None = None) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Outcome:
 
     @property
     def code(self) -> int:
-        """Done, partly done, or the first failure's code where nothing was done."""
+        """Done, partly done, or the code of the first failure if nothing was done."""
         if not self.failed:
             return DONE
         return PARTLY if self.done else code_of(self.failed[0][1])
@@ -120,7 +120,7 @@ class Outcome:
 
 
 def by_id(found: FileReader, given: Sequence[str]) -> tuple[list[str], Outcome]:
-    """Return the whole ids that are meant (a dash: those on stdin), and which were not found."""
+    """Return the whole ids of the given ones (a dash: those on stdin), and those not found."""
     outcome = Outcome()
     for part in given:
         for prefix in read_stdin().split() if part == "-" else [part]:
@@ -141,7 +141,7 @@ def in_bulk(
 
 def confirm(verb: str, ids: Sequence[str], choice: Choice) -> None:
     """
-    Ask before bulk work, unless it was confirmed already.
+    Ask before bulk work, unless it is already confirmed.
 
     Raises:
         Usage: stdin is not a terminal.

@@ -1,4 +1,4 @@
-"""Make a command of a function: open what it works on, print what it returns."""
+"""Turn a function into a command: open its file, call it, print its result."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Found = int | Mapping[str, Any] | Iterable[Any] | None
 
 def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int]]:
     """
-    Return a decorator that makes a command of a function of a box or a reader.
+    Return a decorator that turns a function of a box or a reader into a command.
 
-    The command has the other parameters of the function and, if the function has none of that
-    name, ``where``. It opens the file that ``where`` names, calls the function, prints the result
-    and returns the exit code. Several columns are named in the help text.
+    The command has the other parameters of the function, and ``where`` unless the function has one.
+    It opens the file that ``where`` names, calls the function, prints the result and returns the
+    exit code. The help text names the columns if there are several.
     """
 
     def decorate(function: Callable[..., Found]) -> Callable[..., int]:
@@ -52,10 +52,10 @@ def command(*columns: str) -> Callable[[Callable[..., Found]], Callable[..., int
 
 def emit(found: Found, columns: Sequence[str], answer: Answer) -> int:
     """
-    Print what a command found and return the exit code.
+    Print the result of a command and return the exit code.
 
-    A mapping is one thing: without columns all of it is printed, with columns these alone as a
-    line, and all of it with ``--json``. Anything else is rows. A single column has no header.
+    A mapping is one item: without columns all of it is printed, with columns only those, as a line,
+    and all of it with ``--json``. Anything else is rows. A single column has no header.
     """
     form = "lines" if len(columns) == 1 and answer.style == "table" else answer.style
     match found:

@@ -13,7 +13,7 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], said("The shell.
     """
     Print the completion script of a shell.
 
-    Write it to where the shell looks for completions: for bash
+    Write it to the place where the shell looks for completions: for bash
     ~/.local/share/bash-completion/completions/onceward, for zsh a folder of $fpath (as _onceward),
     for fish ~/.config/fish/completions/onceward.fish.
     """

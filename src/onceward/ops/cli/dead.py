@@ -22,19 +22,19 @@ WHERE = Where()
 CONVERSATION = Conversation()
 FILTER = Filter()
 CHOICE = Choice()
-Id = Annotated[str, said("Its id, or a beginning of it that no other dead letter has.")]
+Id = Annotated[str, said("Its id, or a unique prefix of it.")]
 Ids = Annotated[
     str,
     said(
-        "Ids of dead letters, or unique beginnings; a dash reads them from stdin.",
+        "Ids of dead letters, or unique prefixes; a dash reads them from stdin.",
         allow_leading_hyphen=True,
     ),
 ]
-OlderThan = Annotated[MaybeSpan, said("Only dead letters that are older than this span.")]
-AsNew = Annotated[bool, Quiet, said("Send outgoing bodies under new ids, which are printed.")]
-FromStep = Annotated[str | None, said("Call this step of its handler, and those after it, again.")]
+OlderThan = Annotated[MaybeSpan, said("Only dead letters older than this.")]
+AsNew = Annotated[bool, Quiet, said("Send outgoing bodies under new ids, and print these.")]
+FromStep = Annotated[str | None, said("Call this step of its handler and later steps again.")]
 WithoutSteps = Annotated[bool, Quiet, said("Call all steps of its handler again.")]
-Rate = Annotated[MaybeRate, said("In bulk, most outgoing messages a second, or 10/m.")]
+Rate = Annotated[MaybeRate, said("In bulk: maximum outgoing messages per second, or 10/m.")]
 One = Callable[[Postbox, str], str]
 Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
 COLUMNS = (
@@ -59,7 +59,7 @@ def ls(
 
 @command()
 def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> int:
-    """Show a dead letter whole, with its frame."""
+    """Show all of a dead letter, with its frame."""
     message_id = whole_id(found, dead_ids, id)
     rows = [with_frame(found, each) for each in message(found, message_id).dead]
     if where.json:
@@ -82,12 +82,11 @@ def replay(
     """
     Replay dead letters and print their ids.
 
-    With its own id a message takes effect once, also if it had been processed after all. If some
-    were replayed and some were not, the exit code is 6. A handler with steps goes on after those
-    that are stored.
+    Under its own id a message takes effect once, even if it was processed after all. If only some
+    were replayed, the exit code is 6. A handler with steps continues after its stored steps.
     """
     if (from_step is not None or without_steps) and not ids:
-        msg = "--from-step and --without-steps are for single dead letters: give their ids"
+        msg = "--from-step and --without-steps work on single dead letters: give their ids"
         raise Usage(msg)
 
     def one(box: Postbox, message_id: str) -> str:

@@ -37,22 +37,22 @@ def demo(
     """
     Watch agents lose nothing while their processes are killed.
 
-    A coordinator and three workers, each a process with a file of its own, review Python files
-    again and again. At random moments one of them gets a SIGKILL and is started again. At the end
-    their files are opened in a fresh process and compared. Exit code 1 if a message was lost or
-    took effect twice, or an invariant is broken.
+    A coordinator and three workers, each a process with its own file, review Python files
+    repeatedly. At random moments one of them is killed with SIGKILL and restarted. At the end a
+    fresh process opens and compares their files. Exit code 1 if a message was lost or took effect
+    twice, or an invariant is broken.
 
     Args:
         path: The folder to review. Default: four packages of the standard library.
         seconds: How long they work.
         kills: How many processes are killed.
-        json: Print one JSON document, and nothing else.
-        home: A new or an empty folder for the files. Default: a temporary one.
-        seed: The same seed kills in the same order; default another one every time.
+        json: Print only one JSON document.
+        home: A new or empty folder for the files. Default: a temporary one.
+        seed: The same seed kills in the same order; default: a random one.
 
     """
     if seconds <= 0 or kills < 0:
-        msg = "--seconds must be more than 0, and --kills not less"
+        msg = "--seconds must be more than 0, --kills 0 or more"
         raise Usage(msg)
     code = [] if path is None else [_reviewable(path)]
     chosen = random.randrange(10**6) if seed is None else seed  # noqa: S311 - victims, not secrets
@@ -74,10 +74,10 @@ def demo(
 
 def _reviewable(path: Path) -> Path:
     if not path.is_dir():
-        msg = f"there is no folder {path}: name one that holds Python files"
+        msg = f"there is no folder {path}: name a folder with Python files"
         raise NothingThere(msg)
     if not any(found.is_file() for found in path.rglob("*.py")):
-        msg = f"there is no Python file under {path}: name a folder that holds some"
+        msg = f"there is no Python file under {path}: name a folder with Python files"
         raise NothingThere(msg)
     return path.resolve()
 
@@ -87,7 +87,7 @@ def _empty(home: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="onceward-demo-"))
     home.mkdir(parents=True, exist_ok=True)
     if any(home.iterdir()):
-        msg = f"{home} is not empty: name a new folder, so that only this run is judged"
+        msg = f"{home} is not empty: name a new folder, so that only this run is compared"
         raise Usage(msg)
     return home.resolve()
 

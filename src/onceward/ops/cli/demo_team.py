@@ -23,17 +23,17 @@ from onceward.ops.cli.exit_codes import DONE
 COORDINATOR: Final = "coordinator"
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 GAVE_UP: Final = 75
-"""Exit code of a coordinator that was told to finish and lacks answers."""
+"""Exit code of a coordinator that had to finish without all answers."""
 START_WITHIN: Final = 60.0
 STOP_WITHIN: Final = 5.0
 CRASHES: Final = 3
-"""How often a process may end by itself before the demo fails."""
+"""How often a process may exit by itself before the demo fails."""
 TICK: Final = 0.02
 KILLING: Final = (0.05, 0.95)
 """The part of the time in which processes are killed."""
 
 Watch = Callable[[float, str], None]
-"""Takes the seconds that have passed, and a progress text."""
+"""Takes the elapsed seconds and a progress text."""
 
 
 def folder() -> Path:
@@ -83,14 +83,14 @@ class Member:
             self.dismiss()
 
     def dismiss(self) -> None:
-        """Close its standard input, which tells it to finish."""
+        """Close its standard input, the signal to finish."""
         if self.process is not None and self.process.stdin is not None:
             with suppress(OSError):
                 self.process.stdin.close()
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs, or was never started."""
+        """Its exit code; None while it runs or before its start."""
         return None if self.process is None else self.process.poll()
 
     @property
@@ -128,7 +128,7 @@ class Team:
         self.members[name] = Member(name, command, self.home / f"{name}.log")
 
     def perform(self, seconds: float, victims: list[tuple[float, str]], watch: Watch) -> None:
-        """Run the processes, kill by the plan, and finish; at the end no process is left."""
+        """Run the processes, kill them by the plan, and finish; at the end no process is left."""
         try:
             self._start()
             begun = time.monotonic()
@@ -142,7 +142,7 @@ class Team:
             self._stop()
 
     def _start(self) -> None:
-        """Start the workers, then the coordinator; return at its first answer."""
+        """Start the workers, then the coordinator; return after its first answer."""
         for name in WORKERS:
             self.members[name].start(self._hear)
         self._await(lambda: all((self.home / f"{name}.db").exists() for name in WORKERS))
@@ -174,7 +174,7 @@ class Team:
         self.members[name].start(self._hear)
 
     def _look_after(self, members: Iterable[Member]) -> None:
-        """Restart processes that ended by themselves; raise OncewardError if one repeats it."""
+        """Restart processes that exited by themselves; raise OncewardError after repeated exits."""
         for member in members:
             if member.code is None:
                 continue
@@ -220,6 +220,6 @@ class Team:
         try:
             found: dict[str, Any] = json.loads(done.stdout)
         except ValueError as error:
-            msg = f"the files in {self.home} could not be judged: {done.stderr.strip()[-2000:]}"
+            msg = f"the files in {self.home} could not be compared: {done.stderr.strip()[-2000:]}"
             raise OncewardError(msg) from error
         return found

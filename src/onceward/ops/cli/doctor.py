@@ -18,8 +18,8 @@ from onceward.ops.cli.readonly import look
 from onceward.ops.cli.target import Where, chosen, existing, open_box
 
 WHERE = Where()
-Repair = Annotated[bool, Quiet, said("Mend what can be mended, and say each change.")]
-DryRun = Annotated[bool, Quiet, said("Say what --repair would change, and change nothing.")]
+Repair = Annotated[bool, Quiet, said("Repair what can be repaired, and print each change.")]
+DryRun = Annotated[bool, Quiet, said("Print what --repair would change, and change nothing.")]
 COLUMNS: Final = ("check", "level", "found", "cure")
 
 
@@ -27,17 +27,17 @@ def doctor(
     *files: Path, repair: Repair = False, dry_run: DryRun = False, where: Where = WHERE
 ) -> int:
     """
-    Examine files and their surroundings; each finding names its cure.
+    Examine files and their surroundings; each finding says what to do.
 
-    It examines the SQLite library, permissions, file system, other processes that hold the file,
-    schema version, the WAL, the clock, pause, breakers, keys, connections of listeners, peers on
-    other machines, the streams of NATS servers, dead letters, schedules, limits, and messages that
-    wait although they could be delivered or handled, or that wait for another agent's reply. It
-    also writes: one durable commit that stores the time and changes nothing else. Exit code 1 if
-    any finding is serious. onceward check examines the content. With --repair it first mends what
-    it can, and prints each change: file modes, leases of ended processes, leases that end a month
-    or more ahead, and positions past the last message. Of several files only findings that are not
-    ok are printed, with the path in front.
+    It examines the SQLite library, permissions, file system, other processes that have the file
+    open, schema version, WAL, clock, pause, breakers, keys, connections of listeners, peers on
+    other machines, streams of NATS servers, dead letters, schedules, limits, and messages that wait
+    although they could be delivered or handled, or that wait for another agent's reply. It also
+    writes: one durable commit that stores the time and changes nothing else. Exit code 1 if any
+    finding is serious. onceward check examines the content. With --repair it first repairs what it
+    can, and prints each change: file modes, leases of ended processes, leases that end in a month
+    or later, and positions past the last message. For several files only findings that are not ok
+    are printed, each after its path.
 
     Columns: check, level, found, cure; of changes: check, change.
 
@@ -77,7 +77,7 @@ def _document(
 
 
 def _tell(changes: dict[Path, list[Change]], *, dry_run: bool) -> None:
-    """Write a note for each change; nothing where no repair was asked for."""
+    """Write a line to stderr for each change; none without --repair."""
     verb = "would change" if dry_run else "changed"
     for path, made in changes.items():
         for each in made:
@@ -85,12 +85,12 @@ def _tell(changes: dict[Path, list[Change]], *, dry_run: bool) -> None:
 
 
 def examine(path: Path) -> Iterator[Finding]:
-    """Examine everything; a file that cannot be opened safely is not opened."""
+    """Examine everything, without opening a file that cannot be opened safely."""
     examined = (findings.permissions, findings.disk, findings.others)
     outside = [findings.library(), *(each(path) for each in examined)]
     yield from outside
     if any(finding.level == "serious" for finding in outside if finding.check != "permissions"):
-        cure = "cure the findings above first"
+        cure = "fix the findings above first"
         yield warning("write", "not tried: the file is not safe to open", cure)
         return
     try:

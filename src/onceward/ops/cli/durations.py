@@ -1,4 +1,4 @@
-"""Parse spans (5m, 2h30m, 1.5s, 250ms, 7d, seconds) and moments (dates, or spans ago)."""
+"""Parse durations (5m, 2h30m, 1.5s, 250ms, 7d, seconds) and moments (dates, or durations ago)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def seconds(text: str) -> float:
 
 
 class Span(float):
-    """A span in seconds; its name is what the help page shows."""
+    """A duration in seconds; the help page shows its name."""
 
 
 def converted(_: Any, tokens: Sequence[Any]) -> Span:
@@ -33,7 +33,7 @@ MaybeSpan = Annotated[Span | None, Parameter(converter=converted)]
 
 
 class Rate(str):
-    """A rate such as 10/m, or a number a second; its name is what the help page shows."""
+    """A rate such as 10/m, or a number per second; the help page shows its name."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ MaybeRate = Annotated[Rate | None, Parameter(converter=converted_rate)]
 
 
 class Moment(int):
-    """A moment in milliseconds; its name is what the help page shows."""
+    """A moment in milliseconds; the help page shows its name."""
 
 
 def moment(text: str) -> int:
@@ -68,7 +68,7 @@ MaybeMoment = Annotated[Moment | None, Parameter(converter=converted_moment)]
 
 
 def converted_date(_: Any, tokens: Sequence[Any]) -> Moment:
-    """Convert an argument to a moment that no span tells."""
+    """Convert an argument to a moment; durations are not accepted."""
     return Moment(times.point("moment", tokens[0].value))
 
 
@@ -77,6 +77,6 @@ MaybeDate = Annotated[Moment | None, Parameter(converter=converted_date)]
 
 
 def ago(then: int, now: int) -> str:
-    """Return how far *then* is from *now*, both in milliseconds, in one unit."""
+    """Return the distance of *then* from *now*, both in milliseconds, in one unit."""
     text = times.in_one_unit(abs(now - then))
     return f"{text} ago" if then <= now else f"in {text}"

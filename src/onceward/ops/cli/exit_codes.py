@@ -1,4 +1,4 @@
-"""Define the exit codes, and which error has which."""
+"""Define the exit codes and map errors to them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Usage(OncewardError):
 
 
 class NothingThere(OncewardError):
-    """There is no such file, message or peer, or no message waits: list what exists."""
+    """There is no such file, message or peer, or no message waits: list the existing ones."""
 
 
 class Failed(OncewardError):
-    """The system refused a file or a folder: check its permissions and its place."""
+    """The system refused a file or a folder: check its permissions and its location."""
 
 
 class TimedOut(OncewardError):
@@ -59,7 +59,7 @@ class TimedOut(OncewardError):
 
 
 class Conflicting(OncewardError):
-    """The name or place is taken: choose another, or examine what exists."""
+    """The name or path is in use: choose another, or examine the existing one."""
 
 
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
@@ -74,7 +74,7 @@ ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
 
 
 def code_of(error: OncewardError) -> int:
-    """Return the exit code of an error; FAILED if its class has none of its own."""
+    """Return the exit code of an error; FAILED if its class has no own code."""
     return next((code for kinds, code in ENDINGS if isinstance(error, kinds)), FAILED)
 
 

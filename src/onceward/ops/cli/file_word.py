@@ -1,4 +1,4 @@
-"""Take the word after a command's name as the agent's file, where it names one."""
+"""Take the word after a command's name as the agent's file, if it names one."""
 
 from __future__ import annotations
 

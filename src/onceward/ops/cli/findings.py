@@ -1,4 +1,4 @@
-"""The doctor's checks: each function examines one thing and returns a finding with its cure."""
+"""Define the checks of doctor: each examines one thing and returns a finding with its cure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Finding:
 
 
 def ok(check: str, found: str) -> Finding:
-    """Return a finding that needs no cure."""
+    """Return a finding that needs no action."""
     return Finding(check, "ok", found)
 
 
@@ -102,7 +102,7 @@ def exposed(path: Path) -> list[Path]:
 
 
 def permissions(path: Path) -> Finding:
-    """Examine which users may read the file and its side files, and which may replace it."""
+    """Examine which users may read the file and its side files, and which may replace them."""
     if os.name == "nt":
         return ok("permissions", "not examined on this platform")
     if wide := exposed(path):
@@ -125,11 +125,11 @@ def disk(path: Path) -> Finding:
         said = f"SQLite cannot rely on the locks of {kind}"
         return serious("disk", said, "move the file to a local disk")
     if (links := path.stat().st_nlink) > 1:
-        return serious("disk", f"{links} hard links lead to the file", "copy it under one name")
+        return serious("disk", f"{links} hard links lead to the file", "copy it to a single name")
     if kind in VOLATILE:
         said = f"{kind} is memory: a restart of the machine empties it"
         return warning("disk", said, "keep the file on a disk")
-    return ok("disk", kind or "a local file system, as far as the system tells")
+    return ok("disk", kind or "a local file system, as far as the system reports")
 
 
 def others(path: Path) -> Finding:
@@ -137,20 +137,20 @@ def others(path: Path) -> Finding:
     found = holders(path)
     if gone := [str(holder.pid) for holder in found if holder.deleted]:
         said = f"processes {', '.join(gone)} hold a file of this name that was deleted or replaced"
-        return serious("handles", said, "stop them first: what they commit is lost with their file")
+        return serious("handles", said, "stop them first: their commits are lost with their file")
     if stopped := [holder.pid for holder in found if holder.stopped]:
         return _stopped(stopped, writer(path))
     if mixed := [str(holder.pid) for holder in found if holder.mixed]:
         said = f"processes {', '.join(mixed)} have two SQLite libraries loaded"
-        return warning("handles", said, "make sure that they open this file with onceward only")
+        return warning("handles", said, "make sure that they open this file only with onceward")
     pids = ", ".join(str(holder.pid) for holder in found)
-    return ok("handles", f"held by processes {pids}" if found else "no other process holds it")
+    return ok("handles", f"held by processes {pids}" if found else "no other process has it open")
 
 
 def _stopped(stopped: list[int], writing: int | None) -> Finding:
     if writing in stopped:
-        said = f"process {writing} is stopped and has the write lock: no other process can write"
-        cure = f"kill -CONT {writing}, or end it: what it had not committed is undone"
+        said = f"process {writing} is stopped and holds the write lock: no other process can write"
+        cure = f"kill -CONT {writing}, or end it: its uncommitted changes are undone"
         return serious("handles", said, cure)
     pids = " ".join(map(str, stopped))
     cure = f"kill -CONT {pids}, or end it: its leases expire"
@@ -158,9 +158,9 @@ def _stopped(stopped: list[int], writing: int | None) -> Finding:
 
 
 def locked(path: Path, error: Busy) -> Finding:
-    """Report which process has the write lock that was waited for in vain."""
+    """Report which process holds the write lock that this one could not get."""
     pid = writer(path)
-    held = f"examine process {pid}, it has the write lock; if it hangs, end it: no commit is lost"
+    held = f"examine process {pid}, it holds the write lock; if it hangs, end it: no commit is lost"
     return serious("open", str(error), held if pid else "try again")
 
 
@@ -169,11 +169,11 @@ def schema(found: FileReader, path: Path) -> Finding:
     try:
         steps = pending(found)
     except OncewardError as error:
-        cure = "use the version that wrote the file, or a file of its own"
+        cure = "use the version that wrote the file, or another file"
         return serious("schema", str(error), cure)
     if steps and steps[0].version == 1:
-        said = "it has no table of ours: another program's file, or one that was never finished"
-        backup = "put a backup in its place, with no -wal beside it"
+        said = "no onceward table: another program's file, or an interrupted creation"
+        backup = "replace it with a backup, with no -wal file beside it"
         return serious("schema", said, f"{backup}, or delete it and run onceward init NAME")
     if steps:
         lacks = f"lacks {', '.join(step.name for step in steps)}"
@@ -210,7 +210,7 @@ def clock(health: Health) -> Finding:
     """Examine whether the wall clock is behind the file's time."""
     if health.clock_ahead > MINUTE:
         said = f"the wall clock is {health.clock_ahead // 1000} s behind the file's time"
-        wait = "delays and leases take twice as long until it has caught up"
+        wait = "delays and leases take up to twice as long until it catches up"
         return serious("clock", said, f"set the clock if it is wrong: {wait}")
     return ok("clock", "not behind the file's time")
 
@@ -241,7 +241,7 @@ def _held(why: Why, path: Path, now: Millis) -> Finding:
 
 
 def keys(path: Path) -> Iterator[Finding]:
-    """Examine the keys of the home: their modes, their age, rotations that were not finished."""
+    """Examine the keys of the home: their modes, their age, unfinished rotations."""
     found, now = Keys(path.parent).list(), SystemClock().now()
     for key in found:
         if not key.mode_ok or not key.count:
@@ -255,7 +255,7 @@ def keys(path: Path) -> Iterator[Finding]:
             said = f"the key for {key.peer} is from {ago(key.created_at, now)}"
             yield warning("keys", said, f"onceward keys rotate {key.peer}")
     if all(key.mode_ok and key.count for key in found):
-        yield ok("keys", f"{len(found)} keys, each for its owner only" if found else "none")
+        yield ok("keys", f"{len(found)} keys, each readable by its owner only" if found else "none")
 
 
 def connections(path: Path) -> Iterator[Finding]:
@@ -270,13 +270,13 @@ def connections(path: Path) -> Iterator[Finding]:
         if now - each["refused_at"] > LATELY:
             yield ok("connections", said)
             continue
-        refused = f"{said}; it has told {each['refused']} to come again"
-        cure = "raise ulimit -n, or give --connections; strangers are in its log"
+        refused = f"{said}; it has refused {each['refused']} for now"
+        cure = "raise ulimit -n, or set --connections; unknown callers are in its log"
         yield warning("connections", refused, cure)
 
 
 def machines(box: Postbox) -> Iterator[Finding]:
-    """Ask the peers on other machines for a signed word: url, certificate, key and clock."""
+    """Ask the peers on other machines for a signed answer: url, certificate, key and clock."""
     for peer in box.peers.list():
         if peer.url is None or peer.url.partition(":")[0] not in {"http", "https"}:
             continue
@@ -288,7 +288,9 @@ def machines(box: Postbox) -> Iterator[Finding]:
             continue
         if abs(found.clock_ahead) > MINUTE:
             said = f"the clock of {peer.name} is {found.clock_ahead // 1000} s ahead of ours"
-            yield warning("machines", said, "set the one that is wrong: 300 s refuse every parcel")
+            yield warning(
+                "machines", said, "correct the wrong one: at 300 s every parcel is refused"
+            )
         else:
             yield ok("machines", f"{peer.name} answered in {1000 * found.took:.0f} ms")
 
@@ -312,18 +314,18 @@ def _streams(box: Postbox, server: str) -> Iterator[Finding]:
     for each in found:
         said = f"{server} {each.name}: {each.found}"
         if each.level == "unsafe":
-            change = f"nats stream edit {each.name}: messages can come under false names"
+            change = f"nats stream edit {each.name}: senders can be forged"
             yield serious("nats", said, change)
         elif each.level == "missing":
             yield warning("nats", said, cure)
         elif each.level == "differs":
-            yield warning("nats", said, f"nats stream edit {each.name}, unless it was meant so")
+            yield warning("nats", said, f"nats stream edit {each.name}, unless this is intended")
         else:  # an ordinary user may not look at streams
             yield ok("nats", said)
 
 
 def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
-    """Examine messages that are due and wait: for a relay, or for a recipient that exists."""
+    """Examine messages that are due but wait: for a relay, or for a recipient without a file."""
     now = SystemClock().now()
     rows = due(found, now)
     urls, warned = {peer.name: peer.url for peer in box.peers.list()}, False
@@ -349,7 +351,7 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
 
 
 def handling(health: Health, found: FileReader, path: Path) -> Finding:
-    """Examine messages that could be handled and wait: no worker runs, or too few."""
+    """Examine messages that could be handled but wait: no worker runs, or too few."""
     numbers, now = stats(found), SystemClock().now()
     count = numbers["inbox_pending"] + numbers["inbox_processing"]
     if not count:
@@ -360,21 +362,21 @@ def handling(health: Health, found: FileReader, path: Path) -> Finding:
     if row.oldest_at is None:
         return ok("handling", f"{count} messages wait for a retry, a reply, or a run's end")
     if now - row.oldest_at <= MINUTE:
-        return ok("handling", f"{count} messages wait, none that is ready for longer than a minute")
+        return ok("handling", f"{count} messages wait, none of them ready for longer than a minute")
     said = f"messages wait in {row.lanes} lanes, the oldest from {ago(row.oldest_at, now)}"
     if row.leased:
         leased = f"onceward ls lanes --state leased --db {path} lists the leased lanes"
         why = "a handler hangs, is slow, needs more workers, or waits in box.ask for this one"
         cure = f"{leased}: {why} (use ctx.ask)"
         return warning("handling", f"{said}; {row.leased} lanes are leased", cure)
-    cure = f"start onceward work {path} MODULE:AGENT, or the program that receives"
+    cure = f"start onceward work {path} MODULE:AGENT, or the program that receives them"
     return warning("handling", f"{said}; no lane is leased", cure)
 
 
 def calls(health: Health, path: Path) -> Finding:
-    """Examine whether calls of aborted runs have not returned."""
+    """Examine whether calls of aborted runs are still running."""
     if not health.calls_left:
-        return ok("runs", "no aborted call runs on")
+        return ok("runs", "no aborted call is still running")
     said = f"{health.calls_left} calls of aborted runs have not returned"
     shown = f"onceward sessions runs --state aborted --db {path} shows left_at"
     return warning("runs", said, f"{shown}; call raise_if_cancelled() in the handler, in time")
@@ -385,7 +387,7 @@ def leases(box: Postbox, path: Path) -> Iterator[Finding]:
     found = box.file.repair(dry_run=True)
     cure = f"onceward doctor --repair {path}"
     for each in found:
-        skips = each.kind == "position"  # what comes next is not read
+        skips = each.kind == "position"  # the next messages would be skipped
         yield (serious if skips else warning)(f"{each.kind}s", each.found, f"{cure}: {each.change}")
     for kind, sound in SOUND.items():
         if not any(each.kind == kind for each in found):
@@ -393,7 +395,7 @@ def leases(box: Postbox, path: Path) -> Iterator[Finding]:
 
 
 def limits(box: Postbox, path: Path) -> Finding:
-    """Examine whether a limit is reached, or nearly."""
+    """Examine whether a limit is reached or nearly reached."""
     found = box.limits.fullness()
     full = [
         f"{scope} holds {used[0]} messages, {used[1]} bytes"
@@ -404,8 +406,10 @@ def limits(box: Postbox, path: Path) -> Finding:
         or used[1] >= NEARLY * (limit.size or math.inf)
     ]
     if full:
-        cure = f"onceward ls queues --db {path} lists what waits, onceward limits set raises it"
-        return warning("limits", f"reached, or nearly: {', '.join(full)}", cure)
+        cure = (
+            f"onceward ls queues --db {path} lists waiting messages; onceward limits set raises it"
+        )
+        return warning("limits", f"reached or nearly reached: {', '.join(full)}", cure)
     return ok("limits", "none is nearly reached")
 
 
@@ -418,4 +422,4 @@ def drops(found: FileReader, path: Path) -> Finding:
         f"{row.messages} by {row.policy} at {row.scope} {row.name}".rstrip() for row in rows
     )
     look = f"read the view onceward_drops of {path}"
-    return warning("drops", f"dropped: {said}", f"{look}; raise the limit, or refuse instead")
+    return warning("drops", f"dropped: {said}", f"{look}; raise the limit, or let it refuse")

@@ -1,4 +1,4 @@
-"""``onceward fleet reconcile`` and ``demo``: look for lost messages in many agents' files."""
+"""``onceward fleet reconcile`` and ``demo``: find lost messages in many agents' files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GRACE: Final = Span(900)
 LATE: Final = Span(3600)
 SPARK_FROM: Final = 20 * 1024**3
-"""Bytes of files, about ten million messages, from which Spark is worth its start."""
+"""Bytes of files, about ten million messages, above which starting Spark pays off."""
 Engine = Literal["auto", "sqlite", "spark"]
 
 
@@ -49,29 +49,30 @@ def reconcile(
     resume: Resume = False,
 ) -> int:
     """
-    Compare what all agents sent with what all agents received and processed.
+    Compare the messages that agents sent with those that agents received and processed.
 
-    Writes every message with its verdict, a manifest and report.html into --out; without it only
-    prints. Exit code 1 if any message was lost, accepted twice or processed twice, or if a file
-    could not be read.
+    Writes every message with its verdict, a manifest and report.html to --out; without --out it
+    only prints. Exit code 1 if any message was lost, accepted twice or processed twice, or if a
+    file could not be read.
 
     Columns: verdict, messages, meaning.
 
     Args:
-        grace: Messages that moved within this span before the reading count as in flight.
+        grace: Messages that changed less than this long before the reading count as in flight.
         late_after: A message that took longer than this from send to effect is late.
         fail_on: loss: fail for broken promises alone. open: also for undecided messages.
-        engine: sqlite needs nothing installed. auto: Spark from 20 GiB on, where installed.
-        log: URI of a log that `ship` filled; it counts beside the files, or without any.
-        state: A file that is kept between runs: each reads only what is new or was not settled.
-        retired: Agent or path whose file is gone for good: it no longer fails the run. Repeatable.
+        engine: sqlite needs no extra. auto: Spark from 20 GiB, if it is installed.
+        log: URI of a log that `ship` wrote; read in addition to the files, or alone.
+        state: A file that is kept between runs: each run reads only new and unsettled messages.
+        retired: Agent or path whose file is permanently gone: it no longer fails the run.
+            Repeatable.
         resume: Continue an interrupted run into --out. Spark.
 
     """
     from onceward.fleet.verdicts import Rules  # noqa: PLC0415 - of this command only
 
     if retired and state is None and log is None:
-        msg = "--retired is for a run with --state or --log, which know what was there earlier"
+        msg = "--retired needs --state or --log, which know the earlier files"
         raise Usage(msg)
     rules = Rules.at_present(grace=grace, late_after=late_after)
     size = existing(paths) if paths or log is None else 0
@@ -134,18 +135,18 @@ def demo(
     how: Session = SESSION,
 ) -> int:
     """
-    Make a fleet with every kind of fault, and find every message of it.
+    Create a fleet with every kind of fault, and find every affected message.
 
-    Real agents talk over real transports, by one clock and one seed; then files are restored from
-    backups, copied, damaged and pruned. Exit code 1 unless exactly the made faults are found.
+    Real agents talk over real transports, with one clock and one seed; then files are restored from
+    backups, copied, damaged and pruned. Exit code 1 unless exactly the injected faults are found.
 
     Columns: verdict, made, found, meaning.
 
     Args:
-        size: How many times over everything happens.
-        seed: Chooses the messages that are made; the same seed makes the same ones.
-        home: A new or an empty folder for the fleet and the report. Default: a temporary one.
-        engine: sqlite needs nothing installed; spark needs onceward[spark].
+        size: How many times everything happens.
+        seed: Chooses the messages; the same seed makes the same ones.
+        home: A new or empty folder for the fleet and the report. Default: a temporary one.
+        engine: sqlite needs no extra; spark needs onceward[spark].
 
     """
     if size < 1:

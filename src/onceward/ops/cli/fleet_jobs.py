@@ -36,8 +36,8 @@ def metrics(*paths: Paths, how: Reporting = REPORTING, resume: Resume = False) -
     """
     Count messages per agent and hour, and dead letters by reason.
 
-    Throughput, depth, retries, dead letters by reason and hour, how long messages waited for each
-    recipient, and which peers are not reached at present.
+    Throughput, depth, retries, dead letters by reason and hour, waiting times by recipient, and
+    peers that are currently not reached.
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
     """
@@ -92,7 +92,7 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
     Columns: sender, recipient, messages, p50, p99.
 
     Args:
-        reconciled: The folder that fleet reconcile wrote to.
+        reconciled: The folder that fleet reconcile wrote.
 
     """
     if not (reconciled / "manifest.json").exists():
@@ -140,15 +140,15 @@ def replay(
     """
     Replay or discard dead letters in bulk, by a plan that is written first.
 
-    The plan is in --out. With --go it is executed as it is, and receipts are kept beside it. Exit
-    code 6 if some failed, or if a file could not be read.
+    The plan is written to --out. With --go it is executed unchanged, and receipts are written
+    beside it. Exit code 6 if some failed, or if a file could not be read.
 
     Columns: id, reason or outcome, _db.
 
     Args:
         where: A condition in SQL on dead letters, such as "reason = 'expired'".
         action: Replay the dead letters, or discard them.
-        go: Execute the plan in --out, instead of making one.
+        go: Execute the plan in --out, instead of writing one.
 
     """
     from onceward.fleet import replay as job  # noqa: PLC0415 - of this command only

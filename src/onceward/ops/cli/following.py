@@ -1,4 +1,4 @@
-"""Print what happens in a file as it happens, one JSON object for each line."""
+"""Print messages or transitions as they happen, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from onceward.ops.cli.records import print_records
 from onceward.ops.views.messages import last_transition, records_transitions, transitions_after
 
 EVERY: Final = 0.1
-"""Seconds between two questions whether the file was written."""
+"""Seconds between two checks whether the file was written."""
 REMEMBERED: Final = 1000
-"""Printed messages that are known again: the newest of them that is still there counts."""
+"""Printed messages that are remembered, to find the newest that still exists."""
 SLICE: Final = 1000
 """Rows that are read at once."""
 Newest = Callable[[int], list[MessageRecord]]
-"""Returns so many of the newest messages, the oldest of them first."""
+"""Returns this many of the newest messages, oldest first."""
 
 
 def follow_messages(box: Postbox, newest: Newest, count: int) -> NoReturn:
-    """Print the newest messages, then each that comes, until an interrupt."""
+    """Print the newest messages, then each new one, until an interrupt."""
     seen: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
     with views(box.path) as found:
         for _ in commits(found):
@@ -43,7 +43,7 @@ def follow_messages(box: Postbox, newest: Newest, count: int) -> NoReturn:
 
 
 def unseen(newest: Newest, seen: deque[tuple[str, str]], count: int) -> list[MessageRecord]:
-    """Return the messages behind the last that is in *seen*, however many came at once."""
+    """Return the messages after the last one in *seen*, however many arrived at once."""
     known = set(seen)
     while True:
         records = newest(count)
@@ -55,7 +55,7 @@ def unseen(newest: Newest, seen: deque[tuple[str, str]], count: int) -> list[Mes
 
 def print_transitions(found: FileReader, count: int, *, follow: bool) -> int:
     """
-    Print the last transitions, and with *follow* each that is made, until an interrupt.
+    Print the last transitions, and with *follow* each new one, until an interrupt.
 
     Raises:
         Usage: the file records none.
@@ -77,10 +77,10 @@ def print_transitions(found: FileReader, count: int, *, follow: bool) -> int:
 
 def commits(found: FileReader) -> Iterator[None]:
     """
-    Yield at once, and then after each commit of another connection, without end.
+    Yield immediately, then after each commit of another connection, without end.
 
     Raises:
-        StoreUnusable: another file took its place, or it was deleted; no commit is seen any more.
+        StoreUnusable: the file was replaced or deleted; later commits cannot be seen.
 
     """
     before: Any = None

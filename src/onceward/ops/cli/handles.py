@@ -21,19 +21,19 @@ WRITE_LOCK: Final = "120"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that has a file, its WAL or its index open."""
+    """A process that has a file, its WAL or its WAL index open."""
 
     pid: int
     deleted: bool
-    """Whether the file it holds is no longer the one at that name."""
+    """Whether its file is no longer the one at this path."""
     mixed: bool
-    """Whether two SQLite libraries are loaded, which lose each other's locks on one file."""
+    """Whether two SQLite libraries are loaded, which drop each other's locks on one file."""
     stopped: bool = False
     """Whether a signal or a debugger has stopped it; it keeps its locks."""
 
 
 def holders(path: Path) -> list[Holder]:
-    """Return the other processes that hold *path*; none where the system does not tell."""
+    """Return the other processes that hold *path*; none if the system does not report them."""
     names = tuple(f"{canonical(path)}{suffix}" for suffix in ("", "-wal", "-shm"))
     found = []
     for pid in _processes():
@@ -45,7 +45,7 @@ def holders(path: Path) -> list[Holder]:
 
 
 def writer(path: Path) -> int | None:
-    """Return the process that has the write lock of *path* now; None if none has, or is told."""
+    """Return the process that holds the write lock of *path*; None if none does, or unknown."""
     with suppress(OSError):
         held = {holder.pid for holder in holders(path)}
         index = str(Path(f"{canonical(path)}-shm").stat().st_ino)

@@ -1,4 +1,4 @@
-"""``onceward history``, ``thread`` and ``search``: past messages, without consuming anything."""
+"""``onceward history``, ``thread`` and ``search``: list past messages without consuming any."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FIELDS: Final = (
     "reason", "box", "channel", "kind", "correlation_id",
 )  # fmt: skip
 Channel = Annotated[str | None, said("Only messages of this channel.")]
-Words = Annotated[str, said("Words; one that ends in a star stands for all that begin like it.")]
+Words = Annotated[str, said("Words; a star at the end matches any continuation.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Sought:
-    """Which past messages are meant; every given filter must match."""
+    """Filters of past messages; every given filter must match."""
 
     sender: str | None = None
     """Only messages from this agent."""
@@ -54,19 +54,19 @@ class Sought:
     correlation_id: str | None = None
     """Only this conversation."""
     content: str | None = None
-    """Only bodies that match this regular expression somewhere."""
+    """Only bodies that contain a match of this regular expression."""
     since: MaybeMoment = None
-    """Only messages from then or later: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+    """Only messages since this moment: 2026-01-31T12:00:00Z, or a duration ago, such as 2h."""
     until: MaybeMoment = None
-    """Only messages from before then."""
+    """Only messages before this moment."""
     limit: int = 100
-    """Print at most so many."""
+    """Print at most this many."""
     offset: int = 0
-    """Leave out so many."""
+    """Skip this many."""
     after: str | None = None
     """Start where a page ended: the value that its JSON calls next."""
     count: Annotated[bool, Quiet] = False
-    """Add the number of all matches to the JSON, which may take long."""
+    """Add the number of all matches to the JSON, which may be slow."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters as the keywords of the library."""
@@ -86,7 +86,7 @@ def history(
     where: Conversation = CONVERSATION,
 ) -> Found:
     """
-    List sent, received and dead messages, newest first; consumes nothing.
+    List sent, received and dead messages, newest first, without consuming any.
 
     Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with
     total_count, has_more and next.
@@ -106,7 +106,7 @@ def print_page(page: Page, where: Where) -> int:
 
 @command(*COLUMNS)
 def thread(box: Postbox, id: Id, /) -> Found:
-    """List the conversation that a message belongs to, oldest first; consumes nothing."""
+    """List the conversation of a message, oldest first, without consuming any."""
     with views(box.path) as found:
         message_id = whole_id(found, message_ids, id)
     return _rows(box.thread(message_id))
@@ -114,7 +114,7 @@ def thread(box: Postbox, id: Id, /) -> Found:
 
 @command(*COLUMNS)
 def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
-    """List messages whose body has all words, best match first; the agent must have opted in."""
+    """List messages whose body has all words, best match first; needs search=True."""
     return _rows(box.search(" ".join(words), limit=limit).messages)
 
 

@@ -1,4 +1,4 @@
-"""``onceward serve``: take parcels in for all agents of a home, and deliver theirs."""
+"""``onceward serve``: accept parcels for all agents of a home, and deliver theirs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LISTENING: Final = Listening()
 SHIPPING: Final = Shipping()
 MEASURING: Final = Measuring()
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks for new files."""
+"""Seconds between two searches for new files."""
 MARK_EVERY: Final = 10
-"""Looks between two notes of how the connections stand."""
+"""Searches between two records of the state of the connections."""
 ROOM: Final = 64
-"""Files that the process keeps for connections; an agent that would need them is not served."""
+"""Descriptors kept for connections; an agent that would need them is not served."""
 LATER: Final = 3
-"""Files that each agent opens once it is at work, beside those of its opening: a reader's."""
+"""Descriptors that each agent needs at work in addition to those of its opening: a reader's."""
 
 
 def serve(
@@ -49,14 +49,14 @@ def serve(
     answer: Answer = ANSWER,
 ) -> int:
     """
-    Take parcels in for all agents of a home at a url, and deliver what they send.
+    Accept parcels for all agents of a home at a URL, and deliver the messages that they send.
 
-    Handlers run elsewhere, by onceward work or in programs of your own, on the same files. An
-    interrupt or terminate signal stops it gracefully: no new parcel is begun, those under way are
-    answered (exit codes 130, 143). Agents that are created later are served within a second.
-    Metrics have an address of their own, --metrics: at the url of parcels they would be open to
-    every peer. With --ask, and then without --listen if need be, each agent that knows the peer
-    asks it for parcels. With --ship-to the files are shipped as by onceward ship.
+    Handlers run elsewhere on the same files: in onceward work or in your own programs. An interrupt
+    or terminate signal stops it gracefully: no new parcel is started, running ones are answered
+    (exit codes 130, 143). Agents that are created later are served within a second. Metrics have a
+    separate address, --metrics: at the URL of parcels they would be open to every peer. With --ask,
+    which also works without --listen, each agent that knows the peer asks it for parcels. With
+    --ship-to the files are shipped as by onceward ship.
 
     Args:
         home: The home folder; default ONCEWARD_HOME, else here.
@@ -64,7 +64,7 @@ def serve(
     """
     folder, listeners = home_folder(home), listening.listeners()
     if not listeners and not listening.ask:
-        msg = "where is it to listen? Give --listen https://HOST:PORT"
+        msg = "no address to listen at: give --listen https://HOST:PORT"
         raise Usage(msg)
     told: SimpleQueue[int] = SimpleQueue()
     with ExitStack() as stack:
@@ -107,14 +107,14 @@ def _refuse_unknown(peers: Sequence[str], boxes: list[Postbox]) -> None:
     for peer in peers:
         if peer not in known:
             add = f"onceward peers add {peer} https://HOST:PORT --agent NAME"
-            msg = f"no agent of this home has a url of http for the peer {peer}: {add}"
+            msg = f"no agent of this home has an HTTP url for the peer {peer}: {add}"
             raise NothingThere(msg)
 
 
 def _next_signal(
     told: SimpleQueue[int], files: _HomeFiles, watch: Watch, marks: list[ListenerMark]
 ) -> int:
-    """Wait for a signal; serve agents that are created meanwhile, and mark how it goes."""
+    """Wait for a signal; serve agents that are created meanwhile, and record the connections."""
     for look in count():
         if look % MARK_EVERY == 0:
             for mark in marks:
@@ -124,12 +124,12 @@ def _next_signal(
         except Empty:
             for box in files.look():
                 watch(box)
-                note(f"serving {box.agent}, too")
+                note(f"also serving {box.agent}")
     raise AssertionError  # count() has no end
 
 
 def _keep_room(path: Path, agents: int) -> None:
-    """Raise StoreFault where one more file leaves none for connections and for *agents* at work."""
+    """Raise StoreFault if one more file leaves none for connections and *agents* at work."""
     if not descriptors_left(ROOM + LATER * (agents + 1)):
         msg = (
             f"{path}: this process may have {files_limit()} files open, and the rest is for"
@@ -145,20 +145,20 @@ class _HomeFiles:
         self._folder, self._listening, self._listeners = folder, listening, listeners
         self.boxes: dict[Path, Postbox] = {}
         self._told: dict[Path, str] = {}
-        """By path: why a file is not served, or the folder not looked at, as it was said."""
+        """By path: the printed reason why a file is not served or the folder not searched."""
 
     def __enter__(self) -> Self:
-        """Open nothing yet."""
+        """Open no file yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close all files, also where one of them raises."""
+        """Close all files, even if one of them raises."""
         with ExitStack() as stack:
             for box in self.boxes.values():
                 stack.callback(box.close)
 
     def look(self) -> list[Postbox]:
-        """Open the files that are new, and return them; close those that are gone."""
+        """Open new files, and return them; close deleted ones."""
         try:
             names = os.listdir(self._folder)  # noqa: PTH208 - Path.glob hides errors: all would be gone
         except OSError as error:
@@ -168,13 +168,13 @@ class _HomeFiles:
         paths = {self._folder / name for name in names if name.endswith(".db")}
         paths.discard(self._folder / DIRECTORY)
         for path in self.boxes.keys() - paths:
-            note(f"{path} is gone: its agent is not served any more")
+            note(f"{path} is gone: its agent is no longer served")
             self.boxes.pop(path).close()
         found = [self._opened(path) for path in sorted(paths - self.boxes.keys())]
         return [box for box in found if box is not None]
 
     def _opened(self, path: Path) -> Postbox | None:
-        """Open a file; say once why it cannot be served, as while it is being created."""
+        """Open a file; print once why it cannot be served, as while it is being created."""
         try:
             _keep_room(path, len(self.boxes))
             asking = self._listening.asking(path, all_of_them=False)
@@ -187,7 +187,7 @@ class _HomeFiles:
         return box
 
     def _tell(self, path: Path, why: str) -> None:
-        """Say something of a path once."""
+        """Print a reason for a path once."""
         if self._told.get(path) != why:
             note(f"{path} {why}")
         self._told[path] = why

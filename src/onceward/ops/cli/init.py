@@ -23,7 +23,7 @@ def init(name: Name, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
     """
     Create an agent's file, HOME/NAME.db, register the agent, and print the path.
 
-    A file that exists is kept, and its schema is brought up to date, so init may be repeated.
+    An existing file is kept and its schema is updated, so init may be repeated.
     Other agents of the same home reach the new one by its name.
     """
     path = agent_file(name, home)

@@ -27,12 +27,12 @@ PORT: Final = 8424
 ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound here
 AUDIT: Final = "inspect-audit.jsonl"
 Write = Annotated[bool, Quiet, said("Offer actions; each is confirmed and written to --audit.")]
-Host = Annotated[str, said("The address to listen at. Any but a loopback one demands a token.")]
-Port = Annotated[int, said("The port; 0 is a free one.")]
-Named = Annotated[Several, said("A further host name under which pages are served.")]
-Redact = Annotated[Several, said("Hide what this regular expression matches; may be repeated.")]
-Audit = Annotated[Path | None, said(f"The file of actions. Default: {AUDIT} in the home.")]
-Report = Annotated[Path | None, said("The report of a fleet. Default: report.html in the home.")]
+Host = Annotated[str, said("The address to listen at. All but loopback ones need a token.")]
+Port = Annotated[int, said("The port; 0 means any free one.")]
+Named = Annotated[Several, said("Another host name under which pages are served.")]
+Redact = Annotated[Several, said("Hide matches of this regular expression; may be repeated.")]
+Audit = Annotated[Path | None, said(f"The log file of actions. Default: {AUDIT} in the home.")]
+Report = Annotated[Path | None, said("A fleet report. Default: report.html in the home.")]
 
 
 def inspect(
@@ -49,11 +49,11 @@ def inspect(
     """
     Show agents' files in a browser: backlog, lanes, journeys of messages, dead letters, history.
 
-    It reads on connections that cannot write, and no writer waits for it. With the extra metrics
-    it gives them at /metrics. With --write, and at
-    any address but a loopback one, a token is needed: ONCEWARD_INSPECT_TOKEN, or a new one that
-    is printed with the address. Fields called password, secret, token and the like are hidden.
-    An interrupt or terminate signal stops it (exit codes 130, 143).
+    It uses read-only connections, and no writer waits for it. With the metrics extra it serves
+    /metrics. With --write, and at any address but a loopback one, a token is needed:
+    ONCEWARD_INSPECT_TOKEN, or a new one that is printed with the address. Fields with names such as
+    password, secret or token are hidden. An interrupt or terminate signal stops it (exit codes 130,
+    143).
 
     Args:
         targets: Homes and agents' files; default ONCEWARD_HOME, else here.
@@ -106,7 +106,7 @@ def _existing(places: tuple[Path, ...]) -> list[Path]:
 
 
 def _metrics(places: list[Path]) -> Any:
-    """Return what answers at /metrics, None without the extra."""
+    """Return the application for /metrics; None without the extra."""
     if find_spec("prometheus_client") is None:
         return None
     from onceward.metrics import FileMetrics, asgi_app, new_registry  # noqa: PLC0415 - an extra
@@ -117,12 +117,12 @@ def _metrics(places: list[Path]) -> Any:
 
 
 def _query(token: str | None) -> str:
-    """Return how the printed address gives the token; one that the user chose is not printed."""
+    """Return the token part of the printed address; the user's own token is not printed."""
     return f"?token={token}" if token and not os.environ.get(TOKEN) else ""
 
 
 def _audit(given: Path | None, place: Path) -> Path:
-    """Return the file of actions; it must be writable before the first action."""
+    """Return the log file of actions; it must be writable before the first action."""
     path = given or (place if place.is_dir() else place.parent) / AUDIT
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))

@@ -1,4 +1,4 @@
-"""Read single keys of a terminal, and hear when it changes its size."""
+"""Read single keys of a terminal, and notice when it changes its size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 RESIZED: Final = "resized"
-"""Read in place of a key when the terminal has another size now."""
+"""Returned instead of a key when the size of the terminal changed."""
 KEYS: Final = {
     "\x1b[A": "up",
     "\x1b[B": "down",
@@ -36,7 +36,7 @@ KEYS: Final = {
     "\x04": "q",  # end of input
 }
 PARTS: Final = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
-"""A sequence that a terminal sends for one key, or a character."""
+"""A sequence that a terminal sends for one key, or one character."""
 LONGEST: Final = 64
 
 
@@ -61,7 +61,7 @@ class Keyboard:
 
 
 def keys_of(data: bytes) -> list[str]:
-    """Return the keys that a terminal sent at once; nothing sent means that it has gone."""
+    """Return the keys that a terminal sent at once; no input means that it was closed."""
     if not data:
         return ["q"]
     parts = PARTS.findall(data.decode("utf-8", "ignore"))
@@ -70,7 +70,7 @@ def keys_of(data: bytes) -> list[str]:
 
 @contextmanager
 def keyboard() -> Iterator[Keyboard]:
-    """Read keys without echo and without a newline for a block, then restore the terminal."""
+    """For a block, read keys without echo and newline, then restore the terminal."""
     terminal = sys.stdin.fileno()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -93,9 +93,9 @@ def _wake(writer: int) -> None:
     try:
         os.write(writer, b"x")
     except BlockingIOError:
-        return  # enough wait to be read
+        return  # enough are waiting to be read
 
 
 def _end(number: int, _: object) -> None:
-    """Leave by an exception, so that the terminal is restored."""
+    """Raise, so that the terminal is restored."""
     raise SystemExit(128 + number)

@@ -16,7 +16,7 @@ from onceward.ops.cli.target import Answer, home_folder
 ANSWER = Answer()
 Peer = Annotated[str, said("The peer's name.")]
 Secret = Annotated[
-    str, said("The peer's secret, whsec_...; a dash or nothing reads it from stdin.")
+    str, said("The peer's secret, whsec_...; a dash, or no argument, reads it from stdin.")
 ]
 Home = Annotated[Path | None, said("The home folder; default ONCEWARD_HOME, else here.")]
 COLUMNS = ("peer", "created_at", "count", "mode_ok", "fingerprint")
@@ -24,21 +24,21 @@ COLUMNS = ("peer", "created_at", "count", "mode_ok", "fingerprint")
 
 def new(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
     """
-    Make the secret that this home shares with a peer, and print it.
+    Create the secret that this home shares with a peer, and print it.
 
-    Give it to the peer's operator in private; there it is added with onceward keys add AGENT,
-    where AGENT is the name of the agent here. It lies in HOME/keys/PEER, mode 0600.
+    Give it to the peer's operator in private, who adds it with onceward keys add AGENT; AGENT is
+    the name of the agent here. It is stored in HOME/keys/PEER, mode 0600.
     """
     secret = _keys(home).create(peer)
-    note(f"give it to the operator of {peer}: onceward keys add AGENT, with the name of yours")
+    note(f"give it to the operator of {peer}: onceward keys add AGENT, with the name of your agent")
     return emit({"peer": peer, "secret": secret}, ("secret",), answer)
 
 
 def add(peer: Peer, given: Secret = "-", /, *, home: Home = None, answer: Answer = ANSWER) -> int:
     """
-    Add the secret that a peer's operator made, from stdin where it is to stay out of histories.
+    Add the secret that a peer's operator created; stdin keeps it out of shell histories.
 
-    The secret from before holds on beside it until onceward keys rotate PEER --finish.
+    The old secret stays valid beside it until onceward keys rotate PEER --finish.
     """
     _keys(home).add(peer, read_stdin() if given == "-" else given)
     return _row(home, peer, answer)
@@ -48,8 +48,8 @@ def ls(*, home: Home = None, answer: Answer = ANSWER) -> int:
     """
     List the keys, without their secrets.
 
-    A count of two is a rotation that is not finished; a key whose mode_ok is false is not used.
-    Both sides of a pair list the same fingerprint, which tells nothing of the secret.
+    A count of two means an unfinished rotation; a key whose mode_ok is false is not used. Both
+    sides of a pair list the same fingerprint, which does not reveal the secret.
 
     Columns: peer, created_at, count, mode_ok, fingerprint.
     """
@@ -66,12 +66,12 @@ def rotate(
     answer: Answer = ANSWER,
 ) -> int:
     """
-    Make a new secret beside the present one and print it; both hold until --finish.
+    Create a new secret beside the current one and print it; both are valid until --finish.
 
-    Parcels pass all the while: add the new secret at the peer, then finish on both sides.
+    Parcels keep flowing: add the new secret at the peer, then finish on both sides.
 
     Args:
-        finish: Forget the secret from before the rotation.
+        finish: Delete the old secret.
 
     """
     keys = _keys(home)
@@ -84,7 +84,7 @@ def rotate(
 
 
 def remove(peer: Peer, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
-    """Remove the key of a peer, which then neither reaches this home nor is reached from it."""
+    """Remove the key of a peer; then neither side reaches the other."""
     _keys(home).remove(peer)
     return emit({"peer": peer, "removed": True}, ("peer",), answer) if answer.json else DONE
 

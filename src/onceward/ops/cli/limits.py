@@ -11,8 +11,8 @@ from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.exit_codes import NothingThere
 from onceward.ops.cli.options import Burst, Limit, Rate, said
 
-WHICH = "Which session, recipient/lane or channel; a star, or nothing, is each one by itself."
-Scope = Annotated[LimitScope | FileScope, said("What is limited.")]
+WHICH = "Which session, recipient/lane or channel; a star, or no name, limits each one separately."
+Scope = Annotated[LimitScope | FileScope, said("The limited quantity.")]
 Name = Annotated[str, said(WHICH, allow_leading_hyphen=True)]
 
 
@@ -38,12 +38,12 @@ def set_(
     """
     Set the limit of one scope, for every process that writes the file.
 
-    Pending messages are limited by messages and by size, the file by size, its sends, and what it
-    accepts from each sender, by rate.
+    Pending messages are limited by number and by size, the file by size, its sends and the messages
+    that it accepts from each sender by rate.
 
     Args:
-        messages: Most messages.
-        size: Most bytes of frames, or of the file.
+        messages: Maximum number of messages.
+        size: Maximum bytes of frames, or of the file.
         overflow: Policy at the limit.
 
     """
@@ -54,7 +54,7 @@ def set_(
 
 @command()
 def remove(box: Postbox, scope: Scope, name: Name = "", /) -> None:
-    """Remove a limit; messages that only this limit held back leave."""
+    """Remove a limit; messages that only this limit held back are sent."""
     if not box.limits.remove(scope, name):
         msg = f"there is no limit of {scope} {name}".rstrip()
         raise NothingThere(msg)

@@ -1,4 +1,4 @@
-"""Note beside the agents' files how the connections of a listener stand, for doctor to read."""
+"""Record the connections of a listener beside the agents' files, for doctor."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "listening"
 FRESH: Final = 60_000
-"""Milliseconds after which a mark is that of a process which has ended."""
+"""Milliseconds after which the process of a mark counts as ended."""
 LATELY: Final = 3_600_000
-"""Milliseconds for which a refused connection is a finding."""
+"""Milliseconds during which a refused connection is a finding."""
 
 
 class ListenerMark:
-    """The mark of this process; it is written again every few seconds, and removed at the end."""
+    """The mark of this process; it is rewritten every few seconds, and removed at the end."""
 
     def __init__(self, home: Path, listener: HttpListener) -> None:
         self._listener, self._clock = listener, SystemClock()
@@ -31,7 +31,7 @@ class ListenerMark:
         self._refused, self._refused_at = 0, 0
 
     def write(self) -> None:
-        """Write the present numbers; a full disk loses the mark only."""
+        """Write the current numbers; on a full disk only the mark is lost."""
         found, now = self._listener.connections(), self._clock.now()
         if found is None:
             return
@@ -54,7 +54,7 @@ class ListenerMark:
 
 
 def listeners(home: Path) -> Iterator[dict[str, Any]]:
-    """Yield the marks of the processes that listen for the agents of a home at present."""
+    """Yield the marks of the processes that now listen for the agents of a home."""
     now = SystemClock().now()
     with suppress(FileNotFoundError):
         for path in sorted((home / FOLDER).iterdir()):

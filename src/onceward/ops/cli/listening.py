@@ -1,4 +1,4 @@
-"""The options of commands that take parcels in from other machines."""
+"""Define the options of commands that accept parcels from other machines."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ POLL: Final = "poll:"
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Listening:
-    """Where a command takes parcels in from other machines."""
+    """Where a command accepts parcels from other machines."""
 
     listen: str | None = None
     """Accept parcels at this URL: https://0.0.0.0:8443, or a server: nats://broker:4222."""
     certfile: Path | None = None
-    """The certificate of https, with its chain."""
+    """The https certificate, with its chain."""
     keyfile: Path | None = None
-    """Its key. Default: it is in the file of the certificate."""
+    """Its key. Default: in the certificate file."""
     client_ca: Path | None = None
-    """Take connections only with a certificate of these authorities (mTLS)."""
+    """Accept only connections with a certificate of these authorities (mTLS)."""
     behind_proxy: Annotated[bool, Quiet] = False
-    """Listen with plain http for other machines: a proxy in front speaks https."""
+    """Listen with plain http for other machines, behind a proxy that speaks https."""
     connections: Annotated[int | None, Quiet] = None
-    """Most connections that are open at a time. Default: a quarter of the open files allowed."""
+    """Maximum open connections. Default: a quarter of the allowed open files."""
     ask: Several = None
     """Poll this peer's HTTP URL: it cannot reach us; may be repeated."""
 
     def listeners(self) -> list[HttpListener] | list[NatsListener]:
-        """Return the listener, none where no url is given; raise MissingExtra without the extra."""
+        """Return the listener, or None without a url; raise MissingExtra without the extra."""
         if self.listen is None:
             return []
         if self.listen.startswith("nats:"):
@@ -69,10 +69,10 @@ class Listening:
 
     def asking(self, path: Path, *, all_of_them: bool = True) -> list[PollListener]:
         """
-        Return what asks the peers for parcels, by the urls that an agent's file has of them.
+        Return the poller of the peers for parcels, with their urls from an agent's file.
 
         Raises:
-            NothingThere: the file has no such url of a peer, where *all_of_them* are wanted.
+            NothingThere: the file has no such url of a peer, and *all_of_them* are wanted.
 
         """
         if not self.ask:
@@ -84,19 +84,19 @@ class Listening:
         known = [peer for peer in self.ask if is_http(urls.get(peer))]
         if all_of_them and (missing := [peer for peer in self.ask if peer not in known]):
             add = f"onceward peers add {missing[0]} https://HOST:PORT --db {path}"
-            msg = f"{path} has no url of http for the peer {missing[0]}: {add}"
+            msg = f"{path} has no HTTP url for the peer {missing[0]}: {add}"
             raise NothingThere(msg)
         from onceward.http import PollListener  # noqa: PLC0415 - an extra
 
         return [PollListener(urls[peer], peer) for peer in known]
 
     def tell_left(self, box: Postbox) -> None:
-        """Say which peers are not reached from here, because they ask another process."""
+        """Print which peers are not reached from here, because they poll another process."""
         listens = is_http(self.listen)
         left = [peer.name for peer in box.peers.list() if peer.url == POLL and not listens]
         if left:
             where = f"the process that listens for {box.agent}, as onceward serve --listen does"
-            note(f"{box.agent}: {', '.join(left)} ask for their parcels; they are left to {where}")
+            note(f"{box.agent}: {', '.join(left)} poll for their parcels; they are left to {where}")
 
     def _at_nats(self, url: str) -> NatsListener:
         given = (self.certfile, self.keyfile, self.client_ca, self.behind_proxy, self.connections)

@@ -16,7 +16,7 @@ from onceward.message.redaction import Redaction
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 SECRETS: Final = Redaction()
-"""Hides values that are secrets wherever they stand, as the inspector does."""
+"""Hides secret values in every field, as the inspector does."""
 TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -37,16 +37,16 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Each line as text, a traceback behind it."""
+    """Each line as text, followed by a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, with what is secret hidden."""
+        """Return the line, with secrets hidden."""
         return SECRETS.text(super().format(record))
 
 
 @contextmanager
 def written_to_stderr(level: LogLevel, style: LogFormat) -> Iterator[None]:
-    """Write what the library logs from *level* on, for a block; the agent's own lines stay its."""
+    """For a block, write the library's log from *level*; the agent's own lines are untouched."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else TextLines(TEXT))
     before = STDLIB.level, STDLIB.propagate

@@ -1,4 +1,4 @@
-"""``onceward ls``, ``show`` and ``stats``: what a file holds, read through its views."""
+"""``onceward ls``, ``show`` and ``stats``: print the content of a file, read through its views."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Iterable[Any]], str]]] = {
     ),
 }
 """Question and printed columns by what is listed; JSON has every column."""
-Id = Annotated[str, said("The message's id, or a beginning of it that no other message has.")]
+Id = Annotated[str, said("The message's id, or a unique prefix of it.")]
 
 
 @watched
@@ -58,7 +58,7 @@ def ls(
     where: Conversation = CONVERSATION,
 ) -> Found:
     """
-    List queues by state, lanes, or the messages of a box; consumes nothing.
+    List queues by state, lanes, or the messages of a box, without consuming any.
 
     Columns of queues: box, peer, session, state, messages, oldest. Of lanes: sender, lane,
     priority, state, head_id, attempts, due, reason. Of the outbox: id, recipient, session, type,
@@ -81,10 +81,10 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
     """
     Show everything that the file stores about a message.
 
-    These are its rows in outbox, inbox, dead letters and processed messages, and its frame. A
-    message that an agent sent to itself has a row in both boxes. The steps of its handler are added
-    with their attempts and the seconds that they took, its streams of output, and its transitions
-    where the file records them.
+    That is its rows in outbox, inbox, dead letters and processed messages, and its frame. A message
+    that an agent sent to itself has a row in both boxes. It also shows the steps of its handler
+    with their attempts and seconds, its output streams, and its transitions if the file records
+    them.
     """
     message_id = whole_id(found, message_ids, id)
     known = message(found, message_id, window=NEVER)
@@ -109,7 +109,7 @@ def show(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
 @command()
 def stats(found: FileReader, /) -> Found:
     """
-    Print the present numbers, and the totals since the file was made.
+    Print the current numbers, and the totals since the file was created.
 
     The totals survive the pruning of old rows.
     """

@@ -1,4 +1,4 @@
-"""``onceward mailbox``: mailboxes of the home, sent to and read in a named mode."""
+"""``onceward mailbox``: send to mailboxes of the home, and read them in a named mode."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FACTS: Final = (
 )  # fmt: skip
 LIFE: Final = Span(DAY)
 Name = Annotated[str, said("The name of a public mailbox, or the id of a private one.")]
-NewName = Annotated[str, said("Dotted lower-case letters and digits; none: a private mailbox.")]
+NewName = Annotated[str, said("Dotted lower-case letters and digits; none: private.")]
 MessageId = Annotated[str, said("The message's id.")]
 Keep = Annotated[bool, Quiet, said("Leave the delivery to a relay or a worker.")]
 OfSender = Annotated[str | None, said("Only messages from this agent.")]
@@ -48,18 +48,18 @@ Mode = Annotated[Literal["replay", "cursor", "lease"], said("How to read.")]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """A named reader, and where it begins."""
+    """A named reader, and where it starts."""
 
     name: str = "default"
-    """The cursor's name, or the group's."""
+    """The name of the cursor or group."""
     start: str = "earliest"
-    """Where it begins: earliest, latest, or the id of the first message."""
+    """Where it starts: earliest, latest, or the id of the first message."""
     since: MaybeMoment = None
-    """Where it begins: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+    """Where it starts: 2026-01-31T12:00:00Z, or a duration ago, such as 2h."""
 
     @property
     def begin(self) -> Start:
-        """Where the reader begins."""
+        """Where the reader starts."""
         if self.since is not None:
             return Start("from_time", int(self.since))
         if self.start in {"earliest", "latest"}:
@@ -70,7 +70,7 @@ class Position:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Reading(Position):
-    """How a mailbox is read; a start holds for a name that is new."""
+    """How a mailbox is read; the start applies to a new name."""
 
     type: OfType = None
     topic: OfTopics = None
@@ -78,7 +78,7 @@ class Reading(Position):
     limit: Limit = 100
     wait: Wait = None
     keep_skipped: Annotated[bool, Quiet] = False
-    """cursor only: leave what --type, --topic and --tag exclude for another call."""
+    """cursor only: leave messages that --type, --topic and --tag exclude for another call."""
 
     def options(self) -> dict[str, Any]:
         """Return limit, timeout and start as the keywords of the library."""
@@ -105,15 +105,15 @@ def ensure(
     """
     Create a mailbox in our file unless it exists, and print its name or id.
 
-    With a name it is public: listed, and found by that name. Without one it is private: only the
-    printed id leads to it. The first creation fixes how long it lives; a later one changes nothing
-    and says so.
+    With a name it is public: listed, and found by that name. Without a name it is private: only the
+    printed id leads to it. The first call fixes how long it lives; a later one changes nothing and
+    says so.
 
     Args:
         ttl: How long it lives, from now.
-        forever: It has no end.
+        forever: It never expires.
         description: Purpose of the mailbox.
-        newest_per_key: An older message goes when a newer one of its --ordering-key comes.
+        newest_per_key: A newer message of the same --ordering-key replaces an older one.
         exclusive: Fail with exit code 5 if it exists.
 
     """
@@ -160,18 +160,18 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     """
     Read a mailbox in a named mode, and print messages, one JSON object for each line.
 
-    replay prints everything from the oldest and stores nothing. cursor moves the position of that
+    replay prints all messages, oldest first, and stores nothing. cursor moves the position of that
     name before it prints: at most once. lease takes messages as a member of the group of that name
-    and settles them after they were printed: at least once. Without a message the exit code is 3,
-    or 4 after --wait; with a message that has lost its body it is 6, or 1 if there is no other.
-    --topic and --tag work with cursor only.
+    and settles them after printing: at least once. Without a message the exit code is 3, or 4 after
+    --wait; if a message has lost its body it is 6, or 1 if there is no other message. --topic and
+    --tag work with cursor only.
     """
     if problems := READERS[mode](box.mailboxes.get(mailbox), how):
         return readable(problems)
     if how.wait:
         msg = f"no message within {how.wait:g} s"
         raise TimedOut(msg)
-    msg = "no message is there"
+    msg = "there is no message"
     raise NothingThere(msg)
 
 
@@ -237,14 +237,14 @@ def query(
 
 @command()
 def show(box: Postbox, mailbox: Name, /) -> Found:
-    """Show a mailbox: its owner, when it ends, and how many messages it has."""
+    """Show a mailbox: its owner, when it expires, and how many messages it has."""
     found = box.mailboxes.get(mailbox)
     return picked(found, FACTS) | {"messages": found.count()}
 
 
 @command("id")
 def discard(box: Postbox, mailbox: Name, message_id: MessageId, /) -> Found:
-    """Discard a message for all readers of a mailbox; exit code 3 if it is not there."""
+    """Discard a message for all readers of a mailbox; exit code 3 if it does not exist."""
     if not box.mailboxes.get(mailbox).discard(message_id):
         msg = f"no message {message_id} in that mailbox"
         raise NothingThere(msg)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 WHERE: Final = Where()
 TOKEN: Final = "ONCEWARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
-ReadOnly = Annotated[bool, Quiet, said("Offer only the tools that change nothing.")]
-Peers = Annotated[str | None, said("The only agents that may be written to: a,b.")]
-Sends = Annotated[MaybeRate, said("Most messages that are sent: 30/m.", name="--limit")]
-Http = Annotated[str | None, said("Serve streamable HTTP at HOST:PORT or PORT, not stdio.")]
-Lease = Annotated[SpanOption, said("How long a claimed message is kept for a model.")]
+ReadOnly = Annotated[bool, Quiet, said("Offer only read-only tools.")]
+Peers = Annotated[str | None, said("Allow sending only to these agents: a,b.")]
+Sends = Annotated[MaybeRate, said("Maximum rate of sent messages: 30/m.", name="--limit")]
+Http = Annotated[str | None, said("Serve streamable HTTP at HOST:PORT or PORT instead of stdio.")]
+Lease = Annotated[SpanOption, said("How long a claimed message is reserved for a model.")]
 
 
 def mcp(
@@ -39,11 +39,11 @@ def mcp(
     """
     Serve an agent's messages to a model, as an MCP server over stdio or HTTP.
 
-    A client starts it and speaks over stdin and stdout; with --http several clients share one
-    server at /mcp. Messages that were sent leave from here; no handlers run. At any address but a
-    loopback one ONCEWARD_MCP_TOKEN must hold the token that clients give as a bearer token; at a
-    loopback address it is asked for where it is set. The end of input ends the program, as do an
-    interrupt or terminate signal (exit codes 130, 143).
+    A client starts it and uses stdin and stdout; with --http several clients share one server at
+    /mcp. It delivers sent messages; it runs no handlers. At any address but a loopback one
+    ONCEWARD_MCP_TOKEN must hold the bearer token of the clients; at a loopback address the token is
+    required if it is set. The end of input, or an interrupt or terminate signal, ends the program
+    (exit codes 130, 143).
     """
     with needs("mcp", "mcp"):
         import anyio  # noqa: PLC0415 - an extra
@@ -64,7 +64,7 @@ def mcp(
 
 
 def _over_http(path: Path, options: McpOptions, address: str, where: Where) -> int:
-    """Listen, say where, and serve until a signal."""
+    """Listen, print the address, and serve until a signal."""
     from functools import partial  # noqa: PLC0415 - only here
 
     import anyio  # noqa: PLC0415 - an extra
@@ -75,7 +75,7 @@ def _over_http(path: Path, options: McpOptions, address: str, where: Where) -> i
     host, port = place(address)
     token = given_token(TOKEN)
     if token is None and not is_loopback(host):
-        msg = f"{host} is reached from other machines: put a token into {TOKEN}"
+        msg = f"{host} can be reached from other machines: put a token into {TOKEN}"
         raise Usage(msg)
     try:
         listening = bound(host, port)

@@ -31,7 +31,7 @@ class Measuring:
     metrics: str | None = None
     """Serve /metrics here: 127.0.0.1:9464; other machines need ONCEWARD_METRICS_TOKEN."""
     metrics_type: Annotated[Several, Parameter(name="--metrics-type")] = None
-    """A message type that durations are measured for by itself; may be repeated."""
+    """A message type whose durations are measured separately; may be repeated."""
 
     @contextmanager
     def serving(
@@ -41,16 +41,15 @@ class Measuring:
         listeners: Iterable[HttpListener] = (),
     ) -> Iterator[Watch]:
         """
-        Measure *boxes*, and serve that and the metrics of the files in *places* for a block.
+        For a block, measure *boxes* and serve their metrics and those of the files in *places*.
 
-        The connections of *listeners* are among them.
+        The connections of *listeners* are included.
 
-        Yields a function that measures one postbox more. Nothing is loaded and nothing is
-        measured where no address is given.
+        Yields a function that adds a postbox. Without an address nothing is loaded or measured.
 
         Raises:
             MissingExtra: the extra is not installed.
-            InvalidArgument: the address cannot be used, or demands a token.
+            InvalidArgument: the address cannot be used, or needs a token.
 
         """
         if self.metrics is None:
@@ -79,7 +78,7 @@ class Measuring:
                 off()
 
     def words(self, index: int) -> list[str]:
-        """Return the options for the process of that index, which has a port of its own."""
+        """Return the options for the process of that index, which has its own port."""
         if self.metrics is None:
             return []
         host, _, port = self.metrics.rpartition(":")

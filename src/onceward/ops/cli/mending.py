@@ -1,4 +1,4 @@
-"""Mend what ``onceward doctor`` finds and a program can mend without a choice."""
+"""Repair findings of ``onceward doctor`` that leave no choice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceward.ops.cli.target import open_box
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that was mended, or would be."""
+    """One change that was or would be made."""
 
     check: str
     change: str
@@ -22,7 +22,7 @@ class Change:
 
 def mend(path: Path, *, dry_run: bool) -> list[Change]:
     """
-    Mend a file, and return each change; with *dry_run* change nothing.
+    Repair a file, and return each change; with *dry_run* change nothing.
 
     A file that cannot be opened keeps its leases and positions: the findings say why.
     """
@@ -36,7 +36,7 @@ def mend(path: Path, *, dry_run: bool) -> list[Change]:
 
 
 def _modes(path: Path, *, dry_run: bool) -> Iterator[Change]:
-    """Take the modes from other users that let them read the messages."""
+    """Remove file modes that let other users read the messages."""
     for found in exposed(path):
         mode = stat.S_IMODE(found.stat().st_mode)
         kept = mode & stat.S_IRWXU

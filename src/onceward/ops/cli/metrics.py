@@ -19,15 +19,15 @@ MOST: Final = 20
 
 def metrics(
     *places: Path,
-    peers: Annotated[int, said("Peers of an agent with series of their own.")] = MOST,
+    peers: Annotated[int, said("Maximum peers of an agent with their own series.")] = MOST,
     answer: Answer = ANSWER,
 ) -> int:
     """
     Print the metrics of agents' files as text for Prometheus.
 
     Gauges and totals are read from the files, on read-only connections; durations are measured by
-    the processes that work: see --metrics of work, relay and serve. A file that cannot be read
-    is told by onceward_file_readable 0, with exit code 6. With --json: name, labels and value.
+    the processes that work: see --metrics of work, relay and serve. For a file that cannot be read
+    onceward_file_readable is 0 and the exit code 6. With --json: name, labels and value.
 
     Args:
         places: Home folders and files; default ONCEWARD_HOME, else here.
@@ -49,10 +49,10 @@ def metrics(
 
 def homes(places: tuple[Path, ...]) -> tuple[Path, ...]:
     """
-    Return the folders and files that are meant, by default the home.
+    Return the given folders and files, by default the home.
 
     Raises:
-        NothingThere: a place does not exist, or they have no agent's file.
+        NothingThere: a place does not exist, or there is no agent's file.
 
     """
     chosen = places or (Path(env_or_project("home") or "."),)

@@ -1,4 +1,4 @@
-"""``onceward migrate``: bring a file's schema up to date."""
+"""``onceward migrate``: update a file's schema."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def migrate(
     where: Where = WHERE,
 ) -> int:
     """
-    Bring a file's schema up to this version and print the steps it took.
+    Migrate a file's schema to this version and print the steps.
 
-    Steps go forward only, all in one transaction; opening a file does the same. A file that a newer
-    version wrote is refused (exit code 7).
+    Steps only go forward, all in one transaction; opening a file does the same. A file of a newer
+    version is refused (exit code 7).
 
     Columns: version, name.
 
     Args:
         db: The agent's file; default as for --db.
-        dry_run: Print the steps it would take, and change nothing.
+        dry_run: Print the steps, and change nothing.
 
     """
     [path] = chosen([db] if db else [], where)

@@ -14,8 +14,8 @@ from onceward.ops.cli.target import Answer, home_folder
 
 ANSWER = Answer()
 CURES: Final = {
-    "differs": ", which is yours to change: nats stream edit",
-    "unsafe": ": messages can come under false names until nats stream edit changes that",
+    "differs": ": change it with nats stream edit",
+    "unsafe": ": senders can be forged until you change it with nats stream edit",
 }
 """By level of a stream: what to do about it."""
 BELONGS: Final = (
@@ -24,7 +24,7 @@ BELONGS: Final = (
 Names = Annotated[list[str] | None, said("An agent; may be repeated.", negative=())]
 Keepers = Annotated[
     list[str] | None,
-    said("An agent that may also make the streams; may be repeated.", negative=()),
+    said("An agent that may also create the streams; may be repeated.", negative=()),
 ]
 
 
@@ -40,19 +40,19 @@ def setup(
     answer: Answer = ANSWER,
 ) -> int:
     """
-    Print agents as entries of a NATS server's list of users; make the streams with --apply.
+    Print agents as entries of a NATS server's user list; --apply creates the streams.
 
-    Each agent gets a secret, HOME/nats/AGENT.nk, if it has none; the server is told its public
-    part only. The entries of several homes belong one after the other into one list. A user can
-    publish under its own name only and read what is for it. With --apply the first keeper, or else
-    the first user, makes the streams that the server does not have, and says how each of them is;
-    those that it has keep their limits. Exit code 1 if one of them lets messages be forged.
+    Each agent gets a secret, HOME/nats/AGENT.nk, unless it has one; the server gets only its public
+    part. Put the entries of several homes into one list. A user can publish only under its own name
+    and read only its own messages. With --apply the first keeper, or else the first user, creates
+    the missing streams and prints the state of each; existing ones keep their limits. Exit code 1
+    if a stream lets senders be forged.
 
     Args:
-        url: The server at which --apply makes the streams.
-        apply: Make the streams.
-        replicas: Servers of a cluster that hold each stream that is made.
-        max_bytes: Most bytes of each stream that is made, on the server's disk.
+        url: The server on which --apply creates the streams.
+        apply: Create the streams.
+        replicas: Number of cluster servers that hold each created stream.
+        max_bytes: Maximum bytes of each created stream on the server's disk.
         home: The home folder; default ONCEWARD_HOME, else here.
 
     """

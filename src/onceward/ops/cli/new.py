@@ -1,4 +1,4 @@
-"""``onceward new``: a folder with an agent, its test, and what to do next."""
+"""``onceward new``: create a folder with an agent, its test, and a README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onceward.ops.cli.target import Answer
 ANSWER = Answer()
 PACKAGE = Path(onceward.__file__).resolve().parent
 WHERE = (PACKAGE / "examples" / "starter", PACKAGE.parents[1] / "examples" / "starter")
-"""Where the files of a new folder lie: in an installed package, or in a clone."""
+"""Where the template is: in an installed package, or in a clone."""
 
 
 def new(

@@ -24,11 +24,11 @@ LEVELS: Final = {"act": "red", "wait": "yellow", "ok": ""}
 FINDINGS: Final = {"serious": "bold red", "warning": "yellow", **LEVELS}
 """Colours of what the doctor and ``why`` say, by its level."""
 MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
-"""Which names are those of moments."""
+"""Names of moments."""
 
 
 def style(wanted: Style | None = None) -> Style:
-    """Return the form to print in: the wanted one, a table on a terminal, or lines."""
+    """Return the output form: the wanted one, a table on a terminal, or lines."""
     if wanted is not None:
         return wanted
     return "table" if sys.stdout.isatty() else "lines"
@@ -40,7 +40,7 @@ def has_screen() -> bool:
 
 
 def row_of(value: Any) -> Row:
-    """Return a mapping as it is, and the fields of a value as one."""
+    """Return a mapping unchanged, or the fields of a value as a mapping."""
     if isinstance(value, Mapping):
         return value
     return {each.name: getattr(value, each.name) for each in fields(value)}
@@ -60,7 +60,7 @@ def show(found: Rows, columns: Sequence[str], form: Style) -> None:
 
 
 def show_one(record: Row, form: Style) -> None:
-    """Print one thing: as JSON, else a line for each key."""
+    """Print one item: as JSON, else a line for each key."""
     if form == "json":
         document(dated(record))
         return
@@ -69,13 +69,13 @@ def show_one(record: Row, form: Style) -> None:
 
 
 def document(value: object) -> None:
-    """Print one JSON document, in ASCII, which every terminal and encoding can show."""
+    """Print one JSON document in ASCII, which every terminal can show."""
     json.dump(value, sys.stdout, indent=2, default=_plain)
     sys.stdout.write("\n")
 
 
 def note(text: str) -> None:
-    """Write a line for people to stderr."""
+    """Write a line of text to stderr."""
     sys.stderr.write(f"{safe(text)}\n")
 
 
@@ -85,7 +85,7 @@ def compact(value: object) -> str:
 
 
 def safe(text: str) -> str:
-    """Return text with every character escaped that could move a cursor or break a line."""
+    """Return text with all characters escaped that could move a cursor or break a line."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

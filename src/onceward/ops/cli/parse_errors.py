@@ -1,4 +1,4 @@
-"""Say what is wrong with a command line in the words of the command."""
+"""Explain what is wrong with a command line in the words of the command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPES: Final[dict[type, str]] = {int: "a whole number", float: "a number", bool:
 
 
 def in_words(error: CycloptsError) -> str:
-    """Return what is wrong, and what the command takes."""
+    """Return what is wrong, and what the command accepts."""
     match error:
         case UnusedCliTokensError():
             return _surplus(error.unused_tokens or [])
@@ -60,12 +60,12 @@ def _name(error: CycloptsError) -> str:
 
 
 def _wanted(kind: Any) -> str:
-    """Return what an option of a type takes; the type is a class, a Literal or a union."""
+    """Return what an option of a type accepts; the type is a class, a Literal or a union."""
     choices = [str(each) for each in _choices(kind)]
     if choices:
         return f"is one of {', '.join(choices)}"
     names = [TYPES[each] for each in (kind, *get_args(kind)) if each in TYPES]
-    return f"takes {names[0]}" if names else "takes another value"
+    return f"takes {names[0]}" if names else "needs another value"
 
 
 def _choices(kind: Any) -> Iterator[Any]:

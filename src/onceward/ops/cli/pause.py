@@ -11,7 +11,7 @@ def pause(box: Postbox, /) -> Found:
     """
     Stop sending, delivering and handling, in all processes and durably.
 
-    Nothing is lost and no retry is spent; onceward resume ends the pause.
+    No message is lost and no attempt is used up; onceward resume ends the pause.
     """
     box.file.pause()
     return {"agent": box.agent, "paused": box.file.health().paused}

@@ -26,7 +26,7 @@ def ls(found: FileReader, /) -> Found:
     """
     List the peers.
 
-    A peer without a url is looked for beside our own file.
+    A peer without a url is expected beside our file.
     """
     return lists.peers(found)
 
@@ -52,8 +52,8 @@ def allow(
     Accept from a peer only messages of these types, channels and mailboxes; refuse others.
 
     Each is a pattern and may be repeated: * is one segment, a trailing # any number. Without an
-    option: all types but those under _system, no channel, no mailbox. That is also what a peer
-    may send that uses a network and has no rule yet.
+    option: all types except those under _system, no channel, no mailbox. The same holds for a peer
+    on a network that has no rule.
     """
     box.peers.allow(name, types=type, channels=channel or (), mailboxes=mailbox or ())
     found = box.peers.get(name)
@@ -67,9 +67,9 @@ def allow(
 @command("peer", "url", "took_ms", "clock_ahead_ms")
 def ping(box: Postbox, name: Peer, /) -> Found:
     """
-    Ask a peer on another machine for a signed word, and print how far its clock is ahead.
+    Ask a peer on another machine for a signed answer, and print how far its clock is ahead.
 
-    Where none comes the error says what is wrong: clock, key, name, certificate or url.
+    Without an answer the error says what is wrong: clock, key, name, certificate or url.
     """
     found = box.peers.ping(name)
     return {
@@ -90,7 +90,7 @@ def remove(box: Postbox, name: Peer, /) -> Found:
 
 @command()
 def reset(box: Postbox, name: Peer, /) -> Found:
-    """Close a peer's breaker and end its backoff, so that it is tried again at once."""
+    """Close a peer's breaker and end its backoff; the peer is tried again at once."""
     _known(box, name)
     box.peers.reset(name)
     return _row(box, name)
@@ -98,14 +98,14 @@ def reset(box: Postbox, name: Peer, /) -> Found:
 
 @command("peer", "pattern")
 def subscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
-    """Subscribe a peer to what our agent publishes under a pattern of topics."""
+    """Subscribe a peer to messages that our agent publishes under a topic pattern."""
     box.peers.subscribe(name, pattern)
     return [{"peer": name, "pattern": pattern}]
 
 
 @command("peer", "pattern")
 def unsubscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
-    """End a peer's subscription to what our agent publishes."""
+    """End a peer's subscription to topics of our agent."""
     box.peers.unsubscribe(name, pattern)
     return [{"peer": name, "pattern": pattern}]
 

@@ -15,13 +15,13 @@ from onceward.ops.cli.records import print_records, readable
 from onceward.ops.cli.target import Conversation, in_session
 
 WHERE = Conversation()
-MaybeLimit = Annotated[int | None, said("Take at most so many.")]
-Keep = Annotated[bool, Quiet, said("Leave what --topic excludes for another poll.")]
-Expired = Annotated[bool, Quiet, said("Also print messages whose time to live has ended.")]
+MaybeLimit = Annotated[int | None, said("Take at most this many.")]
+Keep = Annotated[bool, Quiet, said("Leave messages that --topic excludes for another poll.")]
+Expired = Annotated[bool, Quiet, said("Also print expired messages.")]
 Follow = Annotated[
-    bool, Quiet, said("Go on with what comes, until an interrupt.", name=("-f", "--follow"))
+    bool, Quiet, said("Continue with new messages until an interrupt.", name=("-f", "--follow"))
 ]
-Transitions = Annotated[bool, Quiet, said("Print changes of state instead, of all sessions.")]
+Transitions = Annotated[bool, Quiet, said("Print state changes of all sessions instead.")]
 
 
 @command()
@@ -35,13 +35,12 @@ def poll(
     where: Conversation = WHERE,
 ) -> int:
     """
-    Take what came since the last poll and print it, one JSON object for each line.
+    Take the messages since the last poll and print them, one JSON object per line.
 
-    At most once: the cursor is committed before anything is printed, so a process that is killed
-    in between loses the messages it was to print. The cursor passes what --topic excludes, too.
-    Without new messages nothing is printed, and the exit code is 0. A message that has lost its
-    body has a problem; the exit code is 6, or 1 if there is no other. While the file is paused
-    nothing is taken.
+    At most once: the cursor is committed before printing, so a process that is killed in between
+    loses these messages. The cursor also moves past messages that --topic excludes. Without new
+    messages nothing is printed, and the exit code is 0. If a message has lost its body the exit
+    code is 6, or 1 if there is no other message. While the file is paused no message is taken.
     """
     session, skip = in_session(where), not keep_skipped
     records = box.poll(topics=topic or None, session=session, limit=limit, consume_skipped=skip)
@@ -60,11 +59,11 @@ def tail(
     where: Conversation = WHERE,
 ) -> int:
     """
-    Print the newest messages of a session, oldest first, one JSON object for each line.
+    Print the newest messages of a session, oldest first, one JSON object per line.
 
-    No cursor is moved. Fields have the names that history gives them; ``at`` is the moment of
-    receipt. With --follow it goes on with each message that comes. Transitions are printed where
-    the file records them.
+    No cursor is moved. Fields have the same names as in history; ``at`` is the moment of receipt.
+    With --follow it continues with each new message. Transitions are printed if the file records
+    them.
     """
     newest = partial(box.sessions.tail, in_session(where), include_expired=include_expired)
     if not follow and not transitions:
@@ -80,10 +79,10 @@ def tail(
 @command("expired")
 def expire(box: Postbox, /, *, where: Conversation = WHERE) -> Found:
     """
-    End the messages whose time to live is over, and print how many.
+    End expired messages, and print their number.
 
-    Expired messages are never delivered to a handler: this frees space and tells their senders
-    now. Without --session all sessions are swept. While the file is paused nothing is ended.
+    Expired messages never reach a handler: this frees their space and informs their senders now.
+    Without --session all sessions are covered. While the file is paused no message is ended.
     """
     return {"expired": box.file.expire(where.session)}
 

@@ -31,7 +31,7 @@ QUEUES: Final = (
 WAITING: Final = ("position", "id", "sender", "type", "priority", "attempts", "received_at")
 Waiting = Annotated[
     str,
-    said("Ids of messages that wait there, or unique beginnings.", allow_leading_hyphen=True),
+    said("Ids of waiting messages, or unique prefixes.", allow_leading_hyphen=True),
 ]
 WHERE: Final = Where()
 
@@ -68,14 +68,14 @@ def set_(
     overflow: QueueOverflow | None = None,
 ) -> Found:
     """
-    Set how a session queues, also while messages wait.
+    Set how a session queues, even while messages wait.
 
-    All settings of the session itself are replaced: what is left out is taken from its handler.
+    All settings of the session itself are replaced: the others come from its handler.
 
     Args:
-        mode: Treatment of messages that come while a run is open.
-        debounce: Quiet that a collect waits for.
-        cap: Most messages that may wait.
+        mode: Treatment of messages that arrive while a run is open.
+        debounce: Quiet time that a collect waits for.
+        cap: Maximum number of waiting messages.
         overflow: A full queue rejects the new, drops the old, or drops and summarizes the old.
 
     """
@@ -85,7 +85,7 @@ def set_(
 
 @command()
 def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> Found:
-    """Put waiting messages to the front, in the order given."""
+    """Move waiting messages to the front, in the given order."""
     box.sessions.reorder(session, _whole(box, ids))
     with views(box.path) as found:
         return emit(lists.queued(found, session, 100), WAITING, where)
@@ -105,7 +105,7 @@ def discard(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHE
 
 @command()
 def pause(box: Postbox, session: Session, /) -> Found:
-    """Begin no further run of a session; messages are accepted, the open run continues."""
+    """Start no further run of a session; messages are accepted, the open run continues."""
     box.sessions.pause(session)
     return _row(box, session)
 

@@ -1,4 +1,4 @@
-"""Open the file of a command for looking only."""
+"""Open the file of a command read-only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onceward.ops.cli.target import existing
 from onceward.ops.views.asking import Source
 
 WAIT_FOR: Final = 5.0
-"""Seconds. A reader of a WAL waits only for a recovery or for the last connection's close."""
+"""Seconds. A reader of a WAL waits only for a recovery or the last connection's close."""
 Ids = Callable[[Source, str], list[str]]
-"""Returns a few ids that begin with a text."""
+"""Returns a few ids that start with a text."""
 
 
 def look(path: Path) -> AbstractContextManager[FileReader]:
-    """Open a file of any schema read-only; nothing of it is changed."""
+    """Open a file of any schema read-only; it is not changed."""
     return opened_any(existing(path), wait=WAIT_FOR)
 
 
@@ -39,7 +39,7 @@ def whole_id(found: FileReader, ids: Ids, prefix: str) -> str:
     Return the one id that starts with *prefix*.
 
     Raises:
-        NothingThere: none does.
+        NothingThere: no id does.
         Usage: several do.
 
     """

@@ -1,4 +1,4 @@
-"""Print messages, each as a JSON object on a line, and note those that cannot be read."""
+"""Print messages, one JSON object per line, and report those that cannot be read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onceward.ops.cli.output import dated, note
 
 Readable = MessageRecord | Message[Any]
 Problems = list[str | None]
-"""Why the body of each message cannot be read; None where it can."""
+"""Why the body of each message cannot be read; None if it can."""
 
 
 def print_records(records: Iterable[Readable]) -> Problems:
-    """Print messages, each as a JSON object on a line; note and return their problems."""
+    """Print messages, one JSON object per line; report and return their problems."""
     problems: Problems = []
     for record in records:
         sys.stdout.write(json.dumps(described(record), ensure_ascii=False) + "\n")
@@ -27,26 +27,26 @@ def print_records(records: Iterable[Readable]) -> Problems:
 
 
 def plain_body(record: Readable) -> Any:
-    """Return a body as JSON has it: bytes are base64 text."""
+    """Return a body as a JSON value: bytes become base64 text."""
     encoded = record.frame.data_base64
     return record.body if encoded is None else encoded
 
 
 def readable(problems: Problems) -> int:
-    """Return the exit code of a reading: PARTLY with problems, FAILED where nothing is sound."""
+    """Return the exit code of a reading: PARTLY with problems, FAILED if no message is sound."""
     if not any(problems):
         return DONE
     return FAILED if all(problems) else PARTLY
 
 
 def note_problem(message_id: str, problem: str | None) -> None:
-    """Write a note for a message whose body cannot be read."""
+    """Write a line to stderr for a message whose body cannot be read."""
     if problem is not None:
         note(f"{message_id}: {problem}")
 
 
 def described(record: Readable) -> dict[str, Any]:
-    """Return a message by the field names of history, with ``body_error`` if its body is lost."""
+    """Return a message with the field names of history, and ``body_error`` if its body is lost."""
     frame = record.frame
     sent_at = None if frame.time is None else round(1000 * frame.time.timestamp())
     found = dated(

@@ -41,16 +41,16 @@ def receive(
     """
     Take the next message, print it, and mark it as processed.
 
-    It is marked only after it was written out completely: a process that is killed in between
-    gets it again. With --reply the answer to its sender is in the same commit. With --keep it is
-    printed only: nothing is leased, and no attempt is counted. An empty inbox is exit code 3, or 4
-    after --wait; a message that has lost its body is 1.
+    It is marked after it was printed completely: a process that is killed in between gets it again.
+    With --reply the answer to its sender is in the same commit. With --keep it is only printed:
+    nothing is leased and no attempt is counted. The exit code is 3 for an empty inbox, or 4 after
+    --wait, and 1 for a message that has lost its body.
 
     Columns: id, sender, session, type, body (as JSON).
 
     Args:
-        ack: Mark the message as processed after it was printed, or keep it for the next reader.
-        reply: Answer the sender with this, JSON or plain text. - stands for stdin.
+        ack: Mark the message as processed after printing, or keep it for the next reader.
+        reply: Reply to the sender with this, JSON or plain text; - reads stdin.
 
     """
     if reply is not None and not ack:
@@ -82,24 +82,24 @@ def _end(box: Postbox, message: Message[Any], answer: object, *, answered: bool)
         return
     message.ack()
     if message.frame.replyto is not None:
-        note(f"{message.id} asked for a reply and ended without one: --reply answers, --keep looks")
+        note(f"{message.id} asked for a reply and ended without one: see --reply and --keep")
 
 
 def refuse_paused(box: Postbox) -> None:
-    """Raise Paused where nothing can be received, instead of reporting an empty inbox."""
+    """Raise Paused if nothing can be received, instead of reporting an empty inbox."""
     if disabled_by_environment() or box.file.health().paused:
-        cure = "onceward resume first; nothing was lost"
+        cure = "run onceward resume first; nothing is lost"
         msg = f"{box.path} is paused, or ONCEWARD_DISABLED is set: {cure}"
         raise Paused(msg)
 
 
 def nothing(wait: float | None) -> NothingThere | TimedOut:
-    """Return the error that says that no message came."""
+    """Return the error for an empty inbox."""
     return TimedOut(f"no message within {wait:g} s") if wait else NothingThere("no message waits")
 
 
 def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Mapping[str, Any]:
-    """Return the next message without leasing it, waiting at most *wait* seconds."""
+    """Return the next message without leasing it, waiting up to *wait* seconds."""
     deadline = time.monotonic() + wait
     now = SystemClock().now
     with views(path) as found:
@@ -112,7 +112,7 @@ def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Map
 
 
 def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:
-    """Return a message as it is printed, with ``body_error`` if its body is lost."""
+    """Return a message for printing, with ``body_error`` if its body is lost."""
     problem = {} if frame.body_error is None else {"body_error": frame.body_error}
     names = ("id", "sender", "recipient", "session", "type", "topic")
     return {name: getattr(frame, name) for name in names} | {
@@ -126,7 +126,7 @@ def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:
 
 
 def print_message(message: Mapping[str, Any], where: Conversation) -> int:
-    """Print a received message in the form asked for; return FAILED if its body is lost."""
+    """Print a received message in the requested form; return FAILED if its body is lost."""
     if where.style == "lines":
         show([{**message, "body": compact(message["body"])}], COLUMNS, "lines")
     elif where.style == "table":

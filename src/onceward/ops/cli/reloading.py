@@ -1,4 +1,4 @@
-"""Run ``onceward work`` again whenever a Python file below the current folder changes."""
+"""Restart ``onceward work`` whenever a Python file below the current folder changes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from onceward.ops.cli.output import note
 
 def run_again_when_changed(words: Sequence[str]) -> int:
     """
-    Run the command of these words in a process of its own, again after each change, until a signal.
+    Run a command in a separate process until a signal; restart it after each change.
 
-    The process is interrupted, so it ends as ``work`` ends: what it has begun is
-    committed or goes back.
+    The process is interrupted, so it ends as ``work`` does: started messages are committed or given
+    back.
 
     Raises:
         Usage: watchfiles is not installed.
@@ -36,7 +36,7 @@ def run_again_when_changed(words: Sequence[str]) -> int:
         target=command,
         target_type="command",
         watch_filter=PythonFilter(),
-        callback=lambda changes: note(f"{len(changes)} files changed: begun again"),
+        callback=lambda changes: note(f"{len(changes)} files changed: restarting"),
         debounce=400,
     )
     return DONE

@@ -20,7 +20,7 @@ from onceward.ops.views.expected import ReplyField, expected_fields
 from onceward.ops.views.messages import message
 
 WHERE: Final = Where()
-Id = Annotated[str, said("The request, or a beginning of its id that no other one has.")]
+Id = Annotated[str, said("The request's id, or a unique prefix of it.")]
 UNENDED: Final = frozenset({"pending", "processing"})
 """States of a request that waits for an answer."""
 
@@ -29,8 +29,8 @@ def reply(id: Id, body: Body = None, /, *, where: Where = WHERE) -> int:
     """
     Answer a request that waits in an agent's inbox, and print the id of the reply.
 
-    The reply, and the end of the request, are one commit. Without --db, --agent and their
-    variables all agents of the home are searched.
+    The reply and the end of the request are one commit. Without --db, --agent and their variables
+    all agents of the home are searched.
     """
     path, message_id = _waiting(files_of(where), id)
     with open_box(path) as box:
@@ -41,7 +41,7 @@ def reply(id: Id, body: Body = None, /, *, where: Where = WHERE) -> int:
 
 
 def _said(path: Path, message_id: str, body: str | None) -> Any:
-    """Return the answer; where there is none, raise Usage with the fields that are expected."""
+    """Return the answer; without one, raise Usage with the expected fields."""
     try:
         return parsed(body)
     except Usage as error:
@@ -63,12 +63,12 @@ def answer(box: Postbox, message_id: str, body: Any) -> str:
     Answer a request and end it, in one commit; return the reply's id.
 
     Raises:
-        Conflict: another reader has it, or it does not wait any more.
+        Conflict: another reader has it, or it no longer waits.
 
     """
     found = box.receive(message_id=message_id)
     if found is None:
-        msg = f"{message_id} is in the hands of a reader or handler, or has ended: onceward why"
+        msg = f"{message_id} is leased by a reader or handler, or has ended: see onceward why"
         raise Conflict(msg, message_id=message_id)
     with found, box.begin():
         reply_id = found.reply(body)
@@ -90,9 +90,9 @@ def _waiting(files: list[Path], prefix: str) -> tuple[Path, str]:
     if prefix in waiting:
         return waiting[prefix], prefix
     if len(waiting) > 1:
-        msg = f"{len(waiting)} messages that wait start with {prefix!r}: give more of the id"
+        msg = f"{len(waiting)} waiting messages start with {prefix!r}: give more of the id"
         raise Usage(msg)
     for message_id, path in waiting.items():
         return path, message_id
-    msg = f"no message that waits starts with {prefix!r}{ended}: see onceward ls inbox"
+    msg = f"no waiting message starts with {prefix!r}{ended}: see onceward ls inbox"
     raise NothingThere(msg)

@@ -19,7 +19,7 @@ from onceward.ops.views import lists
 
 CONVERSATION = Conversation()
 WHERE = Where()
-Id = Annotated[str, said("The run's id, or a beginning of it that no other run has.")]
+Id = Annotated[str, said("The run's id, or a unique prefix of it.")]
 State = Annotated[RunState | None, said("Only runs in this state.")]
 
 
@@ -38,7 +38,7 @@ def runs(
 
 @command()
 def run(found: FileReader, id: Id, /, *, where: Where = WHERE) -> Found:
-    """Show a run whole: its messages, its partial output and its result."""
+    """Show all of a run: its messages, its partial output and its result."""
     return _run(found, whole_id(found, lists.run_ids, id), where)
 
 
@@ -54,11 +54,11 @@ def abort(
     """
     Abort an open run, as a steering message does.
 
-    Its messages go back to the head of the queue. They are delivered if the run stored partial
-    output and its queue is set so.
+    Its messages go back to the head of the queue. If the run stored partial output, the settings of
+    its queue may count them as delivered.
 
     Args:
-        cause: The reason that is stored with the run.
+        cause: The reason to store with the run.
 
     """
     with views(box.path) as found:

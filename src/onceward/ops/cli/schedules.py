@@ -1,4 +1,4 @@
-"""``onceward schedules``: messages that are sent again and again, at dates."""
+"""``onceward schedules``: messages that are sent repeatedly, at given times."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def ls(box: Postbox, /) -> Found:
     """
     List the schedules, by name.
 
-    A schedule whose origin is withdrawn was declared by the agent's code, is declared no longer,
-    and is paused for that reason. A note says how far the file's time is ahead of the wall
-    clock, which the dates go by.
+    A schedule with the origin withdrawn was declared by the agent's code, is no longer declared,
+    and is therefore paused. A line on stderr says how far the file's time is ahead of the wall
+    clock, which the dates follow.
     """
     if (ahead := box.file.health().clock_ahead) > MINUTE:
         note(f"the file's time is {ahead // 1000} s ahead of the wall clock: see onceward doctor")
@@ -69,17 +69,16 @@ def add(
     where: Conversation = WHERE,
 ) -> Found:
     """
-    Send a message at the dates of a cron expression, or after each interval.
+    Send a message at the times of a cron expression, or after each interval.
 
-    A schedule of the same name is replaced. Its messages are sent while work, relay, serve or a
-    program has the file open.
+    A schedule of the same name is replaced. Messages are sent while work, relay, serve or a program
+    has the file open.
 
     Args:
         every: The interval.
-        missed: Policy for dates that passed while nothing sent: one message for all, or all, or
-            skip them.
-        overlap: Policy for a date whose last message is unfinished: send, or skip the date.
-        start_at: No date is earlier.
+        missed: Policy for missed times: one message for all, all messages, or skip them.
+        overlap: Policy while the last message is unfinished: send, or skip this time.
+        start_at: The earliest time.
 
     """
     given = {} if body is None else {"body": parsed(body)}
@@ -101,27 +100,27 @@ def add(
 
 @command()
 def remove(box: Postbox, name: Name, /) -> None:
-    """Remove a schedule; the messages that it has sent stay."""
+    """Remove a schedule; messages that it has sent stay."""
     _found(box.schedules.remove(name), name)
 
 
 @command()
 def pause(box: Postbox, name: Name, /) -> None:
-    """Send nothing at the dates of a schedule until it is resumed."""
+    """Send no messages of a schedule until it is resumed."""
     _known(box, name)
     box.schedules.pause(name)
 
 
 @command()
 def resume(box: Postbox, name: Name, /) -> None:
-    """Continue with a schedule's next date; dates of the pause are skipped."""
+    """Continue with a schedule's next time; times during the pause are skipped."""
     _known(box, name)
     box.schedules.resume(name)
 
 
 @command("id")
 def run(box: Postbox, name: Name, /) -> Found:
-    """Send a schedule's message at once, beside its dates."""
+    """Send a schedule's message now, in addition to its times."""
     _known(box, name)
     return {"id": box.schedules.run_now(name)}
 

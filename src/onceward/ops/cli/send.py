@@ -1,4 +1,4 @@
-"""``onceward send``, and what all commands that send have in common."""
+"""``onceward send``, and the options of all commands that send."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from onceward.ops.cli.stdin import body_from_stdin
 from onceward.ops.cli.target import Conversation, in_session
 
 WHERE = Conversation()
-To = Annotated[str, said("A registered peer, or an agent whose file lies beside ours.")]
-Deliver = Annotated[bool, Quiet, said("Also deliver what is due; what fails stays in the outbox.")]
+To = Annotated[str, said("A registered peer, or an agent whose file is beside ours.")]
+Deliver = Annotated[bool, Quiet, said("Also deliver due messages; failed ones stay in the outbox.")]
 Priority = Annotated[str, said(PRIORITY)]
 Tags = Annotated[list[str] | None, Parameter(name="--tag", negative=())]
 
@@ -37,10 +37,10 @@ class Options:
     """Idempotency key: the same key with the same message is one message and one id."""
     priority: Priority = "normal"
     ttl: MaybeSpan = None
-    """Expire the message if it was not handled after this span."""
+    """Expire the message if it is not handled within this time."""
 
     def given(self) -> dict[str, Any]:
-        """Return what was given as the keywords of the library."""
+        """Return the given options as keywords of the library."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -50,7 +50,7 @@ class Delayed(Options):
     """Options of a message between agents."""
 
     delay: MaybeSpan = None
-    """Deliver the message after this span at the earliest."""
+    """Deliver the message after this delay at the earliest."""
     at: MaybeDate = None
     """Deliver the message at this moment at the earliest: 2026-01-31T12:00:00Z."""
     correlation_id: str | None = None
@@ -65,7 +65,7 @@ class Topical(Delayed):
     topic: str | None = None
     """The message's topic; a pubsub channel needs one."""
     ephemeral: Annotated[bool | None, Quiet] = None
-    """Drop the message when its recipient restarts before it was taken."""
+    """Drop the message if its recipient restarts before taking it."""
 
 
 @Parameter(name="*")
@@ -74,27 +74,27 @@ class Direct(Topical):
     """Options of a message to one agent."""
 
     ordering_key: str | None = None
-    """The lane in which order is kept; default the session."""
+    """Key of the lane that keeps order; default: the session."""
     reply_to: str | None = None
-    """The agent that a reply goes to; default our own."""
+    """The agent that gets the reply; default: ours."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MailboxOptions(Options):
-    """Options of a message to a mailbox, which it does not outlive."""
+    """Options of a message to a mailbox; it expires with the mailbox."""
 
     topic: str | None = None
     """The message's topic."""
     tags: Tags = None
-    """A tag that readers may ask for; may be repeated."""
+    """A tag that readers can filter by; may be repeated."""
     ordering_key: str | None = None
-    """The lane in which order is kept, and the key of a mailbox that keeps the newest of each."""
+    """Key of the lane that keeps order, and of a mailbox that keeps the newest message per key."""
     ephemeral: Annotated[bool | None, Quiet] = None
-    """Drop the message when the mailbox's owner restarts before it was taken."""
+    """Drop the message if the mailbox's owner restarts before a reader takes it."""
 
     def given(self) -> dict[str, Any]:
-        """Return what was given as the keywords of the library; tags travel in a header."""
+        """Return the given options as keywords of the library; tags travel in a header."""
         found = super().given()
         tags = found.pop("tags", None)
         return found | ({"headers": {"tags": ",".join(tags)}} if tags else {})
@@ -117,10 +117,10 @@ def send(
     """
     Commit a message into the outbox and print its id.
 
-    Exit code 0 means that the message is in the file, durably; a relay or any open postbox of the
-    agent delivers it. Nothing is written where the recipient is unknown, the file is paused or
-    full, or the key was used for another message (exit codes 3, 7, 5). A body that starts like a
-    JSON object, list or string must be JSON.
+    Exit code 0 means that the message is durably in the file; a relay or any open postbox of the
+    agent delivers it. Nothing is written if the recipient is unknown, the file is paused or full,
+    or the key was used for another message (exit codes 3, 7, 5). A body that starts like a JSON
+    object, list or string must be valid JSON.
     """
     session = box.session(in_session(where))
     message_id = session.send(to, parsed(body), **options.given())
@@ -138,13 +138,13 @@ def parsed(given: str | None) -> Any:
         raise Usage(msg) from error
     except ValueError as error:
         if text.lstrip().startswith(("{", "[", '"')):
-            msg = f"the body looks like JSON, but is none: {error}"
+            msg = f"the body looks like JSON, but is not valid: {error}"
             raise Usage(msg) from error
         return text
 
 
 def delivered(box: Postbox, message_id: str) -> str:
-    """Push what is due and return the message's state; write a note if it was not delivered."""
+    """Push due messages and return the message's state; report an undelivered one on stderr."""
     box.run_until_idle()
     state = box.resolve(message_id)
     if state in {"pending", "sending"}:

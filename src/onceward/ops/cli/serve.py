@@ -22,9 +22,9 @@ from onceward.ops.cli.target import Answer
 FAILED: Final = {"dead", "failed", "rejected", "delivery_failed", "retry", "weak_receipt"}
 PEERS: Final = {"breaker_opened", "breaker_closed", "stream_forked", "peer_rolled_back"}
 TROUBLE: Final = frozenset(FAILED | PEERS)
-"""Events that are printed; stats and ls show the others."""
+"""Events that are printed; stats and ls show the rest."""
 COLLECT_AFTER: Final = (10_000, 20, 20)
-"""Thresholds of the cyclic collector; with Python's own it takes 5 to 8 % of a busy worker."""
+"""Thresholds of the cyclic garbage collector; Python's defaults cost a busy worker 5 to 8 %."""
 
 
 def serve(box: Postbox, answer: Answer) -> int:
@@ -55,14 +55,14 @@ def once(box: Postbox, answer: Answer) -> int:
 
 
 def _tell_trouble(box: Postbox) -> None:
-    """Print events of trouble; no other event is built for that."""
+    """Print events of trouble; other events are not built."""
     for name in sorted(TROUBLE):
         box.on(name, tell)  # type: ignore[call-overload]  # each of them is a name of an event
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let the cyclic collector look seldom, and never at what is loaded by now, for a block."""
+    """For a block, run the cyclic collector rarely, and never on objects that exist now."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""``onceward ship``: append what changed in agents' files to a log of Parquet objects."""
+"""``onceward ship``: append changes in agents' files to a log of Parquet objects."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def ship(
     answer: Answer = ANSWER,
 ) -> int:
     """
-    Append what changed in agents' files to a log of Parquet objects, for reconciling and keeping.
+    Append changes in agents' files to a log of Parquet objects, to reconcile and archive.
 
-    The files are only read, also live ones. A run that is killed is simply repeated; two at once
-    do no harm. Exit code 6 if some files could not be shipped, 1 if none could.
+    The files are only read, even while in use. Repeat a run that was killed; two at once do no
+    harm. Exit code 6 if some files could not be shipped, 1 if none could.
 
     Columns: path, agent, rows, number, history, error; and with --prune: path, agent, rows, kept,
     error.
 
     Args:
         to: A folder, or s3://BUCKET/PREFIX, gs://..., abfs://...
-        every: Ship again and again with this pause, until an interrupt or terminate signal.
-        rate: Rows a second and file at most, or 1000/m.
-        prune: Delete from the files what is read back from the log, once it was shipped.
-        keep: With --prune: how long ended rows stay, before the file's own latest moment.
+        every: Ship repeatedly with this pause, until an interrupt or terminate signal.
+        rate: Maximum rows per second and file, or 1000/m.
+        prune: Delete shipped rows from the files after reading them back from the log.
+        keep: With --prune: how long ended rows stay, counted back from the file's latest moment.
 
     """
     if not paths:
@@ -67,7 +67,7 @@ def ship(
         msg = "--every must be more than 0"
         raise Usage(msg)
     if every:
-        finding.check(paths)  # what a glob matches may come later
+        finding.check(paths)  # files that a glob matches may appear later
     else:
         finding.of_each(paths)
     from onceward.fleet import ship as shipping  # noqa: PLC0415 - an extra
@@ -88,7 +88,7 @@ def ship(
 
 
 class _Stopped(Exception):
-    """A signal came: nothing is half done between two commits."""
+    """A signal arrived; between two commits nothing is half done."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -117,7 +117,7 @@ def _repeatedly(shipper: Shipper, prunes: Any, every: float, told: SimpleQueue[i
 
 
 def attempt(shipper: Shipper) -> None:
-    """Ship once; trouble with the log is told, and the next time tries again."""
+    """Ship once; report trouble with the log, which the next round tries again."""
     try:
         tell(shipper.once())
     except OncewardError as error:

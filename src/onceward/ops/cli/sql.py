@@ -1,4 +1,4 @@
-"""``onceward sql``: run a reading statement."""
+"""``onceward sql``: run a SELECT."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Statement = Annotated[
 
 def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     """
-    Run a reading SQL statement on a read-only connection.
+    Run a SELECT on a read-only connection.
 
     A statement that would write is refused (exit code 7). The views are the public contract:
     onceward_outbox, onceward_inbox, onceward_processed_messages, onceward_dead_letters,

@@ -1,4 +1,4 @@
-"""Read what a command is given on stdin."""
+"""Read the stdin of a command."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def body_from_stdin(*, asked: bool) -> str:
     """
     Return stdin as the text of a body, without its last line end.
 
-    A terminal is read only if *asked*: a command that was given no body would wait for one.
+    A terminal is read only if *asked*: otherwise a command without a body would wait for input.
 
     Raises:
-        Usage: stdin is closed, empty or no text, or a terminal that the command was not to read.
+        Usage: stdin is closed, empty or not text, or a terminal that was not asked for.
 
     """
     readable = sys.stdin is not None and (asked or not sys.stdin.isatty())
     text = read_stdin() if readable else ""
     if not text:
-        cure = "give it, or pipe it in, or write null for a message without content"
-        msg = f"there is no body: {cure}"
+        cure = "give it, pipe it in, or write null for a message without content"
+        msg = f"the body is missing: {cure}"
         raise Usage(msg)
     return text.removesuffix("\n").removesuffix("\r")

@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def style(self) -> Style:
-        """The form of what is printed."""
+        """The output form."""
         return style("json" if self.json else None)
 
 
@@ -40,12 +40,12 @@ class Where(Answer):
     """The file that a command works on."""
 
     db: Path | None = None
-    """The agent's file; or the word after the command. Default: ONCEWARD_DB, ONCEWARD_AGENT."""
+    """The agent's file, or the word after the command. Default: ONCEWARD_DB, ONCEWARD_AGENT."""
     agent: str | None = None
     """Instead of --db: the agent whose file is NAME.db in ONCEWARD_HOME, else here."""
 
     def path(self) -> Path:
-        """Return the file that is meant; raise Usage if nothing says which."""
+        """Return the file; raise Usage if nothing names one."""
         if self.db is not None and self.agent is not None:
             msg = "--db and --agent both name the file: give one of them"
             raise Usage(msg)
@@ -75,18 +75,18 @@ def in_session(where: Conversation) -> str:
 
 
 def agent_file(agent: str, home: Path | None = None) -> Path:
-    """Return where an agent's file lies in a home folder."""
+    """Return the path of an agent's file in a home folder."""
     return (home or Path(env_or_project("home") or ".")) / f"{agent_name(agent)}.db"
 
 
 def home_folder(home: Path | None) -> Path:
-    """Return a home that exists: the one given, else ONCEWARD_HOME, else here."""
+    """Return an existing home: the given one, else ONCEWARD_HOME, else here."""
     folder = home or Path(env_or_project("home") or ".")
     if folder.is_file():
-        msg = f"{folder} is a file: give its folder, the home"
+        msg = f"{folder} is a file: give its folder"
         raise Usage(msg)
     if not folder.is_dir():
-        cure = f"correct its name, or first create it with onceward init AGENT --home {folder}"
+        cure = f"correct the name, or create it with onceward init AGENT --home {folder}"
         msg = f"there is no folder {folder}: {cure}"
         raise NothingThere(msg)
     return folder
@@ -97,15 +97,15 @@ def chosen(files: Sequence[Path], where: Where) -> list[Path]:
     if files and (where.db is not None or where.agent is not None):
         msg = "a FILE and --db or --agent both name the file: give one of them"
         raise Usage(msg)
-    agents = [file for file in files if file.name != DIRECTORY]  # a glob of a home has it, too
+    agents = [file for file in files if file.name != DIRECTORY]  # a glob of a home matches it too
     return agents or list(files) or [where.path()]
 
 
 def existing(path: Path) -> Path:
-    """Return *path*; raise NothingThere if there is no file, because only init creates one."""
+    """Return *path*; raise NothingThere if there is no file, because only init creates files."""
     refuse_deleted(path)
     if not path.exists():
-        cure = "correct its name, or create an agent's file NAME.db with onceward init NAME"
+        cure = "correct the name, or create an agent's file NAME.db with onceward init NAME"
         msg = f"there is no file {path}: {cure}"
         raise NothingThere(msg)
     return path
@@ -113,22 +113,22 @@ def existing(path: Path) -> Path:
 
 def refuse_deleted(path: Path) -> None:
     """
-    Refuse a file that was deleted while a process has it open: a new one would meet its WAL.
+    Refuse a file that was deleted while a process has it open: a new file would get its WAL.
 
     Raises:
-        NothingThere: it was deleted under the processes that the message names.
+        NothingThere: it was deleted while the processes in the message had it open.
 
     """
     if not path.exists() and (gone := [holder.pid for holder in holders(path) if holder.deleted]):
         pids = " ".join(map(str, gone))
         copy = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup"
-        cure = f"{copy}; then end these processes, and put the copy in its place"
+        cure = f"{copy}; then end these processes, and move the copy to this path"
         msg = f"{path} was deleted, and process {pids} still has it: {cure}"
         raise NothingThere(msg)
 
 
 def open_box(path: Path) -> Postbox:
-    """Open a file that exists, without engines, which are left to workers and relays."""
-    from onceward import Postbox  # noqa: PLC0415 - commands that only read do without it
+    """Open an existing file without engines; workers and relays run them."""
+    from onceward import Postbox  # noqa: PLC0415 - commands that only read do not need it
 
     return Postbox(existing(path), start=False)

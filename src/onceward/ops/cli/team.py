@@ -22,7 +22,7 @@ def run_team(team_arguments: Sequence[Sequence[str]]) -> int:
     """
     Run a worker for each list of arguments until all have ended or a signal ends them.
 
-    A worker that fails ends the others gracefully: half a team would hide the fault.
+    If a worker fails, the others are stopped gracefully: half a team would hide the fault.
     """
     told: SimpleQueue[int | Child] = SimpleQueue()
     command = [sys.executable, "-m", "onceward.ops.cli", "work"]

@@ -1,4 +1,4 @@
-"""Take the token of a server from the environment."""
+"""Read the token of a server from the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHORTEST: Final = 16
 
 
 def given_token(variable: str) -> str | None:
-    """Return the token of a variable, None where it is not set; raise Usage for a weak one."""
+    """Return the token of a variable, None if it is not set; raise Usage for a weak one."""
     token = os.environ.get(variable)
     if token is not None and (len(token) < SHORTEST or not token.isascii()):
         msg = f"{variable} must have {SHORTEST} ASCII characters or more"

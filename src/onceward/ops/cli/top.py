@@ -1,4 +1,4 @@
-"""``onceward top``: agents live on a terminal, or once in a pipe."""
+"""``onceward top``: show agents live on a terminal, or once in a pipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from onceward.ops.views.vocabulary import UNREAD
 ANSWER: Final = Answer()
 EVERY: Final = Span(1.0)
 LOOK_FOR: Final = 0.3
-"""Seconds that one look opens files for, so that a key is answered soon."""
+"""Seconds for which one round opens files, so that keys are answered soon."""
 
 
 def top(
@@ -33,31 +33,31 @@ def top(
     every: SpanOption = EVERY,
     sort: Sort = "state",
     filter: Annotated[
-        str, said("Only agents whose name has this, or that are in this state.")
+        str, said("Only agents whose name contains this, or that are in this state.")
     ] = "",
-    once: Annotated[bool, Quiet, said("Print one look as a table and end.")] = False,
+    once: Annotated[bool, Quiet, said("Print one table and exit.")] = False,
     answer: Answer = ANSWER,
 ) -> int:
     """
     Show agents live: what waits and since when, rates, leases, dead letters, breakers.
 
-    Agents in trouble come first; one of them alone is shown with each thing that holds its messages
-    back, and the command that mends it. Files are read on read-only connections, and again only
-    when they changed. Keys: arrows select and sort, enter shows one agent, / filters, r reverses, p
-    pauses, q quits. Where stdout or stdin is not a terminal, or a dumb one, one look is printed.
+    Agents in trouble come first; the view of one agent shows each reason that holds its messages
+    back, and the command that repairs it. Files are read on read-only connections, and again only
+    when they change. Keys: arrows select and sort, enter shows one agent, / filters, r reverses, p
+    pauses, q quits. If stdout or stdin is not a terminal, or a dumb one, one table is printed.
 
     Columns: agent, state, pending, oldest, inbox, waits, sent_rate, handled_rate, leased, failing,
     queue, dead, breakers, wal. Ages (oldest: outbox, waits: inbox) are in seconds, rates in
-    messages a second, wal in bytes.
+    messages per second, wal in bytes.
 
     Args:
         places: Home folders and files; default ONCEWARD_HOME, else here.
-        every: How often to look.
+        every: Time between two rounds.
         sort: The column to sort by.
 
     """
     if every <= 0:
-        msg = "--every is a span above 0"
+        msg = "--every must be more than 0"
         raise Usage(msg)
     looks = Looks(homes(places))
     state = TopState(sort=sort, filter=filter)
@@ -92,7 +92,7 @@ class Looks:
 
     @property
     def unread(self) -> bool:
-        """Whether files were never read yet: then the next look is due at once."""
+        """Whether some files were not read yet: then the next round is due at once."""
         return any(row.state == UNREAD for row in self.rows)
 
     def look_closer(self, path: Path) -> None:
@@ -101,7 +101,7 @@ class Looks:
 
 
 def live(looks: Looks, state: TopState, every: float) -> None:
-    """Show agents until a key ends it; the terminal is restored however it ends."""
+    """Show agents until a key ends it; the terminal is always restored."""
     from rich.console import Console  # noqa: PLC0415 - a pipe does without it
     from rich.live import Live  # noqa: PLC0415
 
@@ -132,7 +132,7 @@ def _look(looks: Looks, state: TopState) -> None:
 
 
 def frame(looks: Looks, state: TopState, size: tuple[int, int]) -> Any:
-    """Return what a terminal of so many columns and lines shows now."""
+    """Return the screen for a terminal of this size."""
     from onceward.ops.cli.top_view import Size, detail_screen, screen  # noqa: PLC0415 - loads rich
 
     room = Size(*size)

@@ -75,18 +75,18 @@ def _age(at: Millis | None, now: Millis) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TopState:
-    """The choices of a user so far; each key makes other ones of them."""
+    """The choices of a user; each key returns changed ones."""
 
     sort: Sort = "state"
     reverse: bool = False
     filter: str = ""
     typing: bool = False
-    """Whether letters go into the filter."""
+    """Whether letters are typed into the filter."""
     selected: Path | None = None
     detail: bool = False
-    """Whether the selected agent is shown by itself."""
+    """Whether only the selected agent is shown."""
     paused: bool = False
-    """Whether the screen stays as it is."""
+    """Whether the screen is paused."""
     ended: bool = False
 
     def arranged(self, rows: Sequence[AgentRow]) -> list[AgentRow]:
@@ -98,12 +98,12 @@ class TopState:
         return sorted(found, key=_order(self.sort), reverse=self.reverse is text)
 
     def at(self, rows: Sequence[AgentRow]) -> int:
-        """Return the index of the selected row, the first where it is not shown."""
+        """Return the index of the selected row, or of the first if it is not shown."""
         paths = [row.path for row in rows]
         return paths.index(self.selected) if self.selected in paths else 0
 
     def pressed(self, key: str, rows: Sequence[AgentRow]) -> TopState:
-        """Return what is chosen after a key; *rows* are those that are shown."""
+        """Return the choices after a key; *rows* are the shown ones."""
         if self.typing:
             return self._typed(key)
         if key in MOVES and not self.detail:
@@ -158,9 +158,9 @@ MOVES: Final = {
     "home": -(1 << 30),
     "end": 1 << 30,
 }
-"""By how many rows a key moves the selection."""
+"""How many rows a key moves the selection."""
 SORTS: Final = {"left": -1, "<": -1, "right": 1, ">": 1, "s": 1}
-"""By how many columns a key moves the order."""
+"""How many columns a key moves the sort order."""
 
 
 def _order(column: str) -> Callable[[AgentRow], Any]:

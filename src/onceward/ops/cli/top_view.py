@@ -35,21 +35,21 @@ KEYS: Final = "q quit  enter detail  / filter  left right sort  r reverse  p pau
 KEYS_TYPING: Final = "enter keep  escape clear"
 KEYS_DETAIL: Final = "q quit  escape back  p pause"
 LINES_AROUND: Final = 4
-"""Lines of a screen that are not rows: title, header, a gap, keys."""
+"""Lines of a screen that are not rows: title, header, gap, keys."""
 LEAST_FIRST: Final[tuple[Sort, ...]] = (
     "wal", "queue", "leased", "breakers", "handled_rate", "sent_rate", "failing", "dead",
     "waits", "oldest", "inbox", "state",
 )  # fmt: skip
-"""Columns that a narrow terminal leaves out, in this order."""
+"""Columns that a narrow terminal omits, in this order."""
 STATE: Final = len("unreadable") + 2
 NAME: Final = 16
-"""Characters of an agent's name that columns give way to."""
+"""Minimum characters for an agent's name; columns give way to it."""
 LONGEST_NAME: Final = 32
 """Characters of an agent's name that are shown."""
 ID: Final = 36
-"""Characters of an id, the longest that is always shown whole."""
+"""Characters of an id, the longest text that is always shown whole."""
 FREE: Final = frozenset({"last_error", "reason"})
-"""Columns that give way where there is no room."""
+"""Columns that are omitted if there is no room."""
 SECTIONS: Final = {
     "peers": ("Peers", "name breaker failures in_flight seen_at last_error"),
     "failing": ("Lanes that fail", "session head_id attempts due_at reason"),
@@ -70,7 +70,7 @@ class Size(NamedTuple):
 def screen(
     title: str, shown: Sequence[AgentRow], all_rows: int, state: TopState, size: Size
 ) -> RenderableType:
-    """Return the table of agents, as many rows of it as fit around the selected one."""
+    """Return the table of agents, with as many rows as fit around the selected one."""
     at, room = state.at(shown), max(1, size.height - LINES_AROUND)
     first = min(max(0, at - room // 2), max(0, len(shown) - room))
     columns = columns_for(size.width, state.sort, shown)
@@ -88,7 +88,7 @@ def screen(
 
 
 def columns_for(width: int, sort: str, rows: Sequence[AgentRow]) -> list[Sort]:
-    """Return the columns that a terminal has room for; that of the order is one of them."""
+    """Return the columns that a terminal has room for, always with the sort column."""
     longest = max((len(row.agent) for row in rows), default=0)
     room = width - min(NAME, max(len("agent v"), longest)) - 2
     left = [name for name in LEAST_FIRST if name != sort]
@@ -99,7 +99,7 @@ def columns_for(width: int, sort: str, rows: Sequence[AgentRow]) -> list[Sort]:
 
 
 def _width(columns: Sequence[Sort], rows: Sequence[AgentRow]) -> int:
-    """Return how wide columns are, but for that of the names."""
+    """Return the width of the columns, except the name column."""
     widths = {"agent": 0, "state": max([STATE, *(len(row.state) + 2 for row in rows)])}
     return sum(widths.get(name, len(_header(name)) + 3) for name in columns)
 
@@ -107,7 +107,7 @@ def _width(columns: Sequence[Sort], rows: Sequence[AgentRow]) -> int:
 def detail_screen(
     title: str, row: AgentRow, detail: FileDetail, state: TopState, size: Size
 ) -> RenderableType:
-    """Return one agent with the rows that stand behind its numbers."""
+    """Return one agent with the rows behind its numbers."""
     now, columns = SystemClock().now(), columns_for(size.width, "state", [row])
     numbers = _table(columns, size.width, [row])
     numbers.add_row(*(_cell(name, getattr(row, name)) for name in columns))
@@ -172,7 +172,7 @@ def _trouble(rows: Sequence[AgentRow]) -> str:
 def _table(
     columns: Sequence[Sort], width: int, rows: Sequence[AgentRow], state: TopState | None = None
 ) -> Table:
-    """Return a table without rows; the column of the order is marked."""
+    """Return a table without rows; the sort column is marked."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     room = min(LONGEST_NAME, max(1, width - _width(columns, rows) - 2))
     for name in columns:

@@ -1,4 +1,4 @@
-"""Repeat a command that looks, until an interrupt: ``--watch``."""
+"""Repeat a read-only command until an interrupt: ``--watch``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from onceward.ops.cli.output import has_screen
 CLEAR: Final = "\x1b[H\x1b[2J"
 Watch = Annotated[
     Span | None,
-    said("Print it again every so often, until an interrupt.", converter=converted),
+    said("Print it repeatedly at this interval, until an interrupt.", converter=converted),
 ]
 
 
 def watched(run: Callable[..., int]) -> Callable[..., int]:
-    """Return a command that takes ``--watch`` as well, made of one that prints what it finds."""
+    """Return a command with the option ``--watch``, made from one that prints its result."""
 
     @wraps(run)
     def again(*args: Any, watch: Span | None = None, **options: Any) -> int:
         if watch is None:
             return run(*args, **options)
         if watch <= 0:
-            msg = "--watch is a span above 0"
+            msg = "--watch must be more than 0"
             raise Usage(msg)
         return repeat(lambda: run(*args, **options), watch)
 
@@ -43,9 +43,9 @@ def watched(run: Callable[..., int]) -> Callable[..., int]:
 
 def repeat(look: Callable[[], int], every: float) -> int:
     """
-    Look again and again; on a screen each look replaces the last, else an empty line parts them.
+    Repeat a command; on a screen each output replaces the last, else an empty line follows it.
 
-    A look that fails ends it with its exit code.
+    If one call fails, its exit code ends the loop.
     """
     first = True
     while True:

@@ -23,18 +23,16 @@ from onceward.ops.views.why import Why, agent_whys
 
 WHERE: Final = Where()
 COLUMNS: Final = ("level", "reason", "text", "cure")
-Id = Annotated[
-    str | None, said("The message's id, or a beginning of it that no other message has.")
-]
+Id = Annotated[str | None, said("The message's id, or a unique prefix of it.")]
 
 
 def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     """
-    Say in one sentence why a message waits, and what mends it.
+    Say in one sentence why a message waits, and how to fix it.
 
-    With --db, --agent or their variables the message is looked for in that file, else in all files
-    of the home; the files of its sender and its recipient are read if they lie there. Without an
-    id each thing is listed that holds messages of the agent back, what to act on first.
+    With --db, --agent or their variables the message is searched in that file, else in all files of
+    the home; the files of its sender and recipient are read if they are there. Without an id all
+    reasons that hold messages of the agent back are listed, the most urgent first.
 
     Columns without an id: level (act, wait or ok), reason, text, cure.
     """
@@ -52,7 +50,7 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
 
 
 def _row(found: Why, now: Millis) -> dict[str, Any]:
-    """Return a reason as it is printed."""
+    """Return a reason for printing."""
     return {
         "level": found.level,
         "reason": found.reason,
@@ -64,7 +62,7 @@ def _row(found: Why, now: Millis) -> dict[str, Any]:
 
 
 def files_of(where: Where) -> list[Path]:
-    """Return the file that is named, else those of the home."""
+    """Return the named file, else those of the home."""
     if where.db or where.agent or env_or_project("db") or env_or_project("agent"):
         return [where.path()]
     folder = home_folder(None)
@@ -77,7 +75,7 @@ def _found(files: list[Path], prefix: str) -> tuple[Path, str]:
 
     Raises:
         NothingThere: no file has it.
-        Usage: several ids begin so.
+        Usage: several ids start with it.
 
     """
     ids = dict(ids_in(files, prefix))
@@ -95,7 +93,7 @@ def _found(files: list[Path], prefix: str) -> tuple[Path, str]:
 
 
 def ids_in(files: list[Path], prefix: str) -> Iterator[tuple[str, Path]]:
-    """Yield ids that begin so, each with a file that has it; say which files cannot be read."""
+    """Yield ids with this prefix, each with a file that has it; report unreadable files."""
     for path in files:
         try:
             with views(path) as found:

@@ -1,4 +1,4 @@
-"""Say in the words of the shell what an error says in those of Python."""
+"""Translate error texts from Python to the shell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PHRASES: Final = {
     ),
     "write datetime.now(UTC), or astimezone()": "end it in Z or in +02:00",
 }
-"""Whole phrases of the library, as the shell's user acts on them."""
+"""Whole phrases of the library, in the words of the shell's user."""
 SWITCH: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=True\b")
 OPTION: Final = re.compile(r"(?<![-\w.?&])([a-z_]+)=(?=[\s,;.)]|$)")
 VALUE: Final = re.compile(r"(?<![-\w.?&/])([a-z_]+)=(?=['\d{])")

@@ -44,31 +44,30 @@ def work(
     """
     Run an agent's handlers on its file until a signal stops them.
 
-    It delivers the agent's messages, too. The file is created if it does not exist. An interrupt
-    or terminate signal stops it gracefully: no new message is begun, running handlers are waited
-    for, other leases are released (exit codes 130, 143). It ends within 16 seconds: after five,
-    coroutines are cancelled, and after five more a transaction that is still open is rolled back.
-    Workers may join and leave at any time; one that is killed leaves nothing behind but leases
-    that expire. With --metrics and several processes each has a port of its own, from the given
-    one upwards.
+    It also delivers the agent's messages. The file is created if it does not exist. An interrupt or
+    terminate signal stops it gracefully: it starts no new message, waits for running handlers and
+    releases other leases (exit codes 130, 143). It ends within 16 seconds: after five, coroutines
+    are cancelled, and after another five an open transaction is rolled back. Workers may join and
+    leave at any time; a killed one leaves only leases that expire. With --metrics and several
+    processes each has its own port, from the given one upwards.
 
     Args:
-        db: The agent's file; may be left out: NAME.db in ONCEWARD_HOME, else here.
-        target: Where the agent is declared: module:agent, looked for from the current folder.
-        processes: How many; if one of them fails, the others are stopped, with exit code 1.
+        db: The agent's file; default: NAME.db in ONCEWARD_HOME, else here.
+        target: Where the agent is declared: module:agent, searched from the current folder.
+        processes: Number of processes; if one fails, the others are stopped, with exit code 1.
         workers: Threads of each process that run handlers.
-        reload: Begin again whenever a Python file below the current folder changes.
-        once: Handle what is due now, then end.
-        log_level: Lines of the library's log from this level on go to stderr.
-        log_format: text: a line for people. json: an object a line. An agent that configures
-            structlog decides itself.
+        reload: Restart whenever a Python file below the current folder changes.
+        once: Handle due messages, then exit.
+        log_level: Minimum level of the library's log lines on stderr.
+        log_format: text: a readable line. json: one object per line. Ignored if the agent
+            configures structlog.
 
     """
     if db is None:
-        msg = "which agent? write module:agent, as in onceward work app:agent"
+        msg = "no agent is named: write module:agent, as in onceward work app:agent"
         raise Usage(msg)
     if processes < 1:
-        msg = "--processes is a number from 1"
+        msg = "--processes must be at least 1"
         raise Usage(msg)
     if reload:
         return run_again_when_changed(sys.argv[1:])
@@ -77,7 +76,7 @@ def work(
     path = path or agent_file(agent.name)
     options: dict[str, Any] = {} if workers is None else {"workers": workers}
     if processes > 1 and (listening.listen or listening.ask):
-        msg = "--listen and --ask are for one process: let onceward serve do it, beside the workers"
+        msg = "--listen and --ask need a single process: run onceward serve beside the workers"
         raise Usage(msg)
     if processes > 1:
         words = [str(path), target, *(["--once"] if once else [])]
@@ -109,13 +108,13 @@ def relay(
     """
     Deliver an agent's messages until a signal stops it, without running handlers.
 
-    For files whose owner only writes: another program, another language, or onceward send. Any
-    number of relays and workers may run on one file. An interrupt or terminate signal stops it
+    For files whose owner only writes, such as another program, another language, or onceward send.
+    Any number of relays and workers may run on one file. An interrupt or terminate signal stops it
     gracefully (exit codes 130, 143).
 
     Args:
         db: The agent's file; default as for --db.
-        once: Deliver what is due now, then end.
+        once: Deliver due messages, then exit.
 
     """
     path = existing(*chosen([db] if db else [], where))
@@ -151,7 +150,7 @@ def load(target: str) -> Agent:
 
 
 def _without_agent(module: str, name: str) -> str:
-    """Return what to do about a module that declares no such agent; a folder imports as one."""
+    """Return what to do about a module without such an agent; a folder imports as a module."""
     if getattr(sys.modules[module], "__file__", None) is None:
         return (
             f"{module} is a folder, not a module: "
