@@ -20,12 +20,12 @@ from onceward.message.names import plain_text, quoted
 
 BYTES_AS_BASE64: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 LOOSE: Final = frozenset({"any", "bytes", "frozenset", "set"})
-"""Parts of a class that do not say, each alone, that its JSON is read back as it was written."""
+"""Field types whose JSON, by itself, is not certain to be read back unchanged."""
 SEQUENCES: Final = (list, tuple, deque)
 SCHEMA_MAX: Final = 8000
-"""Characters of the longest schema of bodies that is told to others."""
+"""Maximum characters of a body schema that other agents see."""
 REPLY_SCHEMA_MAX: Final = 4096
-"""Characters of the longest schema that a request carries, of the reply that it expects."""
+"""Maximum characters of the reply schema that a request carries."""
 
 
 @lru_cache(maxsize=1024)
@@ -33,7 +33,7 @@ def adapter(wanted: Any) -> TypeAdapter[Any]:
     """
     Return the validator of a type, built once.
 
-    Bytes are base64 wherever the type has no configuration of its own that says otherwise.
+    Bytes are base64 unless the type's own configuration says otherwise.
     """
     try:
         return TypeAdapter(wanted, config=BYTES_AS_BASE64)
@@ -47,19 +47,19 @@ def adapter(wanted: Any) -> TypeAdapter[Any]:
 
 @lru_cache(maxsize=1024)
 def body_schema(wanted: Any) -> dict[str, Any] | None:
-    """Return the JSON schema of a type of bodies; None where it has none, or a very long one."""
+    """Return the JSON schema of a body type; None if it has none, or a very long one."""
     if wanted in {None, Any, object}:
         return None
     try:
         schema = adapter(wanted).json_schema()
-    except PydanticUserError:  # of a type that only Python has
+    except PydanticUserError:  # a type that exists only in Python
         return None
     return schema if len(json.dumps(schema)) <= SCHEMA_MAX else None
 
 
 @lru_cache(maxsize=1024)
 def reply_schema(wanted: Any) -> str | None:
-    """Return the JSON schema of an object that a reply is to be; None for all other types."""
+    """Return the JSON schema of a reply that must be an object; None for all other types."""
     schema = None if wanted is None else body_schema(wanted)
     if schema is None or schema.get("type") != "object" or not schema.get("properties"):
         return None
@@ -69,13 +69,13 @@ def reply_schema(wanted: Any) -> str | None:
 
 @lru_cache(maxsize=1024)
 def is_loose(kind: type, *, trusted: frozenset[str] = frozenset()) -> bool:
-    """Return whether a class has parts whose values JSON may alter, but for *trusted* ones."""
+    """Return whether a class has fields, except *trusted* ones, whose values JSON may alter."""
     found = set(_parts(adapter(kind).core_schema))
     return not LOOSE.isdisjoint(found - trusted)
 
 
 def _parts(schema: object) -> Iterator[str]:
-    """Yield the kinds of all parts of a class; fields beyond the declared ones are of any kind."""
+    """Yield the types of all fields of a class; undeclared fields are of any type."""
     if isinstance(schema, dict):
         if isinstance(kind := schema.get("type"), str):
             yield kind
@@ -89,7 +89,7 @@ def _parts(schema: object) -> Iterator[str]:
 
 
 def ordered(sent: object, written: Any) -> Any:
-    """Return the JSON value *written* for *sent*, with the members of sets sorted by their text."""
+    """Return the JSON value *written* for *sent*, with set members sorted by their text."""
     match sent:
         case set() | frozenset() if isinstance(written, list):
             return sorted(written, key=to_json)
@@ -103,7 +103,7 @@ def ordered(sent: object, written: Any) -> Any:
 
 def altered(sent: object, back: object, path: str = "") -> Iterator[str]:
     """
-    Yield what of *sent* does not come back: bytes, keys that are not text, and iterators.
+    Yield the parts of *sent* that JSON loses: bytes, keys that are not text, and iterators.
 
     *back* is what the recipient reads. Tuples and sets that come back as lists,
     and dates and numbers that come back as text, are as documented.
@@ -113,7 +113,7 @@ def altered(sent: object, back: object, path: str = "") -> Iterator[str]:
     match sent:
         case bytes() | bytearray() | memoryview():
             if sent != back:
-                yield f"{path or 'it'}: bytes, which JSON has no word for: send base64 text"
+                yield f"{path or 'it'}: bytes, which JSON cannot represent: send base64 text"
         case Mapping():
             yield from _altered_items(sent, back, path)
         case list() | tuple() | deque() | set() | frozenset():
@@ -122,7 +122,7 @@ def altered(sent: object, back: object, path: str = "") -> Iterator[str]:
                 other = others[at] if at < len(others) else None
                 yield from altered(value, other, f"{path}[{at}]")
         case Iterator():
-            yield f"{path or 'it'}: an iterator, which can be read once only: send a list"
+            yield f"{path or 'it'}: an iterator, which can be read only once: send a list"
 
 
 def _altered_items(sent: Mapping[Any, Any], back: object, path: str) -> Iterator[str]:
@@ -148,18 +148,18 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
 SAFE_BRACKETS: Final = 190
-"""Brackets up to which no text is nested too deep for a JSON reader."""
+"""Number of brackets up to which no text is nested too deeply for JSON readers."""
 LONG: Final = 4000
-"""Characters up to which no number of a text is too long for a JSON reader."""
+"""Characters up to which no number in a text is too long for JSON readers."""
 TYPED_BYTES: Final = frozenset({"bytes"})
-"""Parts that a Msg keeps by its own rules."""
+"""Field types that a Msg encodes by its own rules."""
 FAULTS: Final = 3
-"""Faults that one error names; further ones are counted."""
+"""Maximum faults that one error names; the others are counted."""
 
 
 class Msg(BaseModel):
     """
-    A message type whose wire name stands in the class statement.
+    A message type whose wire name is in the class statement.
 
     ``class Paid(Msg, type="invoice.paid")``: renaming the class or moving it to
     another module never orphans messages that are already queued.
@@ -175,7 +175,7 @@ class Msg(BaseModel):
     __message_type__: ClassVar[str] = "msg"
 
     def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:
-        """Fix the wire name; without one the class is named after itself, in lower case."""
+        """Fix the wire name; by default it is the class name in lower case."""
         super().__init_subclass__(**kwargs)
         cls.__message_type__ = plain_text(
             "type", type if type is not None else cls.__name__.lower()
@@ -197,10 +197,9 @@ def encode(body: object) -> Payload:
     """
     Return *body* as JSON text, once.
 
-    Models, dataclasses, dict, list, str, numbers, None and bytes are taken.
-    Tuples and sets travel as lists (sets sorted), dates, times, Decimal and UUID
-    as text. NaN, infinities, bytes inside an untyped body and keys that are not
-    text are refused, because JSON has no word for them.
+    Accepts models, dataclasses, dict, list, str, numbers, None and bytes. Tuples and sets become
+    lists (sets sorted), dates, times, Decimal and UUID become text. NaN, infinities, bytes inside
+    an untyped body and keys that are not text are refused, because JSON cannot represent them.
 
     Raises:
         InvalidMessage: the body cannot be written as JSON.
@@ -237,7 +236,7 @@ def _encoder_for(kind: type) -> tuple[str, str, Callable[[Any], str]]:
 
 
 def _typed_encoder(kind: type) -> Callable[[Any], str]:
-    """Return the encoder of a model or a dataclass; one without validator counts as a dict."""
+    """Return the encoder of a model or a dataclass; without a validator it counts as a dict."""
     try:
         return partial(_loose_json, _typed_json) if is_loose(kind) else _typed_json
     except PydanticUserError:
@@ -271,7 +270,7 @@ def _fields_json(body: Any) -> str:
 
 
 def _loose_json(write: Callable[[Any], str], body: Any) -> str:
-    """Return a model with untyped parts as JSON; raise ValueError where it would be altered."""
+    """Return a model with untyped fields as JSON; raise ValueError if JSON would alter it."""
     own: Any = type(body)
     kind, text = adapter(own), write(body)
     sent, back = kind.dump_python(body, by_alias=True, warnings=False), from_json(text)
@@ -283,7 +282,7 @@ def _loose_json(write: Callable[[Any], str], body: Any) -> str:
 
 
 def _read_back(kind: TypeAdapter[Any], text: str) -> Any:
-    """Return the values that a recipient with the same class reads; None where it reads none."""
+    """Return the values that a recipient with the same class reads; None if it cannot read them."""
     try:
         return kind.dump_python(kind.validate_json(text), by_alias=True, warnings=False)
     except Exception:  # noqa: BLE001 - a validator of the class, which may raise anything
@@ -291,7 +290,7 @@ def _read_back(kind: TypeAdapter[Any], text: str) -> Any:
 
 
 def _plain_json(body: Any) -> str:
-    """Return a body without a class as JSON; raise ValueError where it would be altered."""
+    """Return a body without a class as JSON; raise ValueError if JSON would alter it."""
     text = _json(body)
     back = from_json(text)
     if back == body:
@@ -314,14 +313,14 @@ def _json(plain: Any) -> str:
 
 
 def _refuse_unreadable(text: str) -> None:
-    """Raise ValueError for NaN and Infinity, and for depth or numbers beyond JSON readers."""
+    """Raise ValueError for NaN, Infinity, and depth or numbers that JSON readers reject."""
     if ("N" in text and "NaN" in text) or (
         "I" in text and "Infinity" in text
     ):  # searching for one character first costs next to nothing
         json.loads(text, parse_constant=_refuse_constant)
     if len(text) > LONG or (
         len(text) > SAFE_BRACKETS
-        and ("[" in text or text.find("{", 1) > 0)  # cheaper than to count them
+        and ("[" in text or text.find("{", 1) > 0)  # cheaper than counting them
         and text.count("[") + text.count("{") > SAFE_BRACKETS
     ):
         from_json(f"[{text}]")
@@ -333,7 +332,7 @@ def message_type(model: type) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    msg = f"{name} has no word in JSON: send null or a string"
+    msg = f"{name} cannot be written in JSON: send null or a string"
     raise ValueError(msg)
 
 
@@ -342,7 +341,7 @@ def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
     Return a received body as *wanted* (None: as plain Python values).
 
     Raises:
-        InvalidMessage: the body does not fit the wanted type; trying again cannot help.
+        InvalidMessage: the body does not fit the wanted type; a retry cannot help.
 
     """
     try:

@@ -1,5 +1,5 @@
 """
-Pass time as a parameter.
+Define clocks, so that time is a parameter.
 
 Stored moments are wall-clock milliseconds, waits are monotonic seconds.
 """
@@ -39,15 +39,15 @@ class SystemClock:
 
 class MonotonicFileClock:
     """
-    The time of one file: the wall clock, but never backwards and never standing still.
+    The time of one file: the wall clock, but it never goes back and never stops.
 
-    Where the wall clock is behind what the file has seen (it was set back, or
-    had been wrong), time goes on from there at half pace until the wall clock
-    has caught up: backoffs and leases still end, and the difference shrinks to none.
+    If the wall clock is behind the file's time (it was set back, or had been wrong), the file's
+    time runs at half speed until the wall clock has caught up: backoffs and leases still end, and
+    the difference shrinks to zero.
     """
 
     FORGETS: Final[Millis] = 90_000
-    """Longest span of file time that may be lost; maintenance stores the time every minute."""
+    """Maximum file time that may be lost; maintenance stores the time every minute."""
 
     def __init__(self) -> None:
         self._floor = 0
@@ -63,7 +63,7 @@ class MonotonicFileClock:
         self.mark_persisted(at)
 
     def observe_remote(self, at: Millis) -> None:
-        """Raise the file's time to one that another process stored and may refer to."""
+        """Raise the file's time to one that another process stored."""
         if at > self._floor:
             self.observe(at)
 
@@ -72,7 +72,7 @@ class MonotonicFileClock:
         self.persist_after = max(self.persist_after, at + self.FORGETS)
 
     def now(self, clock: Clock) -> Millis:
-        """Return the present moment, not before any that was returned earlier."""
+        """Return the present moment, never before one that was returned earlier."""
         self.wall = wall = clock.now()
         if self._behind is None:
             if wall >= self._floor:
@@ -89,7 +89,7 @@ class MonotonicFileClock:
 
 def iso(at: Millis) -> str:
     """Return *at* as RFC 3339 text with milliseconds, in UTC."""
-    # One remembered moment: many frames are written in one millisecond, more in one second.
+    # Remembers one moment: many frames are written in one millisecond.
     global _last, _second  # noqa: PLW0603
     known, text = _last
     if known != at:

@@ -24,24 +24,24 @@ NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 LATE: Final = 60_000
 """Milliseconds after which ``skip`` counts a date as missed."""
 AT_ONCE: Final = 100
-"""Most dates whose messages one commit sends."""
+"""Maximum dates whose messages one commit sends."""
 SHORTEST: Final = 1_000
-"""Fewest milliseconds of an interval."""
+"""Minimum milliseconds of an interval."""
 ENDLESS: Final[Millis] = 1 << 62
 SPANS: Final = 16
-"""Most spans of unsent dates that a schedule remembers; the oldest are forgotten."""
+"""Maximum spans of unsent dates that a schedule remembers; the oldest are forgotten."""
 
 Spans = tuple[tuple[Millis, Millis], ...]
 """
-Dates that no message stands for: from the first date of a span until before its end, in order.
+Dates without a message: from the first date of a span until before its end, in order.
 
-The last span has no end. Earlier ones hold the dates that were skipped; they are
-sent after all where the clock had been ahead and is set back before them.
+The last span has no end. Earlier ones hold skipped dates; these are sent after all if the clock had
+been ahead and is set back before them.
 """
 
 
 class Due(NamedTuple):
-    """The dates whose messages are to be sent now, the next one, and all that are unsent then."""
+    """The dates whose messages must be sent now, the next date, and all unsent dates after that."""
 
     dates: tuple[Millis, ...]
     next_at: Millis
@@ -50,7 +50,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a schedule is due: every so many milliseconds, or by a cron expression."""
+    """When a schedule is due: at an interval in milliseconds, or by a cron expression."""
 
     every: Millis | None
     cron: str | None
@@ -63,7 +63,7 @@ class Rule:
         return _cron_date(self, moment - moment % 1000)
 
     def until(self, moment: Millis, *, date: Millis) -> Millis:
-        """Return the last date that is not later than *moment*."""
+        """Return the last date up to *moment*."""
         if self.every is not None:
             return date + self.every * ((moment - date) // self.every)
         return _cron_date(self, moment - moment % 1000 + 1000, reverse=True)
@@ -89,12 +89,12 @@ class Rule:
         return next(date for date, end in dates if date < end)
 
     def _last(self, unsent: Spans, moment: Millis) -> Millis:
-        """Return the last unsent date that is not later than *moment*; there is one."""
+        """Return the last unsent date up to *moment*; there is one."""
         start, end = next(span for span in reversed(unsent) if span[0] <= moment)
         return max(start, self.until(min(moment, end - 1), date=start))
 
     def _without(self, unsent: Spans, date: Millis) -> Iterator[tuple[Millis, Millis]]:
-        """Yield the spans of all unsent dates but one."""
+        """Yield the spans of all unsent dates except one."""
         for start, end in unsent:
             if not start <= date < end:
                 yield start, end
@@ -118,11 +118,11 @@ def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rul
 
     Raises:
         InvalidArgument: neither or both of *every* and *cron*, an interval below a second, or
-            an expression or time zone that is none.
+            an invalid expression or time zone.
 
     """
     if (every is None) == (cron is None):
-        msg = "a schedule has every= (a span) or cron= (an expression): give one of them"
+        msg = "a schedule needs either every= (a duration) or cron= (an expression)"
         raise InvalidArgument(msg)
     if every is not None:
         if timezone is not None:
@@ -135,7 +135,7 @@ def make_rule(every: Span | None, cron: str | None, timezone: str | None) -> Rul
 
 
 def check_policies(missed: Missed, overlap: Overlap) -> None:
-    """Raise InvalidArgument where a policy means nothing, or both contradict each other."""
+    """Raise InvalidArgument for an unknown policy, or two that contradict each other."""
     if missed not in MISSED:
         msg = f"missed={quoted(missed)} is not one of {', '.join(MISSED)}"
         raise InvalidArgument(msg)
@@ -169,7 +169,7 @@ def _interval(every: Span) -> Millis:
 
 
 def _cron_date(rule: Rule, moment: Millis, *, reverse: bool = False) -> Millis:
-    """Return the date next to a whole second: the first one after it, or the last one before."""
+    """Return the nearest date after a whole second, or the last one before it."""
     start = datetime.fromtimestamp(moment / 1000, _zone(rule.timezone or "UTC"))
     try:
         return round(1000 * next(_cron(rule.cron or "", start, reverse=reverse)).timestamp())
@@ -186,7 +186,7 @@ def _zone(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         msg = (
             f"timezone {quoted(name)} is not known: write a name such as Europe/Zurich"
-            " (a machine without time zones needs: pip install tzdata)"
+            " (without system time zones: pip install tzdata)"
         )
         raise InvalidArgument(msg) from None
 
@@ -197,5 +197,5 @@ def _cron(expression: str, start: datetime, *, reverse: bool) -> CronSim:
     try:
         return CronSim(expression, start, reverse=reverse)
     except (CronSimError, AttributeError, TypeError, ValueError) as error:
-        msg = f"cron {quoted(expression)} is not an expression of five fields: {error}"
+        msg = f"cron {quoted(expression)} is not a valid expression of five fields: {error}"
         raise InvalidArgument(msg) from error

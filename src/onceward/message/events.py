@@ -21,7 +21,7 @@ class Event:
 
     name: ClassVar[str] = "event"
     agent: str
-    """Agent in whose file it happened."""
+    """Agent whose file it happened in."""
     at: Millis
 
 
@@ -31,11 +31,11 @@ class MessageEvent(Event):
 
     message_id: str
     peer: str
-    """The other agent: recipient of what we send, sender of what we receive."""
+    """The other agent: the recipient of a sent message, the sender of a received one."""
     session: str = ""
-    """Session of the message; empty where no row of the file knows the message."""
+    """Session of the message; empty if the file has no row of the message."""
     type: str = ""
-    """Type of the message; empty as the session."""
+    """Type of the message; empty if the file has no row of the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +50,18 @@ class Sent(MessageEvent):
     """
     The peer stored the message durably.
 
-    Told once, right before ``acked`` where the answer tells both; again only where the peer's
-    file was put back and stores it again.
+    Emitted once, right before ``acked`` if one answer reports both; again only if the peer's file
+    was restored and stores it again.
     """
 
     name: ClassVar[str] = "sent"
     created_at: Millis | None = None
-    """When it was committed into the outbox; None where no row of the file knows it."""
+    """When it was committed into the outbox; None if the file has no row of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked(MessageEvent):
-    """The peer processed the message, which is thereby settled."""
+    """The peer processed the message, which settles it."""
 
     name: ClassVar[str] = "acked"
 
@@ -69,10 +69,10 @@ class Acked(MessageEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried(MessageEvent):
     """
-    The message was attempted and will be again, not before ``due_at``; ``attempt`` counts from 1.
+    An attempt failed, and the next is not before ``due_at``; ``attempt`` counts from 1.
 
-    A push that reached no peer is not an attempt: ``delivery_failed`` tells of it. Nor is a call of
-    a handler that ends to wait for a reply, of which no event tells.
+    A push that reached no peer is not an attempt: ``delivery_failed`` reports it. Nor is a call of
+    a handler that ends to wait for a reply; it has no event.
     """
 
     name: ClassVar[str] = "retry"
@@ -80,12 +80,12 @@ class Retried(MessageEvent):
     error: str
     due_at: Millis
     took: float | None = None
-    """Seconds that its handler ran; None where none was called."""
+    """Seconds that its handler ran; None if no handler was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(MessageEvent):
-    """The message failed at the peer or here; ``dead_letters`` of one of both keeps it."""
+    """The message failed at the peer or here; ``dead_letters`` of one of them keeps it."""
 
     name: ClassVar[str] = "failed"
     error: str
@@ -99,7 +99,7 @@ class DeadLettered(MessageEvent):
     reason: Reason
     error: str
     took: float | None = None
-    """Seconds that its handler ran; None where none was called."""
+    """Seconds that its handler ran; None if no handler was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Received(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate(MessageEvent):
-    """A frame that is known already came again and changed nothing."""
+    """A known frame arrived again and changed nothing."""
 
     name: ClassVar[str] = "duplicate"
 
@@ -131,14 +131,14 @@ class Processed(MessageEvent):
     name: ClassVar[str] = "processed"
     outcome: Outcome
     received_at: Millis | None = None
-    """When it was committed into the inbox; None where that is not known."""
+    """When it was committed into the inbox; None if unknown."""
     took: float | None = None
-    """Seconds that its handler ran; None where none was called."""
+    """Seconds that its handler ran; None if no handler was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled(Event):
-    """The agent polled a session and was given ``matched`` messages; its cursor moved."""
+    """The agent polled a session and got ``matched`` messages; its cursor moved."""
 
     name: ClassVar[str] = "polled"
     session: str
@@ -150,7 +150,7 @@ class Polled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired(Event):
-    """Messages whose time to live had run out were ended on request."""
+    """Expired messages were ended on request."""
 
     name: ClassVar[str] = "expired"
     session: str | None
@@ -160,20 +160,20 @@ class Expired(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped(MessageEvent):
     """
-    A policy dropped the message at a limit, here or at the recipient that says so.
+    A policy dropped the message at a limit, here or at the recipient.
 
-    ``onceward_drops`` of the file whose policy it is keeps a record of it.
+    ``onceward_drops`` of the file with that policy keeps a record of it.
     """
 
     name: ClassVar[str] = "dropped"
     scope: str
-    """Scope and name of what was full: ``session run-42``; of a recipient's drop its reason."""
+    """Scope and name of the full limit: ``session run-42``; for a recipient's drop its reason."""
     policy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled(MessageEvent):
-    """The message was cancelled, here or by the peer that says so: it takes no effect."""
+    """The message was cancelled, here or by the peer: it takes no effect."""
 
     name: ClassVar[str] = "cancelled"
     reason: str
@@ -184,7 +184,7 @@ class EphemeralDropped(Event):
     """
     A restart dropped ``count`` ephemeral messages that no reader had taken.
 
-    Delivered to the first hook that is registered after the opening.
+    Delivered to the first hook that is registered after opening.
     """
 
     name: ClassVar[str] = "ephemeral_dropped"
@@ -193,7 +193,7 @@ class EphemeralDropped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearlyFull(Event):
-    """Nine tenths of what the file may hold are in use."""
+    """90 % of the file's capacity is in use."""
 
     name: ClassVar[str] = "nearly_full"
     used: int
@@ -218,7 +218,7 @@ class DeliveryFailed(PeerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerOpened(PeerEvent):
-    """Too many failures in a row: the peer is left alone until ``due_at``."""
+    """Too many failures in a row: the peer is not tried until ``due_at``."""
 
     name: ClassVar[str] = "breaker_opened"
     due_at: Millis
@@ -237,10 +237,10 @@ ForkCause = Literal["own_file", "peer_file"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamForked(PeerEvent):
     """
-    Our stream to the peer did not fit what the peer knows; a new epoch was opened.
+    Our stream to the peer did not match the peer's record; a new epoch was opened.
 
-    *cause* is ``own_file`` where this agent's file was restored from a backup or a second
-    copy of it is in use, ``peer_file`` where the peer's was restored or replaced.
+    *cause* is ``own_file`` if this agent's file was restored from a backup or a second copy of it
+    is in use, ``peer_file`` if the peer's file was restored or replaced.
     """
 
     name: ClassVar[str] = "stream_forked"
@@ -263,7 +263,7 @@ class PeerRolledBack(PeerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeakReceipt(PeerEvent):
-    """The peer's durability is weaker, so its receipts settle nothing; see ``accept_weaker``."""
+    """The peer's durability is weaker, so its receipts do not settle; see ``accept_weaker``."""
 
     name: ClassVar[str] = "weak_receipt"
     durability: Durability
@@ -279,7 +279,7 @@ class RunEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(RunEvent):
-    """A run was committed with the messages it is bound to."""
+    """A run was committed with its messages."""
 
     name: ClassVar[str] = "run_started"
     mode: QueueMode
@@ -316,14 +316,14 @@ class RunWasAborted(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLeft(RunEvent):
-    """The call of an aborted run had not returned after the grace, and counts no longer."""
+    """The call of an aborted run had not returned in time, and no longer counts."""
 
     name: ClassVar[str] = "run_left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overflowed(Event):
-    """A session's queue was full: ``dropped`` waiting messages gave way, ``refused`` are dead."""
+    """A session's queue was full: it ``dropped`` waiting messages, ``refused`` ones are dead."""
 
     name: ClassVar[str] = "overflowed"
     session: str
@@ -332,7 +332,7 @@ class Overflowed(Event):
 
 
 def _names() -> dict[str, type[Event]]:
-    # Not from __subclasses__: it also lists the classes that slots=True has replaced.
+    # Not from __subclasses__, which also lists the classes that slots=True replaced.
     kinds = [each for each in globals().values() if isinstance(each, type)]
     named = [each for each in kinds if issubclass(each, Event) and "name" in vars(each)]
     return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name) if kind != Event}

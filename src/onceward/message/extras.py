@@ -1,4 +1,4 @@
-"""Say which extra to install where a library is missing."""
+"""Name the extra to install if a library is missing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onceward.errors import MissingExtra
 @contextmanager
 def needs(extra: str, what: str, *, only: Collection[str] = ()) -> Iterator[None]:
     """
-    Import the libraries of an extra in a block, for what is named.
+    Import the libraries of an extra in a block, for the named purpose.
 
-    With *only*, a library that is not among them is not the extra's: its error stays as it is.
+    With *only*, the error of a library that is not among them is left unchanged.
 
     Raises:
-        MissingExtra: one is not installed.
+        MissingExtra: a library is not installed.
 
     """
     try:

@@ -1,9 +1,9 @@
 """
 Compose and parse frames: one message as it travels, CloudEvents 1.0 in JSON.
 
-The same text lies in the sender's outbox, on the wire and in the recipient's
-inbox. It is composed once, at send, and never rewritten. No object in it names
-a key twice: readers would disagree on which value holds.
+The same text is in the sender's outbox, on the wire and in the recipient's inbox. It is composed
+once, at send, and never rewritten. No object in it has a key twice: readers would disagree on the
+value.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from onceward.message.vocabulary import PRIORITIES, Priority
 
 
 def refuse_repeated_keys(text: str | bytes) -> None:
-    """Raise InvalidMessage if an object of a JSON text names a key twice."""
+    """Raise InvalidMessage if an object of a JSON text has a key twice."""
     json.loads(text, object_pairs_hook=unique)
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of these pairs; raises InvalidMessage for a key that comes twice."""
+    """Return an object of these pairs; raise InvalidMessage for a repeated key."""
     made = dict(pairs)
     if len(made) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        msg = f"key {quoted(twice)} comes twice in one JSON object: name it once"
+        msg = f"key {quoted(twice)} comes twice in one JSON object: write it once"
         raise InvalidMessage(msg)
     return made
 
@@ -55,16 +55,16 @@ NORMAL: Final = 2
 EPHEMERAL: Final = "ephemeral"
 """Extension attribute of messages that a restart of the recipient may drop."""
 TAGS: Final = "tags"
-"""Extension attribute that holds a message's tags, with commas between them."""
+"""Extension attribute with a message's tags, separated by commas."""
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
 """Extension attributes of CloudEvents' distributed tracing, and W3C baggage."""
 KEPT_PARCELS: Final = 4
-"""Parcels whose frames are kept until they are handled; those of older ones are read again."""
+"""Number of parcels whose frames are kept in memory; those of older ones are read again."""
 KEPT_LONGEST: Final = 4096
 """Longest text in characters of a frame that is kept."""
 Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
-"""Text of an attribute; SQL would end it at a NUL."""
+"""Text of an attribute; SQL would cut it at a NUL."""
 INT32: Final = 2**31
 
 
@@ -117,7 +117,7 @@ class Frame(BaseModel):
         Return *text* parsed as a frame.
 
         Raises:
-            InvalidMessage: the text is not a frame; trying again cannot help.
+            InvalidMessage: the text is not a frame; a retry cannot help.
 
         """
         try:
@@ -126,7 +126,7 @@ class Frame(BaseModel):
                 found.check()
             keys = len(found.__pydantic_fields_set__) + count_keys(found.data)
             ends = text.count('":') if isinstance(text, str) else text.count(b'":')
-            if ends != keys:  # a reader keeps one value of each key: one may be lost
+            if ends != keys:  # a reader keeps one value per key: another may be lost
                 refuse_repeated_keys(text)
         except (ValueError, RecursionError) as error:
             msg = f"not a frame: {error}"
@@ -136,12 +136,12 @@ class Frame(BaseModel):
     @classmethod
     def accepted(cls, text: str) -> Self:
         """
-        Return the frame of an intact row of the inbox: accepting it has checked names and keys.
+        Return the frame of an intact inbox row; its names and keys were checked on receipt.
 
-        One that was kept is given away: its handler may change the body.
+        A kept frame is handed out only once: its handler may change the body.
 
         Raises:
-            InvalidMessage: the text is not a frame; trying again cannot help.
+            InvalidMessage: the text is not a frame; a retry cannot help.
 
         """
         for kept in _kept:
@@ -155,7 +155,7 @@ class Frame(BaseModel):
 
     @classmethod
     def _read(cls, text: str | bytes) -> Self:
-        """Read the fields; CloudEvents treats an attribute that is null as not set."""
+        """Read the fields; in CloudEvents a null attribute counts as not set."""
         try:
             found: Self = cls.__pydantic_validator__.validate_json(text)
             extra = found.__pydantic_extra__
@@ -196,12 +196,12 @@ class Frame(BaseModel):
 
     @property
     def own_headers(self) -> dict[str, str | int | bool]:
-        """The headers without the trace context, in which a repetition differs."""
+        """The headers without the trace context, which differs in a repeated send."""
         return {name: value for name, value in self.headers.items() if name not in TRACE_CONTEXT}
 
     @property
     def body_error(self) -> str | None:
-        """Why the frame came without its body; None where it did not."""
+        """Why the frame has no body; None if it has one."""
         if BODY_ERROR not in (self.__pydantic_extra__ or {}):
             return None
         return "the body is missing: its sender's file had lost it"
@@ -219,11 +219,11 @@ class Frame(BaseModel):
 
     @property
     def expires_at(self) -> Millis | None:
-        """The moment from which the message is expired, in milliseconds; None is never."""
+        """The moment at which the message expires, in milliseconds; None: never."""
         return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
 
     def is_late(self, received_at: Millis) -> bool:
-        """Return whether an answer came after the end of the query that it answers."""
+        """Return whether an answer arrived after the end of its query."""
         return self.answerby is not None and received_at >= self.answerby.timestamp() * 1000
 
 
@@ -232,14 +232,14 @@ _kept: tuple[dict[str, Frame], ...] = ()
 
 
 def keep_until_handled(frames: dict[str, Frame]) -> None:
-    """Keep a parcel's frames, by their texts, for workers of this process; forget the oldest's."""
+    """Keep a parcel's frames by text for workers of this process; drop the oldest parcel's."""
     global _kept  # noqa: PLW0603 - a tuple that is replaced needs no lock: readers see either
     short = {text: frame for text, frame in frames.items() if len(text) <= KEPT_LONGEST}
     _kept = (*_kept[1 - KEPT_PARCELS :], short)
 
 
 def split_tags(header: object) -> tuple[str, ...]:
-    """Return the tags that a header names; none where it is not text."""
+    """Return the tags of a header; none if it is not text."""
     if not isinstance(header, str):
         return ()
     return tuple(dict.fromkeys(filter(None, map(str.strip, header.split(",")))))
@@ -252,10 +252,10 @@ def tags_in(text: str) -> tuple[str, ...]:
 
 def count_keys(value: Any) -> int:
     """
-    Return how many keys the objects inside a JSON value have.
+    Return the number of keys in the objects inside a JSON value.
 
     Raises:
-        InvalidMessage: it holds infinity, which JSON readers make of a large exponent.
+        InvalidMessage: it holds infinity, which JSON readers produce for a large exponent.
 
     """
     total, rest = 0, [value]
@@ -273,14 +273,14 @@ def count_keys(value: Any) -> int:
 
 
 def _without_nulls(found: Any) -> Any:
-    """Return *found* without nulls, which CloudEvents treats as not set."""
+    """Return *found* without nulls, which count as not set in CloudEvents."""
     if isinstance(found, dict):
         return {name: value for name, value in found.items() if value is not None}
     return found
 
 
 BODY_ERROR: Final = "bodyerror"
-"""Extension attribute that says why a message comes without its body."""
+"""Extension attribute that says why a message has no body."""
 RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields) | {BODY_ERROR}
 
 
@@ -305,7 +305,7 @@ def check_extension(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeaders:
-    """The checked options of a send: everything of a message but its id, time and body."""
+    """The checked options of a send: all of a message except its id, time and body."""
 
     sender: str
     recipient: str
@@ -316,7 +316,7 @@ class FrameHeaders:
     rank: int = NORMAL
     ordering_key: str | None = None
     lane: str = DEFAULT_SESSION
-    """The ordering key, or else the session; the frame does not say it."""
+    """The ordering key, or else the session; not part of the frame."""
     correlation_id: str | None = None
     causation_id: str | None = None
     hops: int = 0
@@ -333,17 +333,17 @@ class FrameHeaders:
     chosen_id: bool = False
     headers: dict[str, Any] | None = None
     due_at: Millis | None = None
-    """When the message may leave, None for at once; nor does it say that."""
+    """When the message may leave, None for at once; not part of the frame."""
 
 
 def frame_prefix(headers: FrameHeaders) -> str:
-    """Return the part of a frame's text that all frames of the same headers share."""
+    """Return the part of a frame's text that all frames with the same headers share."""
     before, after = split_prefix(headers)
     return f"{before}{json_string(headers.recipient)}{after}"
 
 
 def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
-    """Return the shared part before and after the recipient, in which alone a fanout differs."""
+    """Return the shared parts before and after the recipient, the only difference in a fan-out."""
     e = envelope
     body = "data_base64" if e.media == BYTES else "data"
     before = (
@@ -359,10 +359,10 @@ def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
 BEFORE_TIME: Final = '{"specversion":"1.0","time":"'
 BEFORE_ID: Final = '","id":"'
 """
-The beginning of a frame's text; then come its id, the prefix of its headers, and the body.
+The start of a frame's text; its id, the prefix of its headers, and the body follow.
 
-It is joined from quoted parts instead of dumped from a model: every send does it,
-and the body is serialised already.
+It is joined from quoted parts instead of dumped from a model, because every send does it and the
+body is already serialised.
 """
 DIGEST_BYTES: Final = 16
 
@@ -410,17 +410,17 @@ def json_string(text: str) -> str:
 
 
 REMEMBERED: Final = 32_768
-"""Characters from which a text's digest is remembered: computing it takes longer than looking."""
+"""Characters from which a text's digest is remembered: computing it takes longer than a lookup."""
 _last: tuple[str | None, bytes] = (None, b"")
-"""The long text of which a digest was computed last, and the digest."""
+"""The long text whose digest was computed last, and the digest."""
 
 
 def digest(text: str) -> bytes:
     """
     Return 128 bits that change with any bit of the frame's text.
 
-    A long text is sealed, stored and carried one after the other: the object that was digested
-    last is not digested again.
+    A long text is sealed, stored and carried in turn: the last digested object is not digested
+    again.
     """
     global _last  # noqa: PLW0603 - a tuple that is replaced needs no lock: readers see either
     known, found = _last
@@ -442,7 +442,7 @@ def body_size(frame: Frame) -> int:
 
 
 def session_and_type(frame: str) -> tuple[str, str]:
-    """Return the session and the type of a stored frame, empty ones where it is damaged."""
+    """Return the session and the type of a stored frame; empty ones if it is damaged."""
     whole = frame.endswith("}")
     try:
         found = Frame.parse(frame if whole else f"{frame}null}}")

@@ -1,4 +1,4 @@
-"""Names and numbers of machines: which are this one, and how an address is written."""
+"""Recognise host names and addresses of this machine, and write addresses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from onceward.errors import InvalidArgument
 
 HERE: Final = "127.0.0.1"
 LOOPBACK: Final = frozenset({"localhost", HERE, "::1"})
-"""Names under which a program of this machine is asked by a browser or a scraper on it."""
+"""Names under which a browser or a scraper on this machine reaches a program on it."""
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or number is reached from this machine only."""
+    """Return whether a host name or address is reached only from this machine."""
     if host in LOOPBACK:
         return True
     try:
@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """Return the name in a Host header, without its port; empty where more is in it."""
+    """Return the name in a Host header, without its port; empty if it holds anything else."""
     try:
         found = urlsplit(f"//{header}")
     except ValueError:
@@ -52,5 +52,5 @@ def place(address: str) -> tuple[str, int]:
 
 
 def url_of(host: str, port: int, path: str = "", *, scheme: str = "http") -> str:
-    """Return a url; a number of IPv6 stands in brackets."""
+    """Return a url; an IPv6 address is in brackets."""
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"

@@ -1,4 +1,4 @@
-"""Mint message ids: UUIDv7 text, unique everywhere and sorted by time."""
+"""Generate message ids: UUIDv7 text, globally unique and sorted by time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import uuid_utils
 from onceward.message.clock import Clock, Millis
 
 OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-"""Ids that sort by time; marks of others are never pruned, so they need no horizon."""
+"""Ids that sort by time; dedup records of other ids are never pruned."""
 IdSource = Callable[[], str]
-"""Mints one new message id at each call."""
+"""Returns a new message id at each call."""
 
 
 new_id: Final[IdSource] = map(str, starmap(uuid_utils.uuid7, repeat(()))).__next__
-"""Mint a UUIDv7, sorting after earlier ones of this process; in C, because every send calls it."""
+"""Return a UUIDv7 that sorts after earlier ones of this process; in C, as every send calls it."""
 
 
 def clock_ids(clock: Clock, rng: random.Random) -> IdSource:
-    """Return a source of UUIDv7s of a given clock: its time, a count within it, and chance."""
+    """Return a source of UUIDv7s with a given clock: time, a counter, and random bits."""
     last, count = 0, 0
 
     def mint() -> str:
@@ -41,17 +41,17 @@ def clock_ids(clock: Clock, rng: random.Random) -> IdSource:
 
 
 def time_prefix(at: Millis) -> str:
-    """Return the beginning of UUIDv7s of a moment, which sorts before those of later ones."""
+    """Return the prefix of UUIDv7s of a moment, which sorts before those of later moments."""
     stamp = f"{at:012x}"
     return f"{stamp[:8]}-{stamp[8:]}"
 
 
 def new_id_at(at: Millis, seed: str) -> str:
-    """Return the UUIDv7 of a moment that *seed* makes: the same for both at each call."""
+    """Return a UUIDv7 of a moment from *seed*: the same for the same arguments."""
     tail = sha256(seed.encode()).hexdigest()
     return f"{time_prefix(at)}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
 
 
 def new_token() -> str:
-    """Mint 128 random bits as hex text, for epochs, owners and file identities."""
+    """Return 128 random bits as hex text, for epochs, owners and file identities."""
     return secrets.token_hex(16)

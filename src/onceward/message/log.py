@@ -1,10 +1,9 @@
 """
-Write log lines through structlog, which is imported with the first line that is written.
+Write log lines through structlog, which is imported with the first written line.
 
-The application decides where lines go. If it configured structlog, they follow
-that configuration. If it did not, they go to the standard library's logger
-``onceward``: the text is ``event key=value …``, the fields are the record's
-attribute ``onceward``. Nothing here configures either of them.
+The application decides where lines go. If it configured structlog, they follow that configuration.
+Otherwise they go to the standard library's logger ``onceward``: the text is ``event key=value …``,
+the fields are the record's attribute ``onceward``. This module configures neither.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Log:
         self.write("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Write trouble that the library deals with itself."""
+        """Write trouble that the library handles itself."""
         self.write("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
@@ -77,9 +76,9 @@ class Log:
 
 
 def _structlog() -> Any:
-    """Return structlog where the program has configured it, else None."""
+    """Return structlog if the program has configured it, else None."""
     structlog = sys.modules.get("structlog")  # without an import there is no configuration
-    # While another thread imports it, the module is there and its names are not.
+    # While another thread imports it, the module exists without its names.
     configured = getattr(structlog, "is_configured", None)
     return structlog if configured is not None and configured() else None
 
@@ -88,13 +87,13 @@ _sources: list[Callable[[], Mapping[str, Any]]] = []
 
 
 def add_fields(source: Callable[[], Mapping[str, Any]]) -> None:
-    """Ask *source* for fields of each line that is written; it must not raise."""
+    """Call *source* for additional fields of each written line; it must not raise."""
     if source not in _sources:
         _sources.append(source)
 
 
 log: Final = Log()
-"""The log of the library, without fields."""
+"""The log of the library, without bound fields."""
 
 
 @cache

@@ -12,7 +12,7 @@ from onceward.message.clock import Millis
 from onceward.message.vocabulary import ChannelRole
 
 LONGEST: Final = 60
-"""Characters of a value in an error text."""
+"""Maximum characters of a value in an error text."""
 
 
 def error_text(error: BaseException) -> str:
@@ -22,9 +22,9 @@ def error_text(error: BaseException) -> str:
 
 def quoted(value: object, longest: int = LONGEST) -> str:
     """
-    Return a value as Python writes it, with at most *longest* of its characters.
+    Return the repr of a value, with at most *longest* of its characters.
 
-    A cut text ends in an ellipsis and its quote, so that the reader sees where it ends.
+    A truncated text ends in an ellipsis and its quote, so that readers see its end.
     """
     if isinstance(value, str | bytes):
         text = repr(value[:longest])
@@ -36,15 +36,15 @@ def quoted(value: object, longest: int = LONGEST) -> str:
 AGENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEXT_MAX: Final = 256
 DIRECTORY: Final = "directory.db"
-"""Name of the file that the agents of a home share; no agent's file is called so."""
+"""Name of the file that the agents of a home share; no agent's file has this name."""
 RESERVED: Final = frozenset({"all", "broadcast", "directory"})
 """Names for all agents, and the name of the file that a home's agents share."""
 DEFAULT_SESSION: Final = "default"
 PREFIX: Final = "ONCEWARD_"
-"""Beginning of the names of our environment variables."""
+"""Prefix of the names of our environment variables."""
 
 PriorityName = Literal["critical", "urgent", "high", "normal", "low", "background"]
-"""A priority as a send may name it; ``high`` is another word for ``urgent``."""
+"""A priority of a send; ``high`` is a synonym for ``urgent``."""
 
 RANKS: Final[dict[str, int]] = {
     "critical": 0,
@@ -54,7 +54,7 @@ RANKS: Final[dict[str, int]] = {
     "low": 3,
     "background": 4,
 }
-"""Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
+"""Rank by priority name, 0 first; ``high`` is a synonym for ``urgent``."""
 
 
 def byte_length(text: str) -> int:
@@ -72,7 +72,7 @@ def agent_name(name: str) -> str:
     if not isinstance(name, str) or not is_agent_name(name):
         msg = (
             f"agent name {quoted(name)} must match {AGENT.pattern} in full"
-            f" and be none of {sorted(RESERVED)}"
+            f" and not be one of {sorted(RESERVED)}"
         )
         raise InvalidMessage(msg)
     return name
@@ -89,12 +89,12 @@ def plain_text(field: str, value: str) -> str:
 def refuse_options(
     what: str, unknown: Iterable[str], known: Iterable[str], more: str = ""
 ) -> NoReturn:
-    """Raise TypeError for keyword arguments that *what*, such as ``a send``, does not take."""
+    """Raise TypeError for keyword arguments that *what*, such as ``a send``, does not accept."""
     raise TypeError(no_option(what, unknown, known, more))
 
 
 def no_option(what: str, unknown: Iterable[str], known: Iterable[str], more: str = "") -> str:
-    """Return what is said of names that *what* does not know, with the nearest that it knows."""
+    """Return the error text for unknown names of *what*, with the nearest known ones."""
     from difflib import get_close_matches  # noqa: PLC0415 - for a mistake only
 
     missing, there = sorted(unknown), list(known)
@@ -104,7 +104,7 @@ def no_option(what: str, unknown: Iterable[str], known: Iterable[str], more: str
 
 
 def rank(priority: str) -> int:
-    """Return the stored rank of a priority; raise InvalidMessage for a name that is none."""
+    """Return the stored rank of a priority; raise InvalidMessage for an unknown name."""
     try:
         return RANKS[priority]
     except (KeyError, TypeError):
@@ -122,12 +122,12 @@ class AcceptedType:
 
     type: str
     schema: dict[str, Any] | None = None
-    """JSON schema of the body; None where the handler takes any."""
+    """JSON schema of the body; None if the handler takes any."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProfile:
-    """An agent's own words for its registry entry; None leaves what is stored."""
+    """An agent's own text for its registry entry; None keeps the stored one."""
 
     description: str | None = None
     capabilities: tuple[str, ...] | None = None
@@ -156,7 +156,7 @@ class AgentInfo:
     capabilities: tuple[str, ...]
     joined_at: Millis
     last_seen_at: Millis
-    """When a process last ran the agent's engines or maintenance, to within their interval."""
+    """When a process last ran the agent's engines or maintenance, accurate to their interval."""
     accepts: tuple[AcceptedType, ...] = ()
     """The types that it had handlers for when its file was last opened with any."""
 
@@ -171,8 +171,8 @@ def agent_profile(
     Return the profile of an agent.
 
     Raises:
-        InvalidArgument: the description is too long or holds NUL, or the capabilities are too
-            many or no list.
+        InvalidArgument: the description is too long or holds NUL, or the capabilities are too many
+        or not a list.
         InvalidMessage: a capability is not 1 to 256 printable characters.
 
     """
@@ -192,7 +192,7 @@ def checked_description(text: str) -> str:
 
 def _capabilities(given: Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str):
-        msg = f"capabilities are a list of texts: write [{quoted(given)}]"
+        msg = f"capabilities must be a list of texts: write [{quoted(given)}]"
         raise InvalidArgument(msg)
     found = tuple(dict.fromkeys(plain_text("capability", each) for each in given))
     if len(found) > CAPABILITIES_MAX:

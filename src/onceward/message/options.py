@@ -19,49 +19,49 @@ if TYPE_CHECKING:
 
 
 class PublishOptions(TypedDict, total=False):
-    """The keyword arguments of every ``publish``; all may be left out."""
+    """The keyword arguments of every ``publish``; all are optional."""
 
     type: str | None
-    """Wire name of the message type; by default the one its class declares."""
+    """Wire name of the message type; default: the one that its class declares."""
     key: str | None
-    """The same message under the same key returns the first id; another one raises Conflict."""
+    """The same message under the same key returns the first id; another message raises Conflict."""
     priority: PriorityName
     """critical, urgent (high), normal, low or background."""
     ttl: Span | None
-    """Span after which the message expires instead of being handled."""
+    """Time after which the message expires instead of being handled."""
     delay: Span | None
-    """Span before it may leave: seconds, a timedelta, or text such as 2h."""
+    """Delay before it may leave: seconds, a timedelta, or text such as 2h."""
     at: Point | None
-    """Moment before which it does not leave: a datetime, milliseconds, or a date as text."""
+    """Earliest moment at which it leaves: a datetime, milliseconds, or a date as text."""
     reply_to: str | None
-    """Agent that the reply goes to; by default the sender."""
+    """Agent that gets the reply; default: the sender."""
     correlation_id: str | None
-    """Id of the conversation's first message; replies carry it on."""
+    """Id of the conversation's first message; replies inherit it."""
     causation_id: str | None
     """Id of the message that this one answers or follows from."""
     hops: int
-    """Messages that led to this one; by default one more than of the message being handled."""
+    """Number of messages that led to this one; default: one more than the message being handled."""
     in_reply_to: str | None
     """Id of the request that this message answers."""
     headers: Mapping[str, str | int | bool] | None
     """Extension attributes of the frame: 1 to 20 lower-case letters and digits."""
     ordering_key: str | None
-    """The unit of order; by default the session."""
+    """The unit of order; default: the session."""
     ephemeral: bool
-    """Whether a restart of the recipient may drop the message while no reader has taken it."""
+    """Whether a restart of the recipient may drop the message before a reader takes it."""
     message_id: str | None
-    """An id of the caller's own, under which sending again is safe."""
+    """The caller's own id, under which sending again is safe."""
 
 
 class SendOptions(PublishOptions, total=False):
     """The keyword arguments of every ``send``."""
 
     topic: str | None
-    """Topic that it is published under; handlers may be chosen by it."""
+    """Topic of the message; handlers can be selected by it."""
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """The keyword arguments of a scheduled message; those of a send that hold for each of many."""
+    """The keyword arguments of a scheduled message: those of a send that apply to each of many."""
 
     type: str | None
     priority: PriorityName
@@ -76,7 +76,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 class MessageOptions(SendOptions, total=False):
     """
-    The options of a message with those that only the library sets; checked by ``parse_options``.
+    The options of a message including internal ones; checked by ``parse_options``.
 
     ``Composer.compose`` turns them into ``FrameHeaders``, which is frozen.
     """
@@ -86,30 +86,30 @@ class MessageOptions(SendOptions, total=False):
     kind: str | None
     """The kind of a channel's message."""
     answer_by: int | None
-    """When the query ends that the message answers, in milliseconds."""
+    """When the query that the message answers ends, in milliseconds."""
     mailbox: str | None
     """The mailbox that the message is for."""
     mailbox_key: str | None
-    """Key of which that mailbox keeps the newest message."""
+    """Key for which that mailbox keeps the newest message."""
     reply_schema: str | None
-    """The JSON schema that the reply of a request is to fit."""
+    """The JSON schema of the expected reply."""
     ends_at: int | None
     """When that mailbox expires, in milliseconds: the message does not outlive it."""
     system: bool
     """Whether a reserved topic may be published."""
     max_size: int | None
-    """Most bytes of the body, where a channel allows fewer than the file."""
+    """Maximum bytes of the body, if a channel allows fewer than the file."""
 
 
 PLAIN: Final = MessageOptions()
-"""No options at all: what all messages of one type to one recipient share is then remembered."""
+"""No options: then the shared part of messages of one type to one recipient is cached."""
 
 
 def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
     """Return the keyword arguments of a send; raises TypeError for a name that is not an option."""
     unknown = given.keys() - SendOptions.__annotations__.keys()
     if unknown:
-        more = "; a session has a send of its own"
+        more = "; a session has its own send"
         refuse_options("a send", unknown, SendOptions.__annotations__, more)
     return cast("MessageOptions", given)
 
@@ -135,7 +135,7 @@ def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptio
 
 
 WITHIN: Final = 0.2
-"""Seconds that a message waits for others of its batch where nothing is said."""
+"""Default seconds that a message waits for others of its batch."""
 ALONE: Final = ("concurrency", "rate", "unique_for")
 """Options that a batch handler does not have."""
 Errors = type[Exception] | tuple[type[Exception], ...]
@@ -143,28 +143,28 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 class HandlerOptions(TypedDict, total=False):
-    """The keyword arguments of ``on``, ``every`` and ``cron``; all may be left out."""
+    """The keyword arguments of ``on``, ``every`` and ``cron``; all are optional."""
 
     attempts: int | None
-    """Attempts before the message is a dead letter; by default as *retry* says."""
+    """Attempts before the message becomes a dead letter; default: as in *retry*."""
     retry: RetryPolicy | None
-    """When to try again, and when to give up; by default the postbox's policy."""
+    """When to retry, and when to give up; default: the postbox's policy."""
     retry_on: Errors | None
-    """Exceptions that are tried again; any other makes the message a dead letter at once."""
+    """Exceptions that are retried; any other makes the message a dead letter at once."""
     no_retry: Errors | None
     """Exceptions that make the message a dead letter at once."""
     timeout: Span | None
-    """Time that one call may take; by default the setting ``handler_timeout``."""
+    """Maximum time of one call; default: the setting ``handler_timeout``."""
     unique_for: Span | None
-    """Span in which a message is dropped that has the type and body of one before it."""
+    """Time during which messages with the same type and body as an earlier one are dropped."""
     concurrency: int | None
-    """Calls that all processes on the file make at once; by default as many as have workers."""
+    """Maximum simultaneous calls in all processes on the file; default: as many as workers."""
     rate: GivenRate | None
-    """Calls that all processes on the file begin: ``10/m``, or a number a second; others wait."""
+    """Maximum rate of calls in all processes on the file: ``10/m``, or a number per second."""
     batch: int | None
-    """Most messages of one call, which takes a list of bodies; for an exact type or topic."""
+    """Maximum messages of one call, which gets a list of bodies; for an exact type or topic."""
     within: Span
-    """Time that a message may wait for others of its batch; a fifth of a second by default."""
+    """Maximum time that a message waits for others of its batch; default: 0.2 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class HandlerRules:
     within: float = WITHIN
 
     def forbids_retry_after(self, error: BaseException) -> bool:
-        """Return whether a message ends with *error*, however many attempts are left."""
+        """Return whether *error* ends a message, however many attempts are left."""
         if isinstance(error, HandlerSignal | Paused | LeaseLost):
             return False
         single = _single(error)
@@ -195,7 +195,7 @@ class HandlerRules:
 
 
 def _single(error: BaseException) -> list[BaseException]:
-    """Return the exceptions of a group and of the groups in it; any other one by itself."""
+    """Return the exceptions of a group and its nested groups; any other exception alone."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     return [one for each in error.exceptions for one in _single(each)]
@@ -229,10 +229,10 @@ def handler_rules(options: HandlerOptions) -> HandlerRules:
 
 
 def _check_batch(options: HandlerOptions) -> None:
-    """Refuse options that go only without, or only with ``batch``."""
+    """Refuse options that work only without, or only with ``batch``."""
     if options.get("batch") is None:
         if "within" in options:
-            msg = f"within={quoted(options['within'])} says how long a batch waits: say batch, too"
+            msg = f"within={quoted(options['within'])} is how long a batch waits: also give batch"
             raise InvalidArgument(msg)
         return
     for name in ALONE:
@@ -258,16 +258,16 @@ def whole_number(field: str, given: int | None, why: str) -> int | None:
 def _unique_for(span: Span) -> Millis:
     found = millis("unique_for", span)
     if not found:
-        msg = f"unique_for={quoted(span)}: nothing is repeated within no time; leave it out"
+        msg = f"unique_for={quoted(span)}: must be more than 0"
         raise InvalidArgument(msg)
     return found
 
 
 def positive_span(field: str, span: Span) -> float:
-    """Return the seconds of a span in which a call is made; raises InvalidArgument for none."""
+    """Return the seconds of a call's time limit; raise InvalidArgument for 0."""
     found = seconds(field, span)
     if not found:
-        msg = f"{field}={quoted(span)}: no call is that quick"
+        msg = f"{field}={quoted(span)}must be more than 0"
         raise InvalidArgument(msg)
     return found
 
@@ -281,24 +281,24 @@ def _classes(field: str, given: Errors) -> tuple[type[Exception], ...]:
 
 
 class StepOptions(TypedDict, total=False):
-    """The keyword arguments of ``ctx.step`` and ``@step``; all may be left out."""
+    """The keyword arguments of ``ctx.step`` and ``@step``; all are optional."""
 
     name: str
-    """Name of the step; by default the function's. Steps that run at once need one each."""
+    """Name of the step; default: the function's. Concurrent steps need distinct names."""
     version: str
-    """Says that the step is another one than before, so that it is called once more."""
+    """Marks a changed step, so that it is called again."""
     attempts: int | None
-    """Calls of the function before its error is the handler's; 1 unless *retry* says more."""
+    """Calls of the function before its error reaches the handler; default 1, or as in *retry*."""
     retry: RetryPolicy | None
-    """When to call the function again, and when to give up; by default the postbox's policy."""
+    """When to call the function again, and when to give up; default: the postbox's policy."""
     retry_on: Errors | None
-    """Exceptions after which the function is called again; any other is the handler's at once."""
+    """Exceptions that are retried; any other reaches the handler at once."""
     no_retry: Errors | None
-    """Exceptions after which it is not."""
+    """Exceptions that are not retried."""
     keep_failure: bool
-    """Store the last error: each later call of the handler gets it, and the function is done."""
+    """Store the last error: later calls of the handler get it, and the function is not called."""
     tx: bool
-    """Commit what the function writes and sends, and its result, in one commit."""
+    """Commit the function's writes, its messages and its result in one commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 """
-Define what travels between two agents: parcels one way, answers the other, and their bounds.
+Define parcels from one agent to another, the answers, and their bounds.
 
 A parcel is a numbered, fixed list of frames for one peer, and the receipts
 that wait for it. One parcel is in flight per peer; it is stored before it is
@@ -29,11 +29,11 @@ ReceiptState = Literal[
 """
 The peer's outcome for one frame: ``stored`` (kept, new), ``duplicate`` (kept before, not yet
 handled), ``processed`` (handled), ``dropped`` (by a policy, which the reason begins with),
-``cancelled`` (before it took effect), ``dead`` (kept in the peer's dead letters), ``rejected``
-(never kept, and never will be), ``busy`` (not now).
+``cancelled`` (before it took effect), ``dead`` (kept in the peer's dead letters), ``rejected`` (not
+kept, and never will be), ``busy`` (not now).
 """
 UNANSWERED: Final[Reason] = "processed without a reply"
-"""Beginning of the reason of ``processed`` for a message that asked for a reply and has none."""
+"""Start of the reason of ``processed`` for a request that got no reply."""
 
 Durability = Literal["safe", "fast"]
 
@@ -42,12 +42,12 @@ STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 
 def generation_of(epoch: str) -> int:
-    """Return the generation that an epoch begins with, in hexadecimal; 0 where it has none."""
+    """Return the generation at the start of an epoch, in hexadecimal; 0 if it has none."""
     return int(epoch[:8], 16) if EPOCH.fullmatch(epoch) else 0
 
 
 class ParcelFrame(NamedTuple):
-    """A frame in a parcel: id, stored text, digest, and whether the peer may know it already."""
+    """A frame in a parcel: id, stored text, digest, and whether the peer may already know it."""
 
     id: str
     text: str
@@ -64,13 +64,13 @@ class Receipt(NamedTuple):
 
 
 def downgrade(receipt: Receipt) -> Receipt:
-    """Return a receipt of a less durable peer at its worth: processed counts as stored."""
+    """Return a receipt of a less durable peer, whose processed counts as stored."""
     return receipt._replace(state="stored") if receipt.state == "processed" else receipt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """One push: frames under a number of their stream, and receipts, which need none."""
+    """One push: frames under a stream number, and receipts, which need no number."""
 
     sender: str
     recipient: str
@@ -80,7 +80,7 @@ class Parcel:
     frames: tuple[ParcelFrame, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     durability: Durability = "safe"
-    """Durability class of the sender's file, which its receipts are worth."""
+    """Durability class of the sender's file, which applies to its receipts."""
     base_position: tuple[str, int] | None = None
     """
     With number 1: epoch and number up to which the peer had answered before.
@@ -91,8 +91,8 @@ class Parcel:
     """
     With number 1: last ids of the parcels that were given up since ``base_position``.
 
-    A peer whose stream ends elsewhere has accepted parcels that the sender's
-    file does not know, so it judges every frame by its id.
+    A peer whose stream ends elsewhere has accepted parcels that the sender's file does not know, so
+    it checks every frame by its id.
     """
     stream_position: tuple[str, int] | None = None
     """With receipts: epoch and number of the recipient's stream when they were produced."""
@@ -111,8 +111,8 @@ class Answer:
     """
     The peer's answer to a parcel.
 
-    ``fork`` means that number and predecessor do not continue the stream as the
-    peer knows it; ``epoch`` and ``number`` then say what it knows.
+    ``fork`` means that number and predecessor do not continue the stream of the peer, which
+    ``epoch`` and ``number`` describe.
     """
 
     verdict: Verdict
@@ -133,9 +133,9 @@ def refuse_damaged(parcel: Parcel) -> None:
 
 
 RECEIPTS_MAX: Final = 100_000
-"""Most receipts of a parcel."""
+"""Maximum receipts of a parcel."""
 REASON_MAX: Final = 1000
-"""Longest reason of a receipt in characters; an encoder cuts longer ones."""
+"""Maximum characters of a receipt's reason; an encoder truncates longer ones."""
 ENVELOPE: Final = 640
 """Bytes of an event without names, ids, frames and receipts, at most; a test measures it."""
 FRAME: Final = len(f',{{"id":,"digest":"{"0" * 32}","length":{2**63},"redelivered":false}},')
@@ -146,7 +146,7 @@ LONGEST_REASON: Final = 6 * REASON_MAX + 2
 
 
 def encoded_size(parcel: Parcel) -> int:
-    """Return a number of bytes that an encoded parcel does not exceed, near its true size."""
+    """Return an upper bound of an encoded parcel's bytes, near its true size."""
     positions = filter(None, (parcel.base_position, parcel.stream_position))
     texts = [parcel.sender, parcel.sender, parcel.recipient, parcel.epoch, parcel.previous]
     texts += [*parcel.unsettled, *(epoch for epoch, _ in positions)]
@@ -159,19 +159,19 @@ def encoded_size(parcel: Parcel) -> int:
 
 
 def frame_bytes(message_id: str, length: int) -> int:
-    """Return how many bytes a frame of *length* bytes adds to an encoded parcel, at most."""
+    """Return the maximum bytes that a frame of *length* bytes adds to an encoded parcel."""
     return FRAME + _text_bytes(message_id) + length
 
 
 def receipt_bytes(receipt: Receipt) -> int:
-    """Return how many bytes a receipt adds to an encoded parcel or answer, at most."""
+    """Return the maximum bytes that a receipt adds to an encoded parcel or answer."""
     reason = receipt.reason
     told = 0 if reason is None else _text_bytes(reason[:REASON_MAX])
     return RECEIPT + _text_bytes(receipt.id) + told
 
 
 def answer_bytes(parcel: Parcel) -> int:
-    """Return how many bytes an answer to *parcel* has at most, for a reader's limit."""
+    """Return the maximum bytes of an answer to *parcel*, as a reader's limit."""
     texts = parcel.sender, parcel.recipient, parcel.recipient, parcel.epoch
     return (
         ENVELOPE
@@ -190,11 +190,11 @@ class InboundRule:
     """
     The types, channels and mailboxes, as patterns, that messages of a peer may name.
 
-    Topics under ``_system`` are for none.
+    No peer may use topics under ``_system``.
     """
 
     types: tuple[str, ...] | None = None
-    """None for all types but those under ``_system``."""
+    """None for all types except those under ``_system``."""
     channels: tuple[str, ...] = ()
     mailboxes: tuple[str, ...] = ()
 
@@ -202,7 +202,7 @@ class InboundRule:
     def of(
         cls, types: Iterable[str] | None, channels: Iterable[str], mailboxes: Iterable[str]
     ) -> Self:
-        """Return the rule of these patterns; raise TopicError for one that is none."""
+        """Return the rule of these patterns; raise TopicError for an invalid one."""
         return cls(
             None if types is None else tuple(map(check_pattern, types)),
             tuple(map(check_pattern, channels)),
@@ -220,7 +220,7 @@ class InboundRule:
         return json.dumps([self.types, self.channels, self.mailboxes])
 
     def problem(self, frame: Frame) -> str:
-        """Return what *frame* names against the rule, empty if nothing."""
+        """Return the name in *frame* that violates the rule, or an empty text."""
         named = (
             ("type", frame.type, self.types),
             ("topic", frame.topic, None),
@@ -234,7 +234,7 @@ class InboundRule:
 
 
 NETWORK_RULE: Final = InboundRule()
-"""Of peers that reach us over a network and have no rule of their own."""
+"""The rule of network peers without their own rule."""
 
 
 def _allowed(patterns: Iterable[str] | None, name: str) -> bool:

@@ -1,9 +1,9 @@
 """
 Decide what a session does with messages that arrive while it is busy, without any I/O.
 
-``followup`` and ``queue`` wait and take one message a run, ``collect`` waits
-for quiet and takes all that fit together, ``steer`` and ``interrupt`` end the
-run that is open and take everything, its messages first.
+``followup`` and ``queue`` wait and take one message per run, ``collect`` waits for quiet and takes
+all messages that fit together, ``steer`` and ``interrupt`` end the open run and take all messages,
+those of that run first.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from onceward.message.vocabulary import (
 PREEMPTING: Final = frozenset({"steer", "interrupt"})
 """Modes in which a new message ends the run that is open."""
 PATIENCE: Final = 5
-"""Debounces after which a collect begins although messages keep coming."""
+"""Number of debounces after which a collect starts although messages keep arriving."""
 LINE_MAX: Final = 160
-"""Characters of one line of an overflow summary."""
+"""Maximum characters of one line of an overflow summary."""
 WORKER_RESULT: Final = "worker_result"
-"""Type of the message that tells how a dispatched task ended."""
+"""Type of the message that reports how a dispatched task ended."""
 WISH: Final = "queuemode"
-"""Header by which a trusted sender asks for another mode for one message."""
+"""Header by which a trusted sender requests another mode for one message."""
 CALLER: Final = "callersession"
-"""Header of a dispatched task: the session that its result goes to."""
+"""Header of a dispatched task: the session that gets its result."""
 
 
 class QueueOptions(TypedDict, total=False):
     """
     The keyword arguments that set how a session queues.
 
-    An option left out or None is taken from the next wider level.
+    An option that is missing or None comes from the next wider level.
     """
 
     mode: QueueMode | None
     """steer, followup, collect, queue or interrupt."""
     debounce: Span | None
-    """Quiet that a collect waits for; a negative number counts as 0."""
+    """Quiet time that a collect waits for; a negative number counts as 0."""
     cap: float | None
-    """Most messages that may wait, by default any number; fractions are cut off, 0 is refused."""
+    """Maximum waiting messages; default: any number; fractions are cut off, 0 is refused."""
     overflow: QueueOverflow | None
     """
-    Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops.
+    Policy of a full queue: ``reject`` new ones, ``drop_old``, or ``summarize`` them.
 
     The sender of a message sees that it ``failed``, or was ``dropped`` and by which policy.
     """
@@ -65,8 +65,8 @@ class QueueOptions(TypedDict, total=False):
     """
     End of an aborted run's messages: ``deliver`` or ``return``.
 
-    ``return`` puts them back, so that the next run gets them first; ``deliver``
-    counts them as delivered if partial output was stored.
+    ``return`` puts them back, and the next run gets them first; ``deliver`` counts them as
+    delivered if partial output was stored.
     """
     inject: bool | None
     """Whether steer leaves new messages to ``run.inbox()`` instead of ending the run."""
@@ -74,7 +74,7 @@ class QueueOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """How one session queues, all levels merged; spans in milliseconds, no cap for None."""
+    """How one session queues, all levels merged; times in milliseconds; cap None: no cap."""
 
     mode: QueueMode = "followup"
     debounce_for: Millis = 1000
@@ -84,14 +84,14 @@ class QueuePolicy:
     inject: bool = False
 
     def merged(self, **nearer: Any) -> QueuePolicy:
-        """Return this policy with what a nearer level says; None says nothing."""
+        """Return this policy overridden by a nearer level; None overrides nothing."""
         return replace(self, **{name: value for name, value in nearer.items() if value is not None})
 
     def due_at(self, waits: WaitTimes, count: int) -> Millis:
         """
-        Return when the next run may begin; 0 is at once.
+        Return when the next run may start; 0 means at once.
 
-        A collect waits for quiet, but not for ever, and not with a full queue.
+        A collect waits for quiet, but not forever, and not with a full queue.
         """
         if (
             self.mode != "collect"
@@ -106,7 +106,7 @@ class QueuePolicy:
 
 
 class WaitTimes(NamedTuple):
-    """Since when a session has been collecting, and when its last message came."""
+    """Since when a session has been collecting, and when its last message arrived."""
 
     since_at: Millis | None = None
     arrived_at: Millis | None = None
@@ -114,10 +114,11 @@ class WaitTimes(NamedTuple):
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return queue options as a policy's fields, None for what was left out.
+    Return queue options as a policy's fields; None for missing ones.
 
     Raises:
-        InvalidArgument: a mode, policy or number that means nothing; cap=0 would refuse everything.
+        InvalidArgument: an unknown mode or policy or an invalid number; cap=0 would refuse every
+        message.
 
     """
     unknown = sorted(set(options) - QueueOptions.__annotations__.keys())
@@ -143,7 +144,7 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
 
 
 def _debounce(given: Span) -> Millis:
-    """Return the milliseconds of a span, of which a number may be negative."""
+    """Return the milliseconds of a duration; a number may be negative."""
     if isinstance(given, str | timedelta):
         return millis("queue debounce", given)
     return round(1000 * max(0.0, _number("debounce", given)))
@@ -169,15 +170,15 @@ def _cap(value: float) -> int:
 
 
 class QueuedItem(NamedTuple):
-    """A message of a session's queue, as far as modes consider it."""
+    """A message of a session's queue, with the fields that modes consider."""
 
     seq: int
     protected: bool = False
     """Whether no full queue may drop it: results of dispatched tasks, critical messages."""
     thread: tuple[str, str | None] | None = None
-    """Where its reply goes and which conversation it is of; None goes together with any."""
+    """Recipient of its reply and its conversation; None fits with any."""
     last_attempt: bool = False
-    """Whether it has failed so often that it is tried once more, alone."""
+    """Whether it has failed so often that it is retried alone."""
 
 
 def batch_size(mode: str, waiting: Sequence[QueuedItem]) -> int:
@@ -201,9 +202,9 @@ class DroppedItems:
     """The messages that a full queue drops or refuses."""
 
     dropped: list[QueuedItem] = field(default_factory=list)
-    """Messages that waited, or came just now, and gave way to a newer one."""
+    """Messages that waited or just arrived, and were replaced by newer ones."""
     refused: list[QueuedItem] = field(default_factory=list)
-    """New messages that the full queue does not take."""
+    """New messages that the full queue refuses."""
 
 
 def make_room(
@@ -215,10 +216,10 @@ def make_room(
     oldest: Callable[[int], list[QueuedItem]],
 ) -> DroppedItems:
     """
-    Return which messages a queue drops or refuses as *fresh* ones come, one by one.
+    Return the messages that a queue drops or refuses as *fresh* ones arrive one by one.
 
-    *held* messages wait already, *protected* of them untouchable; ``oldest(n)``
-    returns the first of those that are not.
+    *held* messages already wait, *protected* ones of them cannot be dropped; ``oldest(n)`` returns
+    the first of the others.
     """
     found, cap = DroppedItems(), policy.cap
     if cap is None or held + len(fresh) <= cap:
@@ -245,7 +246,7 @@ def summary_line(sender: str, text: str) -> str:
 
 
 def check_sessions(pattern: str) -> str:
-    """Return *pattern* if it may select sessions: a name in which ``*`` stands for any text."""
+    """Return *pattern* if it may select sessions: a name in which ``*`` matches any text."""
     if not isinstance(pattern, str) or not 0 < len(pattern) <= 256 or not pattern.isprintable():  # noqa: PLR2004 - as a session's name
         msg = f"session pattern {quoted(pattern)} must be 1 to 256 printable characters"
         raise InvalidArgument(msg)

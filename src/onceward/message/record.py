@@ -1,4 +1,4 @@
-"""Define what readers ask for and what they get: filters, records, a ticket of a reply."""
+"""Define the filters of readers, the records that they get, and the ticket of a reply."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from onceward.message.vocabulary import CancelOutcome, HistoryBox, Kind, Message
 
 
 class CommonFilters(TypedDict, total=False):
-    """The keyword arguments of every ``history``; None says nothing."""
+    """The keyword arguments of every ``history``; None means no filter."""
 
     limit: int
-    """Most messages of the page; 100 if it is left out."""
+    """Maximum messages of the page; default 100."""
     offset: int
     """Messages to skip first."""
     after: str | None
-    """``Page.next`` of the page before; goes on where it ended, however much came since."""
+    """``Page.next`` of the previous page; continues there, whatever arrived since."""
     count: bool
-    """Whether ``total_count`` is counted; True if it is left out."""
+    """Whether ``total_count`` is counted; default True."""
     sender: str | None
     """Agent that sent it."""
     recipient: str | None
@@ -38,7 +38,7 @@ class CommonFilters(TypedDict, total=False):
     state: MessageState | None
     """Its state now."""
     since: Moment | None
-    """Sent or received then or later: a datetime, milliseconds, a date, or how long ago (2h)."""
+    """Sent or received since then: a datetime, milliseconds, a date, or a duration ago (2h)."""
     until: Moment | None
     """Sent or received before then."""
     kind: Kind | Sequence[Kind] | None
@@ -48,7 +48,7 @@ class CommonFilters(TypedDict, total=False):
     correlation_id: str | None
     """Id of its conversation's first message."""
     content: str | None
-    """A regular expression that occurs in the body's text."""
+    """A regular expression that matches in the body's text."""
 
 
 class SessionHistoryFilters(CommonFilters, total=False):
@@ -73,39 +73,39 @@ class HistoryFilters(SessionHistoryFilters, total=False):
 
 
 class MailboxFilters(TypedDict, total=False):
-    """The filters of ``Mailbox.query`` and ``Mailbox.cursor``; None says nothing."""
+    """The filters of ``Mailbox.query`` and ``Mailbox.cursor``; None means no filter."""
 
     topics: str | Sequence[str] | None
-    """Its topic: one, or patterns of which one must match."""
+    """Its topic, or patterns of which one must match."""
     sender: str | None
     """Agent that sent it."""
     session: str | None
     """Conversation that it was sent in."""
     tags: str | Sequence[str] | None
-    """A tag of its header ``tags``: one, or several of which one suffices."""
+    """A tag of its header ``tags``, or several of which one must match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A reply that is awaited; keep its ``id`` to ask again after a restart."""
+    """An awaited reply; keep its ``id`` to ask again after a restart."""
 
     id: str
     recipient: str
 
 
 def ticket_id(ticket: Ticket | str) -> str:
-    """Return the id of a ticket; a text is one."""
+    """Return the id of a ticket; a text is an id."""
     return ticket if isinstance(ticket, str) else ticket.id
 
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """The outcome of the wish to cancel a message; true only where it surely takes no effect."""
+    """The outcome of cancelling a message; true only if it certainly takes no effect."""
 
     id: str
     outcome: CancelOutcome
     state: str
-    """State of the message, as far as this file knows it; its recipient's where that told it."""
+    """State of the message as this file knows it, or as its recipient reported it."""
 
     def __bool__(self) -> bool:
         """Return whether the message is cancelled."""
@@ -114,7 +114,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class Cancellations:
-    """The ids of the messages that ``cancel_all`` was about, by outcome."""
+    """The ids of the messages that ``cancel_all`` covered, by outcome."""
 
     cancelled: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -124,14 +124,14 @@ class Cancellations:
 @dataclass(frozen=True)
 class MessageRecord:
     """
-    A message as a file has it; its fields bear the names that they have in ``Message``.
+    A message as stored in a file; its fields have the same names as in ``Message``.
 
-    ``body`` is None where ``body_error`` says why. Fields that the file has no column for are
-    read from the frame when they are asked for.
+    ``body`` is None if there is a ``body_error``. Fields without a column are read from the frame
+    on access.
     """
 
     id: str
-    """Names the message everywhere."""
+    """Id of the message, the same in every file."""
     sender: str
     """Agent that sent it."""
     recipient: str
@@ -144,15 +144,15 @@ class MessageRecord:
     """Topic that it was published under."""
     priority: Priority
     state: MessageState
-    """State when it was read."""
+    """State at the time of reading."""
     attempts: int
-    """Attempts that were made to deliver it, or to handle it."""
+    """Attempts to deliver or handle it."""
     at: Millis
-    """When this file committed it: as sent, or as received."""
+    """When this file committed it, as sent or as received."""
     reason: str | None
-    """Why it ended as it did, if that was no success."""
+    """Why it ended, unless it succeeded."""
     text: str = field(repr=False)
-    """The frame as it is stored."""
+    """The stored frame."""
     box: HistoryBox
     """``out`` or ``in``; of a dead letter where it ended: ``outbox``, ``inbox`` or ``queue``."""
     channel: str | None = None
@@ -162,9 +162,9 @@ class MessageRecord:
     correlation_id: str | None = None
     """Id of the conversation's first message."""
     wanted: Any = field(default=None, repr=False, metadata={"column": False})
-    """Type that the body is read as; None for plain values."""
+    """Type as which the body is read; None for plain values."""
     sound: bool = field(default=True, metadata={"column": False})
-    """Whether the stored message matches its digest, as far as that was compared."""
+    """Whether the stored message matches its digest, if that was compared."""
 
     def __repr__(self) -> str:
         """Name the record without its body, which may be secret or large."""
@@ -172,17 +172,17 @@ class MessageRecord:
 
     @cached_property
     def frame(self) -> Frame:
-        """The message as it travelled, with every attribute; raises InvalidMessage for none."""
+        """The message as it travelled, with all attributes; raises InvalidMessage if damaged."""
         return Frame.parse(self.text)
 
     @cached_property
     def body(self) -> Any:
-        """The body, as an instance of the type that was asked for, else as plain values."""
+        """The body, as an instance of the requested type, else as plain values."""
         return self._read.value
 
     @property
     def body_error(self) -> str | None:
-        """Why the body cannot be read: lost, damaged, or of another type than was asked for."""
+        """Why the body cannot be read: lost, damaged, or not of the requested type."""
         return self._read.error
 
     @cached_property
@@ -205,12 +205,12 @@ class MessageRecord:
 
     @property
     def received_at(self) -> Millis | None:
-        """When it was committed into this inbox; None for a message that was sent from here."""
+        """When it was committed into this inbox; None for a sent message."""
         return None if self.box in {"out", "outbox"} else self.at
 
     @property
     def causation_id(self) -> str | None:
-        """Id of the message that it follows from."""
+        """Id of the message that caused it."""
         return self.frame.causationid
 
     @property
@@ -220,7 +220,7 @@ class MessageRecord:
 
     @property
     def expires_at(self) -> Millis | None:
-        """The moment from which it is expired; None is never."""
+        """The moment at which it expires; None: never."""
         return self.frame.expires_at
 
     @property
@@ -230,7 +230,7 @@ class MessageRecord:
 
     @property
     def late(self) -> bool:
-        """Whether it answers a channel's query and came after the query's time to live."""
+        """Whether it answers a channel's query and arrived after the query's time to live."""
         return self.box == "in" and self.frame.is_late(self.at)
 
     @property
@@ -245,15 +245,15 @@ class Page:
 
     messages: list[MessageRecord]
     total_count: int | None
-    """How many there are on all pages; None where they were not to be counted."""
+    """Number of items on all pages; None if not counted."""
     has_more: bool
     next: str | None = None
-    """Where the next page begins, for ``after``; None on the last."""
+    """Start of the next page, for ``after``; None on the last page."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadBody:
-    """A body, or why there is none."""
+    """A body, or the reason why it cannot be read."""
 
     value: Any = None
     error: str | None = None
@@ -269,12 +269,12 @@ def read_record(
     sound: bool = True,
 ) -> MessageRecord:
     """
-    Return a received message of the inbox, by its frame alone, its body read as *wanted*.
+    Return a received message from its frame alone, its body read as *wanted*.
 
     A body that cannot be read is reported as ``body_error`` and blocks no other message.
 
     Raises:
-        InvalidMessage: the text is not a frame at all.
+        InvalidMessage: the text is not a frame.
 
     """
     frame = Frame.parse(text)
@@ -309,9 +309,9 @@ def after_causes(
     items: Sequence[T], id_of: Callable[[T], str], causes_of: Callable[[T], Iterable[str]]
 ) -> Iterator[T]:
     """
-    Yield *items* in their order, but each after the first item of every id that caused it.
+    Yield *items* in order, but each after the first item of the ids that caused it.
 
-    Times of one moment, or of two clocks, do not tell a question from its answer.
+    Equal times, or times of two clocks, do not order a question and its answer.
     """
     first: dict[str, int] = {}
     for place, item in enumerate(items):

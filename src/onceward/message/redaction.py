@@ -1,4 +1,4 @@
-"""Hide secrets, and show hidden characters, in texts before people read them."""
+"""Hide secrets and reveal hidden characters in texts that people read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEYS: Final = (
     r"passw(?:or)?d|passphrase|pwd|secret|token|authorization|api[_-]?key|credential"
     r"|private[_-]?key|cookie|jwt"
 )
-"""Fields that are hidden where nothing else is said; a pattern of the user's adds to them."""
+"""Fields that are hidden by default; patterns of the user add to them."""
 NAMED: Final = re.compile(
     rf"""(?P<name>(?:{KEYS})(?:[\w-]{{0,40}}\\*["']?\s*=(?!=)|[\w-]{{0,40}}\\*["']\s*:|\s*:)\s*)"""
     r"""(?:(?P<quote>\\*["'])(?:(?!(?<!\\)(?P=quote)).)*(?:(?P=quote)|\Z)"""
@@ -30,7 +30,7 @@ SECRETS: Final = re.compile(
     r"|(?<!\w)(?:gh[a-z]_\w{20,}|github_pat_\w{20,}|xox[a-z]-[\w-]{10,}|AKIA[0-9A-Z]{16})",
     re.DOTALL,
 )
-"""Values that are secrets wherever they stand."""
+"""Values that are secrets in any place."""
 BEARER: Final = re.compile(r"(?P<name>\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 LOGIN: Final = re.compile(r"(?P<name>://[^/\s:@]{0,100}:)[^/\s@]{1,200}(?=@)")
 """The password in an address, such as that of a database."""
@@ -38,7 +38,7 @@ CARD: Final = re.compile(
     r"(?<!\d)(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|35\d\d|3[0689]\d\d|3[47]\d\d|6(?:011|[45]\d\d))"
     r"(?:[ -]?\d){8,15}(?!\d)"
 )
-"""Digits as payment cards have them (ISO/IEC 7812), spaced or not; the last one is a check."""
+"""Digits of payment cards (ISO/IEC 7812), with or without spaces; the last is a check digit."""
 DOUBLED: Final = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 """Sum of the digits of twice a digit."""
 
@@ -47,11 +47,10 @@ class Redaction:
     """
     Hide fields by their names, and text that a pattern matches.
 
-    A field whose name a pattern matches somewhere is hidden with all that is in it, also
-    where the field stands in JSON inside a string. In every other text are hidden: values of
-    such fields (``password=…``), passwords in addresses, bearer tokens, keys of well-known
-    services, JSON Web Tokens, private keys, numbers of payment cards, and what a pattern of the
-    user's matches.
+    A field whose name contains a match of a pattern is hidden with its content, also in JSON inside
+    a string. In other text these are hidden: values of such fields (``password=…``), passwords in
+    addresses, bearer tokens, keys of well-known services, JSON Web Tokens, private keys, payment
+    card numbers, and matches of the user's patterns.
 
     Raises:
         InvalidArgument: a pattern is not a regular expression.
@@ -64,7 +63,7 @@ class Redaction:
         self._names = [_compiled(KEYS), *given]
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value with what is secret hidden."""
+        """Return a JSON value with its secrets hidden."""
         match value:
             case dict():
                 return {
@@ -80,7 +79,7 @@ class Redaction:
         return value
 
     def text(self, text: str) -> str:
-        """Return a text with what is secret hidden."""
+        """Return a text with its secrets hidden."""
         text = SECRETS.sub(HIDDEN, text)
         for named in (COOKIE, BEARER, LOGIN, NAMED):
             text = named.sub(rf"\g<name>{HIDDEN}", text)
@@ -90,11 +89,11 @@ class Redaction:
         return text
 
     def error(self, text: str | None) -> str | None:
-        """Return an error text with what is secret hidden, None where there is none."""
+        """Return an error text with its secrets hidden; None for None."""
         return None if text is None else self.text(text)
 
     def json(self, text: str) -> str:
-        """Return JSON text, laid out, with what is secret hidden; other text as text."""
+        """Return JSON text, indented, with its secrets hidden; other text as text."""
         try:
             return pretty(self.value(json.loads(text)))
         except ValueError:
@@ -103,7 +102,7 @@ class Redaction:
             return HIDDEN
 
     def _string(self, text: str) -> str:
-        """Return a string of a body; JSON in it, as of a tool call's arguments, field by field."""
+        """Redact a string of a body; JSON in it, such as a tool call's arguments, by field."""
         if text.lstrip()[:1] not in {"{", "[", '"'}:
             return self.text(text)
         try:
@@ -125,7 +124,7 @@ def pretty(value: Any) -> str:
 
 
 def _unless_no_card(found: re.Match[str]) -> str:
-    """Hide digits whose check digit is right (ISO/IEC 7812-1, Luhn), and leave others."""
+    """Hide digits with a correct check digit (ISO/IEC 7812-1, Luhn), and leave others."""
     digits = [int(each) for each in found[0] if each.isdigit()][::-1]
     total = sum(digits[::2]) + sum(DOUBLED[each] for each in digits[1::2])
     return found[0] if total % 10 else HIDDEN

@@ -1,10 +1,10 @@
 """
 Decide how long to wait before the next attempt, and when to give up.
 
-tenacity's ``wait_*`` and ``stop_*`` objects are used as pure functions of the
-attempt number. Nothing here sleeps: the waiting is a date in a row, so it
-survives the process. tenacity is imported when a postbox is opened, not by a
-module that only declares agents: it takes a twentieth of the whole import.
+tenacity's ``wait_*`` and ``stop_*`` objects are used as pure functions of the attempt number. This
+module never sleeps: the wait is a time in a row, so it survives the process. tenacity is imported
+when a postbox is opened, not by a module that only declares agents: it takes a twentieth of the
+import time.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ def _state(attempt: int) -> RetryCallState:
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """
-    When to try again, from a tenacity wait, a tenacity stop and a share of jitter.
+    When to retry: a tenacity wait, a tenacity stop and a share of jitter.
 
-    ``attempt`` counts from 1: after the k-th failure ``delay(k)`` is waited,
-    unless ``exhausted(k)``. No delay is longer than ``cap``, jitter included.
-    ``open_for`` is how long an open circuit breaker leaves a peer alone, if that
-    is longer than the delay; None is as the settings say. The presets have 0, so
-    that their pauses are all that there is.
+    ``attempt`` counts from 1: after the k-th failure the next attempt waits ``delay(k)``, unless
+    ``exhausted(k)``. No delay is longer than ``cap``, jitter included. ``open_for`` is how long an
+    open circuit breaker stops attempts, if that is longer than the delay; None: as in the settings.
+    The presets have 0, so only their own delays apply.
     """
 
     wait: wait_base
@@ -57,23 +56,23 @@ class RetryPolicy:
     open_for: Span | None = None
 
     def __post_init__(self) -> None:
-        """Refuse spans that are none."""
+        """Refuse invalid durations."""
         for name in ("cap", "open_for"):
             if getattr(self, name) is not None:
                 seconds(name, getattr(self, name))
 
     def delay(self, attempt: int, rng: random.Random) -> Millis:
-        """Return how long to wait after the *attempt*-th failure, in milliseconds."""
+        """Return the wait after the *attempt*-th failure, in milliseconds."""
         varied = self.wait(_state(attempt)) * (1 + rng.uniform(-self.jitter, self.jitter))
         return round(1000 * (varied if self.cap is None else min(varied, seconds("cap", self.cap))))
 
     def exhausted(self, attempt: int) -> bool:
-        """Return whether the *attempt*-th failure was the last that is allowed."""
+        """Return whether the *attempt*-th failure was the last allowed one."""
         return bool(self.stop(_state(attempt)))
 
     @classmethod
     def ten_retries(cls) -> Self:
-        """Return 10 re-attempts after 1, 2, 4, 8, 16, 32 and then 60 seconds each: 303 in all."""
+        """Return 10 retries after 1, 2, 4, 8, 16, 32 and then 60 seconds each: 303 in all."""
         from tenacity import stop_after_attempt, wait_chain, wait_fixed  # noqa: PLC0415 - see above
 
         return cls(
@@ -84,7 +83,7 @@ class RetryPolicy:
 
     @classmethod
     def three_retries(cls, *, ack_timeout: Span = 0.0) -> Self:
-        """Return 3 re-attempts after 1, 2 and 4 seconds, each plus *ack_timeout*."""
+        """Return 3 retries after 1, 2 and 4 seconds, each plus *ack_timeout*."""
         from tenacity import stop_after_attempt, wait_exponential, wait_fixed  # noqa: PLC0415 - see above
 
         return cls(
@@ -97,7 +96,7 @@ class RetryPolicy:
 def exponential(
     first: float, retries: int, *, cap: float | None = None, jitter: float = 0.0
 ) -> RetryPolicy:
-    """Return *retries* re-attempts that wait *first* seconds, then twice as long, up to *cap*."""
+    """Return *retries* retries that wait *first* seconds, then twice as long, up to *cap*."""
     from tenacity import stop_after_attempt, wait_exponential  # noqa: PLC0415 - see above
 
     wait = (

@@ -1,4 +1,4 @@
-"""Define what a postbox is opened with: every setting with its unit, default and bounds."""
+"""Define the settings of a postbox, each with its unit, default and bounds."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class SettingsOptions(TypedDict, total=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controls:
     """
-    Parts of a postbox that a test controls; None is as in production.
+    Parts of a postbox that a test controls; None means as in production.
 
     ``Postbox(path, testing=Controls(clock=ManualClock()))``; a ``Harness`` gives its own.
     """
@@ -118,7 +118,7 @@ class Controls:
 
 
 def _spelled(value: Any) -> Any:
-    """Read a timedelta, or a span as text, such as 7d; leave all else to the field."""
+    """Read a timedelta, or a duration as text, such as 7d; leave other values to the field."""
     text = isinstance(value, str) and WHOLE.fullmatch(value)
     return seconds("it", value) if text or isinstance(value, timedelta) else value
 
@@ -130,7 +130,7 @@ DAY: Final = 86_400.0
 
 
 def _listed(value: Any) -> Any:
-    """Read a list from an environment variable, where commas part it."""
+    """Read a list from an environment variable, separated by commas."""
     return (
         tuple(part.strip() for part in value.split(",") if part.strip())
         if isinstance(value, str)
@@ -139,7 +139,7 @@ def _listed(value: Any) -> Any:
 
 
 def _mapped(value: Any) -> Any:
-    """Read a mapping from an environment variable, where it is JSON."""
+    """Read a mapping from an environment variable, written as JSON."""
     return json.loads(value) if isinstance(value, str) else value
 
 
@@ -157,20 +157,19 @@ class Settings(BaseModel):
     """
     How one postbox behaves.
 
-    Precedence: keyword at Postbox, then a ``Settings`` object, then
-    ``ONCEWARD_<NAME>`` in the environment, then ``[tool.onceward]`` in the
-    nearest pyproject.toml, then the default here. Spans are seconds, sizes
-    bytes of UTF-8.
+    Precedence: keyword at Postbox, then a ``Settings`` object, then ``ONCEWARD_<NAME>`` in the
+    environment, then ``[tool.onceward]`` in the nearest pyproject.toml, then the default here.
+    Durations are in seconds, sizes in bytes of UTF-8.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     durability: Durability = "safe"
-    """``safe``: a commit survives power loss; ``fast``: it survives SIGKILL only."""
+    """``safe``: a commit survives power loss; ``fast``: it only survives SIGKILL."""
     accept_weaker: bool = False
     """Let a receipt from a peer of weaker durability settle a message."""
     busy_timeout: Seconds = 30.0
-    """Deadline for one unit of work against other writers, reads included."""
+    """Deadline of one unit of work for getting the file from other writers, reads included."""
     network_filesystem: bool = False
     """Open the file even on a file system whose locks are not trusted."""
     checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
@@ -179,34 +178,34 @@ class Settings(BaseModel):
     """WAL size from which maintenance forces a checkpoint."""
 
     max_body: Annotated[int, Field(ge=1)] = 1 << 20
-    """Largest body, refused on send and on receipt."""
+    """Maximum body; larger ones are refused on send and on receipt."""
     body_threshold: Annotated[int, Field(ge=0)] = 3584
     """Bodies of more bytes than this are stored beside their message, not in it."""
     max_pending: Annotated[int, Field(ge=1)] = 100_000
-    """Messages that may wait in the outbox of this file."""
+    """Maximum waiting messages in the outbox of this file."""
     max_inbox: Annotated[int, Field(ge=1)] = 1_000_000
-    """Unhandled messages that the inbox takes before it answers ``busy``."""
+    """Unhandled messages that the inbox accepts before it answers ``busy``."""
     hold_unknown: bool = False
-    """Keep messages for recipients that are not known yet, instead of refusing them."""
+    """Keep messages for recipients that are not known yet instead of refusing them."""
     ack: Literal["processed", "stored"] = "processed"
     """Event that settles a sent message: the handler's commit, or the peer's durable receipt."""
 
     max_hops: Annotated[int, Field(ge=1, lt=2**31)] = 64
-    """Most messages that may have led to one that the inbox takes: loops of replies end there."""
+    """Maximum messages that may have led to an accepted one: loops of replies end there."""
 
     retry_first: Seconds = 1.0
-    """Pause after the first failure; it doubles with each further one."""
+    """Delay after the first failure; it doubles with each further one."""
     retry_cap: Seconds = 60.0
-    """Longest pause between two attempts, jitter included; an open breaker has its own."""
+    """Maximum delay between two attempts, jitter included; an open breaker has its own."""
     retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of the delay by which it is varied at random, up or down."""
+    """Share of the delay by which it varies randomly, up or down."""
     retry: Policy = None
-    """Policy of delivery that goes before ``retry_*`` and ``max_retries``; not text."""
+    """Policy of delivery; overrides ``retry_*`` and ``max_retries``; not text."""
     max_retries: Annotated[int, Field(ge=0)] = 10
     """
-    Re-attempts before a dead letter: attempts are one more.
+    Retries before a dead letter, not counting the first attempt.
 
-    A message that its peer has stored is asked about without end.
+    Retries for a message that its peer has stored are unlimited.
     """
     count_unreachable_attempts: bool = False
     """Count attempts that reached no peer against ``max_retries``."""
@@ -214,72 +213,72 @@ class Settings(BaseModel):
     """
     Time after which the peer is asked about a stored but unhandled message.
 
-    The pause doubles each time, up to sixteen times as long. Each is prolonged by up to
-    a quarter, so that a peer is asked about several messages in one push.
+    The time doubles with each question, up to sixteen times. It is prolonged by up to a quarter, so
+    that one push asks about several messages.
     """
     deliver_timeout: Seconds = 30.0
-    """Longest push of one parcel; one that hangs longer is given up, and its peer backs off."""
+    """Maximum time of one push; a longer one is given up, and its peer backs off."""
     carriers: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Most peers that are pushed to at once; at most 8 of them are peers that failed last."""
+    """Maximum peers that are pushed to at once; at most 8 of them failed last time."""
     parcel_max_messages: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """Most messages of one push; over a network up to 10,000, while its way is slow."""
+    """Maximum messages of one push; over a slow network up to 10,000."""
     parcel_max_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
-    """Largest push; a single message may be larger."""
+    """Maximum size of a push; a single message may be larger."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
     """Failures in a row that open a peer's breaker."""
     breaker_open_for: Seconds = 30.0
-    """How long an open breaker leaves its peer alone before it is tried again."""
+    """How long an open breaker stops pushes to its peer before the next try."""
     breaker_successes: Annotated[int, Field(ge=1)] = 2
     """Pushes that must succeed before a half-open breaker closes."""
 
     lease: Positive = 30.0
     """How long a claim lasts without a heartbeat."""
     handler_timeout: Positive = 3600.0
-    """Longest run of one handler; its lease is not prolonged beyond."""
+    """Maximum time of one handler; its lease is not prolonged beyond."""
     handler_retries: Annotated[int, Field(ge=0)] = 10
-    """Re-attempts of a failing handler before the message becomes a dead letter."""
+    """Retries of a failing handler before the message becomes a dead letter."""
     handler_retry: Policy = None
-    """Policy of handlers that goes before ``retry_*`` and ``handler_retries``; not text."""
+    """Policy of handlers; overrides ``retry_*`` and ``handler_retries``; not text."""
     workers: Annotated[int, Field(ge=1, le=256)] | None = None
     """
     Handlers that run at the same time, each on its worker thread.
 
-    None is 1, or 8 where a handler is ``async def``, or the largest ``concurrency`` of a
-    handler; functions that say no ``concurrency`` run one at a time then.
+    None means 1, or 8 if a handler is ``async def``, or the largest ``concurrency`` of a handler;
+    functions without ``concurrency`` then run one at a time.
     """
     claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200
-    """Most messages of one claim."""
+    """Maximum messages of one claim."""
     share_commit_for: Seconds = 0.02
-    """Longest span in which quick handlers share one commit; 0 gives each its own."""
+    """Maximum time in which quick handlers share one commit; 0 gives each its own."""
 
     max_steps: Annotated[int, Field(ge=1)] = 1000
-    """Steps that the handler of one message may store."""
+    """Maximum steps that the handler of one message may store."""
     max_step_bytes: Annotated[int, Field(ge=1)] = 16 << 20
-    """Largest results of all steps of one message together."""
+    """Maximum total size of the step results of one message."""
     max_stream_chunks: Annotated[int, Field(ge=1)] = 100_000
-    """Chunks that the handler of one message may put out, in all its streams."""
+    """Maximum output chunks of one message, in all its streams."""
     max_stream_bytes: Annotated[int, Field(ge=1)] = 16 << 20
-    """Largest output of one message, in all its streams."""
+    """Maximum output size of one message, in all its streams."""
     stream_batch_for: Seconds = 0.1
-    """Longest span for which a chunk of output waits for others, to be committed with them."""
+    """Maximum time that an output chunk waits for others to share their commit."""
     stream_batch_bytes: Annotated[int, Field(ge=1)] = 16 << 10
-    """Bytes of output that are committed at once."""
+    """Bytes of output after which it is committed at once."""
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
-    """Runs of different sessions that this process has open at the same time."""
+    """Maximum runs of different sessions that this process has open at the same time."""
     abort_grace: Seconds = 5.0
     """
-    How long a session waits for an aborted call to return before its next run begins.
+    How long a session waits for an aborted call to return before its next run starts.
 
-    A coroutine is cancelled once more then, and gets the same time again.
+    A coroutine is then cancelled again, and gets the same time again.
     """
     queue_mode: QueueMode = "followup"
-    """Mode of a busy session with runs, where neither session nor handler sets one."""
+    """Mode of a busy session with runs, if neither session nor handler sets one."""
     queue_debounce: Annotated[float, Spelled, Field(le=1e9, allow_inf_nan=False)] = 1.0
-    """Quiet that a collect waits for; negative counts as 0."""
+    """Quiet time that a collect waits for; negative counts as 0."""
     queue_cap: Annotated[float, Field(ge=1, le=1e9)] | None = None
-    """Messages that may wait in one session's queue, any number for None; fractions are cut off."""
+    """Maximum waiting messages in one session's queue; None: any number; fractions are cut off."""
     queue_overflow: QueueOverflow = "reject"
-    """Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
+    """Policy of a full queue: ``reject`` new ones, ``drop_old``, or ``summarize`` them."""
     queue_aborted: Aborted = "return"
     """End of an aborted run's messages when partial output was stored."""
 
@@ -287,45 +286,45 @@ class Settings(BaseModel):
     """
     How long acked and processed rows, dedup records and transitions are kept.
 
-    At least as long as a message is tried again.
+    Must be at least as long as a message may be retried.
     """
     retention_slice: Annotated[int, Field(ge=1)] = 500
-    """Rows deleted in one transaction, between which writers get their turn."""
+    """Rows deleted in one transaction; writers get their turn between two of them."""
     maintenance_interval: Positive = 60.0
     """Time between two rounds of pruning and checkpoints."""
     poll_interval: Seconds = 0.1
     """
-    How often ``PRAGMA data_version`` is read, should a notification get lost; 0 is never.
+    How often ``PRAGMA data_version`` is read, in case a notification is lost; 0: never.
 
-    A process with more than ten files reads it less often in each, up to once a second.
+    A process with more than ten files reads it less often in each, down to once a second.
     """
     stop_timeout: Seconds = 5.0
-    """Longest wait for running handlers and pushes when the postbox stops."""
+    """Maximum wait for running handlers and pushes when the postbox stops."""
     topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
     """The topics that may be sent and polled; any other is a TopicError. None allows all."""
     session_topics: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_mapped)] = {}
     """Topics of single sessions, which override ``topics``; in the environment as JSON."""
     ephemeral_priorities: Annotated[tuple[Priority, ...], BeforeValidator(_listed)] = ()
-    """Priorities whose messages to mailboxes are ephemeral where the send does not say."""
+    """Priorities whose messages to mailboxes are ephemeral by default."""
     transitions: bool = False
     """Write every transition of a message into the table of transitions."""
     http_ca: str = ""
-    """File of the authorities that sign the certificates of https peers; empty: the system's."""
+    """File of the authorities that sign certificates of https peers; empty: the system's."""
     http_certificate: str = ""
-    """File of the certificate that https peers are shown (mTLS); empty is none."""
+    """File of the certificate for https peers (mTLS); empty: none."""
     http_certificate_key: str = ""
-    """File of that certificate's key; empty: it is in the file of the certificate."""
+    """File of that certificate's key; empty: in the certificate file."""
     http_plain_hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    """Other machines that may be reached without TLS."""
+    """Hosts that may be reached without TLS."""
     audit: str = ""
-    """File that gets one JSON line, without body, per send, poll and expire; empty is none."""
+    """File that gets one JSON line, without body, per send, poll and expire; empty: none."""
     search: bool = False
-    """Keep an index of the words of bodies, for ``search``."""
+    """Index the words of bodies, for ``search``."""
 
     @classmethod
     @lru_cache(maxsize=16)
     def _inherit(cls, *, busy_timeout: float) -> Self:
-        """Return defaults that override nothing, for opening a file whose owner's settings hold."""
+        """Return defaults that override nothing, to open a file with its owner's settings."""
         return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
 
     @classmethod
@@ -364,12 +363,12 @@ class Settings(BaseModel):
 
     @property
     def delivery_policy(self) -> RetryPolicy:
-        """The policy by which deliveries are tried again."""
+        """The retry policy of deliveries."""
         return self.retry or self._doubling(self.max_retries)
 
     @property
     def handling_policy(self) -> RetryPolicy:
-        """The policy by which handlers without one of their own are tried again."""
+        """The retry policy of handlers without their own."""
         return self.handler_retry or self._doubling(self.handler_retries)
 
     def _doubling(self, retries: int) -> RetryPolicy:
@@ -377,18 +376,18 @@ class Settings(BaseModel):
 
     @property
     def retry_horizon(self) -> float:
-        """Seconds in which a message may be pushed again: the longest pauses of its re-attempts."""
+        """Seconds in which a message may be pushed again: the longest delays of its retries."""
         longest, doubled = 1 + self.retry_jitter, min(self.max_retries, 64)
         pauses = (self.retry_first * longest * 2.0**n for n in range(doubled))
         capped = sum(min(pause, self.retry_cap) for pause in pauses)
         return capped + (self.max_retries - doubled) * self.retry_cap
 
     def _check_retention(self) -> None:
-        """Raise InvalidArgument where marks would be forgotten before a message's last retry."""
+        """Raise InvalidArgument if dedup records would be pruned before a message's last retry."""
         if self.retention < self.retry_horizon:
             msg = (
                 f"settings: retention {self.retention:g} s is shorter than the"
-                f" {self.retry_horizon:g} s in which a message is tried again (max_retries"
+                f" {self.retry_horizon:g} s in which a message is retried (max_retries"
                 f" {self.max_retries}): a late retry would be refused as stale; retain longer,"
                 " or retry less"
             )
@@ -397,9 +396,9 @@ class Settings(BaseModel):
     @classmethod
     def five_minutes(cls, **overrides: Unpack[SettingsOptions]) -> Self:
         """
-        Return the preset that gives up after 303 seconds of any failures, with 1,000 pending.
+        Return the preset that gives up after 303 seconds of any failure, with 1,000 pending.
 
-        It has no jitter, counts every attempt, and its breaker makes no pause longer.
+        It has no jitter, counts every attempt, and its breaker makes no delay longer.
         """
         preset = {
             "max_pending": 1000,
@@ -414,8 +413,8 @@ class Settings(BaseModel):
         """
         Return the preset of short queues, for sessions in which only recent messages matter.
 
-        Of more than 20 waiting messages the oldest are dropped, and the next run is given
-        a summary of them; collecting waits for a second of quiet.
+        Of more than 20 waiting messages the oldest are dropped, and the next run gets a summary of
+        them; collecting waits for a second of quiet.
         """
         return cls.model_validate(
             {"queue_cap": 20, "queue_overflow": "summarize", "queue_debounce": 1.0}

@@ -1,9 +1,9 @@
 """
-Read spans, moments and rates as callers write them: numbers, timedelta, datetime, text.
+Read durations, moments and rates from numbers, timedelta, datetime and text.
 
-A span is a number of seconds, a timedelta, or text such as ``2h30m`` or ``3 days``. A moment
-is a datetime with a time zone, milliseconds since 1970, an RFC 3339 date (UTC by
-default), or a span before now. A rate is ``10/m``, ten times a minute, or 2.5 a second.
+A duration is a number of seconds, a timedelta, or text such as ``2h30m`` or ``3 days``. A moment is
+a datetime with a time zone, milliseconds since 1970, an RFC 3339 date (UTC by default), or a
+duration before now. A rate is ``10/m``, ten per minute, or 2.5 per second.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from onceward.message.names import quoted
 Span = float | timedelta | str
 """Seconds, a timedelta, or text: 90, 1.5s, 250ms, 5m, 2h30m, 7d, 1w, 3 days."""
 Moment = int | datetime | timedelta | str
-"""A datetime, milliseconds since 1970, a date as text, or how long ago it was."""
+"""A datetime, milliseconds since 1970, a date as text, or a duration before now."""
 Point = int | datetime | str
-"""A moment that is not told by a span: a datetime, milliseconds, or a date as text."""
+"""A moment that is not a duration ago: a datetime, milliseconds, or a date as text."""
 GivenRate = float | str
-"""How often something may happen: a number a second, or text: 10/m, 5/s, 100/15m."""
+"""A rate: a number per second, or text: 10/m, 5/s, 100/15m."""
 
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 WORDS: Final = ("second", "minute", "hour", "day", "week")
-"""Units in full, each with or without an s, also behind a blank; the first letter is the symbol."""
+"""Units in full, with or without an s, optionally after a space; the first letter is the symbol."""
 PART: Final = re.compile(rf"(\d+(?:\.\d+)?)( ?(?:{'|'.join(WORDS)})s?\b|ms|[smhdw])")
 WHOLE: Final = re.compile(rf"{PART.pattern}(?: ?{PART.pattern})*")
 PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
 LONGEST: Final = 1e10
-"""Seconds of the longest span: 317 years."""
+"""Seconds of the longest duration: 317 years."""
 FIRST: Final[Millis] = 946_684_800_000
 """The year 2000: a smaller number was meant as seconds."""
 LAST: Final[Millis] = 10_000_000_000_000
@@ -42,7 +42,7 @@ LAST: Final[Millis] = 10_000_000_000_000
 
 
 def seconds(field: str, given: Span, *, error: type[InvalidArgument] = InvalidArgument) -> float:
-    """Return a span in seconds, not negative; raises *error* for a value that is none."""
+    """Return a duration in seconds, not negative; raise *error* for an invalid value."""
     if isinstance(given, str):
         return _read(field, given, error)
     if isinstance(given, timedelta):
@@ -56,7 +56,7 @@ def seconds(field: str, given: Span, *, error: type[InvalidArgument] = InvalidAr
 
 
 def millis(field: str, given: Span, *, error: type[InvalidArgument] = InvalidArgument) -> Millis:
-    """Return a span in milliseconds; raises *error* for a value that is none."""
+    """Return a duration in milliseconds; raise *error* for an invalid value."""
     return round(1000 * seconds(field, given, error=error))
 
 
@@ -71,12 +71,12 @@ def _read(field: str, text: str, error: type[InvalidArgument]) -> float:
 
 
 def _unit(name: str) -> float:
-    """Return the seconds of a unit, by its symbol or in full."""
+    """Return the seconds of a unit, given by its symbol or in full."""
     return UNITS[name] if name in UNITS else UNITS[name[0]]
 
 
 def in_one_unit(spent: Millis) -> str:
-    """Return a span in its largest unit: 35 s, 3 h."""
+    """Return a duration in its largest unit: 35 s, 3 h."""
     gap = spent / 1000
     unit = next((name for name in ("w", "d", "h", "m") if gap >= UNITS[name]), "s")
     return f"{gap / UNITS[unit]:.0f} {unit}"
@@ -84,10 +84,10 @@ def in_one_unit(spent: Millis) -> str:
 
 def moment(field: str, given: Moment, now: Millis) -> Millis:
     """
-    Return a moment in milliseconds; a span counts back from *now*.
+    Return a moment in milliseconds; a duration counts back from *now*.
 
     Raises:
-        InvalidArgument: it is not a moment, a number that cannot be meant, or has no time zone.
+        InvalidArgument: it is not a moment, an implausible number, or has no time zone.
 
     """
     if isinstance(given, timedelta):
@@ -98,7 +98,7 @@ def moment(field: str, given: Moment, now: Millis) -> Millis:
 
 
 def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArgument) -> Millis:
-    """Return a moment that is not a span, in milliseconds; raises *error* as ``moment`` does."""
+    """Return a moment that is not a duration, in milliseconds; raise *error* as ``moment`` does."""
     if isinstance(given, str):
         given = _date(field, given, error)
     if isinstance(given, datetime):
@@ -116,7 +116,7 @@ def point(field: str, given: Point, *, error: type[InvalidArgument] = InvalidArg
 
 
 def _meant(number: float) -> bool:
-    """Return whether a number can be meant as milliseconds; 0 is the beginning."""
+    """Return whether a number is plausible as milliseconds; 0 is 1970."""
     return number == 0 or FIRST <= number < LAST
 
 
@@ -126,7 +126,7 @@ def _date(field: str, text: str, error: type[InvalidArgument]) -> datetime:
     except ValueError:
         msg = (
             f"{field} {quoted(text)} is not a moment: write 2026-01-31T12:00:00Z,"
-            " or how long ago it was, as in 2h"
+            " or a duration ago, such as 2h"
         )
         raise error(msg) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
@@ -135,14 +135,14 @@ def _date(field: str, text: str, error: type[InvalidArgument]) -> datetime:
 def _before(field: str, span: Span, now: Millis) -> Millis:
     at = now - millis(field, span)
     if at < 0:
-        msg = f"{field} {quoted(span)} reaches before 1970: a bare number in text is seconds ago"
+        msg = f"{field} {quoted(span)} is before 1970: a plain number in text means seconds ago"
         raise InvalidArgument(msg)
     return at
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Calls that may come at once, and how fast the right to make them comes back."""
+    """Calls that may happen at once, and how fast new ones are allowed."""
 
     burst: int
     per_second: float
@@ -150,9 +150,9 @@ class Rate:
 
 def read_rate(field: str, given: GivenRate, *, burst: int = 1) -> Rate:
     """
-    Return a rate; raise InvalidArgument for a value that is none.
+    Return a rate; raise InvalidArgument for an invalid value.
 
-    All calls of a text such as ``10/m`` may come at once, and *burst* calls of a number.
+    All calls of a text such as ``10/m`` may happen at once; of a number, *burst* calls.
     """
     if isinstance(given, str) and not PLAIN.fullmatch(given):
         return _read_times(field, given)
@@ -173,5 +173,5 @@ def _read_times(field: str, text: str) -> Rate:
 
 
 def _refused(field: str, given: object) -> InvalidArgument:
-    told = "write calls and a span, such as 10/m, 5/s or 100/15m, or a number a second"
+    told = "write calls and a duration, such as 10/m, 5/s or 100/15m, or a number per second"
     return InvalidArgument(f"{field}={quoted(given)}: {told}")

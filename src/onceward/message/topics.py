@@ -57,7 +57,7 @@ def _checked(text: str, *, what: str, wild: frozenset[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def matches(pattern: str, topic: str) -> bool:
-    """Return whether *topic* falls under *pattern*, segment by segment, case-sensitively."""
+    """Return whether *topic* matches *pattern*, segment by segment, case-sensitively."""
     want, have = pattern.split("."), topic.split(".")
     if want[-1] == "#":
         want = want[:-1]
@@ -83,7 +83,7 @@ class TopicPolicy:
         )
 
     def check(self, topic: str | None) -> None:
-        """Raise TopicError unless *topic* is one of the known ones, or there is none to judge."""
+        """Raise TopicError for an unknown *topic*, if topics are restricted."""
         if self.known is not None and topic is not None and topic not in self.known:
             msg = f"topic {topic!r} is unknown here: there are {', '.join(sorted(self.known))}"
             raise TopicError(msg)
@@ -118,16 +118,16 @@ class TopicPolicies:
         self._sessions = {name: TopicPolicy.of(topics) for name, topics in sessions.items()}
 
     def close(self, session: str, topics: Iterable[str]) -> None:
-        """Let a session know of these topics only."""
+        """Restrict a session to these topics."""
         self._sessions[session] = TopicPolicy.of(topics)
 
     def of(self, session: str) -> TopicPolicy:
-        """Return what holds for a session."""
+        """Return the policy of a session."""
         return self._sessions.get(session, self._everywhere)
 
 
 class _Node(Generic[T]):
-    """Patterns with a common beginning: those that go on, end here, or match all from here."""
+    """Patterns with a common prefix: those that go on, end here, or match all from here."""
 
     __slots__ = ("below", "ends", "rest")
 
@@ -141,8 +141,8 @@ class TopicIndex(Generic[T]):
     """
     Find the values whose pattern matches a topic.
 
-    Exact patterns are in a dictionary, wildcards in a trie of segments. A lookup
-    costs by the topic and its matches, not by the number of patterns.
+    Exact patterns are in a dictionary, wildcards in a trie of segments. The cost of a lookup
+    depends on the topic and its matches, not on the number of patterns.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class TopicIndex(Generic[T]):
         self._wild = False
 
     def add(self, pattern: str, value: T) -> None:
-        """Let *value* be found under *pattern*, which was checked."""
+        """Add *value* under *pattern*, which was checked."""
         if WILD.isdisjoint(pattern):
             self._exact.setdefault(pattern, []).append(value)
             return
@@ -162,7 +162,7 @@ class TopicIndex(Generic[T]):
         self._wild = True
 
     def find(self, topic: str) -> list[T]:
-        """Return the values of all matching patterns; a value of several may come repeatedly."""
+        """Return the values of all matching patterns; one of several patterns may be repeated."""
         found = list(self._exact.get(topic, ()))
         if not self._wild:
             return found

@@ -1,5 +1,5 @@
 """
-Define the closed sets of names, and the states that a message passes through, as tables.
+Define closed sets of names, and the states of a message, as tables.
 
 Each set is a Literal for type checkers and a tuple of its names, in order, for
 checks at run time. The schema repeats the sets as CHECKs and the tables as guard
@@ -62,8 +62,8 @@ MISSED: Final[tuple[Missed, ...]] = get_args(Missed)
 """
 Policy of a schedule for dates that passed while no process sent its messages.
 
-``one`` sends one message for the latest of them, ``all`` one for each, and
-``skip`` none for a date that passed more than a minute ago.
+``one`` sends one message for the latest of them, ``all`` one for each, and ``skip`` none for a date
+more than a minute ago.
 """
 
 Overlap = Literal["queue", "skip"]
@@ -128,9 +128,9 @@ Reason = Literal[
 ]
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 """
-Reason of a dead letter, and beginning of the reason of a refused or ended message.
+Reason of a dead letter, and start of the reason of a refused or ended message.
 
-Details follow behind a colon and a blank. A page explains each to users.
+Details follow after a colon and a space. A page explains each to users.
 """
 Kind = Literal[
     "text",
@@ -170,13 +170,13 @@ SentState = Literal[
 """State of a message that was sent, as ``resolve`` returns it."""
 CancelOutcome = Literal["cancelled", "too_late", "asked"]
 """
-Answer to the wish to cancel a message.
+Outcome of cancelling a message.
 
-``cancelled``: it takes no effect, now or later; ``too_late``: it had ended; ``asked``: it has
-left, and its recipient decides.
+``cancelled``: it takes no effect, now or later; ``too_late``: it had ended; ``asked``: it has left,
+and its recipient decides.
 """
 StepState = Literal["done", "waiting", "retrying", "given_up", "failed"]
-"""State of a step: stored, asleep, to be called again, failed for now, or for good."""
+"""State of a step: stored, asleep, to be called again, failed for now, or failed permanently."""
 LaneState = Literal["ready", "waiting", "leased", "empty"]
 
 
