@@ -224,7 +224,7 @@ ALLOWED = {
     "active": "becomes paused or draining",
     "paused": "becomes active",
     "draining": "becomes closed",
-    "closed": "can only be deleted",
+    "closed": "can only be removed",
 }
 TO: dict[str, list[Callable[[Channel], object]]] = {
     "active": [],

@@ -288,7 +288,7 @@ def change_state(
 def _next(state: str) -> str:
     """Return what a channel may become from a state, in words."""
     states = [new for new, before in TRANSITIONS.items() if state in before]
-    return f"becomes {' or '.join(states)}" if states else "can only be deleted"
+    return f"becomes {' or '.join(states)}" if states else "can only be removed"
 
 
 def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
@@ -297,7 +297,7 @@ def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
     def work(tx: StoreTransaction) -> None:
         if not tx.rows(STATE, (name,)):
             info(None, name)
-        require(_role(tx, name, agent), ("owner",), name, agent, "delete it")
+        require(_role(tx, name, agent), ("owner",), name, agent, "remove it")
         if not tx.run(DELETE, (name,)):
             msg = f"channel {name} is not closed: close it first"
             raise ChannelRefused(msg)
