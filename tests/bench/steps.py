@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -76,9 +77,9 @@ def _compared(plan: Plan, room: Path, disk: SlowDisk) -> Result:
             for n in range(many):
                 row = (ctx.message.id, "turn", next(ordinals), text, 1_700_000_000_000)
                 before = disk.syncs
-                ours = _spent(lambda n=n: ctx.step(turn, n))
+                ours = _spent(partial(ctx.step, turn, n))
                 between = disk.syncs
-                pairs.append((ours, _spent(lambda row=row: by_hand(row))))
+                pairs.append((ours, _spent(partial(by_hand, row))))
                 syncs.append((between - before, disk.syncs - between))
 
         with Postbox(

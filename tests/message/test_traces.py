@@ -35,5 +35,5 @@ def test_each_exception_of_a_chain_has_its_last_frames() -> None:
     except KeyError as error:
         trace = raised(error, 0.5).trace
 
-    assert trace.count("in deep") < 25  # noqa: PLR2004 - FRAMES, and a line for repeated ones
+    assert trace.count("in deep") < 25
     assert trace.endswith("KeyError: 'deepest'\n")
