@@ -86,17 +86,17 @@ SELECT {columns(ListedMailbox)} FROM mailboxes
 
 
 def channels(source: Source, *, after: str = "", limit: int) -> tuple[ListedChannel, ...]:
-    """Return the channels by name, those behind the name *after*."""
+    """Return the channels by name, starting after the name *after*."""
     return values(source, ListedChannel, CHANNELS, after=after, limit=limit)
 
 
 def channel(source: Source, name: str) -> ListedChannel | None:
-    """Return one channel; None where there is none of this name."""
+    """Return one channel, or None if there is no such channel."""
     return next(iter(values(source, ListedChannel, CHANNEL, name=name)), None)
 
 
 def members(source: Source, name: str, *, after: str = "", limit: int) -> tuple[ChannelMember, ...]:
-    """Return the members of a channel by name, those behind the name *after*."""
+    """Return the members of a channel by name, starting after the name *after*."""
     return values(source, ChannelMember, MEMBERS, channel=name, after=after, limit=limit)
 
 
@@ -106,5 +106,5 @@ def subscriptions(source: Source, name: str, limit: int) -> tuple[ChannelSubscri
 
 
 def mailboxes(source: Source, *, after: str = "", limit: int) -> tuple[ListedMailbox, ...]:
-    """Return the public mailboxes by name, those behind the name *after*."""
+    """Return the public mailboxes by name, starting after the name *after*."""
     return values(source, ListedMailbox, MAILBOXES, after=after, limit=limit)
