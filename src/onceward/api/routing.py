@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache, partial
@@ -164,11 +163,12 @@ class TransportRouter:
         path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
         return path if path.exists() else None
 
+    def _url_of(self, name: str, url: str | None) -> str:
+        """Return the url of a peer: a file beside ours was there, and its transport looks again."""
+        return url or self._urls.get(name) or self._beside(name) or _nowhere(name)
+
     def _beside(self, name: str) -> str | None:
-        """Return the url of a file beside ours; asked several times for each message."""
-        known = self._urls.get(name)
-        if known is not None and os.path.exists(known[5:]):  # noqa: PTH110 - a Path costs more
-            return known
+        """Return the url of a file that is beside ours now."""
         path = self.file_of(name)
         if path is None:
             return None
@@ -185,7 +185,7 @@ class TransportRouter:
             Unreachable: there is none, or it cannot be made.
 
         """
-        found = url or self._beside(name) or _nowhere(name)
+        found = self._url_of(name, url)
         scheme = found.partition(":")[0]
         return self._transports.get(scheme) or self.make(scheme), found
 
@@ -199,7 +199,7 @@ class TransportRouter:
             Unreachable: there is none, or it could not be made.
 
         """
-        scheme = (url or self._beside(name) or _nowhere(name)).partition(":")[0]
+        scheme = self._url_of(name, url).partition(":")[0]
         made = self._transports.get(scheme)
         if made is not None:
             if scheme in self._placed and not self._placed[scheme].here():

@@ -107,7 +107,7 @@ class WriteRequest(Generic[T]):
         self.synced = synced
         """Whether its commit must outlive a power cut once it has returned."""
         self.ids: list[str] = []
-        self.result: T | None = None
+        self.result: T = None  # type: ignore[assignment]  # until the work is done
         self.error: BaseException | None = None
         self.effects: list[Callable[[], None]] = []
         self.done = False
@@ -159,7 +159,7 @@ class WriteRequest(Generic[T]):
             raise self.error
         for effect in self.effects:
             effect()
-        return cast("T", self.result)
+        return self.result
 
     def finish(self) -> None:
         """Wake the thread that waits for the outcome."""
@@ -538,7 +538,7 @@ class Writer:
             self._leave(request)  # it may have come at the first step of leaving
             raise
         if request.error is None and not request.effects:
-            return cast("T", request.result)
+            return request.result
         return request.outcome()
 
     def write_with_next(
@@ -671,7 +671,7 @@ class Writer:
             except Exception as error:
                 fail(batch, self._store.translate_error(error))
                 raise
-            failed, certain = self._try_commit()
+            failed, certain = self._try_commit(tx)
             if failed is not None:
                 host.error = failed if certain else host.unknown(failed)
                 self._repeat(batch, failed, certain=certain)
@@ -766,7 +766,7 @@ class Writer:
                 self._end()
                 fail(batch, failed)
             elif failed is None or [each for each in batch if each.error is None]:
-                failed, certain = self._try_commit()
+                failed, certain = self._try_commit(tx)
                 if failed is not None:
                     self._repeat(batch, failed, certain=certain)
                 for request in batch:
@@ -844,9 +844,8 @@ class Writer:
             if request.error is None:
                 self._retry_alone(request, error, certain=certain)
 
-    def _try_commit(self) -> tuple[BaseException | None, bool]:
+    def _try_commit(self, tx: StoreTransaction) -> tuple[BaseException | None, bool]:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
-        tx = cast("StoreTransaction", self._tx)
         packer = self.packer if tx.outgoing else None
         try:
             if tx.has_news or (tx.outgoing and packer is None):
@@ -922,7 +921,7 @@ class Writer:
             if request.error is None or not certain:
                 request.error = request.unknown(request.error or first)
             return
-        failed, unwritten = self._try_commit()
+        failed, unwritten = self._try_commit(tx)
         if failed is not None:
             request.error = failed if certain and unwritten else request.unknown(failed)
 

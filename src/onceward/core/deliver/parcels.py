@@ -22,12 +22,14 @@ from onceward.file.transaction import StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.parcel import (
     ENVELOPE,
+    FRAME,
     RECEIPT,
     RECEIPTS_MAX,
     STRENGTH,
     Answer,
     Durability,
     Parcel,
+    ParcelFrame,
     Receipt,
     downgrade,
     receipt_bytes,
@@ -154,7 +156,7 @@ def pack(
         )
     if owed.receipts:
         more |= len(owed.receipts) >= RECEIPT_ROWS
-        room -= sum(row.parcel_bytes for row in rows)
+        room -= sum(map(_frame_bytes, rows))
         if told > room or len(owed.receipts) > RECEIPTS_MAX:
             owed, more = _cut(tx, held.name, owed, room, alone=not rows), True
     if not rows and not owed.receipts:
@@ -186,8 +188,10 @@ def _stored(tx: StoreTransaction, held: PeerLease) -> _Packed:
 def _parcel(
     held: PeerLease, mine: SenderInfo, rows: Sequence[OutboxRow], owed: PendingReceipts
 ) -> Parcel:
-    known = held.redelivered_upto_seq
-    frames = [row.carried(again=bool(row.pushed) or row.seq <= known) for row in rows]
+    frames: list[ParcelFrame] = []
+    for row in rows:
+        again = bool(row.pushed) or row.seq <= held.redelivered_upto_seq
+        frames.append(row.carried(again=again))
     return Parcel(
         sender=mine.agent,
         durability=mine.durability,
@@ -201,6 +205,10 @@ def _parcel(
         receipts=owed.receipts,
         stream_position=owed.stream_position,
     )
+
+
+def _frame_bytes(row: OutboxRow) -> int:
+    return FRAME + len(to_json(row.id)) + len(row.frame.encode()) + row.body_bytes
 
 
 def _told_bytes(told: tuple[Receipt, ...]) -> int:
@@ -290,7 +298,9 @@ def _choose(
         elif row.blocked_until is not None:
             choice.parked.append((row.blocked_until, row.seq))
         else:
-            own = row.parcel_bytes
+            own = FRAME + len(to_json(row.id)) + len(row.frame.encode())
+            if row.beside:
+                own += row.body_bytes
             if own > most:
                 choice.oversize.append(row.seq)
             elif choice.rows and total + own > wanted:

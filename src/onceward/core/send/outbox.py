@@ -30,7 +30,7 @@ from onceward.message.events import Enqueued
 from onceward.message.frame import BODY_ERROR, DIGEST_BYTES, Frame, digest
 from onceward.message.names import byte_length, quoted
 from onceward.message.options import PLAIN, MessageOptions
-from onceward.message.parcel import UNANSWERED, ParcelFrame, Receipt, frame_bytes
+from onceward.message.parcel import UNANSWERED, ParcelFrame, Receipt
 from onceward.message.vocabulary import reason_text
 
 if TYPE_CHECKING:
@@ -271,10 +271,9 @@ class OutboxRow(NamedTuple):
         return sealed and digest(self.body) == self.body_digest
 
     @property
-    def parcel_bytes(self) -> int:
-        """How many bytes it adds to an encoded parcel, at most."""
-        beside = byte_length(self.body or MISSING) + 1 if self.beside else 0
-        return frame_bytes(self.id, byte_length(self.frame) + beside)
+    def body_bytes(self) -> int:
+        """How many bytes a body that is stored beside it adds to the frame; 0 where none is."""
+        return byte_length(self.body or MISSING) + 1 if self.beside else 0
 
     def carried(self, *, again: bool = False) -> ParcelFrame:
         """Return its frame as it is carried, with the digest of the whole."""
