@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
+from threading import Thread
 from typing import Final
 
 from tests.proof.power_cut.scene import Scene
@@ -27,6 +28,8 @@ BATCH: Final = 2
 PAUSE: Final = 5.0
 LIMIT: Final = 61.0
 """Seconds after which each retry and each sleep is over."""
+CANCELLED_WITHIN: Final = 5
+"""One job in so many is cancelled while its step runs, by another thread."""
 A_LIFE: Final = 1000
 MONTH: Final = 30 * 86_400.0
 """Retention: more than all lives of a workshop."""
@@ -44,6 +47,11 @@ APPROVED: Final = "SELECT k FROM approved"
 MAKE: Final = "INSERT INTO made (n, what) VALUES (?, ?)"
 END: Final = "INSERT INTO ended (n, thought, first, second) VALUES (?, ?, ?, ?)"
 DONE: Final = "SELECT n FROM ended ORDER BY n"
+CANCELLED: Final = """
+SELECT j.n FROM jobs AS j JOIN onceward_inbox AS b ON b.id = j.id WHERE b.state = 'cancelled'
+UNION
+SELECT j.n FROM jobs AS j JOIN onceward_outbox AS o ON o.id = j.id WHERE o.state = 'cancelled'
+"""
 
 
 class Job(Msg, type="workshop.job"):
@@ -74,7 +82,7 @@ class Bench:
         """Contradictions found so far."""
         self.box: Postbox
         self._engines: SteppedEngines | None = None
-        self._minted = self._drawn = 0
+        self._minted = self._drawn = self._asked = 0
 
     def open(self) -> None:
         """Open the file, as a program does that does not know how it ended."""
@@ -130,6 +138,21 @@ class Bench:
             tx.send("ann", Approved(k=k))
         return True
 
+    def cancel(self) -> None:
+        """Cancel the newest job that is not known to have ended, or in turn the oldest one."""
+        known = {*self.scene.known("ended"), *self.scene.known("cancelled")}
+        left = [n for n in self.jobs() if n not in known] or list(self.jobs())
+        self._asked += 1
+        if left:
+            self._cancel(left[-(self._asked % 2)])
+
+    def _cancel(self, n: int) -> None:
+        """Cancel a job, and let the world know what was said."""
+        outcome = self.box.cancel(self.jobs()[n]).outcome
+        self._note(outcome, n)
+        if outcome == "too_late" and n not in {done for (done,) in self.box._db.read(DONE)}:
+            self.wrong.append(f"TOO_LATE {n}: its cancel came too late, and it has not ended")
+
     def work(self) -> None:
         """Handle all that is due."""
         self.clock.advance(1.5)
@@ -171,6 +194,12 @@ class Bench:
         """Let the world read which jobs have ended: that must stay true."""
         for (n,) in self.box._db.read(DONE):
             self._note("ended", n)
+            if n in self.scene.known("cancelled"):
+                self.wrong.append(f"UNDEAD {n}: it has ended, and was said to be cancelled")
+
+    def cancelled(self) -> set[int]:
+        """Return the jobs that are cancelled in the file."""
+        return {n for (n,) in self.box._db.read(CANCELLED)}
 
     def forgotten(self) -> None:
         """Judge that what was known outside is still in the file."""
@@ -179,6 +208,8 @@ class Bench:
         done = set(self.scene.known("ended"))
         self.wrong += [f"LOST_ACK {n}: its block had ended" for n in sorted(ordered - jobs)]
         self.wrong += [f"LOST_END {n}: it was seen to have ended" for n in sorted(done - ended)]
+        lost = set(self.scene.known("cancelled")) - self.cancelled()
+        self.wrong += [f"LOST_CANCEL {n}: it was said to be cancelled" for n in sorted(lost)]
 
     def read(self) -> None:
         """Read the output of all jobs, each from where the world has last read it."""
@@ -199,7 +230,10 @@ class Bench:
                 if body != count or item.position <= place:
                     self.wrong.append(f"OUTPUT {n}: chunk {body} after {count} others")
                 return count + 1
-            case Ended(state=state) if (state, count) != ("processed", WORDS):
+            case Ended(state=state) if state != "cancelled" and (state, count) != (
+                "processed",
+                WORDS,
+            ):
                 self.wrong.append(f"OUTPUT {n}: {state} after {count} chunks of {WORDS}")
         return count
 
@@ -246,6 +280,8 @@ class Bench:
             return self._think(n, ctx)
 
         found = ctx.step(think, n, attempts=3)
+        if n in self.scene.known("cancelled"):
+            self.wrong.append(f"UNDEAD {n}: its step is stored, and it was said to be cancelled")
         known = self.scene.known(f"thought {n}")
         if known and known[-1] != found:
             self.wrong.append(f"CHANGED {n}: its step returned {known[-1]}, and now {found}")
@@ -255,6 +291,8 @@ class Bench:
 
     def _think(self, n: int, ctx: Context) -> int:
         key = int(step.key[:12], 16)
+        if n in self.scene.known("cancelled"):
+            self.wrong.append(f"UNDEAD {n}: its step is called, and it was said to be cancelled")
         if self.scene.known(f"thought {n}"):
             self.wrong.append(f"CALLED_AGAIN {n}: its result was acted upon before")
         if self.scene.known(f"key {n}") not in ([], [key]):
@@ -267,6 +305,10 @@ class Bench:
                 stream.flush()
             if word == WORDS // 2 and n % 3 == 0 and step.attempt == 1:
                 raise ValueError(n)
+            if word == WORDS // 2 and n % CANCELLED_WITHIN == 0:
+                outside = Thread(target=self._cancel, args=(n,))
+                outside.start()
+                outside.join()
         self._drawn += 1
         drawn = self.scene.life * A_LIFE + self._drawn
         self.scene.note(f"drawn {n}", drawn)

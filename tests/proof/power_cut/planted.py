@@ -20,15 +20,19 @@ from onceward.core.accept.own import OwnMessages
 from onceward.core.handle.commit_batch import HandlerCommitBatch
 from onceward.core.send.outbox import frame_of
 from onceward.errors import InvalidArgument
+from onceward.features.cancellation import arrived
+from onceward.features.cancellation.cancellation import Cancelling
 from onceward.features.steps import awaited, stored
 from onceward.features.steps.steps import MessageSteps, StepCall
 from onceward.features.steps.stored import StepRecord
+from onceward.features.streams import stored as chunks
 from onceward.features.streams.output import MessageStreams
 from onceward.file import migrations
 from onceward.file.connection import connect
 from onceward.file.migrations import Migration
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
+from onceward.message.record import Cancellation
 
 NO_BARRIER: Final = """
 SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM _onceward_file_info
@@ -144,6 +148,7 @@ def _told_late() -> AbstractContextManager[object]:
 RUN_STEP: Final = MessageSteps._running
 TAKE_OR_WAIT: Final = MessageSteps._take_or_wait
 END_CALL: Final = MessageSteps.end_call
+CANCEL: Final = Cancelling.cancel
 OLDEST: Final = """
 SELECT media, body FROM _onceward_awaited_messages WHERE session = ? AND type = ? ORDER BY seq
 """
@@ -183,6 +188,30 @@ def forget_and_end(steps: Any) -> None:
         steps._home.commits.write(
             partial(stored.forget, sender=leased.sender, message_id=leased.id, step=None)
         )
+
+
+def cancel_later(cancelling: Any, message_id: str, reason: str, timeout: Any) -> Cancellation:
+    """Say that a message is cancelled, and commit that with the next one that is."""
+    late, cancelling.late = getattr(cancelling, "late", ()), (message_id, reason, timeout)
+    if late:
+        CANCEL(cancelling, *late)
+    return Cancellation(message_id, "cancelled", "cancelled")
+
+
+def _said_early() -> AbstractContextManager[object]:
+    return patch.object(Cancelling, "cancel", cancel_later)
+
+
+def _unfenced_cancel() -> AbstractContextManager[object]:
+    plants = ExitStack()
+    plants.enter_context(
+        patch.object(arrived, "FENCE", arrived.FENCE.replace("AS held", "AND 0 AS held"))
+    )
+    ended = " AND b.state = 'pending'"
+    for module, name in ((stored, "STORE"), (chunks, "ADD")):
+        lax = getattr(module, name).replace(ended, "")
+        plants.enter_context(patch.object(module, name, lax))
+    return plants
 
 
 def _step_early() -> AbstractContextManager[object]:
@@ -236,6 +265,8 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "taken-late": _taken_late,
     "forgotten-first": _forgotten_first,
     "unmarked": _unmarked,
+    "said-early": _said_early,
+    "unfenced-cancel": _unfenced_cancel,
     "attach": _nothing,  # the pair looks for the name: see hand_over
 }
 

@@ -1,5 +1,5 @@
 """
-Power cuts in handlers with steps, waits and output: the next life goes on where they were.
+Power cuts in handlers with steps, waits, output and cancels: the next life goes on where they were.
 
 The seed is fixed and printed; ``ONCEWARD_SEED`` chooses another.
 """
@@ -27,7 +27,8 @@ def test_steps_waits_and_output_survive(
     """
     Cut anywhere, in any way: what a step wrote is there once, and each wait has its message.
 
-    No function is called after its result was acted upon, and output is whole and in order.
+    No function is called after its result was acted upon, output is whole and in order, and
+    what was said to be cancelled stays so.
     """
     shop = Workshop(SEED, engines=engines)
     verdict = explore(shop, states=STATES, keep=tmp_path)
@@ -52,17 +53,19 @@ def test_steps_survive_two_deep(
 @pytest.mark.parametrize(
     ("weak", "kind"),
     [
-        (Workshop(7, durability="fast"), "CALLED_AGAIN"),
+        (Workshop(2, durability="fast"), "CALLED_AGAIN"),
         (Workshop(7, mutants=("step-early",)), "UNDONE"),
         (Workshop(7, mutants=("rows-first",)), "DUP_EFFECT"),
         (Workshop(7, mutants=("taken-late",)), "TAKEN"),
         (Workshop(7, mutants=("forgotten-first",)), "CALLED_AGAIN"),
         (Workshop(7, mutants=("unmarked",)), "OUTPUT"),
+        (Workshop(7, mutants=("said-early",)), "LOST_CANCEL"),
+        (Workshop(7, mutants=("unfenced-cancel",)), "UNDEAD"),
     ],
-    ids=("fast", "step-early", "rows-first", "taken-late", "forgotten-first", "unmarked"),
+    ids=lambda given: given if isinstance(given, str) else (*given.mutants, given.durability)[0],
 )
 def test_weak_steps_are_found(weak: Workshop, kind: str, aloud: Callable[[object], None]) -> None:
-    """Each of these loses or repeats what a step has done, and is seen to."""
+    """Each of these loses or repeats what a step or a cancel has done, and is seen to."""
     verdict = explore(weak, states=4_000, enough=3, seconds=FOUND_WITHIN)
     aloud(verdict)
 
