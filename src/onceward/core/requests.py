@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from onceward.core.send.compose import OutgoingMessage
 from onceward.core.send.outbox import Outbox, add_if_possible
@@ -34,7 +34,12 @@ from onceward.message.body import decode, encode
 from onceward.message.clock import Millis
 from onceward.message.frame import Frame, FrameHeaders, digest, frame_prefix, render_head
 from onceward.message.ids import new_id_at, new_token
-from onceward.message.options import MessageOptions, SendOptions, parse_options
+from onceward.message.options import (
+    MessageOptions,
+    SendOptions,
+    parse_options,
+    request_options,
+)
 from onceward.message.queue_modes import CALLER, WORKER_RESULT
 from onceward.message.record import Ticket, ticket_id
 from onceward.message.times import Span, millis
@@ -460,9 +465,74 @@ class HandlerRequests:
 
 
 class WithReplies:
-    """The replies to a handler's requests; ``Context`` and ``Run`` have them."""
+    """The requests of a handler and their replies; ``Context`` and ``Run`` have them."""
 
     _requests: HandlerRequests
+
+    def request(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[object] | None = None,
+        timeout: Span | None = None,
+        **options: Unpack[SendOptions],
+    ) -> Ticket:
+        """
+        Send a request, and return the ticket for ``result``.
+
+        It leaves with the processed mark; that of a run at once, as a step. Where an earlier
+        call made it for the same messages, as before a kill or a retry, its ticket is returned
+        and nothing is sent. With *reply* the request carries the schema of the reply that it
+        expects.
+
+        Raises:
+            Conflict: the earlier call asked something else at this place.
+            LeaseLost: the run was ended from outside.
+
+        """
+        return self._request(to, body, timeout, request_options(options, reply))
+
+    def ask(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[T],
+        timeout: Span = "1h",
+        **options: Unpack[SendOptions],
+    ) -> T:
+        """
+        Send a request and return its reply, read as *reply*: the handler is called again with it.
+
+        Until the reply is there this call **ends**: what the handler wrote is rolled back,
+        its requests are committed, no lock is held, and its lane waits. Then the handler is
+        called again from its start, and each request that it makes in the same order gets
+        the reply that is there. This survives restarts, and counts as no attempt. Of a run,
+        the same messages get another run; the session begins no other one meanwhile, unless
+        a message steers or interrupts it.
+
+        Raises:
+            AnswerTimeout: no reply came within *timeout*.
+            RequestFailed: the peer gave the request up, or handled it without replying.
+            InvalidMessage: the reply does not fit.
+            Conflict: an earlier call asked something else at this place.
+
+        """
+        asked = self._question(to, body, timeout, request_options(options, reply))
+        return self.result(asked, reply=reply)
+
+    def _request(
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+    ) -> Ticket:
+        """Send a request that no earlier call has made; return its ticket."""
+        raise NotImplementedError
+
+    def _question(
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+    ) -> Ticket:
+        """Return the ticket of a request that leaves at the latest when the call waits for it."""
+        return self._request(to, body, timeout, options)
 
     def result(self, ticket: Ticket | str, *, reply: type[T]) -> T:
         """Return the reply to a ticket of ``request``, or to its id, as ``ask`` does."""

@@ -34,7 +34,6 @@ from onceward.message.options import (
     PublishOptions,
     SendOptions,
     reply_options,
-    request_options,
 )
 from onceward.message.record import Ticket
 from onceward.message.times import Span
@@ -131,57 +130,17 @@ class Context(WithSteps, WithReplies):
             requests.TaskOutcome("done", None, result),
         )
 
-    def request(
-        self,
-        to: str,
-        body: object,
-        *,
-        reply: type[object] | None = None,
-        timeout: Span | None = None,
-        **options: Unpack[SendOptions],
+    def _request(
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
     ) -> Ticket:
-        """
-        Send a request with the processed mark, and return the ticket for ``result``.
-
-        Where an earlier call of this handler made it, for the same message, its ticket
-        is returned and nothing is sent. With *reply* the request carries the schema of the
-        reply that it expects.
-
-        Raises:
-            Conflict: the earlier call asked something else at this place.
-
-        """
-        made = self._ask(to, body, timeout, request_options(options, reply))
+        made = self._ask(to, body, timeout, options)
         return made if isinstance(made, Ticket) else self._requests.add(self._group.join(), made)
 
-    def ask(
-        self,
-        to: str,
-        body: object,
-        *,
-        reply: type[T],
-        timeout: Span = "1h",
-        **options: Unpack[SendOptions],
-    ) -> T:
-        """
-        Send a request and return its reply, read as *reply*: the handler is called again with it.
-
-        Until the reply is there this call **ends**: what the handler wrote is rolled back,
-        its requests are committed, no lock is held, and its lane waits. Then the handler is
-        called again from its start, and each request that it makes in the same order gets
-        the reply that is there. This survives restarts, and counts as no attempt.
-
-        Raises:
-            AnswerTimeout: no reply came within *timeout*.
-            RequestFailed: the peer gave the request up, or handled it without replying.
-            InvalidMessage: the reply does not fit.
-            Conflict: an earlier call asked something else at this place.
-
-        """
-        made = self._ask(to, body, timeout, request_options(options, reply))
-        if not isinstance(made, Ticket):
-            self._requests.wait(made.message.id)
-        return self._requests.result(made.id, reply)
+    def _question(
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
+    ) -> Ticket:
+        made = self._ask(to, body, timeout, options)
+        return made if isinstance(made, Ticket) else Ticket(made.message.id, to)
 
     @cached_property
     def _requests(self) -> HandlerRequests:  # type: ignore[override]  # made with its first use
@@ -362,8 +321,8 @@ class AsyncContext(AsyncWithSteps[Context]):
     dispatch = awaitable(Context.dispatch)
     publish = awaitable(Context.publish)
     reply = awaitable(Context.reply)
-    request = awaitable(Context.request)
-    ask = awaitable(Context.ask)
+    request = awaitable(WithReplies.request)
+    ask = awaitable(WithReplies.ask)
     result = awaitable(WithReplies.result)
     gather = awaitable(WithReplies.gather)
     progress = awaitable(Context.progress)

@@ -34,7 +34,6 @@ from onceward.message.options import (
     SendOptions,
     parse_options,
     reply_options,
-    request_options,
 )
 from onceward.message.record import Ticket
 from onceward.message.times import Span
@@ -244,62 +243,18 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
             task(self._outbox, self.session, to, body, session=session, options=options)
         )
 
-    def request(
-        self,
-        to: str,
-        body: object,
-        *,
-        reply: type[object] | None = None,
-        timeout: Span | None = None,
-        **options: Unpack[SendOptions],
+    def _request(
+        self, to: str, body: object, timeout: Span | None, options: MessageOptions
     ) -> Ticket:
-        """
-        Send a request at once, as a step, and return the ticket for ``result``.
-
-        A run that has the same messages, as after a kill or a retry, gets its ticket, and
-        sends nothing. With *reply* the request carries the schema of the reply that it
-        expects.
-
-        Raises:
-            Conflict: the earlier run asked something else at this place.
-            LeaseLost: the run was ended from outside.
-
-        """
         self._follow(options)
         options.setdefault("reply_to", self._outbox.db.agent)
-        named: MessageOptions = {**request_options(options, reply), "kind": QUESTION}
+        named: MessageOptions = {**options, "kind": QUESTION}
         message = self._outbox.compose(self.session, to, body, named)
 
         def work(tx: StoreTransaction) -> str:
             return self._requests.add_now(tx, message, timeout).id
 
         return Ticket(self._steps.once(f"request {to}", (body,), work), to)
-
-    def ask(
-        self,
-        to: str,
-        body: object,
-        *,
-        reply: type[T],
-        timeout: Span = "1h",
-        **options: Unpack[SendOptions],
-    ) -> T:
-        """
-        Send a request and return its reply, read as *reply*: a later run of this session has it.
-
-        Until the reply is there this run **ends**, as with ``ctx.ask`` of handlers; then the
-        same messages get another run, which finds its steps. The session begins no other run
-        meanwhile, unless a message steers or interrupts it.
-
-        Raises:
-            AnswerTimeout: no reply came within *timeout*.
-            RequestFailed: the peer gave the request up, or handled it without replying.
-            InvalidMessage: the reply does not fit.
-            Conflict: an earlier run asked something else at this place.
-
-        """
-        ticket = self.request(to, body, reply=reply, timeout=timeout, **options)
-        return self.result(ticket, reply=reply)
 
     def inbox(self) -> list[Message[Any]]:
         """
@@ -378,8 +333,8 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
     publish = awaitable(Run.publish)
     reply = awaitable(Run.reply)
     dispatch = awaitable(Run.dispatch)
-    request = awaitable(Run.request)
-    ask = awaitable(Run.ask)
+    request = awaitable(WithReplies.request)
+    ask = awaitable(WithReplies.ask)
     result = awaitable(WithReplies.result)
     gather = awaitable(WithReplies.gather)
 
