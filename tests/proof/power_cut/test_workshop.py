@@ -57,7 +57,7 @@ def test_steps_survive_two_deep(
         (Workshop(7, mutants=("step-early",)), "UNDONE"),
         (Workshop(7, mutants=("rows-first",)), "DUP_EFFECT"),
         (Workshop(7, mutants=("taken-late",)), "TAKEN"),
-        (Workshop(7, mutants=("forgotten-first",)), "CALLED_AGAIN"),
+        (Workshop(1, mutants=("forgotten-first",)), "CALLED_AGAIN"),
         (Workshop(7, mutants=("unmarked",)), "OUTPUT"),
         (Workshop(7, mutants=("said-early",)), "LOST_CANCEL"),
         (Workshop(7, mutants=("unfenced-cancel",)), "UNDEAD"),
