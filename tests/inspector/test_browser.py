@@ -218,7 +218,7 @@ def test_labels_of_an_axis_are_whole(browser: Browser, still: str, most: int) ->
     times = [1_767_225_600 + 180 * n for n in range(21)]
     answer = {"times": times, "span": 180, "series": [[0, most] + [0] * 19] * 3}
     page.add_init_script(RECORD)
-    page.route("**/rates.json", lambda route: route.fulfill(json=answer))
+    page.route("**/rates.json*", lambda route: route.fulfill(json=answer))
     page.goto(still)
     settled(page)
     labels = page.evaluate("labels")
@@ -229,6 +229,45 @@ def test_labels_of_an_axis_are_whole(browser: Browser, still: str, most: int) ->
         for text, _, _ in labels
     )
     assert [] == [each for each in labels if each[1] < 0 or each[2] > 0]
+
+
+def test_a_chart_tells_the_values_under_the_pointer(open_page: Open, still: str) -> None:
+    """Those of the span below it, beside the names; they go with the pointer."""
+    page = open_page(f"{still}/agents/shop")
+    settled(page)
+    page.locator(".values summary").click()
+    rows = page.locator(".values tbody tr").all_inner_texts()
+    newest = [int(each) for each in rows[0].split()[-3:]]
+    box = page.locator(".plot .u-over").bounding_box()
+    assert box is not None
+    values = page.locator("figcaption .key b")
+    page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 40)
+
+    playwright.expect(page.locator("figcaption .at")).to_have_text(f"at {rows[0].split()[1]}")
+    assert newest == [int(each) for each in values.all_inner_texts()]
+    page.mouse.move(5, 5)
+    playwright.expect(values.first).to_have_text("")
+
+
+def test_a_part_of_a_chart_is_shown_by_a_drag(open_page: Open, still: str) -> None:
+    """The button brings the whole range back; other ranges are links."""
+    page = open_page(f"{still}/agents/shop")
+    settled(page)
+    whole = page.get_by_role("button", name="Whole hour")
+    box = page.locator(".plot .u-over").bounding_box()
+    assert box is not None
+    playwright.expect(whole).to_be_hidden()
+    page.mouse.move(box["x"] + 100, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 40, steps=4)
+    page.mouse.up()
+
+    playwright.expect(whole).to_be_visible()
+    whole.click()
+    playwright.expect(whole).to_be_hidden()
+    page.get_by_role("link", name="week", exact=True).click()
+    settled(page)
+    assert "range=week" in page.url
 
 
 def test_a_paused_page_stands_still(moving: str, open_page: Open, home: Home) -> None:
@@ -339,8 +378,10 @@ def test_an_address_opens_from_another_site(open_page: Open, made: Home, tmp_pat
 
 
 def test_pages_answer_without_scripts(open_page: Open, still: str) -> None:
-    """Filters, links and colours are plain forms and links."""
+    """Filters, links and colours are plain forms and links; a chart is a table."""
     page = open_page(f"{still}/", java_script_enabled=False)
+    page.locator(".values summary").click()
+    assert page.locator(".values tbody tr").count() > 10
     page.get_by_label("Show").select_option("trouble")
     page.get_by_role("button", name="Filter").click()
     assert ["shop", "billing"] == page.locator("main a.row").all_inner_texts()

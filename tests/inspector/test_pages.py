@@ -39,6 +39,7 @@ PAGES = (
     "/search?q=tok",
     "/agents/shop/messages?until=2026-01-01T00:10",
     "/agents/shop?peer=a&queue=a&run=5", "/report",
+    "/?range=day", "/agents/shop?range=week",
     "/topology", "/topology?agent=billing", "/schedules", "/schedules?q=shop&show=cannot+send",
     "/agents/shop/schedules/nightly", "/agents/shop/schedules/stocktaking",
     "/channels", "/channels?channel=news&mailbox=a", "/channels/news", "/channels/repairs",

@@ -19,10 +19,11 @@ from onceward.file.read_only import opened
 from onceward.message.clock import SystemClock
 from onceward.message.redaction import HIDDEN, Redaction, visible
 from onceward.ops.inspector import words
+from onceward.ops.inspector.chart import Chart, chosen, together
 from onceward.ops.inspector.journey import phases, steps
-from onceward.ops.inspector.pages.home import together
 from onceward.ops.inspector.pages.live import Streams
 from onceward.ops.inspector.pages.message import NOTHING
+from onceward.ops.inspector.refresher import RANGES
 from onceward.ops.inspector.sequence import diagram, exchanges
 from onceward.ops.inspector.site import Site
 from onceward.ops.views.conversation import Part, Spoken
@@ -383,6 +384,16 @@ def test_rates_of_agents_are_added_span_by_span() -> None:
 
     assert Rates(600, 100, (7, 0, 1), (2, 0, 0), (1, 1, 1)) == together([now, old])
     assert together([]) is None
+
+
+def test_a_chart_has_its_numbers_as_rows() -> None:
+    """The newest first; spans without messages have none. An unknown range is the first one."""
+    found = Rates(600, 100, (0, 0, 1), (0, 0, 2), (3, 0, 0))
+    chart = Chart("/rates.json", "hour", ("hour", "day"), found)
+
+    assert [(500, 1, 2, 0), (300, 0, 0, 3)] == chart.rows
+    assert [] == Chart("/rates.json", "hour", ("hour",), None).rows
+    assert ["day", "hour", "hour"] == [chosen(each, RANGES) for each in ("day", "year", "")]
 
 
 def test_a_stream_tells_the_names_of_what_has_changed(site: Site, home: Home) -> None:

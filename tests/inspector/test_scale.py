@@ -160,6 +160,7 @@ def steps(path: Path, page: str) -> int:
 @pytest.mark.parametrize(
     "page",
     ["/agents/big", "/agents/big/rates.json", "/agents/big/messages", "/dead", "/",
+     "/agents/big?range=week", "/?range=day",
      "/topology", "/schedules", "/channels",
      "/agents/big/messages?box=inbox", "/agents/big/messages/{id}",
      "/agents/big/conversations/{id}", "/search?q={id}"],

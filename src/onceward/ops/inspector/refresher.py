@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
@@ -35,8 +35,8 @@ STEPS: Final = 64
 
 LISTED: Final = 200
 """Schedules, and readers of mailboxes, of one file that are kept."""
-SPAN: Final = 180_000
-SPANS: Final = 20
+RANGES: Final = {"hour": (180_000, 20), "day": (3_600_000, 24)}
+"""Length and number of the spans whose rates are kept, by the name of their range."""
 LONGEST: Final = 5.0
 """Seconds after which a statement is given up."""
 
@@ -52,7 +52,8 @@ class Snapshot(FileSnapshot):
     schedules: tuple[Schedule, ...] = ()
     readers: tuple[MailboxReader, ...] = ()
     links: tuple[Link, ...] = ()
-    rates: Rates | None = None
+    rates_of: Mapping[str, Rates] = field(default_factory=dict)
+    """Its rates by range."""
 
 
 class Refresher:
@@ -136,7 +137,10 @@ class Refresher:
                     schedules=schedules(reader, limit=LISTED),
                     readers=mailbox_readers(reader, LISTED),
                     links=links(reader, now),
-                    rates=rates(reader, now, span=SPAN, count=SPANS),
+                    rates_of={
+                        name: rates(reader, now, span=span, count=count)
+                        for name, (span, count) in RANGES.items()
+                    },
                 )
         except Exception as error:  # noqa: BLE001 - other files are still to be read
             return replace(unread, problem=str(error))

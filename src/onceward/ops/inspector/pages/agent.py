@@ -11,16 +11,17 @@ from starlette.responses import JSONResponse, Response
 
 from onceward.file.read_only import FileReader
 from onceward.message.clock import Millis
-from onceward.ops.inspector.pages.home import chart, number
-from onceward.ops.inspector.site import site_of
+from onceward.ops.inspector.chart import Chart, chosen, numbers
+from onceward.ops.inspector.pages.home import number
+from onceward.ops.inspector.site import address, site_of
 from onceward.ops.views import lists
 from onceward.ops.views.asking import NEVER
 from onceward.ops.views.overview import overview
+from onceward.ops.views.rates import Rates
 from onceward.ops.views.rates import rates as rates_of
 from onceward.ops.views.why import agent_whys, lane_why
 
-SPAN: Final = 60_000
-SPANS: Final = 60
+RANGES: Final = {"hour": (60_000, 60), "day": (1_800_000, 48), "week": (10_800_000, 56)}
 ROWS: Final = 50
 """Rows of each list; a longer list says that there are more."""
 
@@ -30,12 +31,14 @@ def agent(request: Request) -> Response:
     site = site_of(request)
     with site.reading(request) as (key, reader):
         facts = _facts(reader, request.query_params, site.now())
+        range_, found = _rates(request, reader, site.now())
     return site.html(
         request,
         "agent.html",
         key=key,
         keys=(key,),
         **facts,
+        chart=Chart(address(key, "rates.json", range=range_), range_, tuple(RANGES), found),
         owners=_owners(facts),
         most=ROWS,
         file=site.path(key),
@@ -47,7 +50,14 @@ def rates(request: Request) -> Response:
     """Answer with the rates of one agent, for the chart."""
     site = site_of(request)
     with site.reading(request) as (_, reader):
-        return JSONResponse(chart(rates_of(reader, site.now(), span=SPAN, count=SPANS)))
+        return JSONResponse(numbers(_rates(request, reader, site.now())[1]))
+
+
+def _rates(request: Request, reader: FileReader, now: Millis) -> tuple[str, Rates]:
+    """Return the range that an address names, and the agent's rates in it."""
+    range_ = chosen(request.query_params.get("range", ""), RANGES)
+    span, count = RANGES[range_]
+    return range_, rates_of(reader, now, span=span, count=count)
 
 
 def _facts(reader: FileReader, after: Mapping[str, str], now: Millis) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from onceward.ops.inspector.chart import Chart, chosen, numbers, together
 from onceward.ops.inspector.pages.problems import gather
-from onceward.ops.inspector.refresher import Snapshot
-from onceward.ops.inspector.site import site_of
+from onceward.ops.inspector.refresher import RANGES, Snapshot
+from onceward.ops.inspector.site import site_of, with_query
 from onceward.ops.views.rates import Rates
 from onceward.ops.views.vocabulary import SEVERITY, UNREADABLE, WELL
 
@@ -36,7 +37,7 @@ SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
     "oldest": lambda each: (each.overview and each.overview.oldest_at) or 1 << 62,
     "failing": lambda each: -(each.overview.lanes.failing if each.overview else -1),
     "dead": lambda each: -(each.overview.dead_letters if each.overview else -1),
-    "rate": lambda each: -(each.rates.total if each.rates else -1),
+    "rate": lambda each: -(each.rates_of["hour"].total if each.rates_of else -1),
     "wal": lambda each: -each.wal_bytes,
 }
 """Keys by column; the largest figure stands first."""
@@ -74,6 +75,7 @@ def home(request: Request) -> Response:
         key=lambda each: (SORTS[sort](each), each.agent),
     )
     first = number(asked.get("first", ""))
+    range_, summed = _rates(request)
     return site.html(
         request,
         "home.html",
@@ -91,7 +93,7 @@ def home(request: Request) -> Response:
         trouble=trouble,
         looked_at=site.refresher.looked_at,
         files=len(site.targets.files()),
-        rates=together([each.rates for each in found if each.rates]),
+        chart=Chart(with_query("/rates.json", range=range_), range_, tuple(RANGES), summed),
     )
 
 
@@ -118,32 +120,13 @@ def _totals(found: list[Snapshot]) -> Totals:
     )
 
 
-def together(found: list[Rates]) -> Rates | None:
-    """Return the sums of rates; those that end earlier are moved by as many spans."""
-    if not found:
-        return None
-    until, span = max(each.until for each in found), found[0].span
-    count = len(found[0].sent)
-    sums = {name: [0] * count for name in ("sent", "received", "handled")}
-    for each in found:
-        behind = (until - each.until) // span
-        for name, total in sums.items():
-            for at, number in enumerate(getattr(each, name)[behind:]):
-                total[at] += number
-    return Rates(until, span, *(tuple(sums[name]) for name in ("sent", "received", "handled")))
+def _rates(request: Request) -> tuple[str, Rates | None]:
+    """Return the range that an address names, and the rates of all agents in it."""
+    range_ = chosen(request.query_params.get("range", ""), RANGES)
+    found = site_of(request).refresher.snapshots.values()
+    return range_, together(each.rates_of[range_] for each in found if each.rates_of)
 
 
 def rates(request: Request) -> Response:
     """Answer with the rates of all agents together, for the chart."""
-    found = site_of(request).refresher.snapshots.values()
-    return JSONResponse(chart(together([each.rates for each in found if each.rates])))
-
-
-def chart(found: Rates | None) -> dict[str, Any]:
-    """Return rates as the chart draws them: seconds, and a list for each series."""
-    if found is None:
-        return {"times": [], "series": []}
-    count = len(found.sent)
-    times = [(found.until - (count - at) * found.span) // 1000 for at in range(count)]
-    series = [found.sent, found.received, found.handled]
-    return {"times": times, "span": found.span // 1000, "series": series}
+    return JSONResponse(numbers(_rates(request)[1]))

@@ -82,36 +82,79 @@
     probe.remove();
     return found;
   };
-  const options = (box) => {
+  const NAMES = ["sent", "received", "handled"];
+  const STEPS = Array.from({ length: 8 }, (_, power) => [1, 2, 5].map((first) => first * 10 ** power)).flat();
+  const clock = (at, span) => new Date(at * 1000).toISOString().slice(span >= 1800 ? 5 : 11, 16).replace("T", " ");
+  // The values under the pointer stand in the caption, beside the names of the series.
+  const tell = (box, plot) => {
+    const caption = box.parentElement.querySelector("figcaption"), at = plot.cursor.idx;
+    const known = plots.get(box);
+    const told = known && at != null && plot.cursor.left >= 0;
+    caption.querySelectorAll(".key b").forEach((value, n) => {
+      value.textContent = told ? known.series[n][at].toLocaleString("en") : "";
+    });
+    caption.querySelector(".at").textContent = told ? `at ${clock(known.times[at], known.span)}` : "";
+  };
+  const options = (box, span) => {
     const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
-    const series = ["sent", "received", "handled"].map((name) => ({
-      label: name, stroke: colour(name), width: 1.5, points: { show: false },
+    const bars = uPlot.paths.bars({ size: [0.8, 60], align: 1 });
+    const series = NAMES.map((name) => ({
+      label: name, fill: colour(name), stroke: colour(name), width: 0, paths: bars, points: { show: false },
     }));
     return {
       width: box.clientWidth, height: 110, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-      legend: { show: false }, cursor: { show: false }, padding: [8, 22, 0, 0],
-      scales: { y: { range: (_, low, high) => [0, Math.max(4, high * 1.1)] } },
-      axes: [{ ...axis, size: 22, values: "{HH}:{mm}" }, { ...axis, size: (_, texts) => 14 + 7 * Math.max(2, ...(texts ?? []).map((text) => String(text ?? "").length)), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000], space: 26 }],
+      legend: { show: false }, padding: [8, 22, 0, 0],
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+      scales: { x: { range: (_, low, high) => [low, high === low ? high + span : high] }, y: { range: (_, low, high) => [0, Math.max(4, high * 1.1)] } },
+      axes: [{ ...axis, size: 22, values: span >= 1800 ? "{MM}-{DD} {HH}:{mm}" : "{HH}:{mm}", space: span >= 1800 ? 90 : 50 }, { ...axis, size: (_, texts) => 14 + 7 * Math.max(2, ...(texts ?? []).map((text) => String(text ?? "").length)), incrs: STEPS, space: 26 }],
       series: [{}, ...series],
+      hooks: {
+        setCursor: [(plot) => tell(box, plot)],
+        setScale: [(plot, key) => key === "x" && zoomed(box, plot)],
+      },
     };
   };
+  // A drag shows a part of the range, which live values leave as it is, until the button is pressed.
+  const zoomed = (box, plot) => {
+    const known = plots.get(box), button = box.parentElement.querySelector(".whole");
+    if (!known) return;
+    const { min, max } = plot.scales.x, [first, last] = whole(known);
+    button.hidden = min <= first && max >= last;
+  };
+  const whole = (known) => [known.times[0], known.times.at(-1) + known.span];
+  // Each series stands on those after it: the first one drawn is the sum of all.
+  const stacked = (series) => series.map((_, n) => series[n].map((_, at) => series.slice(n).reduce((sum, each) => sum + each[at], 0)));
   const draw = async (fresh = false) => {
     for (const box of document.querySelectorAll(".plot")) {
       const answer = await fetch(box.dataset.src).catch(() => null);  // away: the button says so
       if (!answer?.ok) continue;
-      const { times, series } = await answer.json();
+      const { times, span, series } = await answer.json();
       if (!times.length) continue;
-      const known = plots.get(box);
-      if (known && !fresh) { known.setData([times, ...series]); continue; }
-      known?.destroy();
-      plots.set(box, new uPlot(options(box), [times, ...series], box));
+      const before = plots.get(box), button = box.parentElement.querySelector(".whole");
+      const known = { times, span, series, plot: before?.plot };
+      const data = [times, ...stacked(series)];
+      plots.set(box, known);
+      if (known.plot && !fresh) {
+        known.plot.setData(data, false);
+        if (button.hidden) showWhole(known);
+        else known.plot.redraw();
+        continue;
+      }
+      known.plot?.destroy();
+      known.plot = new uPlot(options(box, span), data, box);
+      showWhole(known);
+      button.onclick = () => showWhole(plots.get(box));
     }
+  };
+  const showWhole = (known) => {
+    const [min, max] = whole(known);
+    known.plot.setScale("x", { min, max });
   };
   let sized = 0;
   window.addEventListener("resize", () => {
     clearTimeout(sized);
     sized = setTimeout(() => {
-      for (const box of document.querySelectorAll(".plot")) plots.get(box)?.setSize({ width: box.clientWidth, height: 110 });
+      for (const box of document.querySelectorAll(".plot")) plots.get(box)?.plot.setSize({ width: box.clientWidth, height: 110 });
     }, 150);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(true));

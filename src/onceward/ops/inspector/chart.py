@@ -1,0 +1,66 @@
+"""What a chart of messages shows: the spans of a range, as numbers for the chart and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onceward.message.clock import Millis
+from onceward.ops.views.rates import Rates
+
+Ranges = Mapping[str, tuple[Millis, int]]
+"""Length and number of the spans of each range, the first one shown first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of one range, and the ranges that its links lead to."""
+
+    src: str
+    range: str
+    ranges: tuple[str, ...]
+    rates: Rates | None
+
+    @property
+    def rows(self) -> list[tuple[Millis, int, int, int]]:
+        """Spans in which something happened, the newest first: begin, sent, received, handled."""
+        return [row for row in reversed(_rows(self.rates)) if any(row[1:])]
+
+
+def chosen(asked: str, ranges: Ranges) -> str:
+    """Return the range that an address names, the first one where it names none."""
+    return asked if asked in ranges else next(iter(ranges))
+
+
+def numbers(found: Rates | None) -> dict[str, Any]:
+    """Return rates as the chart draws them: seconds, and a list for each series."""
+    if found is None:
+        return {"times": [], "series": []}
+    times = [at // 1000 for at, *_ in _rows(found)]
+    series = [found.sent, found.received, found.handled]
+    return {"times": times, "span": found.span // 1000, "series": series}
+
+
+def _rows(found: Rates | None) -> list[tuple[Millis, int, int, int]]:
+    if found is None:
+        return []
+    begin = found.until - len(found.sent) * found.span
+    counts = zip(found.sent, found.received, found.handled, strict=True)
+    return [(begin + at * found.span, *each) for at, each in enumerate(counts)]
+
+
+def together(found: Iterable[Rates]) -> Rates | None:
+    """Return the sums of rates; those that end earlier are moved by as many spans."""
+    every = list(found)
+    if not every:
+        return None
+    until, span = max(each.until for each in every), every[0].span
+    count = len(every[0].sent)
+    sums = {name: [0] * count for name in ("sent", "received", "handled")}
+    for each in every:
+        behind = (until - each.until) // span
+        for name, total in sums.items():
+            for at, number in enumerate(getattr(each, name)[behind:]):
+                total[at] += number
+    return Rates(until, span, *(tuple(sums[name]) for name in ("sent", "received", "handled")))
