@@ -334,3 +334,15 @@ def test_large_dead_letters_are_counted_without_being_read(home: Home) -> None:
     named = inner.partition("FROM")[0].replace("SELECT", "").replace(" ", "").strip().split(",")
     assert [("rejected", "invoice.created", 3)] == [(g.reason, g.type, g.count) for g in groups]
     assert max(map(columns.index, named)) < columns.index("frame")
+
+
+def test_a_scrape_of_the_inspector_opens_no_file(home: Home, statements: dict[str, Any]) -> None:
+    """The snapshots of the pages have all that the metrics tell, for however many agents."""
+    made = app([home.path], clock=home.clock, metrics=True)
+    made.state.site.refresher.refresh()
+    statements.clear()
+    text = TestClient(made, base_url="http://localhost").get("/metrics").text
+    made.state.site.refresher.stop()
+
+    assert 'onceward_breakers_open{agent="shop"} 1.0' in text
+    assert {} == statements

@@ -4,11 +4,12 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onceward import Agent, Postbox, Retry
-from onceward.file.read_only import opened
+from onceward.file.read_only import FileReader, opened
 from onceward.ops.observe import snapshots
 from onceward.ops.observe.snapshots import FileSnapshot, Snapshots, agent_files, read_snapshot
 from onceward.ops.views import overview as questions
@@ -16,6 +17,8 @@ from onceward.ops.views.overview import Overview
 from onceward.testing import Controls, ManualClock
 
 Settle = Callable[[Path], None]
+MOST_STATEMENTS = 14
+"""Of one look at a file, those that open it included."""
 SMALL = {"(subquery-3)", "CONSTANT", "m", "onceward_backlog", "q", "s", "w"}
 """Scans of what is short: rows of peers, sessions with runs and handlers; lists with a limit."""
 
@@ -123,6 +126,28 @@ def test_an_unchanged_file_is_not_opened_again(
     assert ([1, 0], [2, 0]) == tuple(
         [numbers(each).outgoing for each in of] for of in (first, second)
     )
+
+
+def test_reading_a_file_takes_few_statements(
+    shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand files that changed are a thousand times this, whatever is in them."""
+    ran: list[str] = []
+    walk = FileReader.walk
+
+    def counted(self: FileReader, sql: str, bindings: Any = None) -> Any:
+        ran.append(sql)
+        return walk(self, sql, bindings)
+
+    monkeypatch.setattr(FileReader, "walk", counted)
+    shop.send_many([("billing", n) for n in range(50)])
+    read_snapshot(billing.path, 0)
+    empty, ran[:] = len(ran), []
+    shop.run_until_idle()
+    read_snapshot(billing.path, 0)
+
+    assert empty == len(ran)
+    assert len(ran) <= MOST_STATEMENTS
 
 
 def test_a_change_within_the_same_tick_is_not_missed(shop: Postbox) -> None:

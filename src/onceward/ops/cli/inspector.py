@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from onceward.file.environment import env_or_project
 from onceward.message.extras import needs
@@ -74,7 +74,7 @@ def inspect(
         hosts=[host, *(host_name or ())],
         audit=_audit(audit, places[0]) if write else None,
         report_at=report,
-        metrics=_metrics(places),
+        metrics=find_spec("prometheus_client") is not None,
     )
     try:
         listening = bound(host, port)
@@ -103,17 +103,6 @@ def _existing(places: tuple[Path, ...]) -> list[Path]:
             msg = f"there is no {place}: name a home, or agents' files"
             raise NothingThere(msg)
     return [*places]
-
-
-def _metrics(places: list[Path]) -> Any:
-    """Return the application for /metrics; None without the extra."""
-    if find_spec("prometheus_client") is None:
-        return None
-    from onceward.metrics import FileMetrics, asgi_app, new_registry  # noqa: PLC0415 - an extra
-
-    registry = new_registry()
-    registry.register(FileMetrics(places))
-    return asgi_app(registry)
 
 
 def _query(token: str | None) -> str:

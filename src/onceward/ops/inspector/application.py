@@ -44,6 +44,7 @@ from onceward.ops.inspector.pages import (
 from onceward.ops.inspector.refresher import Refresher
 from onceward.ops.inspector.site import HERE, THEME_COOKIE, THEMES, Site, site_of
 from onceward.ops.inspector.targets import Targets
+from onceward.ops.observe.snapshots import FileSnapshot
 
 YEAR: Final = 31_536_000
 
@@ -57,7 +58,7 @@ def app(
     hosts: Iterable[str] = (),
     audit: str | os.PathLike[str] | None = None,
     report_at: str | os.PathLike[str] | None = None,
-    metrics: ASGIApp | None = None,
+    metrics: bool = False,
     clock: Clock | None = None,
 ) -> Starlette:
     """
@@ -67,7 +68,7 @@ def app(
     action is written to the file *audit*. With a *token* each reader must give it once,
     as ``?token=`` or as a bearer. It answers to loopback names and to *hosts*. *redact*
     are regular expressions of what is hidden; *report_at* is where a fleet's report is;
-    *metrics* answers at ``/metrics``.
+    with *metrics*, which needs their extra, ``/metrics`` answers with what the pages were made of.
 
     Raises:
         InvalidArgument: there is no target, actions without an audit file, or a pattern is none.
@@ -90,7 +91,7 @@ def app(
     )
     guard = Middleware(PageGuard, hosts={*LOOPBACK, *hosts}, token=token)
     made = Starlette(
-        routes=_routes(metrics),
+        routes=_routes(_metrics(site) if metrics else None),
         middleware=[guard],
         lifespan=partial(_running, site),
         exception_handlers={HTTPException: _refused, OncewardError: _failed},
@@ -133,6 +134,19 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
         Route("/ready", ready),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
+
+
+def _metrics(site: Site) -> ASGIApp:
+    """Return what answers at /metrics, from the snapshots of the pages: no file is opened."""
+    from onceward.metrics import FileMetrics, asgi_app, new_registry  # noqa: PLC0415 - an extra
+
+    def taken() -> list[FileSnapshot]:
+        known = site.refresher.snapshots
+        return [known[key] for key in sorted(known)]
+
+    registry = new_registry()
+    registry.register(FileMetrics((), taken=taken, clock=site.refresher.clock))
+    return asgi_app(registry)
 
 
 class _Answers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,8 @@ WITHIN: Final = 5.0
 """Seconds that one collection opens files for; Prometheus itself waits ten by default."""
 MOST_PEERS: Final = 20
 """Peers of an agent that have series of their own."""
+Taken = Callable[[], Sequence[FileSnapshot]]
+"""Returns the newest snapshots of all files."""
 OTHER: Final = "other"
 """Label of all further peers together."""
 
@@ -29,7 +31,8 @@ class FileMetrics(Collector):
     Collect the metrics of all agents' files in *places*: homes, and single files.
 
     Homes are listed at each collection, so new agents appear by themselves. The first *peers*
-    peers of an agent that have something waiting are labels, all others are ``other``.
+    peers of an agent that have something waiting are labels, all others are ``other``. Where a
+    program has snapshots of its files already, *taken* returns them, and no file is opened.
     """
 
     def __init__(
@@ -39,11 +42,13 @@ class FileMetrics(Collector):
         peers: int = MOST_PEERS,
         within: Span | None = WITHIN,
         clock: Clock | None = None,
+        taken: Taken | None = None,
     ) -> None:
         self._places, self._peers = tuple(places), peers
         self._within = None if within is None else seconds("within", within)
         self._clock = clock or SystemClock()
         self._snapshots = Snapshots(self._clock)
+        self._taken = self._read if taken is None else taken
         self._labels: dict[str, dict[str, None]] = {}
 
     def describe(self) -> Iterable[Metric]:
@@ -56,7 +61,7 @@ class FileMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the files that changed, and yield every metric."""
-        found = self._snapshots.take(agent_files(self._places), within=self._within)
+        found = self._taken()
         now, named = self._clock.now(), named_apart(found)
         whole = [(name, each, each.overview) for name, each in named if each.overview]
         for metric in (*GAUGES, *COUNTERS):
@@ -70,6 +75,9 @@ class FileMetrics(Collector):
             if each.taken_at:  # else its turn to be read has not come
                 family.add_metric([name], each.problem is None)
         yield family
+
+    def _read(self) -> Sequence[FileSnapshot]:
+        return self._snapshots.take(agent_files(self._places), within=self._within)
 
     def _by_peer(self, named: Sequence[tuple[str, Backlog]], now: Millis) -> Metric:
         family = _oldest()
