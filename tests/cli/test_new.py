@@ -77,6 +77,18 @@ def test_a_new_folder_tests_and_runs(folder: Path) -> None:
         assert [(1,)] == box.query(TIMES)
 
 
+def test_a_folder_for_pydantic_ai_tests(cli: Cli, home: Path) -> None:
+    """Its agent is of the framework, and its tests pass where the framework is installed."""
+    ran = cli("new", "mine", "--pydantic-ai")
+    assert "onceward work assistant:assistant;" in ran.err
+    assert (home / "mine" / "assistant.py").exists()
+
+    pytest.importorskip("pydantic_ai", reason="pip install 'onceward[pydantic-ai]' brings it")
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    tested = subprocess.run(tests, cwd=home / "mine", capture_output=True, text=True, check=False)
+    assert 0 == tested.returncode, tested.stdout
+
+
 def test_a_change_begins_anew(folder: Path) -> None:
     """With ``--reload`` the handlers are those that the file has now."""
     pytest.importorskip("watchfiles", reason="an extra of the reader's")

@@ -148,6 +148,19 @@ def test_outside_of_a_handler_an_agent_is_plain(payer: Any, calls: list[str]) ->
     assert sorted(ONCE * 2) == sorted(calls)
 
 
+def test_a_model_that_is_named_by_a_string_has_plain_names() -> None:
+    """So another default model does not rename the steps; one of a run stands in their names."""
+    brain = Brain("test", name="helper", capabilities=[OncewardDurability()])
+    agent = Agent("bob")
+
+    @agent.on("json")
+    async def work(body: dict[str, str], ctx: AsyncContext) -> None:
+        await brain.run("go")
+        await brain.run("go", model="test")
+
+    assert ["helper__model.request", "helper__model.request@2"] == played(agent)
+
+
 def test_a_sync_handler_is_refused(payer: Any, calls: list[str]) -> None:
     """Its steps cannot be awaited, and calls that are silently no steps would be made again."""
     agent, told = Agent("bob"), list[str]()

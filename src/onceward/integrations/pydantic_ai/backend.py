@@ -24,8 +24,14 @@ Body = Callable[[], Awaitable[object]]
 class StepBackend(JournalCallableOperationBackend[StepOptions]):
     """Calls operations as steps; their names are stored and never change."""
 
-    def __init__(self, agent_name: str, config: RoleBasedOperationConfig[StepOptions]) -> None:
-        super().__init__(agent_name=agent_name, config=config)
+    def __init__(
+        self,
+        agent_name: str,
+        config: RoleBasedOperationConfig[StepOptions],
+        *,
+        default_model_id: str | None,
+    ) -> None:
+        super().__init__(agent_name=agent_name, default_model_id=default_model_id, config=config)
 
     async def execute(
         self,

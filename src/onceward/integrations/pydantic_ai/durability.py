@@ -125,7 +125,7 @@ class OncewardDurability(BaseDurabilityCapability[AgentDepsT]):
             tool=self._tool_options,
             resolve_tool=tool,
         )
-        return StepBackend(self.name, config)
+        return StepBackend(self.name, config, default_model_id=self.default_model_id)
 
     def _toolset_base_config(self, kind: ToolsetKind) -> StepOptions:  # noqa: ARG002 - theirs
         return self._tool_options

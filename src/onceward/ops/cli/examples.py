@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 EXAMPLES: Final = {
-    "new": "onceward new my_agent",
+    "new": """onceward new my_agent
+onceward new my_agent --pydantic-ai""",
     "completion": "onceward completion bash",
     "init": "onceward init shop",
     "send": """onceward send billing '{"id": 7}' --type invoice.created --key invoice-7

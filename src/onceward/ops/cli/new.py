@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
 import onceward
 from onceward.ops.cli.command import emit
@@ -16,22 +16,41 @@ from onceward.ops.cli.target import Answer
 
 ANSWER = Answer()
 PACKAGE = Path(onceward.__file__).resolve().parent
-WHERE = (PACKAGE / "examples" / "starter", PACKAGE.parents[1] / "examples" / "starter")
-"""Where the template is: in an installed package, or in a clone."""
+WHERE: Final = (PACKAGE / "examples", PACKAGE.parents[1] / "examples")
+"""Where the templates are: in an installed package, or in a clone."""
+
+
+class Starter(NamedTuple):
+    """A template of a new folder."""
+
+    name: str
+    """Their folder among the examples."""
+    agent: str
+    """The agent that ``onceward work`` runs."""
+
+
+PLAIN: Final = Starter("starter", "greeter:greeter")
+PYDANTIC_AI: Final = Starter("pydantic_starter", "assistant:assistant")
 
 
 def new(
-    folder: Annotated[Path, said("The folder; it is created.")], /, *, answer: Answer = ANSWER
+    folder: Annotated[Path, said("The folder; it is created.")],
+    /,
+    *,
+    pydantic_ai: Annotated[bool, said("An agent of pydantic-ai.", negative=())] = False,
+    answer: Answer = ANSWER,
 ) -> int:
     """
     Create a folder that runs: an agent with a handler and a schedule, its test, a README.
 
-    Nothing is overwritten: the folder must be new or empty.
+    Nothing is overwritten: the folder must be new or empty. For an agent of a framework name
+    the framework.
     """
+    starter = PYDANTIC_AI if pydantic_ai else PLAIN
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         msg = f"{folder} exists and is not empty: give a new folder"
         raise Usage(msg)
-    source = next(each for each in WHERE if each.is_dir())
+    source = next(each / starter.name for each in WHERE if each.is_dir())
     shutil.copytree(
         source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -39,5 +58,5 @@ def new(
     emit({"folder": str(folder), "files": files}, ("folder", "files"), answer)
     if not answer.json:
         there = shlex.quote(str(folder))
-        note(f"next: cd {there} && onceward work greeter:greeter; see README.md")
+        note(f"next: cd {there} && onceward work {starter.agent}; see README.md")
     return DONE

@@ -1,0 +1,58 @@
+"""An agent of pydantic-ai whose calls are steps: killed, it goes on at the call that it was at."""
+
+import os
+
+from pydantic_ai import Agent as Brain
+from pydantic_ai import RunContext
+
+from onceward import Agent, Msg, Postbox, step
+from onceward.integrations.pydantic_ai import OncewardDurability
+
+MODEL = os.environ.get("MODEL", "test")
+"""``anthropic:claude-sonnet-4-5``, say; ``test`` answers from memory, without a key."""
+
+
+class Task(Msg, type="task"):
+    """A goal of a user."""
+
+    goal: str
+
+
+brain = Brain(
+    MODEL,
+    name="assistant",
+    instructions="Do what you are told, and write down what should be kept.",
+    capabilities=[OncewardDurability(model_options={"attempts": 5})],
+)
+assistant = Agent("assistant", description="does tasks, and keeps notes")
+
+
+@assistant.at_open
+def create_tables(box: Postbox) -> None:
+    """Create the agent's own table, beside those of onceward in the same file."""
+    with box.begin() as tx:
+        tx.execute("CREATE TABLE IF NOT EXISTS note (text TEXT)")
+
+
+@brain.tool(metadata={"onceward": False})  # no step itself: the one below commits its row
+async def remember(ctx: RunContext, text: str) -> str:
+    """Write a note down; its row and the result of the tool are one commit."""
+
+    def write(text: str) -> str:
+        step.tx.execute("INSERT INTO note VALUES (?)", (text,))
+        return "written down"
+
+    return str(await step.context.step(write, text, tx=True, name=f"note {ctx.tool_call_id}"))
+
+
+@brain.tool_plain
+def look_up(question: str) -> str:
+    """Call a service of yours here; ``step.key`` is the same at each call for the same message."""
+    return f"nothing is known of {question}"
+
+
+@assistant.on(Task)
+async def work(task: Task) -> str:
+    """Let the model work; its answer is the reply."""
+    result = await brain.run(task.goal)
+    return str(result.output)
