@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from onceward.ops.cli.demo_agents import kill_agents
 from onceward.ops.cli.demo_team import Team, Watch, plan
 from onceward.ops.cli.durations import SpanOption
 from onceward.ops.cli.exit_codes import DONE, FAILED, SIGNAL, NothingThere, Usage
@@ -33,6 +34,7 @@ def demo(
     json: Annotated[bool, Quiet] = False,
     home: Path | None = None,
     seed: int | None = None,
+    agents: bool = False,
 ) -> int:
     """
     Watch agents lose nothing while their processes are killed.
@@ -42,6 +44,9 @@ def demo(
     fresh process opens and compares their files. Exit code 1 if a message was lost or took effect
     twice, or an invariant is broken.
 
+    With --agents a single agent runs a loop of a fake model and its tools. Its process is killed
+    after each call in turn, before the result is stored. At the end its journey is drawn.
+
     Args:
         path: The folder to review. Default: four packages of the standard library.
         seconds: How long they work.
@@ -49,8 +54,11 @@ def demo(
         json: Print only one JSON document.
         home: A new or empty folder for the files. Default: a temporary one.
         seed: The same seed kills in the same order; default: a random one.
+        agents: Instead kill one agent, with a model and its tools, at each of its calls.
 
     """
+    if agents:
+        return kill_agents(_empty(home), json=json)
     if seconds <= 0 or kills < 0:
         msg = "--seconds must be more than 0, --kills 0 or more"
         raise Usage(msg)

@@ -36,11 +36,11 @@ Watch = Callable[[float, str], None]
 """Takes the elapsed seconds and a progress text."""
 
 
-def folder() -> Path:
-    """Return the folder of the team's scripts, in the wheel or in a checkout."""
-    packaged = Path(str(importlib.resources.files("onceward") / "examples" / "review_team"))
+def folder(name: str = "review_team") -> Path:
+    """Return the folder of an example's scripts, in the wheel or in a checkout."""
+    packaged = Path(str(importlib.resources.files("onceward") / "examples" / name))
     examples = Path(onceward.__file__).resolve().parents[2] / "examples"
-    return packaged if packaged.is_dir() else examples / "review_team"
+    return packaged if packaged.is_dir() else examples / name
 
 
 def plan(seconds: float, kills: int, seed: int) -> list[tuple[float, str]]:

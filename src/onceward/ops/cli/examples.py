@@ -137,7 +137,8 @@ onceward ship /srv/agents --to /var/log/fleet --every 1m""",
     "fleet replay": "onceward fleet replay '/srv/agents/**/*.db' --where \"reason = 'rejected'\""
     " --out /var/replays",
     "fleet export": "onceward fleet export '/srv/agents/**/*.db' --out /srv/export --redact body",
-    "demo": "onceward demo --seconds 5 --kills 2",
+    "demo": """onceward demo --seconds 5 --kills 2
+onceward demo --agents""",
 }
 """Lines by the full name of their command, which the tests parse."""
 

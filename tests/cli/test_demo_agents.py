@@ -1,0 +1,43 @@
+"""``onceward demo --agents``: a loop is killed at each of its calls, and its journey is drawn."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward.ops.cli import demo_agents
+
+Cli = Callable[..., Any]
+
+
+def test_each_tool_takes_effect_once(
+    cli: Cli, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seven kills, each call made twice, three effects; the drawing has a line for each."""
+    report = cli("demo", "--agents", "--json", "--home", str(home / "trip")).json
+
+    assert report["ok"]
+    assert (7, 14) == (len(report["kills"]), report["calls"])
+    assert ["book flight 7", "pay 420", "search flights"] == report["effects"]
+    assert ["think#1", "use#1", "think#2", "use#2", "think#3", "use#3", "think#4"] == [
+        each["call"] for each in report["journey"]
+    ]
+
+    demo_agents._show(report)
+    drawn = capsys.readouterr().out.splitlines()
+    assert ["killed", "think#1"] == [line.split()[0] for line in drawn[:2]]
+    assert 14 == sum("x" in line.split() or "#" in line.split() for line in drawn)
+    assert any(line.startswith("Each tool took effect once.") for line in drawn)
+
+
+def test_an_effect_that_is_missing_or_doubled_is_told(home: Path, cli: Cli) -> None:
+    """The verdict is read from the ledger, and the exit code is 1."""
+    folder = home / "trip"
+    cli("demo", "--agents", "--json", "--home", str(folder))
+    [first, second, _] = sorted(folder.glob("*.ledger"))
+
+    second.write_text(first.read_text())
+    assert not demo_agents._report(folder, [])["ok"]
+    second.unlink()
+    assert not demo_agents._report(folder, [])["ok"]
