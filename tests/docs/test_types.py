@@ -16,15 +16,6 @@ CODE = re.compile(
 NEEDS = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 
 
-NEEDS = re.compile(r"<!-- needs (?P<library>\w+) -->")
-
-
-def is_checked(page: Path) -> bool:
-    """Return whether the library that a page needs is installed."""
-    needed = NEEDS.search(page.read_text(encoding="utf-8"))
-    return needed is None or find_spec(needed["library"]) is not None
-
-
 def modules(page: Path) -> dict[str, str]:
     """Return the code of a page by module: its blocks as one, each file that it names apart."""
     found, lines = dict[str, str](), list[str]()
@@ -44,7 +35,7 @@ def modules(page: Path) -> dict[str, str]:
 def write(folder: Path) -> list[str]:
     """Write the modules of all pages, each page in a package of its own; return the packages."""
     packages = []
-    for page in filter(is_checked, PAGES):
+    for page in PAGES:
         found = modules(page)
         name = re.sub(r"\W", "_", page.relative_to(ROOT).with_suffix("").as_posix())
         for module, text in found.items():

@@ -1,0 +1,112 @@
+"""Run the SDK's agents in handlers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from agents import Agent, Model, RunConfig, Runner, RunResult, RunResultStreaming
+
+from onceward import AsyncContext, AsyncRun, step
+from onceward.errors import InvalidArgument
+from onceward.integrations.openai_agents.durable import (
+    RUN,
+    DurableModel,
+    DurableProvider,
+    RunSteps,
+    durable_agent,
+)
+from onceward.message.options import StepOptions
+
+ASYNC_ONLY: Final = (
+    "the runner's calls are steps of coroutines: make the handler an async def, opened by an"
+    " AsyncPostbox or a Postbox"
+)
+_runs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Runs by the context of the handler that they were begun in."""
+
+
+class OncewardRunner:
+    """
+    Runs the SDK's agents like ``agents.Runner``; in a handler, their calls are steps.
+
+    Each request of a model and each call of a function or MCP tool is made once for the message;
+    when the handler is called again, the stored result is returned. An agent that another one
+    has as a tool is one step. Outside of handlers it is the plain runner.
+    """
+
+    @classmethod
+    async def run(
+        cls,
+        agent: Agent[Any],
+        given: Any,
+        *,
+        model_step: StepOptions | None = None,
+        tool_step: StepOptions | None = None,
+        **options: Any,
+    ) -> RunResult:
+        """
+        Run an agent; *options* are those of ``Runner.run``.
+
+        *model_step* and *tool_step* are options of the steps, such as ``attempts``.
+
+        Raises:
+            InvalidArgument: the handler is no coroutine.
+
+        """
+        run = _begun(model_step, tool_step)
+        if run is None:
+            return await Runner.run(agent, given, **options)
+        token = RUN.set(run)
+        try:
+            durable = durable_agent(agent, run)
+            return await Runner.run(durable, given, **_with_steps(options))
+        finally:
+            RUN.reset(token)
+
+    @classmethod
+    def run_streamed(
+        cls,
+        agent: Agent[Any],
+        given: Any,
+        *,
+        model_step: StepOptions | None = None,
+        tool_step: StepOptions | None = None,
+        **options: Any,
+    ) -> RunResultStreaming:
+        """
+        Run an agent, and return its events; see ``run``.
+
+        The events of a request come once its step is stored. ``box.stream`` follows the text
+        of a model while it comes.
+        """
+        run = _begun(model_step, tool_step)
+        if run is None:
+            return Runner.run_streamed(agent, given, **options)
+        token = RUN.set(run)
+        try:
+            durable = durable_agent(agent, run)
+            return Runner.run_streamed(durable, given, **_with_steps(options))
+        finally:
+            RUN.reset(token)
+
+
+def _begun(model: StepOptions | None, tool: StepOptions | None) -> RunSteps | None:
+    """Return the steps of a new run in the handler that runs here; None outside of handlers."""
+    context = step.context
+    if context is None:
+        return None
+    if not isinstance(context, AsyncContext | AsyncRun):
+        raise InvalidArgument(ASYNC_ONLY)
+    number = _runs[context] = _runs.get(context, 0) + 1
+    return RunSteps(context, number, model or {}, tool or {})
+
+
+def _with_steps(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a run with models whose requests are steps."""
+    given = options.get("run_config")
+    config = RunConfig(**given) if isinstance(given, dict) else given or RunConfig()
+    model = DurableModel(config.model) if isinstance(config.model, Model) else config.model
+    changed = replace(config, model=model, model_provider=DurableProvider(config.model_provider))
+    return {**options, "run_config": changed}
