@@ -34,6 +34,7 @@ PAGES = {
     "a page with a picture": "how-to/runs/steer/",
     "a class": "reference/api/postbox/",
     "commands": "reference/cli/dead/",
+    "a wide table": "reference/settings/",
 }
 LOOKS = {
     "desk": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},

@@ -1,0 +1,149 @@
+"""
+A home with something in every part of a file: what a release leaves, and a later one finds.
+
+    python3 -m tests.release.home
+
+packs it into ``VERSION.tar.xz`` beside this file. It is made once for each release, and once more
+whenever the schema changes before the first one; later versions must open it as it is.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+import tempfile
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onceward import Agent, Context, Postbox, Reject, Retry
+from onceward.testing import Controls, ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+ROWS = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, receipt TEXT NOT NULL) STRICT"
+NAMES = ("billing", "clerk", "shop")
+
+
+class Bank:
+    """Counts the calls of a step that costs money."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def charge(self, number: int) -> str:
+        """Return a receipt."""
+        self.calls.append(number)
+        return f"receipt {number}"
+
+
+def billing(bank: Bank, *, fails: bool) -> Agent:
+    """Return the agent that is called; a handler that fails has one step behind it."""
+    agent = Agent("billing")
+
+    @agent.on("invoice")
+    def pay(body: dict[str, int], ctx: Context) -> str:
+        if body["id"] < 0:
+            msg = "the number is negative"
+            raise Reject(msg)
+        receipt: str = ctx.step(bank.charge, body["id"])
+        if fails and body["id"] == 2:
+            raise Retry(after=3600)
+        ctx.tx.execute("INSERT INTO paid VALUES (?, ?)", (body["id"], receipt))
+        return receipt
+
+    return agent
+
+
+@contextmanager
+def opened(home: Path, agent: Agent, clock: ManualClock) -> Iterator[dict[str, Postbox]]:
+    """Open all files of a home, without threads."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                Postbox(
+                    home / f"{name}.db",
+                    agent=agent if name == "billing" else name,
+                    start=False,
+                    testing=Controls(clock=clock),
+                )
+            )
+            for name in NAMES
+        }
+
+
+def settle(boxes: dict[str, Postbox]) -> None:
+    """Carry and handle until nothing is due."""
+    while sum(box.run_until_idle() for box in boxes.values()):
+        pass
+
+
+def write(home: Path) -> None:
+    """Write the home, and close its files."""
+    with opened(home, billing(Bank(), fails=True), ManualClock()) as boxes:
+        shop, clerk = boxes["shop"], boxes["clerk"]
+        with boxes["billing"].begin() as tx:
+            tx.execute(ROWS)
+        session = shop.session("orders")
+        session.send("billing", {"id": 1}, type="invoice", key="invoice-1")
+        session.send("billing", {"id": -1}, type="invoice", key="rejected")
+        shop.session("waiting").send("billing", {"id": 2}, type="invoice", key="invoice-2")
+        shop.request("clerk", "sign", type="form", timeout="30d")
+        clerk.channels.create("news", "group")
+        shop.channels.get("news").join()
+        clerk.mailboxes.ensure("tasks", ttl=None, public=True)
+        clerk.mailboxes.get("tasks").send("file it")
+        shop.schedules.add("nightly", every="1d", to="clerk", body="count", type="count")
+        shop.limits.set("send", rate="100/s")
+        settle(boxes)
+        clerk.channels.get("news").send("open")
+        shop.send("billing", {"id": 3}, type="invoice", key="invoice-3")  # stays in the outbox
+
+
+def pack(home: Path, archive: Path) -> None:
+    """Pack the files of a home, the same each time for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(home.glob("*.db")):
+            member = tarfile.TarInfo(path.name)
+            member.size = path.stat().st_size
+            with path.open("rb") as file:
+                tar.addfile(member, file)
+    archive.write_bytes(lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def unpack(archive: Path, home: Path) -> None:
+    """Unpack a home into an empty folder."""
+    with tarfile.open(archive, "r:xz") as tar:
+        tar.extractall(home, filter="data")
+
+
+def main() -> None:
+    """Pack the home of this version."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        pack(Path(folder), HERE / f"{version('onceward')}.tar.xz")
+
+
+def left(boxes: dict[str, Postbox]) -> dict[str, Any]:
+    """Return what each part of the files holds."""
+    shop, clerk = boxes["shop"], boxes["clerk"]
+    return {
+        "paid": boxes["billing"].query("SELECT id, receipt FROM paid ORDER BY id"),
+        "dead": [each.reason for each in boxes["billing"].dead_letters.list()],
+        "steps": boxes["billing"].query("SELECT name, state FROM onceward_steps"),
+        "outbox": shop.query("SELECT state, count(*) FROM onceward_outbox GROUP BY state"),
+        "channels": [(each.name, each.type) for each in clerk.channels.list()],
+        "mailboxes": [each.name for each in clerk.mailboxes.list()],
+        "tasks": clerk.mailboxes.get("tasks").count(),
+        "schedules": [each.name for each in shop.schedules.list()],
+        "limits": [each.scope for each in shop.limits.list()],
+    }
+
+
+if __name__ == "__main__":
+    main()
