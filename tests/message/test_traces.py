@@ -24,14 +24,17 @@ def test_characters_without_a_code_in_utf_8_are_written_as_escapes() -> None:
 def test_each_exception_of_a_chain_has_its_last_frames() -> None:
     """However deep the call was, the traceback is short."""
 
-    def deep(left: int) -> None:
-        if left:
-            deep(left - 1)
-        msg = "deepest"
-        raise KeyError(msg)
+    def down(left: int) -> None:
+        deeper(left - 1)
+
+    def deeper(left: int) -> None:
+        if left < 0:
+            msg = "deepest"
+            raise KeyError(msg)
+        down(left)
 
     try:
-        deep(200)
+        down(200)
     except KeyError as error:
         trace = raised(error, 0.5).trace
 

@@ -544,7 +544,7 @@ class Worker:
             log_failure(error, self._db.agent, leased, ready.frame.type)
             return self._failed(error, ready, leased)
         finally:
-            self._took = time.monotonic() - self._run_now.started
+            self._took = self._measured()
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             if context._transaction is not None or "_steps" in context.__dict__:
@@ -590,13 +590,19 @@ class Worker:
         return Waits(due_at, str(waiting), counted=False)
 
     def _failed(self, error: BaseException, ready: Prepared, leased: LeasedMessage) -> Settlement:
-        run = self._run_now
-        took = self._took if run is None else time.monotonic() - run.started
+        took = self._measured()
         if isinstance(error, RequestFailed) and self._asked(error.message_id):
             # Each call would find the same failure.
             return Dead("rejected", error_text(error), raised=raised(error, took))
         now, policy, rng = self._db.now(), self._policy, self._rng
         return settlement_of(error, ready, leased, now=now, policy=policy, rng=rng, took=took)
+
+    def _measured(self) -> float:
+        """Return the seconds of the call that has just ended, measured once."""
+        if self._took is None:
+            assert self._run_now is not None  # noqa: S101 - it is forgotten after this
+            self._took = time.monotonic() - self._run_now.started
+        return self._took
 
     def _asked(self, message_id: str | None) -> bool:
         """Return whether the handler that runs now made a request, which its next call finds."""

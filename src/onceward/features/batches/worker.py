@@ -231,6 +231,7 @@ class BatchWorker(Worker):
         ]
         batch = BatchContext(contexts, group=self._batch, outbox=self._outbox)
         limit = self._handler.timeout or self._settings.handler_timeout
+        self._took = None
         self._run_now = RunningCall(time.monotonic(), limit, cast("Context", batch))
         try:
             self._call_handler([each.body for _, each in ready], ready[0][1], batch)
@@ -242,7 +243,7 @@ class BatchWorker(Worker):
             log_failure(error, self._db.agent, ready[0][0], ready[0][1].frame.type)
             return self._all_failed(error, ready)
         finally:
-            self._took = time.monotonic() - self._run_now.started
+            self._took = self._measured()
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             batch._close()
