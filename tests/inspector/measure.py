@@ -24,9 +24,10 @@ LAPS = 5
 BIG = (
     "/", "/rates.json", "/agents/big", "/agents/big/rates.json", "/agents/big/messages",
     "/agents/big/messages?box=inbox", "/agents/big/messages?box=dead",
-    "/agents/big/messages?box=inbox&state=pending", "/agents/big/messages?text=nothing",
-    "/agents/big/messages?until=2026-01-01T00:00", "/agents/big/messages/{id}",
-    "/agents/big/conversations/{id}", "/dead", "/search?q=nothing", "/search?q={id}",
+    "/agents/big/messages?box=inbox&q=state:pending", "/agents/big/messages?q=nothing",
+    "/agents/big/messages?q=until:2026-01-01", "/agents/big/messages?q=type:s*+since:1h",
+    "/agents/big/messages/{id}", "/agents/big/conversations/{id}", "/dead", "/search?q=nothing",
+    "/search?q={id}",
 )  # fmt: skip
 MANY = (
     "/", "/?sort=out", "/?show=trouble", "/problems", "/rates.json", "/agents/agent-0001",
@@ -34,7 +35,7 @@ MANY = (
 )  # fmt: skip
 LARGE = (
     "/agents/near/messages/{id}", "/agents/far/messages/{id}", "/agents/near/conversations/{id}",
-    "/agents/near/messages?text=nothing", "/agents/far/messages?box=inbox&text=nothing",
+    "/agents/near/messages?q=nothing", "/agents/far/messages?box=inbox&q=nothing",
     "/search?q=nothing",
 )  # fmt: skip
 

@@ -411,7 +411,7 @@ def test_discarding_a_problem_needs_a_tick(writer: TestClient, home: Home) -> No
     ("error", "verb", "told"),
     [
         ("warehouse: Unreachable", "reset", "Try again now: 1 of 1"),
-        ("stocktaking: QueueFull", "pause", "Pause the schedule: 1 of 1"),
+        ("stocktaking: QueueFull", "pause-schedule", "Pause the schedule: 1 of 1"),
     ],
 )
 def test_each_kind_of_problem_has_its_repair(
@@ -507,3 +507,147 @@ def test_a_question_of_a_session_is_answered_from_its_page(writer: TestClient, h
 
     assert "for an answer of" in page
     assert ["you may"] == told
+
+
+def undone(web: TestClient, told: Any) -> str:
+    """Press the button beside an outcome; return the page that follows."""
+    [name] = re.findall(r'action="(/undo/[^"]+)"', told.text)
+    [form] = re.findall(
+        rf'action="{re.escape(name)}"><input type="hidden" name="form" value="(\w+)"', told.text
+    )
+    return web.post(name, data={"form": form}).text
+
+
+def test_a_replay_is_undone_while_the_messages_wait(writer: TestClient, home: Home) -> None:
+    """They end as cancelled; the button does so once."""
+    address = problem_of(writer, "rejected: negative amount")
+    told = repaired(writer, address, "replay")
+    with box(home, "billing") as billing:
+        ids = [each for (each,) in billing.query(
+            "SELECT id FROM onceward_inbox WHERE state = 'pending' AND body LIKE '%-5%'"
+        )]  # fmt: skip
+
+    assert "Undo: Cancel: 3 of 3" in undone(writer, told)
+    with box(home, "billing") as billing:
+        assert ["cancelled"] * 3 == [
+            str(state) for each in ids
+            for (state,) in billing.query("SELECT state FROM onceward_inbox WHERE id = ?", (each,))
+        ]  # fmt: skip
+        assert [] == billing.dead_letters.list()
+    [name] = re.findall(r'action="(/undo/[^"]+)"', told.text)
+    [form] = re.findall(r'name="form" value="(\w+)"', told.text)[:1]
+    assert 404 == writer.post(name, data={"form": form}).status_code
+
+
+def test_a_pause_is_undone_and_a_discard_says_that_it_is_not(
+    writer: TestClient, home: Home
+) -> None:
+    """The question tells which of the two an action is."""
+    sent = fields(writer, "/agents/billing/act/pause")
+    told = writer.post("/agents/billing/act/pause", data=sent)
+
+    assert "Undo: Resume: 1 of 1" in undone(writer, told)
+    with box(home, "billing") as billing:
+        assert not billing.file.health().paused
+    assert "There is no undo." in writer.get(
+        f"/agents/billing/act/discard?id={home.ids['rejected']}"
+    ).text  # fmt: skip
+    assert "Undo resumes it." in writer.get("/agents/billing/act/pause").text
+
+
+def test_an_undo_needs_a_form_of_ours(writer: TestClient, home: Home) -> None:
+    """Another page cannot press the button."""
+    sent = fields(writer, "/agents/billing/act/pause")
+    told = writer.post("/agents/billing/act/pause", data=sent)
+    [name] = re.findall(r'action="(/undo/[^"]+)"', told.text)
+
+    assert 403 == writer.post(name, data={"form": "0" * 64}).status_code
+    with box(home, "billing") as billing:
+        assert billing.file.health().paused
+
+
+def test_selected_messages_are_changed_together(
+    writer: TestClient, home: Home, audit: Path
+) -> None:
+    """The question names each; what could not be done keeps no other from it."""
+    with box(home, "billing") as billing:
+        ids = [each.id for each in billing.dead_letters.list()]
+    wanted = f"/agents/billing/act/replay?id={ids[0]}&id={ids[1]}&id=none"
+    page = writer.get(wanted)
+    sent = [("id", each) for each in (*ids[:2], "none")]
+    [form] = re.findall(r'name="form" value="(\w+)"', page.text)
+    told = writer.post(
+        "/agents/billing/act/replay", data={"form": form, "id": [each for _, each in sent]}
+    )
+
+    assert "Replay 3 messages?" in page.text
+    assert all(each in page.text for each in ids[:2])
+    assert "Replay a dead letter: 2 of 3; " in told.text
+    assert [*ids[:2], "none"] == entries(audit)[0]["id"]
+    with box(home, "billing") as billing:
+        assert 1 == len(billing.dead_letters.list())
+
+
+def test_an_action_needs_a_selection_of_bounded_size(writer: TestClient) -> None:
+    """None, more than one where only one is meant, and very many are refused."""
+    many = "&".join(f"id={n}" for n in range(201))
+
+    for asked in ("replay", f"replay?{many}", "reset?id=a&id=b"):
+        assert 404 == writer.get(f"/agents/billing/act/{asked}").status_code
+
+
+def test_a_problem_is_silenced_until_a_moment(writer: TestClient, home: Home, audit: Path) -> None:
+    """It is counted no more and listed apart, with the reason, until then or until it is undone."""
+    address = problem_of(writer, "rejected: negative amount")
+    told = repaired(writer, address, "silence", **{"for": "1h", "reason": "known: bank holiday"})
+    page = writer.get("/problems").text
+    now = writer.get("/").text
+
+    assert "Silenced for 1h" in told.text
+    assert "known: bank holiday" in page.partition("Silenced</h2>")[2]
+    assert "negative amount" not in page.partition("Silenced</h2>")[0]
+    assert "1 problem is silenced" in now
+    assert "inspect.silence" == entries(audit)[-1]["op"]
+    home.clock.advance(3601)
+    assert "Silenced</h2>" not in writer.get("/problems").text
+
+
+def test_a_silence_is_ended(writer: TestClient) -> None:
+    """The problem is one again."""
+    address = problem_of(writer, "rejected: negative amount")
+    repaired(writer, address, "silence", **{"for": "1d"})
+    told = repaired(writer, address, "silence", end="yes")
+
+    assert "The silence is ended" in told.text
+    assert "Silenced</h2>" not in writer.get("/problems").text
+
+
+def test_a_silence_has_a_span_and_a_form_of_ours(web: TestClient, writer: TestClient) -> None:
+    """Other spans are refused, as is a page that only reads."""
+    address = problem_of(writer, "rejected: negative amount")
+
+    assert 400 == repaired(writer, address, "silence", **{"for": "1000y"}).status_code
+    assert 403 == writer.post(f"{address}/silence", data={"for": "1d"}).status_code
+    assert 403 == web.post(f"{address}/silence", data={"for": "1d"}).status_code
+
+
+def test_a_blocked_lane_goes_on_when_its_head_is_cancelled(writer: TestClient, home: Home) -> None:
+    """A message that failed three times is a problem for a person, whose repair needs a tick."""
+    address = problem_of(writer, "the bank answered 503")
+
+    assert "the bank answered 503" in writer.get("/").text
+    assert 403 == repaired(writer, address, "cancel").status_code
+    assert "Cancel: 1 of 1" in repaired(writer, address, "cancel", sure="yes").text
+    with box(home, "billing") as billing:
+        assert [("cancelled",)] == list(
+            billing.query("SELECT state FROM onceward_inbox WHERE id = ?", (home.ids["failing"],))
+        )
+
+
+def test_the_page_of_a_problem_previews_its_messages(writer: TestClient, home: Home) -> None:
+    """The oldest ones, by agent; the meaning of each repair and whether it has an undo."""
+    page = writer.get(problem_of(writer, "rejected: negative amount")).text
+
+    assert f"/messages/{home.ids['rejected']}" in page
+    assert "Undo cancels those that still wait" in page
+    assert "It is gone then and cannot be replayed. There is no undo." in page

@@ -20,6 +20,7 @@ import pytest
 from onceward import Postbox
 from onceward.fleet import Rules, reconcile
 from onceward.ops.inspector import app
+from onceward.ops.views.failures import fingerprint
 from onceward.serving import ServerThread, bound, configured
 from onceward.testing import Controls
 
@@ -56,6 +57,9 @@ PAGES = {
     "search": "/search?q=sku",
     "search-agents": "/search?q=bil",
     "report": "/report",
+    "filtered": "/agents/shop/messages?q=type:mail.*+since:1d",
+    "wrong-filter": "/agents/shop/messages?q=typ:mail",
+    "problem": "/problems/{problem}",
     "missing": "/agents/none",
     "question": "/agents/billing/act/discard-all?reason=rejected",
 }
@@ -64,7 +68,7 @@ SHOTS = {
     "failing": (1120, "dark"), "conversation": (1120, "light"), "messages": (1120, "light"),
     "dead": (1120, "light"), "dead-letters": (1120, "dark"), "agents-narrow": (400, "dark"),
     "search": (1120, "light"), "problems": (1120, "light"), "session": (1120, "light"),
-    "report": (1120, "light"),
+    "report": (1120, "light"), "problem": (1120, "light"),
 }  # fmt: skip
 """Pictures of the documentation, with their width and colours."""
 PLACE = """folder => document.querySelectorAll(".facts code, .head code").forEach((each) =>
@@ -73,7 +77,7 @@ PLACE = """folder => document.querySelectorAll(".facts code, .head code").forEac
 """Shows other folders than those of the test."""
 TALLEST = 860
 """Pixels of a picture."""
-MOST = 150_000
+MOST = 170_000
 """Bytes of a picture."""
 
 RECORD = """
@@ -162,6 +166,12 @@ def _note(complaints: list[str], said: Any) -> None:
         complaints.append(f"{said.type}: {said.text}")
 
 
+def address_of(name: str, home: Home) -> str:
+    """Return the address of a page."""
+    problem = fingerprint("dead letter", "invoice.created", "rejected: negative amount")
+    return PAGES[name].format(**home.ids, problem=problem)
+
+
 def settled(page: Page) -> None:
     """Wait until the charts of a page are drawn."""
     for plot in page.locator(".plot").all():
@@ -175,7 +185,7 @@ def test_a_page_is_readable_by_all(
 ) -> None:
     """No violation that axe knows, nothing wider than the screen, no complaint."""
     width, scheme = look
-    page = open_page(still + PAGES[name].format(**made.ids), width=width, color_scheme=scheme)
+    page = open_page(still + address_of(name, made), width=width, color_scheme=scheme)
     settled(page)
     page.evaluate(AXE)
     found = page.evaluate("axe.run()")
@@ -350,17 +360,131 @@ def test_a_dead_letter_is_replayed_by_hand(moving: str, open_page: Open, home: H
         assert 2 == len(billing.dead_letters.list())
 
 
-def test_a_failure_is_replayed_in_three_clicks(moving: str, open_page: Open, home: Home) -> None:
-    """From the first page: the problem, its repair, done; the list says what became of it."""
+TROUBLES = {
+    "dead letters": ("rejected: negative amount", ["Replay 3"], "Replay: 3 of 3"),
+    "an open breaker": ("warehouse: Unreachable", ["Try again now"], "Try again now: 1 of 1"),
+    "a failing schedule": ("stocktaking: QueueFull", ["Pause the schedule"], "schedule: 1 of 1"),
+    "a blocked lane": ("the bank answered 503", ["tick", "Cancel 1"], "Cancel: 1 of 1"),
+    "a paused agent": ("it handles and sends nothing", ["Resume"], "Resume: 1 of 1"),
+}
+"""Kinds of trouble: the problem, the presses on its page, and what is told of it then."""
+MOST_CLICKS = 3
+
+
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_trouble_is_over_in_three_clicks(
+    moving: str, open_page: Open, home: Home, kind: str
+) -> None:
+    """From the first page, where it is red, to the list that says that it is done."""
+    error, presses, told = TROUBLES[kind]
+    if kind == "a paused agent":
+        with Postbox(home.path / "ledger.db", start=False) as ledger:
+            ledger.file.pause()
+    page = open_page(moving)
+    page.locator(".cards .act").get_by_role("link", name=error).click()
+    for press in presses:
+        if press == "tick":
+            page.locator("form", has=page.get_by_role("button", name="Cancel")).get_by_role(
+                "checkbox"
+            ).check()
+        else:
+            page.get_by_role("button", name=press).click()
+
+    assert 1 + len(presses) <= MOST_CLICKS
+    playwright.expect(page.get_by_role("status")).to_contain_text(told)
+    page.goto(moving)
+    playwright.expect(page.get_by_role("link", name=error)).to_have_count(0)
+
+
+def test_a_replay_is_taken_back(moving: str, open_page: Open) -> None:
+    """The outcome has a button beside it, as long as the messages wait."""
     page = open_page(moving)
     page.get_by_role("link", name="rejected: negative amount").click()
     page.get_by_role("button", name="Replay 3").click()
+    page.get_by_role("button", name="Undo").click()
 
-    playwright.expect(page.get_by_role("status")).to_contain_text("Replay: 3 of 3")
+    playwright.expect(page.get_by_role("status")).to_contain_text("Undo: Cancel: 3 of 3")
+
+
+def test_messages_are_selected_by_keys(moving: str, open_page: Open, home: Home) -> None:
+    """``x`` selects the row; the bar counts them and asks before it acts."""
+    page = open_page(f"{moving}/agents/billing/messages?box=dead")
+    playwright.expect(page.locator("#chosen")).to_contain_text("0 selected")
+    for key in "jxjx":
+        page.keyboard.press(key)
+    playwright.expect(page.locator("#chosen")).to_contain_text("2 selected")
+    page.locator("#chosen").get_by_role("button", name="Replay").click()
+    page.get_by_role("button", name="Replay 2").click()
+
+    playwright.expect(page.get_by_role("status")).to_contain_text("2 of 2")
     with Postbox(
         home.path / "billing.db", start=False, testing=Controls(clock=home.clock)
     ) as billing:
-        assert [] == billing.dead_letters.list()
+        assert 1 == len(billing.dead_letters.list())
+
+
+def test_a_message_opens_beside_its_list(open_page: Open, still: str) -> None:
+    """Enter opens the drawer, ``j`` goes on in it, Enter opens the page, Esc closes it."""
+    page = open_page(f"{still}/agents/billing/messages?box=dead")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    drawer = page.get_by_role("complementary", name="Message")
+    rows = page.locator("main a.row")
+    first, second = (rows.nth(n).get_attribute("href") for n in (0, 1))
+    assert first is not None
+    assert second is not None
+    playwright.expect(drawer).to_contain_text(first.rpartition("/")[2])
+    page.evaluate(AXE)
+    assert [] == [each["id"] for each in page.evaluate("axe.run()")["violations"]]
+    page.keyboard.press("j")
+    playwright.expect(drawer).to_contain_text(second.rpartition("/")[2])
+    page.keyboard.press("Escape")
+    playwright.expect(drawer).to_be_hidden()
+    playwright.expect(rows.nth(1)).to_be_focused()
+    page.keyboard.press("Enter")
+    playwright.expect(drawer).to_be_visible()
+    page.keyboard.press("Enter")
+
+    playwright.expect(page.get_by_role("heading", name="invoice.created", level=1)).to_be_visible()
+    assert page.url.endswith(second)
+
+
+def test_a_filter_is_completed(open_page: Open, still: str) -> None:
+    """By names and by values that the list has; the words before the last are kept."""
+    page = open_page(f"{still}/agents/shop/messages")
+    field = page.get_by_role("combobox", name="Filter")
+    field.press_sequentially("state:sent ty")
+    options = page.locator("#words option")
+
+    playwright.expect(options.first).to_have_attribute("value", "state:sent type:json")
+    assert all(
+        str(each.get_attribute("value")).startswith("state:sent type:") for each in options.all()
+    )
+
+
+def test_times_are_local_or_utc(open_page: Open, still: str, made: Home) -> None:
+    """The switch is remembered on the next page."""
+    address = f"{still}/agents/shop/messages/{made.ids['order']}"
+    page = open_page(address, timezone_id="Asia/Kolkata")
+    when = page.locator(".steps time").first
+    before = when.inner_text()
+    page.get_by_role("button", name="times are UTC").click()
+    after = when.inner_text()
+    page.goto(address)
+
+    assert before != after
+    assert before[-6:] == after[-6:]
+    playwright.expect(page.locator(".steps time").first).to_have_text(after)
+    playwright.expect(page.get_by_role("button", name="times are local")).to_be_visible()
+
+
+def test_a_selection_works_without_scripts(moving: str, open_page: Open) -> None:
+    """Boxes and buttons are a plain form."""
+    page = open_page(f"{moving}/agents/billing/messages?box=dead", java_script_enabled=False)
+    page.get_by_role("checkbox").first.check()
+    page.locator("#chosen").get_by_role("button", name="Discard").click()
+
+    playwright.expect(page.get_by_role("heading", name="Discard a dead letter?")).to_be_visible()
 
 
 def test_an_address_opens_from_another_site(open_page: Open, made: Home, tmp_path: Path) -> None:
@@ -405,10 +529,10 @@ def test_pictures_are_small(
 ) -> None:
     """Those of the documentation are made here."""
     width, scheme = SHOTS[name]
-    address = PAGES[name.removesuffix("-narrow")].format(**made.ids)
+    address = address_of(name.removesuffix("-narrow"), made)
     page = open_page(still + address, width=width, color_scheme=scheme)
     settled(page)
-    if name != "report":
+    if name not in {"report", "problem"}:
         playwright.expect(page.locator("#live")).to_have_text("live")
     page.evaluate(PLACE, str(made.path))
     picture = pictures / f"{name}.png"

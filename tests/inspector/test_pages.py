@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
@@ -15,10 +15,12 @@ from starlette.testclient import TestClient
 from tests.inspector.homes import EVIL
 
 from onceward import Postbox
+from onceward.errors import InvalidArgument
 from onceward.file.read_only import opened
 from onceward.message.clock import iso
 from onceward.ops.inspector import app
 from onceward.ops.inspector.pages import conversation, search
+from onceward.ops.inspector.pages import message as message_page
 from onceward.ops.inspector.site import Site
 from onceward.ops.views import listing as lists
 from onceward.ops.views.asking import NEVER
@@ -32,12 +34,12 @@ PAGES = (
     "/", "/problems", "/?q=bil&show=trouble&sort=dead",
     "/agents/billing", "/agents/coder", "/agents/shop",
     "/agents/coder/sessions/chat", "/agents/shop/sessions/none/such",
-    "/agents/shop/messages", "/agents/billing/messages?box=inbox&state=processed",
+    "/agents/shop/messages", "/agents/billing/messages?box=inbox&q=state:processed",
     "/agents/billing/messages?box=dead", "/agents/shop/messages/{order}",
     "/agents/billing/messages/{rejected}", "/agents/shop/messages/{failing}",
-    "/agents/shop/conversations/{order}", "/dead", "/dead?reason=rejected", "/search",
+    "/agents/shop/conversations/{order}", "/dead", "/dead?q=reason:rejected", "/search",
     "/search?q=tok",
-    "/agents/shop/messages?until=2026-01-01T00:10",
+    "/agents/shop/messages?q=until:2026-01-01T00:10Z",
     "/agents/shop?peer=a&queue=a&run=5", "/report",
     "/?range=day", "/agents/shop?range=week",
     "/topology", "/topology?agent=billing", "/schedules", "/schedules?q=shop&show=cannot+send",
@@ -134,13 +136,13 @@ def test_a_paused_agent_shows_the_lanes_that_wait(home: Home) -> None:
 
 def test_a_type_is_the_same_filter_on_every_page(web: TestClient) -> None:
     """The whole type: a part of one fits nothing; the page suggests those that there are."""
-    whole, part = text(web, "/dead?type=invoice.created"), text(web, "/dead?type=invoice")
-    listed = text(web, "/agents/billing/messages?box=dead&type=invoice")
+    whole, part = text(web, "/dead?q=type:invoice.created"), text(web, "/dead?q=type:invoice")
+    listed = text(web, "/agents/billing/messages?box=dead&q=type:invoice")
 
     assert "3 in 1 groups" in whole
     assert "No dead letter fits" in part
     assert "No message fits" in listed
-    assert '<option value="invoice.created">' in web.get("/dead").text
+    assert '<option value="type:invoice.created">' in web.get("/dead").text
 
 
 def test_agents_are_filtered_and_sorted(web: TestClient) -> None:
@@ -207,8 +209,8 @@ def test_a_journey_goes_over_both_files(web: TestClient, home: Home) -> None:
 
     assert sorted(order) == order
     assert "receipt shop the sender knows that it was handled" in page
-    assert "ledger.entry billing → ledger processed" in page
-    assert "invoice.paid billing → shop processed" in page
+    assert "ledger.entry billing → ledger order-7 processed" in page
+    assert "invoice.paid billing → shop order-7 processed" in page
 
 
 def test_a_journey_is_the_same_from_either_side(web: TestClient, home: Home) -> None:
@@ -361,21 +363,21 @@ def test_a_pattern_hides_more(home: Home) -> None:
 
 def test_messages_are_filtered_and_paged(web: TestClient) -> None:
     """A page goes on where the last one ended, and its address holds every condition."""
-    first = web.get("/agents/shop/messages?type=invoice.created").text
+    first = web.get("/agents/shop/messages?q=type:invoice.*").text
     [older] = re.findall(r'rel="next" href="([^"]*)"', first)
     second = web.get(older.replace("&amp;", "&")).text
     rows = re.compile(r'class="row" href="[^"]*/([^"/]+)"')
     ids = rows.findall(first) + rows.findall(second)
 
-    assert "type=invoice.created" in older
+    assert "q=type%3Ainvoice.%2A" in older
     assert (50, len(ids)) == (len(rows.findall(first)), len(set(ids)))
     assert 70 == len(ids)
 
 
 def test_dead_letters_of_all_agents_are_grouped(web: TestClient) -> None:
     """By agent, reason and type, with a link to the letters."""
-    assert "billing rejected invoice.created 3" in text(web, "/dead")
-    assert "box=dead&amp;state=rejected&amp;type=invoice.created" in web.get("/dead").text
+    assert re.search(r"billing rejected invoice.created 3 .* negative amount", text(web, "/dead"))
+    assert "box=dead&amp;q=reason%3Arejected+type%3Ainvoice.created" in web.get("/dead").text
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ def test_search_finds_a_message_by_the_beginning_of_its_id(web: TestClient, home
 
 def test_a_held_message_says_so_in_the_list(web: TestClient) -> None:
     """A message that waits for room says for which."""
-    assert "held by limit:session:imports" in text(web, "/agents/shop/messages?peer=warehouse")
+    assert "held by limit:session:imports" in text(web, "/agents/shop/messages?q=peer:warehouse")
 
 
 def test_what_is_not_there_is_said(web: TestClient) -> None:
@@ -471,7 +473,7 @@ def test_a_large_body_is_a_page_of_its_own(web: TestClient, home: Home, site: Si
     page = web.get(f"/agents/shop/messages/{sent}").text
     [frame] = re.findall(r'href="(/agents/shop/frames/[^"]*)"', page)
 
-    sought = text(web, "/agents/shop/messages?text=xxx")
+    sought = text(web, "/agents/shop/messages?q=xxx")
 
     assert len(page) < 20_000
     assert "4.8 MB: too large" in page
@@ -499,12 +501,11 @@ def test_a_list_begins_at_a_moment(web: TestClient, home: Home) -> None:
     """The first message is the last one before it; what is not a moment is said."""
     with Postbox(home.path / "shop.db", start=False) as shop:
         [(message_id, at)] = shop.query("SELECT id, created_at FROM onceward_outbox WHERE seq = 20")
-    moment = iso(at + 1).removesuffix("Z")
-    page = web.get("/agents/shop/messages", params={"until": moment}).text
+    page = web.get("/agents/shop/messages", params={"q": f"until:{iso(at + 1)}"}).text
 
     assert message_id == re.findall(r'class="row" href="[^"]*/([^"/]+)"', page)[0]
-    assert 404 == web.get("/agents/shop/messages?until=yesterday").status_code
-    assert 200 == web.get("/agents/shop/messages?box=dead&until=2020-01-01T00:00").status_code
+    assert "is not a moment" in text(web, "/agents/shop/messages?q=until:yesterday")
+    assert "No message fits" in text(web, "/agents/shop/messages?box=dead&q=until:2020-01-01")
 
 
 def test_a_list_of_peers_goes_on(web: TestClient, home: Home) -> None:
@@ -549,3 +550,132 @@ def test_the_report_of_a_fleet_is_shown_as_it_was_written(web: TestClient, home:
     assert "<p>well" in content.text
     assert "script-src" not in content.headers["content-security-policy"]
     assert "sandbox" in content.headers["content-security-policy"]
+
+
+def test_attempts_have_their_traces(web: TestClient, home: Home) -> None:
+    """Each failed one with its time, its worker, its error and a trace that opens."""
+    page = web.get(f"/agents/billing/messages/{home.ids['failing']}").text
+    attempts = page.partition('id="attempts"')[2].partition("</section>")[0]
+
+    assert 4 == attempts.count("<summary>the bank answered 503 Service Unavailable</summary>")
+    assert "in refund" in attempts
+    assert "pid " in attempts
+    assert 'id="attempts"' not in web.get(f"/agents/shop/messages/{home.ids['order']}").text
+
+
+def test_a_body_is_a_tree_and_a_text(web: TestClient, home: Home) -> None:
+    """Objects and lists open; hidden characters are marked in both."""
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as box:
+        marked = box.send("mailer", {"to": "a\u202eb", "lines": [1, None, True]}, type="marked")
+    page = web.get(f"/agents/shop/messages/{marked}").text
+
+    assert 2 == page.count("a\\u{202e}b")
+    assert '<span class="name">lines</span> <span class="soft">3 items</span>' in page
+    assert '<span class="other">null</span>' in page
+
+
+def test_a_long_body_begins_on_the_page(web: TestClient, home: Home) -> None:
+    """Its first 16 kB, with a link to the whole."""
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as box:
+        sent = box.send("mailer", {"blob": "y" * 40_000}, type="long")
+    page = web.get(f"/agents/shop/messages/{sent}").text
+
+    assert 16_000 < page.count("y") < 17_000
+    assert "The first 16.0 kB are shown" in page
+    assert 'class="tree"' not in page
+
+
+def test_a_message_links_to_its_trace(home: Home) -> None:
+    """Where traces are shown, by the trace in which it was sent."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as box:
+        header = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        sent = box.send("mailer", {}, type="traced", headers=header)
+    made = app([home.path], clock=home.clock, trace_url="https://traces.example/{trace_id}?x=1")
+    made.state.site.refresher.refresh()
+    client = TestClient(made, base_url="http://localhost")
+
+    assert f'href="https://traces.example/{trace}?x=1"' in client.get(
+        f"/agents/shop/messages/{sent}"
+    ).text  # fmt: skip
+    assert "traces.example" not in client.get(f"/agents/shop/messages/{home.ids['order']}").text
+    made.state.site.refresher.stop()
+    for wrong in ("javascript:{trace_id}", "https://traces.example/"):
+        with pytest.raises(InvalidArgument, match="trace_url is"):
+            app([home.path], trace_url=wrong)
+
+
+def test_a_message_page_opens_each_file_once(
+    web: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its journey, its reason and its conversation together."""
+    seen: list[str] = []
+
+    def counted(path: Path) -> Any:
+        seen.append(path.stem)
+        return opened(path, longest=5)
+
+    for module in (message_page, conversation):
+        monkeypatch.setattr(module, "page_reader", counted)
+    web.get(f"/agents/shop/messages/{home.ids['order']}")
+
+    assert ["billing", "ledger", "mailer", "shop"] == sorted(seen)
+
+
+def test_a_list_shows_the_beginning_of_bodies(web: TestClient, home: Home) -> None:
+    """On one line and without secrets; of a large one its size."""
+    with Postbox(home.path / "shop.db", start=False, testing=Controls(clock=home.clock)) as box:
+        box.send("mailer", {"password": "hunter2", "n": 1}, type="small")
+        box.send("mailer", {"blob": "y" * 5_000}, type="blob")
+    page = text(web, "/agents/shop/messages")
+
+    assert "{ &#34;password&#34;: &#34;•••&#34;, &#34;n&#34;: 1 }" in page
+    assert "(5.1 kB)" in page
+
+
+def test_state_dead_is_the_box_of_dead_letters(web: TestClient) -> None:
+    """Whatever box the address names; a wrong word says which there are."""
+    page = web.get("/agents/billing/messages?box=inbox&q=state:dead+type:invoice.*").text
+
+    assert 3 == page.count("data-drawer")
+    assert "there is no filter typ here" in text(web, "/agents/billing/messages?q=typ:x")
+    assert "there is no filter peer here" in text(web, "/dead?q=peer:x")
+
+
+def test_a_list_begins_and_ends_at_moments(web: TestClient, home: Home) -> None:
+    """``since`` and ``until`` together are a window."""
+    with Postbox(home.path / "shop.db", start=False) as shop:
+        ends = list(shop.query("SELECT created_at FROM onceward_outbox WHERE seq IN (20, 22)"))
+        (begin,), (end,) = ends
+        wanted = list(
+            shop.query(
+                "SELECT id FROM onceward_outbox WHERE created_at BETWEEN ? AND ? ORDER BY seq DESC",
+                (begin, end),
+            )
+        )
+    query = f"since:{iso(begin)} until:{iso(end + 1)}"
+    page = web.get("/agents/shop/messages", params={"q": query}).text
+
+    assert [each for (each,) in wanted] == re.findall(r'class="row" href="[^"]*/([^"/]+)"', page)
+
+
+def test_a_search_shows_where_the_text_stands(web: TestClient) -> None:
+    """The text is marked in what stands around it."""
+    page = web.get("/search?q=ada@example").text
+
+    assert "&#34;to&#34;: &#34;<mark>ada@example</mark>.org&#34;" in page
+
+
+@pytest.mark.parametrize(
+    ("shown", "sought", "expected"),
+    [
+        ('{\n  "n": 3\n}', '"n":3', ("{ ", '"n":3', " }")),
+        ("a" * 200 + "XY" + "b" * 200, "XY", ("…" + "a" * 50, "XY", "b" * 50 + "…")),
+        ("nothing", "XY", None),
+    ],
+)
+def test_a_snippet_is_short(shown: str, sought: str, expected: tuple[str, str, str] | None) -> None:
+    """It is found as the page shows it, and as the sender may have written it."""
+    found = search.snippet(shown, sought)
+
+    assert expected == (None if found is None else (found.before, found.found, found.after))

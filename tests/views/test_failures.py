@@ -11,6 +11,8 @@ from onceward.file.read_only import opened
 from onceward.ops.views.failures import failures, fingerprint, letters_like, pattern
 from onceward.testing import ManualClock
 
+NOW = 1_767_232_800_000
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -49,7 +51,7 @@ def test_a_fingerprint_is_of_kind_type_and_pattern() -> None:
 def test_dead_letters_of_one_error_are_one_failure(home: Path) -> None:
     """With their count, the moments of the first and the last, and one of them as a sample."""
     with opened(home / "billing.db") as billing:
-        dead = next(each for each in failures(billing) if each.kind == "dead letter")
+        dead = next(each for each in failures(billing, NOW) if each.kind == "dead letter")
         ids = letters_like(billing, dead.fingerprint)
 
     assert (3, "invoice.created") == (dead.count, dead.type)
@@ -63,8 +65,8 @@ def test_dead_letters_of_one_error_are_one_failure(home: Path) -> None:
 def test_what_is_tried_again_fails_too(home: Path) -> None:
     """A lane that was tried, a peer with an open breaker, and a schedule that cannot send."""
     with opened(home / "billing.db") as billing, opened(home / "shop.db") as shop:
-        lanes = [each for each in failures(billing) if each.kind == "retry"]
-        others = {each.kind: each for each in failures(shop) if each.kind != "dead letter"}
+        lanes = [each for each in failures(billing, NOW) if each.kind == "retry"]
+        others = {each.kind: each for each in failures(shop, NOW) if each.kind != "dead letter"}
 
     assert [("refund.wanted", "the bank answered 503 Service Unavailable", 1)] == [
         (each.type, each.error, each.count) for each in lanes

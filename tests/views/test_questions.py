@@ -258,7 +258,7 @@ def test_boxes_are_counted_and_listed(readers: dict[str, FileReader]) -> None:
     assert before <= page.messages[0].seq
     assert {"dead"} == {
         each.box
-        for each in listing.listing(shop, "dead", Conditions(state="unhandled"), budget=60).messages
+        for each in listing.listing(shop, "dead", Conditions(state="dead"), budget=60).messages
     }
 
 

@@ -34,6 +34,10 @@ Redact = Annotated[Several, said("Hide matches of this regular expression; may b
 Audit = Annotated[Path | None, said(f"The log file of actions. Default: {AUDIT} in the home.")]
 Report = Annotated[Path | None, said("A fleet report. Default: report.html in the home.")]
 
+TraceUrl = Annotated[
+    str | None, said("Where traces are shown, with {trace_id}: messages link to theirs.")
+]
+
 
 def inspect(
     *targets: Path,
@@ -44,6 +48,7 @@ def inspect(
     redact: Redact = None,
     audit: Audit = None,
     report: Report = None,
+    trace_url: TraceUrl = None,
     answer: Answer = ANSWER,
 ) -> int:
     """
@@ -74,6 +79,7 @@ def inspect(
         hosts=[host, *(host_name or ())],
         audit=_audit(audit, places[0]) if write else None,
         report_at=report,
+        trace_url=trace_url,
         metrics=find_spec("prometheus_client") is not None,
     )
     try:

@@ -4,30 +4,69 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from onceward import Postbox
+from onceward.errors import OncewardError
 
 MOST: Final = 1000
 """Dead letters that one action replays or discards."""
 UNCHANGED: Final = "nothing changed: it is so already, or is gone"
 FILTERS: Final = ("reason", "peer", "type", "session", "topic")
 
-Given = Mapping[str, str]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The things that a reader wants changed."""
+
+    ids: tuple[str, ...] = ()
+    """Messages, runs, peers, sessions or schedules."""
+    which: Mapping[str, str] = field(default_factory=dict)
+    """The conditions of an action on all dead letters that meet them."""
+    body: str = ""
+    """The answer to a request."""
+    session: str = ""
+    """The session of a run."""
+
+    @property
+    def id(self) -> str:
+        """The only one."""
+        return self.ids[0]
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of an action in one file."""
+
+    told: str
+    ids: tuple[str, ...] = ()
+    """The things that it changed."""
+    done: int = 1
+
+
+Run = Callable[[Postbox, Given], Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """One kind of change."""
 
     title: str
+    short: str
+    """The word on a button beside what it changes."""
     meaning: str
     """Its effect, as the reader confirms it."""
-    run: Callable[[Postbox, Given], str]
-    """Makes the change and returns the outcome in words."""
+    run: Run
+    """Makes the change and returns its outcome."""
+    undo: str = ""
+    """The action that takes it back; empty where there is none."""
+    undone: str = "There is no undo."
+    """How it is taken back."""
     needs_id: bool = False
+    several: bool = False
+    """Whether it is done to several messages at once."""
     back: str = ""
     """Page of the agent that shows the outcome: its own, or that of a message or a session."""
     asks: str = ""
@@ -38,39 +77,61 @@ class Action:
     destroys: bool = False
 
 
-def _pause(box: Postbox, _: Given) -> str:
+def _each(work: Callable[[Postbox, str], Outcome]) -> Run:
+    """Return a run that does *work* to each id; one that fails keeps no other from it."""
+
+    def run(box: Postbox, given: Given) -> Outcome:
+        done: list[tuple[str, Outcome]] = []
+        errors: list[OncewardError] = []
+        for one in given.ids:
+            try:
+                done.append((one, work(box, one)))
+            except OncewardError as error:  # it is gone, or its time to live is over
+                errors.append(error)
+        if errors and not done:
+            raise errors[0]
+        changed = tuple(one for one, found in done if found.done)
+        if len(given.ids) == 1:
+            return Outcome(done[0][1].told, changed, len(changed))
+        lost = f"; {errors[0]}" if errors else ""
+        return Outcome(f"{len(changed):,} of {len(given.ids):,}{lost}", changed, len(changed))
+
+    return run
+
+
+def _pause(box: Postbox, _: Given) -> Outcome:
     box.file.pause()
-    return "paused: nothing is sent or handled from this file until it is resumed"
+    return Outcome("paused: nothing is sent or handled from this file until it is resumed")
 
 
-def _resume(box: Postbox, _: Given) -> str:
+def _resume(box: Postbox, _: Given) -> Outcome:
     box.file.resume()
-    return "resumed"
+    return Outcome("resumed")
 
 
-def _reset(box: Postbox, given: Given) -> str:
-    box.peers.reset(given["id"])
-    return f"the breaker of {given['id']} is closed: it is tried again at once"
+def _reset(box: Postbox, peer: str) -> Outcome:
+    box.peers.reset(peer)
+    return Outcome(f"the breaker of {peer} is closed: it is tried again at once")
 
 
-def _cancel(box: Postbox, given: Given) -> str:
-    found = box.cancel(given["id"])
+def _cancel(box: Postbox, message_id: str) -> Outcome:
+    found = box.cancel(message_id)
     match found.outcome:
         case "cancelled":
-            return "cancelled: it takes no effect"
+            return Outcome("cancelled: it takes no effect")
         case "asked":
-            return "asked: it has left, and its recipient decides"
-    return f"too late: it is {found.state}"
+            return Outcome("asked: it has left, and its recipient decides")
+    return Outcome(f"too late: it is {found.state}", done=0)
 
 
-def _answer(box: Postbox, given: Given) -> str:
-    found = box.receive(message_id=given["id"])
+def _answer(box: Postbox, given: Given) -> Outcome:
+    found = box.receive(message_id=given.id)
     if found is None:
-        return "not answered: a reader or handler has it, or it has ended"
+        return Outcome("not answered: a reader or handler has it, or it has ended", done=0)
     with found, box.begin():
-        reply_id = found.reply(_parsed(given.get("body", "")))
+        reply_id = found.reply(_parsed(given.body))
         found.ack()
-    return f"answered by {reply_id}"
+    return Outcome(f"answered by {reply_id}")
 
 
 def _parsed(text: str) -> Any:
@@ -81,121 +142,147 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _replay(box: Postbox, given: Given) -> str:
-    return f"message {box.dead_letters.replay(given['id'])} waits to be sent or handled again"
+def _replay(box: Postbox, message_id: str) -> Outcome:
+    replayed = box.dead_letters.replay(message_id)
+    return Outcome(f"message {replayed} waits to be sent or handled again")
 
 
-def _discard(box: Postbox, given: Given) -> str:
-    return "discarded" if box.dead_letters.discard(given["id"]) else "it was gone already"
+def _discard(box: Postbox, message_id: str) -> Outcome:
+    done = box.dead_letters.discard(message_id)
+    return Outcome("discarded") if done else Outcome("it was gone already", done=0)
 
 
-def _replay_all(box: Postbox, given: Given) -> str:
+def _replay_all(box: Postbox, given: Given) -> Outcome:
     found = box.dead_letters.replay_all(limit=MOST, **_which(given))
     failed = f", {len(found.failed)} could not be" if found.failed else ""
-    return f"{len(found.done)} dead letters replayed{failed}"
+    ids = tuple(found.done)
+    return Outcome(f"{len(ids)} dead letters replayed{failed}", ids, len(ids))
 
 
-def _discard_all(box: Postbox, given: Given) -> str:
-    return (
-        f"{len(box.dead_letters.discard_all(limit=MOST, **_which(given)))} dead letters discarded"
-    )
+def _discard_all(box: Postbox, given: Given) -> Outcome:
+    gone = box.dead_letters.discard_all(limit=MOST, **_which(given))
+    return Outcome(f"{len(gone)} dead letters discarded", done=len(gone))
 
 
-def _pause_queue(box: Postbox, given: Given) -> str:
-    box.sessions.pause(given["id"])
-    return f"session {given['id']} is paused: an open run goes on, no further one begins"
+def _pause_queue(box: Postbox, session: str) -> Outcome:
+    box.sessions.pause(session)
+    return Outcome(f"session {session} is paused: an open run goes on, no further one begins")
 
 
-def _resume_queue(box: Postbox, given: Given) -> str:
-    box.sessions.resume(given["id"])
-    return f"session {given['id']} is resumed"
+def _resume_queue(box: Postbox, session: str) -> Outcome:
+    box.sessions.resume(session)
+    return Outcome(f"session {session} is resumed")
 
 
-def _pause_schedule(box: Postbox, given: Given) -> str:
-    done = box.schedules.pause(given["id"])
-    return "paused: nothing is sent at its dates" if done else UNCHANGED
+def _pause_schedule(box: Postbox, schedule: str) -> Outcome:
+    done = box.schedules.pause(schedule)
+    return Outcome("paused: nothing is sent at its dates") if done else Outcome(UNCHANGED, done=0)
 
 
-def _resume_schedule(box: Postbox, given: Given) -> str:
-    return "resumed" if box.schedules.resume(given["id"]) else UNCHANGED
+def _resume_schedule(box: Postbox, schedule: str) -> Outcome:
+    done = box.schedules.resume(schedule)
+    return Outcome("resumed") if done else Outcome(UNCHANGED, done=0)
 
 
-def _run_schedule(box: Postbox, given: Given) -> str:
-    return f"message {box.schedules.run_now(given['id'])} is sent beside its dates"
+def _run_schedule(box: Postbox, schedule: str) -> Outcome:
+    return Outcome(f"message {box.schedules.run_now(schedule)} is sent beside its dates")
 
 
-def _abort(box: Postbox, given: Given) -> str:
-    done = box.sessions.abort(given["id"], "aborted in the inspector")
-    return "aborted" if done else "not aborted: it was not open"
+def _abort(box: Postbox, run: str) -> Outcome:
+    done = box.sessions.abort(run, "aborted in the inspector")
+    return Outcome("aborted") if done else Outcome("not aborted: it was not open", done=0)
 
 
 def _which(given: Given) -> Any:
-    return {name: given[name] for name in FILTERS if given.get(name)}
+    return {name: given.which[name] for name in FILTERS if given.which.get(name)}
 
 
+CANCELS: Final = (
+    "Undo cancels those that still wait: they end as cancelled, not as dead letters again."
+)
 ACTIONS: Final = {
-    "pause": Action("Pause the agent", "Every process stops to send and to handle.", _pause),
-    "resume": Action("Resume the agent", "Every process goes on.", _resume),
+    "pause": Action(
+        title="Pause the agent", short="Pause", run=_pause,
+        meaning="Every process stops to send and to handle.",
+        undo="resume", undone="Undo resumes it.",
+    ),
+    "resume": Action(
+        title="Resume the agent", short="Resume", run=_resume,
+        meaning="Every process sends and handles again.",
+        undo="pause", undone="Undo pauses it again.",
+    ),
     "reset": Action(
-        "Reset a breaker", "The peer is tried again at once.", _reset, needs_id=True
+        title="Reset a breaker", short="Try again now", run=_each(_reset), needs_id=True,
+        meaning="The peer is tried again at once.",
+        undone="No undo is needed: the breaker opens again if the peer still fails.",
     ),
     "cancel": Action(
-        "Cancel a message",
-        "It takes no effect, if it has had none; one that has left is its recipient's to cancel.",
-        _cancel,
-        needs_id=True, back="message", destroys=True,
+        title="Cancel a message", short="Cancel", run=_each(_cancel),
+        meaning="It takes no effect, if it has had none; its lane goes on. "
+        "One that has left is its recipient's to cancel.",
+        needs_id=True, several=True, back="message", destroys=True,
     ),
     "answer": Action(
-        "Answer a request", "The answer is sent, and the request ends, in one commit.", _answer,
+        title="Answer a request", short="Answer", run=_answer,
+        meaning="The answer is sent, and the request ends, in one commit.",
         needs_id=True, back="message", asks="The answer, as JSON or plain text",
     ),
     "replay": Action(
-        "Replay a dead letter", "It is sent, or handled, again under its own id.", _replay,
-        needs_id=True, back="message",
+        title="Replay a dead letter", short="Replay", run=_each(_replay),
+        meaning="It is sent, or handled, again under its own id.",
+        undo="cancel", undone=CANCELS, needs_id=True, several=True, back="message",
     ),
     "discard": Action(
-        "Discard a dead letter", "It is gone then and cannot be replayed.", _discard,
-        needs_id=True, back="dead", destroys=True,
+        title="Discard a dead letter", short="Discard", run=_each(_discard),
+        meaning="It is gone then and cannot be replayed.",
+        needs_id=True, several=True, back="dead", destroys=True,
     ),
     "replay-all": Action(
-        "Replay dead letters", f"The oldest that match, at most {MOST:,}, go again.", _replay_all,
-        back="dead", in_bulk=True,
+        title="Replay dead letters", short="Replay", run=_replay_all,
+        meaning=f"The oldest that match, at most {MOST:,}, go again.",
+        undo="cancel", undone=CANCELS, back="dead", in_bulk=True,
     ),
     "discard-all": Action(
-        "Discard dead letters", f"The oldest that match, at most {MOST:,}, go.",
-        _discard_all, back="dead", in_bulk=True, destroys=True,
+        title="Discard dead letters", short="Discard", run=_discard_all,
+        meaning=f"The oldest that match, at most {MOST:,}, go.",
+        back="dead", in_bulk=True, destroys=True,
     ),
     "pause-queue": Action(
-        "Pause a session", "An open run goes on; no further one begins.", _pause_queue,
-        needs_id=True, back="sessions",
+        title="Pause a session", short="Pause", run=_each(_pause_queue), needs_id=True,
+        meaning="An open run goes on; no further one begins.", back="sessions",
+        undo="resume-queue", undone="Undo resumes it.",
     ),
     "resume-queue": Action(
-        "Resume a session", "Its next run may begin.", _resume_queue,
-        needs_id=True, back="sessions",
+        title="Resume a session", short="Resume", run=_each(_resume_queue), needs_id=True,
+        meaning="Its next run may begin.", back="sessions",
+        undo="pause-queue", undone="Undo pauses it again.",
     ),
     "pause-schedule": Action(
-        "Pause a schedule", "Nothing is sent at its dates.", _pause_schedule,
-        needs_id=True, back="schedules",
+        title="Pause a schedule", short="Pause the schedule", run=_each(_pause_schedule),
+        meaning="Nothing is sent at its dates.", needs_id=True, back="schedules",
+        undo="resume-schedule", undone="Undo resumes it with its next date.",
     ),
     "resume-schedule": Action(
-        "Resume a schedule", "It continues with its next date; dates of the pause are skipped.",
-        _resume_schedule, needs_id=True, back="schedules",
+        title="Resume a schedule", short="Resume", run=_each(_resume_schedule), needs_id=True,
+        meaning="It continues with its next date; dates of the pause are skipped.",
+        back="schedules", undo="pause-schedule", undone="Undo pauses it again.",
     ),
     "run-schedule": Action(
-        "Run a schedule now", "Its message is sent at once, beside its dates.", _run_schedule,
-        needs_id=True, back="schedules",
+        title="Run a schedule now", short="Run now", run=_each(_run_schedule), needs_id=True,
+        meaning="Its message is sent at once, beside its dates.", back="schedules",
     ),
     "abort": Action(
-        "Abort a run", "What its call writes after this is not kept.", _abort,
-        needs_id=True, back="sessions", of_session=True, destroys=True,
+        title="Abort a run", short="Abort", run=_each(_abort), needs_id=True, destroys=True,
+        meaning="What its call writes after this is not kept.",
+        back="sessions", of_session=True,
     ),
 }  # fmt: skip
 """By the word in their address."""
 
 
-def perform(path: Path, action: Action, given: Given) -> str:
+def perform(path: Path, action: Action, given: Given) -> Outcome:
     """
-    Make a change and return its outcome in words.
+    Make a change and return its outcome.
 
     Raises:
         OncewardError: nothing was changed, or as the error says.

@@ -42,7 +42,14 @@ from onceward.ops.inspector.pages import (
     topology,
 )
 from onceward.ops.inspector.refresher import Refresher
-from onceward.ops.inspector.site import HERE, THEME_COOKIE, THEMES, Site, site_of
+from onceward.ops.inspector.site import (
+    HERE,
+    THEME_COOKIE,
+    THEMES,
+    TRACE_ID,
+    Site,
+    site_of,
+)
 from onceward.ops.inspector.targets import Targets
 from onceward.ops.observe.snapshots import FileSnapshot
 
@@ -58,6 +65,7 @@ def app(
     hosts: Iterable[str] = (),
     audit: str | os.PathLike[str] | None = None,
     report_at: str | os.PathLike[str] | None = None,
+    trace_url: str | None = None,
     metrics: bool = False,
     clock: Clock | None = None,
 ) -> Starlette:
@@ -68,7 +76,8 @@ def app(
     action is written to the file *audit*. With a *token* each reader must give it once,
     as ``?token=`` or as a bearer. It answers to loopback names and to *hosts*. *redact*
     are regular expressions of what is hidden; *report_at* is where a fleet's report is;
-    with *metrics*, which needs their extra, ``/metrics`` answers with what the pages were made of.
+    *trace_url* is the address of a trace, with ``{trace_id}`` in it. With *metrics*, which needs
+    their extra, ``/metrics`` answers from the snapshots of the pages.
 
     Raises:
         InvalidArgument: there is no target, actions without an audit file, or a pattern is none.
@@ -88,6 +97,7 @@ def app(
         redaction=Redaction(redact),
         audit=AuditLog(audit) if write and audit is not None else None,
         report=None if report_at is None else Path(report_at),
+        trace_url=_trace_url(trace_url),
     )
     guard = Middleware(PageGuard, hosts={*LOOPBACK, *hosts}, token=token)
     made = Starlette(
@@ -98,6 +108,16 @@ def app(
     )
     made.state.site, made.state.streams = site, live.Streams()
     return made
+
+
+def _trace_url(given: str | None) -> str | None:
+    """Return the address of traces; raise where it is none, or has no place for the id."""
+    if given is not None and (
+        not given.startswith(("http://", "https://")) or TRACE_ID not in given
+    ):
+        msg = f"trace_url is http(s)://… with {TRACE_ID} in it, not {given!r}"
+        raise InvalidArgument(msg)
+    return given
 
 
 def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
@@ -119,6 +139,8 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
         Route(f"{one}/act/{{verb}}", act.act, methods=["POST"]),
         Route("/problems", problems.problems),
         Route("/problems/{fingerprint}", problems.problem),
+        Route("/problems/{fingerprint}/silence", problems.silence, methods=["POST"]),
+        Route("/undo/{name}", act.undo, methods=["POST"]),
         Route("/problems/{fingerprint}/{verb}", problems.repair, methods=["POST"]),
         Route("/dead", dead.dead),
         Route("/topology", topology.topology),

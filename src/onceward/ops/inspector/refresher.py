@@ -133,7 +133,7 @@ class Refresher:
                     overview=found,
                     dead=dead_groups(reader),
                     whys=agent_whys(reader, found),
-                    failures=failures(reader),
+                    failures=failures(reader, now),
                     schedules=schedules(reader, limit=LISTED),
                     readers=mailbox_readers(reader, LISTED),
                     links=links(reader, now),

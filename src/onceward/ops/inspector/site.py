@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
@@ -22,15 +23,54 @@ from onceward.hooks import AuditLog
 from onceward.message.clock import Millis
 from onceward.message.redaction import Redaction, visible
 from onceward.ops.inspector import words
+from onceward.ops.inspector.actions import Action, Given, Outcome
+from onceward.ops.inspector.guard import FORM, form_token
 from onceward.ops.inspector.refresher import Refresher, Snapshot, page_reader
+from onceward.ops.inspector.silences import NAME as SILENCES
+from onceward.ops.inspector.silences import Silences
 from onceward.ops.inspector.targets import Targets
+from onceward.ops.views.filters import told
 
+T = TypeVar("T")
 HERE: Final = Path(__file__).parent
 NOTICES: Final = 100
 """Outcomes of actions that are remembered until their page is shown."""
 THEMES: Final = ("auto", "light", "dark")
 THEME_COOKIE: Final = "onceward-theme"
 NOT_FOUND: Final = 404
+TRACE_ID: Final = "{trace_id}"
+"""Place of the id in the address of a trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """How an action is taken back, in each file that it changed."""
+
+    verb: str
+    targets: tuple[tuple[str, Given], ...]
+    """Files by their key, and the things to change back."""
+    back: str
+    """The page that tells the outcome."""
+
+    @classmethod
+    def of(cls, action: Action, done: Iterable[tuple[str, Outcome]], back: str) -> Undo | None:
+        """Return the undo of an action with its outcomes by file; None where there is none."""
+        targets = tuple((key, Given(ids=each.ids)) for key, each in done if each.done)
+        return cls(action.undo, targets, back) if action.undo and targets else None
+
+    @property
+    def count(self) -> int:
+        """How many things it takes back."""
+        return sum(len(given.ids) or 1 for _, given in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The outcome of an action, for the next page."""
+
+    text: str
+    undo: str | None = None
+    """Name of the undo; None where there is none."""
 
 
 class Site:
@@ -44,11 +84,15 @@ class Site:
         redaction: Redaction,
         audit: AuditLog | None = None,
         report: Path | None = None,
+        trace_url: str | None = None,
     ) -> None:
         self.targets, self.refresher = targets, refresher
         self.redaction, self.audit, self.report = redaction, audit, report
+        self._trace_url = trace_url
         self.secret = secrets.token_bytes(32)
-        self._notices: OrderedDict[str, str] = OrderedDict()
+        self._notices: OrderedDict[str, Notice] = OrderedDict()
+        self._undos: OrderedDict[str, Undo] = OrderedDict()
+        self.silences = Silences(targets.home / SILENCES)
         self._keys: tuple[int, dict[str, str]] = (-1, {})
         self._templates = _environment(redaction)
 
@@ -105,6 +149,7 @@ class Site:
             "path": url.path,
             "here": f"{url.path}?{url.query}" if url.query else url.path,
             "theme": theme_of(request),
+            "own": form_token(self.secret, request.cookies.get(FORM, "")),
             "notice": self._notices.pop(request.query_params.get("notice", ""), None),
             "agent_url": self.agent_url,
             "keys": (),
@@ -118,13 +163,29 @@ class Site:
         key = None if agent is None else self.key_of(agent)
         return None if key is None else address(key, *parts, **query)
 
-    def notice(self, text: str) -> str:
+    def trace(self, trace_id: str | None) -> str | None:
+        """Return the address of a trace, None where none is known."""
+        if trace_id is None or self._trace_url is None:
+            return None
+        return self._trace_url.replace(TRACE_ID, trace_id)
+
+    def notice(self, text: str, undo: Undo | None = None) -> str:
         """Remember the outcome of an action for the next page; return its name."""
-        name = secrets.token_urlsafe(9)
-        self._notices[name] = text
-        while len(self._notices) > NOTICES:
-            self._notices.popitem(last=False)
-        return name
+        name = _remembered(self._undos, undo) if undo is not None else None
+        return _remembered(self._notices, Notice(text, name))
+
+    def undo(self, name: str) -> Undo | None:
+        """Return how an action is taken back, once; None where that is forgotten."""
+        return self._undos.pop(name, None)
+
+
+def _remembered(known: OrderedDict[str, T], value: T) -> str:
+    """Remember a value under a new name; forget the oldest of too many."""
+    name = secrets.token_urlsafe(9)
+    known[name] = value
+    while len(known) > NOTICES:
+        known.popitem(last=False)
+    return name
 
 
 def address(key: str, *parts: str, **query: str | int | None) -> str:
@@ -197,7 +258,7 @@ def _environment(redaction: Redaction) -> Environment:
         )
     }
     made.filters["hidden"] = redaction.error
-    made.globals |= {"address": address, "with_query": with_query}
+    made.globals |= {"address": address, "with_query": with_query, "filter_of": told}
     for name in made.list_templates():
         made.get_template(name)  # compiled here, not for the first reader
     return made

@@ -10,6 +10,7 @@ their frame.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -37,27 +38,51 @@ from onceward.ops.views.messages import (
 ROWS: Final = 50
 LARGE: Final = 262_144
 """Bytes of the largest frame whose body is looked through, or shown."""
+PREVIEWED: Final = 4_096
+"""Bytes of the largest frame whose body is shown in a list."""
 LOOK: Final = 50_000
 """Most rows that one page looks at."""
 BUDGET: Final = 0.1
 """Seconds after which a page stops to look."""
 
+SPECIAL: Final = re.compile(r"[\[?]")
+"""Characters that mean something in a pattern of SQLite's, but for the star."""
 AT: Final = {"outbox": "created_at", "inbox": "received_at", "dead": "dead_at"}
 PEER: Final = {
     "outbox": "recipient",
     "inbox": "sender",
     "dead": "CASE origin WHEN 'outbox' THEN recipient ELSE sender END",
 }
-STATE: Final = {"outbox": "state", "inbox": "state", "dead": "reason"}
-"""The state of a dead letter is its reason."""
+STATE: Final = {"outbox": "state", "inbox": "state", "dead": "'dead'"}
+
+
+def fits(**columns_of: str) -> str:
+    """Return a condition: each parameter is NULL, or a pattern of its column."""
+    tests = (
+        f"(:{name} IS NULL OR coalesce({column}, '') GLOB :{name})"
+        for name, column in columns_of.items()
+    )
+    return "\n   AND ".join(tests)
+
+
+def pattern(text: str) -> str:
+    """Return the pattern of a text in which ``*`` stands for any characters."""
+    return SPECIAL.sub(r"[\g<0>]", text)
+
+
+def literal(text: str) -> str:
+    """Return the pattern that only a text itself fits."""
+    return pattern(text).replace("*", "[*]")
+
+
 # CASE, as OR computes the body also where it is not asked for.
 SCAN: Final = {
     box: f"""
-SELECT seq, {matches(state=STATE[box], peer=PEER[box])}
-   AND {matches(type="type", session="session", topic="topic")}
+SELECT seq, {fits(state=STATE[box], peer=PEER[box], reason="reason")}
+   AND {fits(type="type", session="session", topic="topic")}
    AND CASE WHEN :text IS NULL THEN 1 WHEN octet_length(frame) > {LARGE} THEN 0
             ELSE instr(coalesce(body, ''), :text) > 0 END
-  FROM {view} WHERE seq < :before ORDER BY seq DESC LIMIT {LOOK}
+  FROM {view} WHERE seq < :before AND seq >= :first ORDER BY seq DESC LIMIT {LOOK}
 """
     for box, view in VIEWS.items()
 }
@@ -66,6 +91,14 @@ ROW: Final = {
 SELECT m.* FROM json_each(:seqs) AS j
  CROSS JOIN (SELECT {COLUMNS[box]} FROM {view}) AS m ON m.seq = j.value
  ORDER BY j.key
+"""
+    for box, view in VIEWS.items()
+}
+# Larger bodies would cost more than a line of a list is worth.
+PREVIEW: Final = {
+    box: f"""
+SELECT seq, octet_length(frame), CASE WHEN octet_length(frame) <= {PREVIEWED} THEN body END
+  FROM {view} WHERE seq IN (SELECT j.value FROM json_each(:seqs) AS j)
 """
     for box, view in VIEWS.items()
 }
@@ -78,15 +111,18 @@ Visible = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions on messages; None means no condition."""
+    """Conditions on messages, each a pattern (``pattern``, ``literal``); None means none."""
 
     state: str | None = None
     peer: str | None = None
     type: str | None = None
     session: str | None = None
     topic: str | None = None
+    reason: str | None = None
     text: str | None = None
     """Text that occurs in the body."""
+    first: int = 0
+    """Number of the first message that fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +160,21 @@ def listing(
     if last is not None and len(seqs) < rows:
         ended = reader.rows(FROM[box], (last,))[0][1]
     return Listing(found, last, looked, ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The size of a message, and its body if it is small."""
+
+    seq: int
+    size: int
+    body: str | None
+
+
+def previews(source: Source, box: str, found: Listing) -> dict[int, Preview]:
+    """Return the previews of a page of messages, by their numbers."""
+    seqs = json.dumps([each.seq for each in found.messages])
+    return {each.seq: each for each in values(source, Preview, PREVIEW[box], seqs=seqs)}
 
 
 def _looked_at(

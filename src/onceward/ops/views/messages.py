@@ -148,6 +148,20 @@ class MessageStream:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """A call of the handler of a message that raised."""
+
+    seq: int
+    attempt: int
+    worker: str
+    error: str
+    trace: str
+    took: float | None
+    """Seconds of the call."""
+    failed_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class BodyPart:
     """A part of the body of a message, and how many characters the whole one has."""
 
@@ -168,6 +182,7 @@ class FoundMessage:
     transitions: tuple[Transition, ...] = ()
     steps: tuple[MessageStep, ...] = ()
     streams: tuple[MessageStream, ...] = ()
+    attempts: tuple[FailedAttempt, ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether the file knows the message at all."""
@@ -252,6 +267,9 @@ OUTPUT: Final = f"""
 SELECT {columns(MessageStream)} FROM onceward_output_streams
  WHERE message_id = {handled_as()} ORDER BY begun_at, name
 """
+FAILED: Final = f"""
+SELECT {columns(FailedAttempt)} FROM onceward_failed_attempts WHERE message_id = :id ORDER BY seq
+"""
 IDS: Final = f"""{SENDERS}
 SELECT id, 'outbox' FROM ({ids_from("onceward_outbox")})
  UNION ALL
@@ -308,6 +326,7 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
         transitions=_transitions(source, message_id, (*sent, *received, *dead), window),
         steps=values(source, MessageStep, OF_HANDLER, **handled),
         streams=values(source, MessageStream, OUTPUT, **handled),
+        attempts=values(source, FailedAttempt, FAILED, id=message_id),
     )
 
 

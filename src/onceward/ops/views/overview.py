@@ -127,6 +127,8 @@ class DeadGroup:
     type: str
     count: int
     newest_at: Millis
+    error: str | None
+    """The error of the newest one."""
 
 
 FILE: Final = f"SELECT {columns(FileFacts)} FROM onceward_file"
@@ -165,7 +167,8 @@ SELECT count(*)
 # Columns behind the frame are read once for each group: they cost the size of the frame.
 DEAD: Final = f"""
 SELECT g.reason, g.type, g.letters,
-       (SELECT d.dead_at FROM onceward_dead_letters AS d WHERE d.seq = g.newest)
+       (SELECT d.dead_at FROM onceward_dead_letters AS d WHERE d.seq = g.newest),
+       (SELECT d.last_error FROM onceward_dead_letters AS d WHERE d.seq = g.newest)
   FROM (SELECT reason, type, count(*) AS letters, max(seq) AS newest
           FROM (SELECT seq, reason, type FROM onceward_dead_letters
                  WHERE seq <= ? ORDER BY seq DESC LIMIT {MANY + 1})

@@ -9,6 +9,7 @@ difference of two such numbers is how many messages came between two moments.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from onceward.message.clock import Millis
@@ -57,11 +58,22 @@ def _series(source: Source, name: str, until: Millis, span: Millis, count: int) 
     if not last or last[0][1] < until - span * count:
         return (0,) * count
     end = int(last[0][0]) + 1
+    begins = starts(source, FROM[name], end, until, span=span, count=count)
+    return tuple(high - low for low, high in pairwise((*begins, end)))
+
+
+def starts(
+    source: Source, sql: str, end: int, until: Millis, *, span: Millis, count: int
+) -> tuple[int, ...]:
+    """
+    Return the numbers of the first rows of spans, oldest first; *end* is beyond the last row.
+
+    *sql* is of ``moment_from``.
+    """
     found: list[int] = []
     for back in range(1, count + 1):
-        begin = _begin(source, FROM[name], until - back * span, end)
-        found.append(end - begin)
-        end = begin
+        end = _begin(source, sql, until - back * span, end)
+        found.append(end)
     return tuple(reversed(found))
 
 

@@ -11,7 +11,7 @@ from onceward.file.read_only import FileReader
 from onceward.message.clock import Millis
 from onceward.ops.views import listing, lists
 from onceward.ops.views.asking import Source, values
-from onceward.ops.views.listing import Conditions
+from onceward.ops.views.listing import Conditions, literal
 from onceward.ops.views.messages import StoredMessage
 
 Kind = Literal["received", "sent", "dead letter", "run", "step"]
@@ -58,7 +58,7 @@ SELECT {columns(RunStep)} FROM onceward_steps
 
 def session_events(reader: FileReader, session: str, limit: int) -> tuple[SessionEvent, ...]:
     """Return what happened last in a session, oldest first: *limit* of each kind at most."""
-    wanted = Conditions(session=session)
+    wanted = Conditions(session=literal(session))
     found: list[SessionEvent] = []
     for box in BOXES:
         budget = listing.BUDGET / len(BOXES)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,23 +20,24 @@ from onceward.message.topics import WILD
 from onceward.ops.inspector.actions import ACTIONS, FILTERS, MOST, Action, Given, perform
 from onceward.ops.inspector.guard import FORM, form_mark, form_token, is_own_form
 from onceward.ops.inspector.refresher import page_reader
-from onceward.ops.inspector.site import NOT_FOUND, Site, address, site_of
+from onceward.ops.inspector.site import NOT_FOUND, Site, Undo, address, site_of
 from onceward.ops.views.expected import ReplyField, expected_fields, reply_of
-from onceward.ops.views.listing import Conditions, listing
+from onceward.ops.views.listing import Conditions, listing, literal
 
 LARGEST: Final = 16_384
 """Bytes of the largest form."""
 FORBIDDEN: Final = 403
-NAMES: Final = ("id", *FILTERS)
 FIELD: Final = "field:"
 """Begins the name of an input for a field of the answer."""
+SELECTED: Final = 200
+"""Messages that one action is done to."""
 
 
 def confirm(request: Request) -> Response:
     """Answer with the question whether an action is meant."""
     site, action = _allowed(request)
     key = request.path_params["key"]
-    given = _given(action, dict(request.query_params))
+    given = _given(action, request.query_params)
     mark = form_mark(request)
     answer = site.html(
         request,
@@ -52,31 +56,72 @@ def confirm(request: Request) -> Response:
 
 async def act(request: Request) -> Response:
     """Do what was confirmed, and go back to the page that shows its outcome."""
-    site, action = _allowed(request)
-    given_form = await sent(request)
-    if not is_own_form(request, site.secret, given_form.get("form", "")):
-        raise HTTPException(FORBIDDEN, "this form is not from a page of ours: confirm it again")
-    given = _given(action, given_form)
-    told = await run_in_threadpool(_done, site, request, action, given)
+    _, action = _allowed(request)
+    site, form = await own_form(request)
+    given = _given(action, form)
     key = request.path_params["key"]
+    reply = partial(_reply, site, key, given, form) if action.asks and not given.body else None
+    told, undo = await run_in_threadpool(_done, site, request, action, given, reply)
     where = _back(key, action, given)
     sign = "&" if "?" in where else "?"
-    return RedirectResponse(f"{where}{sign}notice={site.notice(told)}", 303)
+    return RedirectResponse(f"{where}{sign}notice={site.notice(told, undo)}", 303)
 
 
-def _done(site: Site, request: Request, action: Action, given: Given) -> str:
-    key = request.path_params["key"]
-    audit(site, request, key, given, "asked")
+async def undo(request: Request) -> Response:
+    """Take an action back in the files that it changed, and go back to where it was told."""
+    site, _ = await own_form(request)
+    found = site.undo(request.path_params["name"])
+    if found is None:
+        raise HTTPException(NOT_FOUND, "this cannot be undone any more: look at its page")
+    told = await run_in_threadpool(_undone, site, request, found)
+    sign = "&" if "?" in found.back else "?"
+    return RedirectResponse(f"{found.back}{sign}notice={site.notice(told)}", 303)
+
+
+def _undone(site: Site, request: Request, found: Undo) -> str:
+    action, done, errors = ACTIONS[found.verb], 0, list[str]()
+    request.path_params["verb"] = found.verb
+    for key, given in found.targets:
+        entry = _entry(given)
+        audit(site, request, key, entry, "asked")
+        try:
+            outcome = perform(site.path(key), action, given)
+            done, told = done + outcome.done, outcome.told
+        except OncewardError as error:
+            told = f"not done: {error}"
+            errors.append(f"{key}: {error}")
+        audit(site, request, key, entry, told)
+    site.refresher.refresh()
+    lost = f"; not done in {len(errors)} agents, first {errors[0]}" if errors else ""
+    return f"Undo: {action.short}: {done:,} of {found.count:,}{lost}"
+
+
+def _done(
+    site: Site, request: Request, action: Action, given: Given, reply: Callable[[], Any] | None
+) -> tuple[str, Undo | None]:
+    key, undo = request.path_params["key"], None
+    entry = _entry(given)
+    audit(site, request, key, entry, "asked")
     try:
-        told = perform(site.path(key), action, _answering(site, key, action, given))
+        whole = given if reply is None else replace(given, body=json.dumps(reply()))
+        outcome = perform(site.path(key), action, whole)
+        told, undo = outcome.told, Undo.of(action, [(key, outcome)], _back(key, action, given))
     except OncewardError as error:
         told = f"not done: {error}"
-    audit(site, request, key, given, told)
+    audit(site, request, key, entry, told)
     site.refresher.refresh()
-    return f"{action.title}: {told}"
+    return f"{action.title}: {told}", undo
 
 
-def audit(site: Site, request: Request, key: str, given: Given, outcome: str) -> None:
+def _entry(given: Given) -> dict[str, Any]:
+    """Return what is written down of what an action is about: no answer."""
+    named: dict[str, Any] = dict(given.which)
+    if given.ids:
+        named["id"] = given.id if len(given.ids) == 1 else [*given.ids]
+    return named
+
+
+def audit(site: Site, request: Request, key: str, given: Mapping[str, Any], outcome: str) -> None:
     """Write down what a reader asked for, or how it ended."""
     known = site.snapshot(key)
     entry: dict[str, Any] = {
@@ -84,7 +129,7 @@ def audit(site: Site, request: Request, key: str, given: Given, outcome: str) ->
         "ts": iso(site.now()),
         "agent_id": known.agent if known else key,
         "by": request.client.host if request.client else "",
-        **{name: value for name, value in given.items() if name in NAMES},
+        **given,
         "outcome": outcome,
     }
     assert site.audit is not None  # noqa: S101 - or the action had been refused
@@ -96,64 +141,86 @@ def _allowed(request: Request) -> tuple[Site, Action]:
     action = ACTIONS.get(request.path_params["verb"])
     if action is None:
         raise HTTPException(NOT_FOUND, "there is no such action")
-    if not site.write:
-        raise HTTPException(FORBIDDEN, "these pages only read: start with --write to change things")
+    _writes(site)
     return site, action
 
 
-def _given(action: Action, sent: dict[str, str]) -> Given:
-    names: tuple[str, ...] = ("id", "body") if action.asks else ("id",)
-    names = (*names, "session") if action.of_session else names
-    names = names if action.needs_id else FILTERS if action.in_bulk else ()
-    found = {name: sent[name] for name in names if sent.get(name)}
-    if action.asks:
-        found |= {name: value for name, value in sent.items() if name.startswith(FIELD)}
-    if action.needs_id and "id" not in found:
-        raise HTTPException(NOT_FOUND, "the address does not say of what")
-    if WILD & set(found.get("topic", "")):
+def _writes(site: Site) -> None:
+    if not site.write:
+        raise HTTPException(FORBIDDEN, "these pages only read: start with --write to change things")
+
+
+async def own_form(request: Request) -> tuple[Site, QueryParams]:
+    """Return the fields of a form of ours; raise a 403 for another one, or where pages read."""
+    site = site_of(request)
+    _writes(site)
+    given = await _sent(request)
+    if not is_own_form(request, site.secret, given.get("form", "")):
+        raise HTTPException(FORBIDDEN, "this form is not from a page of ours: confirm it again")
+    return site, given
+
+
+def _given(action: Action, sent: QueryParams) -> Given:
+    ids = tuple(dict.fromkeys(filter(None, sent.getlist("id")))) if action.needs_id else ()
+    if action.needs_id and not ids:
+        raise HTTPException(NOT_FOUND, "of what? Select a message, or open the action on its page")
+    if len(ids) > (SELECTED if action.several else 1):
+        raise HTTPException(NOT_FOUND, f"that is done to {SELECTED} messages at most")
+    names = FILTERS if action.in_bulk else ()
+    which = {name: sent[name] for name in names if sent.get(name)}
+    if WILD & set(which.get("topic", "")):
         raise HTTPException(NOT_FOUND, "a topic here is not a pattern: name one topic")
-    return found
+    return Given(
+        ids=ids,
+        which=which,
+        body=sent.get("body", "") if action.asks else "",
+        session=sent.get("session", "") if action.of_session else "",
+    )
 
 
-async def sent(request: Request) -> dict[str, str]:
+async def _sent(request: Request) -> QueryParams:
     """Return the fields of a form; raise a 413 for a large one."""
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > LARGEST:
             raise HTTPException(413, "this form is too large")
-    return dict(parse_qsl(body.decode("utf-8", "replace")))
+    return QueryParams(body.decode("utf-8", "replace"))
 
 
 def _expected(site: Site, key: str, given: Given) -> tuple[ReplyField, ...]:
     """Return the fields of the answer, which the form has; none where it has one text."""
     with page_reader(site.path(key)) as reader:
-        return expected_fields(reader, given["id"])
+        return expected_fields(reader, given.id)
 
 
-def _answering(site: Site, key: str, action: Action, given: Given) -> Given:
-    """Return what was given, with the answer as JSON where the form has its fields."""
-    if not action.asks or "body" in given:
-        return given
-    filled = {name.removeprefix(FIELD): given[name] for name in given if name.startswith(FIELD)}
-    body = reply_of(_expected(site, key, given), filled)
-    return {"id": given["id"], "body": json.dumps(body)}
+def _reply(site: Site, key: str, given: Given, form: QueryParams) -> Any:
+    """Return the answer that the fields of a form make."""
+    filled = {name.removeprefix(FIELD): form[name] for name in form if name.startswith(FIELD)}
+    return reply_of(_expected(site, key, given), filled)
 
 
 def _matching(site: Site, key: str, given: Given) -> str:
     """Return how many dead letters an action is about, in words."""
-    named = {("state" if name == "reason" else name): value for name, value in given.items()}
+    wanted = {name: literal(value) for name, value in given.which.items()}
+    conditions = Conditions(
+        reason=wanted.get("reason"),
+        peer=wanted.get("peer"),
+        type=wanted.get("type"),
+        session=wanted.get("session"),
+        topic=wanted.get("topic"),
+    )
     with page_reader(site.path(key)) as reader:
-        found = listing(reader, "dead", Conditions(**named), rows=MOST)
+        found = listing(reader, "dead", conditions, rows=MOST)
     return f"{len(found.messages):,}{'' if found.next is None else ' or more'}"
 
 
 def _back(key: str, action: Action, given: Given) -> str:
-    if action.back == "message":
-        return address(key, "messages", given["id"])
+    if action.back == "message" and len(given.ids) == 1:
+        return address(key, "messages", given.id)
     if action.back in {"sessions", "schedules"}:
-        name = given.get("session") if action.of_session else given["id"]
-        return address(key) if name is None else address(key, action.back, name)
-    if action.back == "dead":
+        name = given.session if action.of_session else given.id
+        return address(key, action.back, name) if name else address(key)
+    if action.back == "dead" or action.undo == "cancel":
         return address(key, "messages", box="dead")
-    return address(key)
+    return address(key, "messages") if action.back == "message" else address(key)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -12,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onceward.errors import OncewardError
+from onceward.file.read_only import FileReader
 from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.sequence import diagram, exchanges
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
@@ -23,6 +26,7 @@ FILES: Final = 20
 BUDGET: Final = 0.1
 """Seconds after which no further file is read."""
 SHOWN: Final = 150
+NOT_OPEN: Final[Mapping[str, FileReader]] = MappingProxyType({})
 
 
 def conversation(request: Request) -> Response:
@@ -51,8 +55,14 @@ def conversation(request: Request) -> Response:
     )
 
 
-def gather(site: Site, root: str, names: Iterable[str]) -> tuple[list[Part], list[str]]:
-    """Return what the agents' files have of a conversation, and which agents were not read."""
+def gather(
+    site: Site, root: str, names: Iterable[str], opened: Mapping[str, FileReader] = NOT_OPEN
+) -> tuple[list[Part], list[str]]:
+    """
+    Return what the agents' files have of a conversation, and which agents were not read.
+
+    Files that are *opened*, by their key, are not opened again.
+    """
     until = time.monotonic() + BUDGET
     left, seen = deque(names), set[str]()
     parts, unread = list[Part](), list[str]()
@@ -66,7 +76,8 @@ def gather(site: Site, root: str, names: Iterable[str]) -> tuple[list[Part], lis
             unread.append(name)
             continue
         try:
-            with page_reader(site.path(key)) as reader:
+            known = opened.get(key)
+            with page_reader(site.path(key)) if known is None else nullcontext(known) as reader:
                 parts.append(part(reader, root))
         except OncewardError:
             unread.append(name)

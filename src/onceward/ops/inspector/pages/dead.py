@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onceward.errors import InvalidArgument
 from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.inspector.site import site_of
+from onceward.ops.views.filters import Filter, parse, told
 from onceward.ops.views.overview import DeadGroup
 
+NAMES: Final = ("reason", "type")
 ROWS: Final = 200
 TYPES: Final = 200
 """Types that the page suggests."""
@@ -19,8 +23,11 @@ TYPES: Final = 200
 def dead(request: Request) -> Response:
     """Answer with the page of dead letters."""
     site = site_of(request)
-    asked = request.query_params
-    reason, kind = asked.get("reason", ""), asked.get("type", "")
+    query, wrong = request.query_params.get("q", "").strip(), None
+    try:
+        wanted = parse(query, site.now(), NAMES)
+    except InvalidArgument as error:
+        wanted, wrong = Filter(), str(error)
     letters: list[tuple[Snapshot, DeadGroup]] = [
         (each, group) for each in site.refresher.snapshots.values() for group in each.dead
     ]
@@ -28,7 +35,7 @@ def dead(request: Request) -> Response:
     found = [
         (each, group)
         for each, group in letters
-        if reason in {"", group.reason} and kind in {"", group.type}
+        if fits(group.reason, wanted.reason) and fits(group.type, wanted.type)
     ]
     found.sort(key=lambda pair: (-pair[1].count, -pair[1].newest_at, pair[0].key))
     return site.html(
@@ -37,8 +44,17 @@ def dead(request: Request) -> Response:
         groups=found[:ROWS],
         found=len(found),
         letters=sum(group.count for _, group in found),
-        reasons=sorted({group.reason for _, group in found} | ({reason} - {""})),
-        reason=reason,
-        types=sorted(types)[:TYPES],
-        type=kind,
+        words=[
+            *(told(reason=each) for each in sorted({group.reason for _, group in letters})),
+            *(told(type=each) for each in sorted(types)[:TYPES]),
+        ],
+        q=query,
+        wrong=wrong,
+        example="reason:rejected type:task.*",
     )
+
+
+def fits(name: str, wanted: str | None) -> bool:
+    """Return whether a name fits a pattern, in which ``*`` stands for any characters."""
+    parts = map(re.escape, (wanted or "*").split("*"))
+    return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from onceward.ops.inspector.chart import Chart, chosen, numbers, together
-from onceward.ops.inspector.pages.problems import gather
+from onceward.ops.inspector.grouping import gather
 from onceward.ops.inspector.refresher import RANGES, Snapshot
 from onceward.ops.inspector.site import site_of, with_query
 from onceward.ops.views.rates import Rates
@@ -69,7 +69,9 @@ def home(request: Request) -> Response:
     found = [*site.refresher.snapshots.values()]
     sort = asked.get("sort", "")
     sort = sort if sort in SORTS else "trouble"
-    problems = [each for each in gather(found) if each.acts]
+    silences = site.silences.now(site.now())
+    every = [each for each in gather(found) if each.acts]
+    problems = [each for each in every if each.fingerprint not in silences]
     chosen = sorted(
         (each for each in found if _fits(each, asked.get("q", ""), asked.get("show", ""))),
         key=lambda each: (SORTS[sort](each), each.agent),
@@ -82,6 +84,7 @@ def home(request: Request) -> Response:
         totals=_totals(found),
         problems=problems[:CARDS],
         found=len(problems),
+        silent=len(every) - len(problems),
         oldest_at=min((each.first_at for each in problems if each.first_at), default=None),
         rows=chosen[first : first + ROWS],
         matching=len(chosen),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,7 @@ from onceward.errors import OncewardError
 from onceward.file.read_only import FileReader
 from onceward.message.redaction import Redaction, pretty
 from onceward.ops.inspector import journey
+from onceward.ops.inspector.attempts import attempts
 from onceward.ops.inspector.pages.conversation import gather
 from onceward.ops.inspector.refresher import page_reader
 from onceward.ops.inspector.sequence import Exchange, exchanges
@@ -29,14 +31,18 @@ from onceward.ops.views.messages import (
     message,
     whole_frame,
 )
-from onceward.ops.views.why import Why, message_why
+from onceward.ops.views.why import message_why
 
 NOTHING: Final = FoundMessage()
 BODIES: Final = ("data", "data_base64")
 UNENDED: Final = frozenset({"pending", "sending", "sent", "processing"})
 """States in which a message may still be cancelled."""
 RELATED: Final = 50
-"""Replies and other consequences that the page lists."""
+"""Messages of each kind that the page lists."""
+FIRST: Final = 16_384
+"""Characters of a body that the page shows: a longer one is a page of its own."""
+TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+"""A ``traceparent`` of the W3C, with the id of its trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,52 +50,90 @@ class Shown:
     """The stored frame as the page shows it."""
 
     body: str | None
-    """None where the frame is too large to be shown, or damaged."""
+    """None where the frame is too large to be shown, or damaged; its beginning, if *cut*."""
     attributes: dict[str, str]
     problem: str | None
+    value: Any = None
+    """The body as a value, where it is an object or a list and all of it is shown."""
+    cut: bool = False
+
+    @property
+    def trace_id(self) -> str | None:
+        """The id of the trace in which it was sent; None where it has none."""
+        found = TRACE.fullmatch(self.attributes.get("traceparent", ""))
+        return found[1] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files that have a part in a message, each opened once."""
+
+    opened: dict[str, FileReader]
+    """By key; at least the one that the page is of."""
+    sender: FileReader | None
+    recipient: FileReader | None
+    missing: list[str]
+    """Why a file could not be read."""
 
 
 def journey_page(request: Request) -> Response:
     """Answer with the page of one message."""
     site = site_of(request)
-    key, message_id = request.path_params["key"], request.path_params["id"]
-    with page_reader(site.path(key)) as reader:
+    key, message_id = str(request.path_params["key"]), str(request.path_params["id"])
+    with ExitStack() as stack:
+        reader = stack.enter_context(page_reader(site.path(key)))
         found = message(reader, message_id)
         one = found.any
         if one is None:
             raise HTTPException(NOT_FOUND, f"message {message_id} is not stored in this file")
         size = frame_size(reader, one.box, one.seq)
         frame = whole_frame(reader, one.box, one.seq) if size <= LARGE else None
-    sender, recipient, missing = _both(site, key, found, message_id)
-    why = _why(site, key, one, message_id)
-    root = one.correlation_id or message_id
-    parts, _ = gather(site, root, [one.sender, one.recipient])
+        files = _files(site, stack, key, reader, one)
+        root = one.correlation_id or message_id
+        facts = _facts(site, files, key, found, message_id)
+        parts, _ = gather(site, root, [one.sender, one.recipient], files.opened)
     shown = show(site.redaction, frame)
+    causes, effects, others = _related(parts, message_id, shown)
     return site.html(
         request,
         "message.html",
         key=key,
-        keys=[each for each in (site.key_of(one.sender), site.key_of(one.recipient)) if each],
+        keys=[*files.opened],
         id=message_id,
         one=one,
-        sender=sender,
-        recipient=recipient,
-        missing=missing,
-        why=why,
-        steps=journey.steps(sender, recipient),
-        bar=_bar(journey.phases(sender, recipient), site.now()),
+        missing=files.missing,
+        **facts,
         box=one.box,
         size=size,
+        first=FIRST,
         view=VIEWS[one.box],
         file=site.path(key),
         shown=shown,
-        root=root,
-        causes=_causes(parts, message_id, shown),
-        effects=_effects(parts, message_id),
+        trace=site.trace(shown.trace_id),
+        causes=causes,
+        effects=effects,
+        others=others,
         cancellable=_states(found) & UNENDED,
         answerable="replyto" in shown.attributes and "pending" in _states(found, sent=False),
         dead=next(iter(found.dead), None),
     )
+
+
+def _facts(
+    site: Site, files: Files, key: str, found: FoundMessage, message_id: str
+) -> dict[str, Any]:
+    """Return what the files of both sides tell of a message."""
+    now = site.now()
+    sender, recipient = _both(files, files.opened[key], found, message_id)
+    sides = files.sender, files.recipient
+    if sides == (None, None):
+        sides = files.opened[key], files.opened[key]
+    return {
+        "why": message_why(*sides, message_id, now),
+        "steps": journey.steps(sender, recipient),
+        "bar": _bar(journey.phases(sender, recipient), now),
+        "attempts": attempts(recipient),
+    }
 
 
 def _states(found: FoundMessage, *, sent: bool = True) -> set[str]:
@@ -98,45 +142,38 @@ def _states(found: FoundMessage, *, sent: bool = True) -> set[str]:
     return {each.state for each in rows if each is not None}
 
 
-def _both(
-    site: Site, key: str, found: FoundMessage, message_id: str
-) -> tuple[FoundMessage, FoundMessage, list[str]]:
-    """Return what the sender's and the recipient's file store, and which could not be read."""
-    here = {"sender": NOTHING, "recipient": NOTHING}
-    missing: list[str] = []
-    one = found.any
-    assert one is not None  # noqa: S101 - the page is that of a message found
-    for role, name in (("sender", one.sender), ("recipient", one.recipient)):
+def _files(site: Site, stack: ExitStack, key: str, reader: FileReader, one: StoredMessage) -> Files:
+    """Open the files of the sender and the recipient; the one of the page is open."""
+    opened, missing = {key: reader}, list[str]()
+    sides: list[FileReader | None] = []
+    for name in (one.sender, one.recipient):
         other = site.key_of(name)
-        if other == key:
-            here[role] = found
-        elif other is None:
+        if other is None:
             missing.append(f"the file of {name} is not shown here")
-        else:
+        elif other not in opened:
             try:
-                with page_reader(site.path(other)) as reader:
-                    here[role] = message(reader, message_id)
+                opened[other] = stack.enter_context(page_reader(site.path(other)))
             except OncewardError as error:
                 missing.append(f"the file of {name} cannot be read: {error}")
-    if found not in here.values():
-        here["sender" if found.sent else "recipient"] = found
-    return here["sender"], here["recipient"], missing
+        sides.append(None if other is None else opened.get(other))
+    return Files(opened, sides[0], sides[1], missing)
 
 
-def _why(site: Site, key: str, one: StoredMessage, message_id: str) -> Why | None:
-    """Return why the message is where it is, from the files that can be read."""
-    with ExitStack() as stack:
-        sides: list[FileReader | None] = []
-        for name in (one.sender, one.recipient):
-            other = site.key_of(name)
-            try:
-                path = None if other is None else site.path(other)
-                sides.append(None if path is None else stack.enter_context(page_reader(path)))
-            except OncewardError:  # the page names the file
-                sides.append(None)
-        if sides == [None, None]:
-            sides = [stack.enter_context(page_reader(site.path(key)))] * 2
-        return message_why(sides[0], sides[1], message_id, site.now())
+def _both(
+    files: Files, here: FileReader, found: FoundMessage, message_id: str
+) -> tuple[FoundMessage, FoundMessage]:
+    """Return what the sender's and the recipient's file store."""
+
+    def told(side: FileReader | None) -> FoundMessage:
+        if side is None:
+            return NOTHING
+        return found if side is here else message(side, message_id)
+
+    sender = told(files.sender)
+    recipient = sender if files.recipient is files.sender else told(files.recipient)
+    if here in (files.sender, files.recipient):
+        return sender, recipient
+    return (found, recipient) if found.sent else (sender, found)
 
 
 def show(redaction: Redaction, frame: bytes | None) -> Shown:
@@ -163,7 +200,16 @@ def _laid_out(redaction: Redaction, parsed: dict[str, Any]) -> Shown:
     told = {
         name: each if isinstance(each, str) else pretty(each) for name, each in attributes.items()
     }
-    return Shown(body=pretty(redaction.value(body)), attributes=told, problem=told.get("bodyerror"))
+    value = redaction.value(body)
+    text = pretty(value)
+    cut = len(text) > FIRST
+    return Shown(
+        body=text[:FIRST],
+        attributes=told,
+        problem=told.get("bodyerror"),
+        value=value if isinstance(value, dict | list) and value and not cut else None,
+        cut=cut,
+    )
 
 
 def _bar(phases: list[journey.Phase], now: int) -> list[dict[str, Any]]:
@@ -182,12 +228,13 @@ def _bar(phases: list[journey.Phase], now: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _causes(parts: list[Part], message_id: str, shown: Shown) -> list[Exchange]:
-    """Return the message that this one answers, or in whose handler it was sent."""
+def _related(
+    parts: list[Part], message_id: str, shown: Shown
+) -> tuple[list[Exchange], list[Exchange], list[Exchange]]:
+    """Return what a message answers or came of, what answers it or came of it, and the others."""
     names = {shown.attributes.get("inreplyto"), shown.attributes.get("causationid")} - {None}
-    return [each for each in exchanges(parts) if each.id in names and each.id != message_id]
-
-
-def _effects(parts: list[Part], message_id: str) -> list[Exchange]:
-    """Return the messages that answer this one, or that its handler sent."""
-    return [each for each in exchanges(parts) if each.cause == message_id][:RELATED]
+    found = [each for each in exchanges(parts) if each.id != message_id]
+    causes = [each for each in found if each.id in names]
+    effects = [each for each in found if each.cause == message_id]
+    others = [each for each in found if each not in causes and each not in effects]
+    return causes, effects[:RELATED], others[:RELATED]

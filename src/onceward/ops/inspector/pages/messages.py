@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import re
+from dataclasses import replace
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onceward.errors import InvalidArgument
+from onceward.file.read_only import FileReader
+from onceward.message.clock import Millis
 from onceward.message.redaction import pretty, visible
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES, REASONS
 from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
+from onceward.ops.inspector.words import size
+from onceward.ops.views import lists
 from onceward.ops.views.asking import NEVER
-from onceward.ops.views.listing import LARGE, Conditions, Visible, before, listing
+from onceward.ops.views.filters import EXAMPLE, Filter, parse, told
+from onceward.ops.views.listing import (
+    LARGE,
+    Listing,
+    Preview,
+    Visible,
+    before,
+    listing,
+    previews,
+)
 from onceward.ops.views.messages import VIEWS, whole_frame
 
-FILTERS: Final = ("state", "peer", "type", "session", "topic", "text")
 STATES: Final = {
     "outbox": (*sorted({*OUTBOX_STATES, "sending"}),),
     "inbox": (*sorted({*INBOX_STATES, "processing"}),),
-    "dead": (*sorted(REASONS),),
+    "dead": (),
 }
+STATE: Final = re.compile(r"(?:^|(?<=\s))(?:state|reason):\S+")
+VERBS: Final = {"outbox": ("cancel",), "inbox": ("cancel",), "dead": ("replay", "discard")}
+"""Actions on messages that were selected."""
+SUGGESTED: Final = 50
+"""Peers, and sessions, that complete a filter."""
+LINE: Final = 110
+"""Characters of a body that a list shows."""
 DIGITS: Final = 18
 
 
@@ -30,17 +51,15 @@ def messages(request: Request) -> Response:
     """Answer with a page of messages."""
     site = site_of(request)
     asked = request.query_params
-    box = asked.get("box", "outbox")
+    query = asked.get("q", "").strip()
+    wanted, wrong = _filter(query, site.now())
+    box = "dead" if wanted.is_of_dead else asked.get("box", "outbox")
     if box not in VIEWS:
         raise HTTPException(NOT_FOUND, "a box is outbox, inbox or dead")
-    named = {name: asked.get(name) or None for name in FILTERS}
-    wanted = Conditions(**named)
-    until = _moment(asked.get("until", ""))
     with site.reading(request) as (key, reader):
-        start = _before(asked.get("before", ""))
-        if until is not None and "before" not in asked:
-            start = before(reader, box, until)
-        found = listing(reader, box, wanted, before=start, visible=shows(site, wanted.text))
+        found = _found(site, reader, box, wanted, _before(asked.get("before", "")))
+        previewed = {seq: _line(site, each) for seq, each in previews(reader, box, found).items()}
+        peers = [each.name for each in lists.peers(reader, limit=SUGGESTED)]
     return site.html(
         request,
         "messages.html",
@@ -48,23 +67,64 @@ def messages(request: Request) -> Response:
         keys=(key,),
         box=box,
         boxes=[*VIEWS],
-        states=STATES[box],
-        wanted=named | {"until": asked.get("until") or None},
+        q=query,
+        query=_without_state(query, wanted),
+        wrong=wrong,
+        wanted=wanted,
+        words=_words(box, found, peers),
         found=found,
+        previews=previewed,
+        verbs=VERBS[box],
         large=LARGE,
+        example=EXAMPLE,
         first="before" not in asked,
     )
 
 
-def _moment(text: str) -> int | None:
-    """Return a moment of an address, of UTC unless it says otherwise; None where it has none."""
-    if not text:
-        return None
+def _filter(query: str, now: Millis) -> tuple[Filter, str | None]:
+    """Return the filter of an address, and what is wrong with it, if anything is."""
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise HTTPException(NOT_FOUND, f"{text} is not a moment: 2026-01-31T12:00") from error
-    return int(found.replace(tzinfo=found.tzinfo or UTC).timestamp() * 1000)
+        return parse(query, now), None
+    except InvalidArgument as error:
+        return Filter(), str(error)
+
+
+def _without_state(query: str, wanted: Filter) -> str:
+    """Return the text of a filter for the other boxes, which have other states."""
+    return STATE.sub("", query).strip() if wanted.state else query
+
+
+def _found(site: Site, reader: FileReader, box: str, wanted: Filter, start: int) -> Listing:
+    """Return a page of the messages that fit, from the number *start* on."""
+    conditions, position = wanted.conditions, start
+    if wanted.until_at is not None:
+        position = min(position, before(reader, box, wanted.until_at))
+    if wanted.since_at is not None:
+        conditions = replace(conditions, first=before(reader, box, wanted.since_at))
+    seen = shows(site, wanted.text)
+    return listing(reader, box, conditions, before=position, visible=seen)
+
+
+def _line(site: Site, each: Preview) -> str:
+    """Return the beginning of a body on one line, or its size where it is large."""
+    if each.body is None:
+        return f"({size(each.size)})"
+    line = " ".join(site.redaction.json(each.body).split())
+    return line if len(line) <= LINE else f"{line[:LINE]}…"
+
+
+def _words(box: str, found: Listing, peers: list[str]) -> list[str]:
+    """Return what completes a filter: names, and values that there are."""
+    types = dict.fromkeys(each.type for each in found.messages)
+    sessions = list(dict.fromkeys(each.session for each in found.messages))[:SUGGESTED]
+    return [
+        *(told(state=each) for each in STATES[box]),
+        *(told(reason=each) for each in (sorted(REASONS) if box == "dead" else ())),
+        *(told(type=each) for each in types),
+        *(told(peer=each) for each in peers),
+        *(told(session=each) for each in sessions),
+        "since:15m", "since:1h", "since:1d", "until:1h", "topic:", "text:",
+    ]  # fmt: skip
 
 
 def _before(text: str) -> int:

@@ -17,7 +17,7 @@ from onceward.ops.inspector.pages.messages import shows
 from onceward.ops.inspector.refresher import Snapshot, page_reader
 from onceward.ops.inspector.site import Site, site_of
 from onceward.ops.views.listing import LARGE, Conditions, listing
-from onceward.ops.views.messages import StoredMessage, ids
+from onceward.ops.views.messages import StoredMessage, body_text, ids
 
 BUDGET: Final = 0.1
 """Seconds after which a page ends; the next one goes on with the next file."""
@@ -25,7 +25,18 @@ AGENTS: Final = 20
 PER_FILE: Final = 10
 PER_BOX: Final = 0.03
 """Seconds of one box of one file."""
+AROUND: Final = 50
+"""Characters before and behind a text that was found."""
 ID: Final = re.compile(r"[0-9A-Za-z._:-]{4,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A text that was found, and what stands around it."""
+
+    before: str
+    found: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +47,10 @@ class Hit:
     agent: str
     box: str
     id: str
-    message: StoredMessage | None
+    message: StoredMessage | None = None
     """Its row, where it was found by its body."""
+    snippet: Snippet | None = None
+    """Where the text stands in its body."""
 
 
 def search(request: Request) -> Response:
@@ -81,11 +94,28 @@ def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[
 def _in_file(site: Site, reader: FileReader, each: Snapshot, text: str) -> list[Hit]:
     """Return the messages of one file whose id begins with a text, or whose body holds it."""
     by_id = ids(reader, text, PER_FILE) if ID.fullmatch(text) else []
-    hits = [Hit(each.key, each.agent, box, message_id, None) for message_id, box in by_id]
+    hits = [Hit(each.key, each.agent, box, message_id) for message_id, box in by_id]
     if hits:
         return hits
     wanted, visible = Conditions(text=text), shows(site, text)
     for box in ("outbox", "inbox", "dead"):
         found = listing(reader, box, wanted, rows=PER_FILE, budget=PER_BOX, visible=visible)
-        hits += [Hit(each.key, each.agent, box, row.id, row) for row in found.messages]
+        for row in found.messages:
+            shown = site.redaction.json(body_text(reader, box, row.seq))
+            hits.append(Hit(each.key, each.agent, box, row.id, row, snippet(shown, text)))
     return hits
+
+
+def snippet(shown: str, text: str) -> Snippet | None:
+    """Return where a text stands in a body as it is shown; None where that is not on one line."""
+    line = " ".join(shown.split())
+    at = line.find(text)
+    if at < 0:
+        line = line.replace('": ', '":')  # as the sender may have written it
+        at = line.find(text)
+    if at < 0:
+        return None
+    begin, end = max(0, at - AROUND), at + len(text) + AROUND
+    before = f"{'…' if begin else ''}{line[begin:at]}"
+    after = f"{line[at + len(text) : end]}{'…' if end < len(line) else ''}"
+    return Snippet(before, text, after)

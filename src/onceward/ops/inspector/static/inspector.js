@@ -168,17 +168,139 @@
     location.reload();
   });
 
+  // -- copy ------------------------------------------------------------------------------
+  const offer = () => {
+    const text = document.getElementById("text");
+    if (!text || !navigator.clipboard || document.querySelector(".copy")) return;
+    const copy = document.createElement("button");
+    copy.type = "button"; copy.className = "copy"; copy.textContent = "Copy";
+    copy.addEventListener("click", async () => {
+      const done = await navigator.clipboard.writeText(text.textContent).then(() => true, () => false);
+      copy.textContent = done ? "Copied" : "Not copied";
+      setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+    });
+    text.closest(".body").prepend(copy);
+  };
+  offer();
+  document.body.addEventListener("htmx:after:swap", offer);
+
+  // -- times -----------------------------------------------------------------------------
+  const zone = document.createElement("button");
+  const ZONE = "onceward-zone";
+  const local = () => localStorage.getItem(ZONE) === "local";
+  const two = (number, width = 2) => String(number).padStart(width, "0");
+  const told = (at, here) => {  // as the server writes them, in one zone or the other
+    const get = (name) => at[`get${here ? "" : "UTC"}${name}`]();
+    const day = `${get("FullYear")}-${two(get("Month") + 1)}-${two(get("Date"))}`;
+    const clock = `${two(get("Hours"))}:${two(get("Minutes"))}:${two(get("Seconds"))}`;
+    return { clock: `${clock}.${two(get("Milliseconds"), 3)}`, when: `${day} ${clock}`, title: `${day} ${clock}.${two(get("Milliseconds"), 3)} ${here ? zoneName : "UTC"}` };
+  };
+  const zoneName = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const times = (root = document) => {
+    zone.textContent = local() ? `times are local (${zoneName})` : "times are UTC";
+    zone.title = local() ? "Show UTC" : "Show local times";
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const at = new Date(time.dateTime);
+      if (Number.isNaN(at.valueOf())) continue;
+      const texts = told(at, local());
+      time.title = texts.title;
+      if (time.dataset.show) time.textContent = texts[time.dataset.show];
+    }
+  };
+  zone.type = "button";
+  zone.addEventListener("click", () => { localStorage.setItem(ZONE, local() ? "utc" : "local"); times(); });
+  document.getElementById("zone").replaceChildren(zone);
+  times();
+  document.body.addEventListener("htmx:after:swap", () => times());
+
+  // -- filters ---------------------------------------------------------------------------
+  const complete = (field) => {  // the last word is completed, those before it are kept
+    const list = document.getElementById(field.getAttribute("list"));
+    const words = JSON.parse(field.dataset.words);
+    field.addEventListener("input", () => {
+      const [, before, last] = /^(.*?)([^ ]*)$/s.exec(field.value);
+      const fit = words.filter((word) => word.startsWith(last) && word !== last).slice(0, 12);
+      list.replaceChildren(...fit.map((word) => Object.assign(document.createElement("option"), { value: before + word })));
+    });
+  };
+  document.querySelectorAll("input[data-words]").forEach(complete);
+
+  // -- selection -------------------------------------------------------------------------
+  const boxes = () => [...document.querySelectorAll('input[name="id"][form="chosen"]')];
+  const select = () => {
+    const bar = document.getElementById("chosen");
+    if (!bar) return;
+    const count = boxes().filter((box) => box.checked).length;
+    for (const box of boxes()) box.closest("tr").classList.toggle("picked", box.checked);
+    bar.querySelector(".chosen").textContent = `${count} selected`;
+    bar.classList.toggle("none", !count);
+    for (const button of bar.querySelectorAll("button[formaction]")) button.disabled = !count;
+  };
+  const all = () => {
+    const head = document.querySelector("thead .pick");
+    if (!head || head.querySelector("input")) return;
+    const box = Object.assign(document.createElement("input"), { type: "checkbox", ariaLabel: "Select all on this page" });
+    box.addEventListener("change", () => { boxes().forEach((each) => { each.checked = box.checked; }); select(); });
+    head.replaceChildren(box);
+  };
+  document.addEventListener("change", (event) => { if (event.target.form?.id === "chosen") select(); });
+  all(); select();
+  document.body.addEventListener("htmx:after:swap", () => { all(); select(); });
+
+  // -- drawer ----------------------------------------------------------------------------
+  const drawer = document.createElement("aside");
+  drawer.className = "drawer"; drawer.hidden = true; drawer.tabIndex = -1; drawer.setAttribute("aria-label", "Message");
+  document.body.append(drawer);
+  let shown = null;
+  const close = () => {
+    drawer.hidden = true; drawer.replaceChildren();
+    shown?.classList.remove("open"); shown?.focus(); shown = null;
+  };
+  const open = async (link) => {
+    shown?.classList.remove("open");
+    shown = link; link.classList.add("open");
+    const answer = await fetch(link.href).catch(() => null);
+    if (shown !== link) return;  // another one was opened meanwhile
+    if (!answer?.ok) { location.href = link.href; return; }
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("page");
+    const whole = Object.assign(document.createElement("a"), { href: link.href, className: "button", textContent: "Open its page" });
+    const shut = Object.assign(document.createElement("button"), { type: "button", textContent: "Close" });
+    const hint = Object.assign(document.createElement("span"), { className: "soft", textContent: "j k next, Enter page, Esc closes" });
+    const head = document.createElement("div");
+    head.className = "drawer-head"; head.append(shut, whole, hint);
+    shut.addEventListener("click", close);
+    for (const each of page.querySelectorAll("[id]")) if (each.id !== "text") each.removeAttribute("id");
+    for (const each of page.querySelectorAll("[aria-labelledby]")) each.removeAttribute("aria-labelledby");
+    for (const each of page.querySelectorAll("a.row")) each.classList.remove("row");
+    drawer.replaceChildren(head, ...page.childNodes);
+    drawer.hidden = false; drawer.scrollTop = 0;
+    times(drawer); offer();
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("a[data-drawer]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    if (link === shown) return;  // the second time it opens the page
+    event.preventDefault();
+    open(link);
+  });
+
   // -- keys ------------------------------------------------------------------------------
   const move = (step) => {
     const rows = [...document.querySelectorAll("main a.row")].filter((row) => row.offsetParent);
     const at = rows.indexOf(document.activeElement);
-    rows[at < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, at + step))]?.focus();
+    const next = rows[at < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, at + step))];
+    next?.focus();
+    if (shown && next && next !== shown && next.hasAttribute("data-drawer")) open(next);
+  };
+  const pick = () => {
+    const box = document.activeElement?.closest("tr")?.querySelector('input[name="id"]');
+    if (box) { box.checked = !box.checked; select(); }
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
     if (typing) { if (event.key === "Escape") event.target.blur(); return; }
-    const does = { "/": () => document.getElementById("search").focus(), j: () => move(1), k: () => move(-1), p: () => !button.hidden && toggle() }[event.key];
+    const does = { "/": () => document.getElementById("search").focus(), j: () => move(1), k: () => move(-1), x: pick, Escape: () => shown && close(), p: () => !button.hidden && toggle() }[event.key];
     if (does) { event.preventDefault(); does(); }
   });
 })();

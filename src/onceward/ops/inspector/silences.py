@@ -1,0 +1,84 @@
+"""Keep in one small file which problems a reader wants to see no more for a while."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from onceward.message.clock import Millis
+
+NAME: Final = "inspect-silences.json"
+"""Name of the file, in the home."""
+MOST: Final = 200
+"""Silences that are kept: the ones that end last."""
+REASON: Final = 200
+"""Characters of a reason."""
+LARGEST: Final = 1 << 20
+"""Bytes of the largest file that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """One problem that is not shown as one until a moment."""
+
+    fingerprint: str
+    until_at: Millis
+    reason: str
+    by: str
+    at: Millis
+
+
+class Silences:
+    """The silences of a home; requests of several threads share them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._lock = path, Lock()
+
+    def now(self, now: Millis) -> Mapping[str, Silence]:
+        """Return the silences that have not ended, by the fingerprint of their problem."""
+        return {each.fingerprint: each for each in self._read() if each.until_at > now}
+
+    def add(self, silence: Silence) -> None:
+        """Silence a problem; a silence of it that is there ends."""
+        with self._lock:
+            kept = {**self.now(silence.at), silence.fingerprint: silence}
+            self._write(sorted(kept.values(), key=lambda each: -each.until_at)[:MOST])
+
+    def end(self, fingerprint: str, now: Millis) -> bool:
+        """End the silence of a problem; return whether there was one."""
+        with self._lock:
+            kept = dict(self.now(now))
+            ended = kept.pop(fingerprint, None)
+            if ended is not None:
+                self._write([*kept.values()])
+            return ended is not None
+
+    def _read(self) -> list[Silence]:
+        """Return what the file has; nothing of one that is missing, damaged or another's."""
+        try:
+            if self.path.stat().st_size > LARGEST:
+                return []
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            return [
+                Silence(
+                    str(each["fingerprint"]),
+                    int(each["until_at"]),
+                    str(each["reason"]),
+                    str(each["by"]),
+                    int(each["at"]),
+                )
+                for each in found[:MOST]
+            ]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def _write(self, found: list[Silence]) -> None:
+        """Replace the file as a whole: a reader finds the one before or this one."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps([asdict(each) for each in found], indent=1), encoding="utf-8")
+        os.replace(fresh, self.path)  # noqa: PTH105 - the name of the call that is atomic
