@@ -68,7 +68,8 @@ SHOTS = {
     "failing": (1120, "dark"), "conversation": (1120, "light"), "messages": (1120, "light"),
     "dead": (1120, "light"), "dead-letters": (1120, "dark"), "agents-narrow": (400, "dark"),
     "search": (1120, "light"), "problems": (1120, "light"), "session": (1120, "light"),
-    "report": (1120, "light"), "problem": (1120, "light"),
+    "topology": (1120, "light"), "schedules": (1120, "light"), "schedule": (1120, "dark"),
+    "channels": (1120, "light"), "report": (1120, "light"), "problem": (1120, "light"),
 }  # fmt: skip
 """Pictures of the documentation, with their width and colours."""
 PLACE = """folder => document.querySelectorAll(".facts code, .head code").forEach((each) =>

@@ -1,4 +1,4 @@
-"""What a chart of messages shows: the spans of a range, as numbers for the chart and as rows."""
+"""Hold the numbers of a chart of messages: the spans of a range, as series and as rows."""
 
 from __future__ import annotations
 
