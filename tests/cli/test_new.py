@@ -77,13 +77,15 @@ def test_a_new_folder_tests_and_runs(folder: Path) -> None:
         assert [(1,)] == box.query(TIMES)
 
 
-def test_a_folder_for_pydantic_ai_tests(cli: Cli, home: Path) -> None:
+@pytest.mark.parametrize("library", ["pydantic_ai", "langgraph"])
+def test_a_folder_for_a_framework_tests(cli: Cli, home: Path, library: str) -> None:
     """Its agent is of the framework, and its tests pass where the framework is installed."""
-    ran = cli("new", "mine", "--pydantic-ai")
+    extra = library.replace("_", "-")
+    ran = cli("new", "mine", f"--{extra}")
     assert "onceward work assistant:assistant;" in ran.err
     assert (home / "mine" / "assistant.py").exists()
 
-    pytest.importorskip("pydantic_ai", reason="pip install 'onceward[pydantic-ai]' brings it")
+    pytest.importorskip(library, reason=f"pip install 'onceward[{extra}]' brings it")
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     tested = subprocess.run(tests, cwd=home / "mine", capture_output=True, text=True, check=False)
     assert 0 == tested.returncode, tested.stdout
@@ -125,3 +127,12 @@ def test_a_shell_completes_every_command(cli: Cli, shell: str) -> None:
     assert {True} == {word in ran.out for word in ("schedules", "replay", "timezone", "completion")}
     if shell == "bash":
         subprocess.run(["/bin/bash", "-n"], input=ran.out, text=True, check=True)
+
+
+def test_a_folder_is_for_one_framework(cli: Cli, home: Path) -> None:
+    """Two flags are refused, and no folder is made."""
+    ran = cli("new", "mine", "--pydantic-ai", "--langgraph")
+
+    assert 2 == ran.code
+    assert "one framework" in ran.err
+    assert not (home / "mine").exists()

@@ -6,7 +6,8 @@ from typing import Final
 
 EXAMPLES: Final = {
     "new": """onceward new my_agent
-onceward new my_agent --pydantic-ai""",
+onceward new my_agent --pydantic-ai
+onceward new my_agent --langgraph""",
     "completion": "onceward completion bash",
     "init": "onceward init shop",
     "send": """onceward send billing '{"id": 7}' --type invoice.created --key invoice-7

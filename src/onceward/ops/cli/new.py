@@ -31,6 +31,7 @@ class Starter(NamedTuple):
 
 PLAIN: Final = Starter("starter", "greeter:greeter")
 PYDANTIC_AI: Final = Starter("pydantic_starter", "assistant:assistant")
+LANGGRAPH: Final = Starter("langgraph_starter", "assistant:assistant")
 
 
 def new(
@@ -38,6 +39,7 @@ def new(
     /,
     *,
     pydantic_ai: Annotated[bool, said("An agent of pydantic-ai.", negative=())] = False,
+    langgraph: Annotated[bool, said("An agent of LangGraph.", negative=())] = False,
     answer: Answer = ANSWER,
 ) -> int:
     """
@@ -46,7 +48,7 @@ def new(
     Nothing is overwritten: the folder must be new or empty. For an agent of a framework name
     the framework.
     """
-    starter = PYDANTIC_AI if pydantic_ai else PLAIN
+    starter = _chosen(pydantic_ai=pydantic_ai, langgraph=langgraph)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         msg = f"{folder} exists and is not empty: give a new folder"
         raise Usage(msg)
@@ -60,3 +62,11 @@ def new(
         there = shlex.quote(str(folder))
         note(f"next: cd {there} && onceward work {starter.agent}; see README.md")
     return DONE
+
+
+def _chosen(*, pydantic_ai: bool, langgraph: bool) -> Starter:
+    """Return the starter of a framework; raises Usage where two are named."""
+    if pydantic_ai and langgraph:
+        msg = "an agent is of one framework: give --pydantic-ai or --langgraph"
+        raise Usage(msg)
+    return PYDANTIC_AI if pydantic_ai else LANGGRAPH if langgraph else PLAIN

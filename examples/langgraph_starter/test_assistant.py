@@ -1,0 +1,32 @@
+"""The assistant, without threads, network or waiting."""
+
+from assistant import Approval, Task, assistant
+
+from onceward.testing import Harness
+
+
+def test_a_task_is_done_when_it_is_approved() -> None:
+    """The question and the answer are replies, days apart."""
+    with Harness(assistant) as harness:
+        harness.send(Task(goal="Pay the baker"), sender="caller", session="s")
+        harness.deliver()
+        harness.advance("3d")
+        harness.send(Approval(), sender="caller", session="s")
+        harness.deliver()
+
+        replies = harness.sent("caller", str)
+
+    assert replies == ["May I pay the baker?", "written down: pay the baker"]
+
+
+def test_a_crash_does_nothing_twice() -> None:
+    """A process that dies after the plan goes on behind it."""
+    with Harness(assistant) as harness:
+        harness.send(Task(goal="Pay the baker"), sender="caller")
+        with harness.crash_at("stored-step"):
+            harness.deliver()
+        harness.advance(60)  # the lease of the dead process runs out
+        harness.deliver()
+
+        assert harness.sent("caller", str) == ["May I pay the baker?"]
+        assert harness.sql("SELECT count(*) FROM onceward_steps") == [(1,)]
