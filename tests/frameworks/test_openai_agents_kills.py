@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from tests.children import PYTHON, Child
-from tests.examples.test_agent_loop import CALLS, PLAN, World
 
 pytest.importorskip("agents", reason="needs onceward[frameworks-test]")
 
@@ -21,6 +20,9 @@ from onceward import Agent, AsyncContext, Msg, Postbox, step
 from onceward.integrations.openai_agents import OncewardRunner, OncewardSession
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples" / "agent_loop"))
+from trip import CALLS, PLAN, World  # type: ignore[import-not-found]  # noqa: E402 - no package
+
 sdk.set_tracing_disabled(disabled=True)
 
 
@@ -55,7 +57,7 @@ def agent_with(world: World) -> Agent:
 
     def tool(name: str) -> sdk.Tool:
         async def use(argument: str) -> str:
-            return world.tool(name)(argument, step.key)
+            return str(world.tool(name)(argument, step.key))
 
         return sdk.function_tool(use, name_override=name)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from tests.children import PYTHON, Child
-from tests.examples.test_agent_loop import CALLS, PLAN, World
 
 from onceward import Postbox
 
 pytest.importorskip("langgraph", reason="needs onceward[frameworks-test]")
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples" / "trip_graph"))
-from trip import Task, agent_with  # type: ignore[import-not-found]  # noqa: E402 - no package
+sys.path[:0] = [str(ROOT / "examples" / name) for name in ("trip_graph", "agent_loop")]
+from graph import Task, agent_with  # type: ignore[import-not-found]  # noqa: E402 - no package
+from trip import CALLS, PLAN, World  # type: ignore[import-not-found]  # noqa: E402 - no package
 
 
 def play(folder: Path, fatal: int, when: str) -> None:
