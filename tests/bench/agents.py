@@ -188,4 +188,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
         child(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
     else:
-        main(*map(int, sys.argv[1:2]), *sys.argv[2:3])
+        turns, folder = [*sys.argv[1:3], *[""] * 2][:2]
+        main(int(turns or TURNS), folder or None)
