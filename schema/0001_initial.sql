@@ -947,7 +947,7 @@ SELECT q.session,
        (SELECT count(*) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending' AND run_seq IS NULL) AS waiting,
        id AS run, coalesce(json_array_length(bound), 0) AS bound,
        (SELECT count(*) FROM _onceward_drops
-         WHERE policy = 'summarize' AND scope = 'queue' AND session = q.session AND (run_seq IS NULL OR run_seq = seq)) AS dropped,
+         WHERE policy = 'summarize' AND scope = 'queue' AND session = q.session AND (run_seq IS NULL OR run_seq = r.seq)) AS dropped,
        CASE WHEN paused_at IS NOT NULL THEN 'paused' WHEN id IS NOT NULL THEN 'running' WHEN head_seq IS NULL THEN 'empty'
             WHEN due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
        CASE WHEN id IS NULL THEN due_at END AS due_at, arrived_at, paused_at

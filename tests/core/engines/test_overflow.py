@@ -40,6 +40,19 @@ def test_twenty_and_a_summary_are_one_preset_away(scripted_agent: Any) -> None:
     assert (20, 10) == (queue.waiting, queue.dropped)
 
 
+def test_drops_count_while_the_run_that_is_told_of_them_is_open(scripted_agent: Any) -> None:
+    """All drops that a run summarizes are the queue's until the run has ended."""
+    one = paused(scripted_agent, cap=1, overflow="summarize")
+    found = list[int]()
+    one.script = [lambda _: found.append(one.box.sessions.get("s").dropped)]
+    one.say(*range(5))
+    one.go()
+    one.box.sessions.resume("s")
+    one.go(61)
+
+    assert ([4], 0) == (found, one.box.sessions.get("s").dropped)
+
+
 @pytest.mark.parametrize("mode", ["followup", "queue"])
 def test_a_full_queue_refuses_where_nothing_else_is_said(scripted_agent: Any, mode: str) -> None:
     """With a cap and no policy the sender of the message too many sees that it failed."""
