@@ -1009,7 +1009,7 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:recipient and type are needed; these, session, topic, key, ordering_key, correlation_id and id are 1 to 256 printable characters')
       FROM (VALUES (coalesce(NEW.recipient, '')), (coalesce(NEW.type, '')), (NEW.session), (NEW.topic), (NEW.key), (NEW.ordering_key),
                    (NEW.correlation_id), (NEW.id))
-     WHERE length(column1) NOT BETWEEN 1 AND 256 OR instr(column1, char(0)) OR column1 GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
+     WHERE typeof(column1) = 'blob' OR length(column1) NOT BETWEEN 1 AND 256 OR instr(column1, char(0)) OR column1 GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
         OR replace(column1, char(65533), '') GLOB '*' || char(65533) || '*';
     SELECT CASE
         WHEN instr(body, char(0)) THEN RAISE(ABORT, 'onceward:body holds a NUL')
