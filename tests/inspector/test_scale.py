@@ -19,7 +19,7 @@ from tests.inspector.test_pages import PAGES
 from onceward import Postbox
 from onceward.file import read_only as reading
 from onceward.file.connection import connect
-from onceward.file.handled_as import handled_as
+from onceward.file.handled_as import HANDLED_AS
 from onceward.file.read_only import FileReader, opened
 from onceward.ops.inspector import app
 from onceward.ops.inspector.refresher import Refresher
@@ -38,20 +38,25 @@ SMALL = {
     "onceward_backlog",
     "onceward_session_queue_messages",
     "onceward_output_streams",  # one message's, found by an index
+    "_onceward_counters",
+    "_onceward_file_info",
     "_onceward_migrations",
     "_onceward_peers",
+    "_onceward_session_handlers",
     "g",
     "i",
     "j",
     "k",
     "m",
     "p",
+    "json_each",
     "pragma_table_info",
     "s",
     "sqlite_schema",
     "sqlite_sequence",
     "t",
     "w",
+    "waiting",
 }
 """Tables of a few rows, functions, the queue of one session; peers are ``p``, limits are ``l``."""
 WRITER = """
@@ -118,7 +123,7 @@ def small(sql: str) -> set[str]:
     more = {"l"} if ended else set[str]()
     if sql == RUN_COUNTS:
         more = {"r"}  # open runs and calls that were left have an index of their own
-    if handled_as() in sql:  # a slice of the session's runs
+    if sql == HANDLED_AS:  # a slice of the session's runs
         more = {"newest"}
     if sql == STATS:  # counted by an index, in every place that shows them
         more = {"_onceward_dead_letters", "_onceward_pending_replies"}

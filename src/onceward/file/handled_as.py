@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-# A session may have had many runs: the last ones are asked.
-FIRST_OF_RUN: Final = """
-coalesce((SELECT newest.event_ids ->> '$[0]'
-            FROM (SELECT event_ids
-                    FROM onceward_runs
-                   WHERE session = :session
-                   ORDER BY seq DESC LIMIT 200) AS newest
-           WHERE EXISTS (SELECT 1 FROM json_each(newest.event_ids) AS j WHERE j.value = :id)
-           LIMIT 1), :id)
+Ask = Callable[[str, dict[str, str]], list[tuple[Any, ...]]]
+"""Returns the rows of a statement."""
+
+# A session may have had many runs: the last ones are asked. By itself, as a view that groups its
+# rows is read from one end to the other for an id that another statement has to find.
+HANDLED_AS: Final = """
+SELECT coalesce((SELECT newest.event_ids ->> '$[0]'
+                   FROM (SELECT event_ids
+                           FROM onceward_runs
+                          WHERE session = :session
+                          ORDER BY seq DESC LIMIT 200) AS newest
+                  WHERE EXISTS (SELECT 1 FROM json_each(newest.event_ids) AS j WHERE j.value = :id)
+                  LIMIT 1), :id)
 """
 
 
-def handled_as() -> str:
-    """Return an expression for its id, from the message's ``:id`` and ``:session``."""
-    return FIRST_OF_RUN
+def handled_as(ask: Ask, message_id: str, session: str) -> str:
+    """Return its id, of the messages that a run has handled that of the first one."""
+    [(first,)] = ask(HANDLED_AS, {"id": message_id, "session": session})
+    return str(first)

@@ -24,16 +24,16 @@ SELECT box, at, from_state, to_state, reason
  WHERE id = ?
  ORDER BY seq
 """
-STEPS: Final = f"""
+STEPS: Final = """
 SELECT name, ordinal, version, state, attempts, started_at, ended_at, due_at, awaits, error
   FROM onceward_steps
- WHERE message_id = {handled_as()}
+ WHERE message_id = ?
  ORDER BY seq
 """
-STREAMS: Final = f"""
+STREAMS: Final = """
 SELECT name, chunks, bytes, attempt, begun_at, stored_at
   FROM onceward_output_streams
- WHERE message_id = {handled_as()}
+ WHERE message_id = ?
  ORDER BY begun_at, name
 """
 
@@ -114,11 +114,11 @@ def find(db: Database, message_id: str) -> Journey | None:
     records = history.of_id(db, message_id)
     if not records:
         return None
-    handled = {"id": message_id, "session": records[-1].session}
+    first = handled_as(db.ask, message_id, records[-1].session)
     return Journey(
         tuple(records),
         tuple(DedupRecord(*row) for row in db.ask(PROCESSED, (message_id,))),
         tuple(Transition(*row) for row in db.ask(TRANSITIONS, (message_id,))),
-        tuple(StepInfo(*row) for row in db.ask(STEPS, handled)),
-        tuple(StreamInfo(*row) for row in db.ask(STREAMS, handled)),
+        tuple(StepInfo(*row) for row in db.ask(STEPS, (first,))),
+        tuple(StreamInfo(*row) for row in db.ask(STREAMS, (first,))),
     )

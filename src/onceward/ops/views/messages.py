@@ -261,11 +261,11 @@ ACKNOWLEDGED: Final = f"""
 SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id = :id
 """
 OF_HANDLER: Final = f"""
-SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = {handled_as()} ORDER BY seq
+SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = :id ORDER BY seq
 """
 OUTPUT: Final = f"""
 SELECT {columns(MessageStream)} FROM onceward_output_streams
- WHERE message_id = {handled_as()} ORDER BY begun_at, name
+ WHERE message_id = :id ORDER BY begun_at, name
 """
 FAILED: Final = f"""
 SELECT {columns(FailedAttempt)} FROM onceward_failed_attempts WHERE message_id = :id ORDER BY seq
@@ -316,7 +316,8 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
     sent = values(source, StoredMessage, SENT, id=message_id)
     received = values(source, StoredMessage, RECEIVED, id=message_id)
     dead = values(source, StoredMessage, DEAD, id=message_id)
-    handled = {"id": message_id, "session": next((each.session for each in (*received, *dead)), "")}
+    session = next((each.session for each in (*received, *dead)), "")
+    first = handled_as(source.rows, message_id, session)
     return FoundMessage(
         sent=sent[0] if sent else None,
         received=received,
@@ -324,8 +325,8 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
         processed=values(source, Processed, PROCESSED, id=message_id),
         acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
         transitions=_transitions(source, message_id, (*sent, *received, *dead), window),
-        steps=values(source, MessageStep, OF_HANDLER, **handled),
-        streams=values(source, MessageStream, OUTPUT, **handled),
+        steps=values(source, MessageStep, OF_HANDLER, id=first),
+        streams=values(source, MessageStream, OUTPUT, id=first),
         attempts=values(source, FailedAttempt, FAILED, id=message_id),
     )
 
