@@ -361,6 +361,44 @@ def test_an_interrupt_is_resumed_by_the_next_message(world: World, calls: Calls)
     assert ["a", "b"] == calls
 
 
+def test_an_answer_is_not_given_to_a_later_node(world: World, calls: Calls) -> None:
+    """Also where its handler fails once the graph has come to that node."""
+    fails = Fails()
+
+    def effect() -> str:
+        calls.append("effect")
+        return "effect"
+
+    def first(_: Words) -> dict[str, list[str]]:
+        return {"words": [interrupt("first?")]}
+
+    def second(_: Words) -> dict[str, list[str]]:
+        return {"words": [node_step(effect), interrupt("second?")]}
+
+    graph = StateGraph(Words)
+    graph.add_node("first", first)
+    graph.add_node("second", second)
+    graph.add_edge(START, "first")
+    graph.add_edge("first", "second")
+    compiled, seen = graph.compile(checkpointer=OncewardSaver()), list[Any]()
+
+    @world.agent.on(Work)
+    def handle(work: Work, ctx: Context) -> None:
+        invoke(compiled, {"words": [work.text]}, ctx)
+
+    @world.agent.on(Approved)
+    def resume(approved: Approved, ctx: Context) -> None:
+        found = invoke(compiled, Command(resume=approved.by), ctx)
+        fails()
+        seen.append([each.value for each in found.get("__interrupt__", ())] or found["words"])
+
+    world.say(Work(text="go"))
+    world.say(Approved(by="ada"))
+    world.say(Approved(by="bob"))
+
+    assert [["second?"], ["go", "ada", "effect", "bob"]] == seen
+
+
 def test_a_command_is_applied_once_although_its_handler_fails(world: World, calls: Calls) -> None:
     """An update that came with an answer is not added again by the next call."""
     fails = Fails(2)

@@ -120,15 +120,10 @@ class CallWrites:
 
     def _finished(self) -> Iterator[TaskWrite]:
         """Return the writes of tasks that have finished."""
-        tasks = {
-            (each.row.place, each.row.task)
-            for each in self._writes.values()
-            if not each.replaces and each.row.task != NULL_TASK and each.row.place in self._known
-        }
         return (
             each
             for each in self._writes.values()
-            if not each.replaces and (each.row.place, each.row.task) in tasks
+            if not each.replaces and each.row.task != NULL_TASK and each.row.place in self._known
         )
 
     def _due(self, begun: CheckpointPlace | None) -> _Rows:
