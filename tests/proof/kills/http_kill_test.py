@@ -20,13 +20,12 @@ from tests.ports import free_port
 from tests.proof.kills.nats_kill_test import (
     ANN,
     BOB,
-    EACH_ROUND,
-    ORDERS_PER_KILL,
     SETTINGS,
     TABLE,
     Verdict,
     fulfilling,
     judged_by,
+    orders_for,
     send_missing,
 )
 from tests.proof.network.proxy import FAULTS, spoiling
@@ -89,7 +88,7 @@ ROLES: Final[dict[str, Role]] = {
 
 def tried(kills: int, seconds: float, seed: int) -> Verdict:
     """Make a trial with as many orders as the kills need, in a folder of its own."""
-    orders = max(1, round(kills * ORDERS_PER_KILL / EACH_ROUND)) * EACH_ROUND
+    orders = orders_for(kills, seconds)
     with TemporaryDirectory(prefix="onceward-http-") as made:
         return trial(Path(made), orders=orders, kills=kills, seed=seed, seconds=seconds)
 

@@ -41,6 +41,8 @@ LANES: Final = 8
 AT_ONCE: Final = 20
 EACH_ROUND: Final = LANES * AT_ONCE
 """Orders that the sender makes at a time."""
+KILLS_A_SECOND: Final = 3
+"""Kills in a second, where the time is bounded: each needs its orders handled."""
 ORDERS_PER_KILL: Final = 100
 LOSES_ITS_STORE: Final = 0.3
 """How many starts of the server find no store."""
@@ -192,9 +194,15 @@ class Verdict:
     orders: int
 
 
+def orders_for(kills: int, seconds: float) -> int:
+    """Return how many orders the kills need, or those that the time has room for."""
+    most = min(kills, seconds * KILLS_A_SECOND)
+    return max(1, round(most * ORDERS_PER_KILL / EACH_ROUND)) * EACH_ROUND
+
+
 def tried(kills: int, seconds: float, seed: int) -> Verdict:
     """Make a trial with as many orders as the kills need, in a folder of its own."""
-    orders = max(1, round(kills * ORDERS_PER_KILL / EACH_ROUND)) * EACH_ROUND
+    orders = orders_for(kills, seconds)
     with TemporaryDirectory(prefix="onceward-nats-") as made:
         return trial(Path(made), orders=orders, kills=kills, seed=seed, seconds=seconds)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.proof.kills import http_kill_test
+from tests.proof.kills.nats_kill_test import orders_for
 from tests.proof.seed import proof_seed, size
 
 ORDERS = size(8_000, 1_600, "ONCEWARD_ORDERS")
@@ -35,3 +36,9 @@ def test_a_killed_sender_that_believes_everything_is_found(tmp_path: Path) -> No
     )
 
     assert any("effects, in order" in wrong for wrong in verdict.violations)
+
+
+def test_a_trial_has_orders_for_its_time() -> None:
+    """However many kills are asked for, it ends soon after its seconds."""
+    assert orders_for(120, 86_400.0) == orders_for(10_000, 40.0)
+    assert orders_for(1, 86_400.0) < orders_for(120, 86_400.0)
