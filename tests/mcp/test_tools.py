@@ -152,6 +152,33 @@ def test_a_model_writes_to_a_handler_of_a_type(serve: Serve, home: Path) -> None
     assert ("answered", '{"paid": 7}') == (asked["status"], asked["answer"])
 
 
+def test_a_model_reaches_the_handlers_of_the_tutorial(serve: Serve, home: Path) -> None:
+    """What the tutorial declares is found, asked with its type, and writes its row."""
+    page = Path(__file__).parents[2] / "docs" / "tutorial" / "2-two-agents.md"
+    shown = re.findall(r"(?ms)^```python\n(.*?)^```$", page.read_text(encoding="utf-8"))
+    names: dict[str, Any] = {"__name__": "tutorial"}
+    for block in shown[:2]:  # the messages, and the agent with its handler
+        exec(block, names)  # noqa: S102 - our own page
+
+    async def main() -> tuple[Any, Any]:
+        async with serve(start=True) as client:
+            found = await call(client, "list_agents", search="warehouse")
+            [accepted] = found["agents"][0]["accepts"]
+            body = {"id": 7, "item": "lamp"}
+            return accepted["type"], await call(
+                client, "ask", to="warehouse", type=accepted["type"], body=body, wait_seconds=60
+            )
+
+    with Postbox(home / "warehouse.db", agent=names["warehouse"]) as box:
+        with box.begin() as tx:
+            tx.execute("CREATE TABLE shipment (id INTEGER, item TEXT)")
+        accepted, asked = anyio.run(main)
+        rows = box.query("SELECT id, item FROM shipment")
+
+    assert ("shop.order", "answered", '{"id": 7}') == (accepted, asked["status"], asked["answer"])
+    assert [(7, "lamp")] == rows
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_repeated_call_sends_once(serve: Serve, home: Path, bob: Postbox, mode: str) -> None:
     """By a key of the model, or by the id of the call that the client puts into _meta."""
