@@ -19,7 +19,7 @@ from onceward.testing import Controls, ManualClock
 Settle = Callable[[Path], None]
 MOST_STATEMENTS = 14
 """Of one look at a file, those that open it included."""
-SMALL = {"(subquery-3)", "CONSTANT", "m", "onceward_backlog", "q", "s", "w"}
+SMALL = {"(subquery-3)", "CONSTANT", "m", "onceward_backlog", "q", "s", "w", "waiting"}
 """Scans of what is short: rows of peers, sessions with runs and handlers; lists with a limit."""
 
 
