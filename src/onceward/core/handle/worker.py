@@ -544,7 +544,8 @@ class Worker:
             log_failure(error, self._db.agent, leased, ready.frame.type)
             return self._failed(error, ready, leased)
         finally:
-            self._took = self._measured()
+            # A failure has measured the call.
+            self._took = self._took or time.monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             if context._transaction is not None or "_steps" in context.__dict__:

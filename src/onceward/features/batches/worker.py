@@ -243,7 +243,8 @@ class BatchWorker(Worker):
             log_failure(error, self._db.agent, ready[0][0], ready[0][1].frame.type)
             return self._all_failed(error, ready)
         finally:
-            self._took = self._measured()
+            # A failure has measured the call.
+            self._took = self._took or time.monotonic() - self._run_now.started
             self._quick = self._quick and self._took < CLAIM_WAITS
             self._run_now = None
             batch._close()
