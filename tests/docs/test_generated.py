@@ -265,6 +265,13 @@ def test_glossary_names_every_receipt() -> None:
     assert [] == [name for name in get_args(ReceiptState) if f"`{name}`" not in text]
 
 
+def test_the_glossary_is_short() -> None:
+    """At most 30 words need it; the others mean what they mean elsewhere."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+
+    assert 20 <= text.count("\n| **") <= 30
+
+
 SENT: list[tuple[object, dict[str, Any]]] = [
     ({"id": 7}, {}),
     (None, {"type": "nothing"}),
