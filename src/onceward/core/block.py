@@ -1,4 +1,4 @@
-"""The transaction of a block or a handler: SQL and messages, committed together."""
+"""Run SQL and send messages in the transaction of a block or a handler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Bindings = Sequence[Any] | Mapping[str, Any] | None
 
 
 class BlockOpener(Protocol):
-    """Opens blocks: a session, as a feature sees it."""
+    """Opens blocks: the part of a session that features use."""
 
     @property
     def name(self) -> str:
@@ -48,8 +48,7 @@ class Transaction:
     """
     Your statements and your messages, committed together or not at all.
 
-    It belongs to the block, or the handler, that it was opened for; COMMIT and
-    ROLLBACK are the block's business.
+    It belongs to the block or handler for which it was opened; the block runs COMMIT and ROLLBACK.
     """
 
     def __init__(
@@ -63,8 +62,8 @@ class Transaction:
         Run *sql* and return all its rows.
 
         Raises:
-            apsw.Error: what SQLite says of your statement.
-            StoreError: the file itself failed, or the block is over.
+            apsw.Error: SQLite refused your statement.
+            StoreError: the file itself failed, or the block has ended.
 
         """
         tx = self._tx if self._open and self._tx.alive else self._alive()
@@ -90,10 +89,10 @@ class Transaction:
         """
         Send a message with this transaction; return its id, which exists before the commit.
 
-        Spans are seconds. The same message under the same *key* returns the id of
-        the first; with another body, session, priority … it raises Conflict. To None, ``"all"`` or
-        ``"broadcast"`` it reaches every registered agent of the home but this
-        one, and the id is the one that all copies carry as correlation id.
+        Spans are seconds. The same message under the same *key* returns the id of the first; with
+        another body, session, priority … it raises Conflict. Sent to None, ``"all"`` or
+        ``"broadcast"`` it reaches every other registered agent of the home; the returned id is the
+        correlation id of all copies.
 
         Raises:
             SendError: see its subclasses; this message was not written, the transaction goes on.
@@ -122,12 +121,11 @@ class Transaction:
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
     ) -> str:
         """
-        Send another agent a task, in a session of its own; return the dispatch id.
+        Send another agent a task, in a separate session; return the dispatch id.
 
-        However it ends there, in a run, a handler or by hand, a
-        ``worker_result`` with that id comes into this session, once. If it
-        becomes a dead letter here, the result says ``undelivered``; one that
-        got there all the same may still be followed by its own.
+        However it ends there, in a run, a handler or by hand, one ``worker_result`` with that id
+        arrives in this session. If it becomes a dead letter here, the result says ``undelivered``;
+        if it arrived after all, its own result may follow.
         """
         tx = self._alive()
         self._count_hops(options)
@@ -146,9 +144,9 @@ class Transaction:
         """
         Send a request with this transaction; return the ticket of its reply.
 
-        Ask for the reply once this is committed: ``session.result(ticket, reply=…)``. A
-        reply that comes later than *timeout* seconds is kept as a late one. With *reply* the
-        request carries the schema of the reply that it expects.
+        Ask for the reply once this is committed: ``session.result(ticket, reply=…)``. A reply that
+        arrives after *timeout* seconds is kept as late. With *reply* the request carries the schema
+        of the expected reply.
         """
         tx = self._alive()
         self._count_hops(options)
@@ -168,7 +166,7 @@ class Transaction:
         return [message_id for _, message_id in self._send_fanout(copies).copies]
 
     def _count_hops(self, options: PublishOptions) -> None:
-        """Let messages of a handler go on with the chain of the message that it handles."""
+        """Let messages of a handler continue the chain of the message that it handles."""
         if self._hops:
             options.setdefault("hops", self._hops)
 
@@ -188,7 +186,7 @@ class Transaction:
             raise ended(tx) from cause
 
     def _translate(self, error: Exception) -> BaseException:
-        """Return what an error of a user's statement means; errors of its SQL stay as they are."""
+        """Return the error for a user's statement; errors of its SQL stay unchanged."""
         return translate_error(error, self._outbox.db.path)
 
     def _finish(self) -> None:

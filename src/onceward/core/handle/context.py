@@ -1,4 +1,4 @@
-"""The context that a handler is given besides its message, and its async face."""
+"""Define the context that a handler gets besides its message, sync and async."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Context(WithSteps, WithReplies):
         steps: MakeSteps,
     ) -> None:
         self.session: str = leased.session
-        """Conversation of the message; messages sent through the context stay in it."""
+        """Conversation of the message; messages that the context sends stay in it."""
         self._leased, self._frame, self._body = leased, frame, body
         self._group, self._outbox, self._extend = group, outbox, extend
         self._make_steps = steps
@@ -73,7 +73,7 @@ class Context(WithSteps, WithReplies):
         self._cancel: Callable[[], object] | None = None  # set for coroutines only
         self._end_work: list[Callable[[StoreTransaction], None]] = []
         self._told: str | None = None
-        """Id of the last news of progress."""
+        """Id of the last progress message."""
 
     @cached_property
     def message(self) -> Message[Any]:
@@ -82,7 +82,7 @@ class Context(WithSteps, WithReplies):
 
     @property
     def tx(self) -> Transaction:
-        """Return the transaction that the processed mark commits with; opened on first use."""
+        """Return the transaction of the processed mark; it is opened on first use."""
         if self._transaction is None:
             self._transaction = Transaction(
                 self._group.join(), self._outbox, self.session, hops=self._frame.hops + 1
@@ -111,7 +111,7 @@ class Context(WithSteps, WithReplies):
         return self.tx.publish(topic, body, **options)
 
     def _follow(self, options: PublishOptions) -> None:
-        """Say which message this one follows from, and to which conversation it belongs."""
+        """Set the cause and the conversation of a message."""
         options.setdefault("causation_id", self._frame.id)
         options.setdefault("correlation_id", self._frame.correlationid or self._frame.id)
 
@@ -121,7 +121,7 @@ class Context(WithSteps, WithReplies):
         return self.tx._add(to, body, named)
 
     def _report(self, answer: object) -> None:
-        """Tell the caller of a dispatched task, with the processed mark, that it is done."""
+        """Report to the caller of a dispatched task, with the processed mark, that it is done."""
         result = None if answer is None else encode(answer).text
         requests.tell(
             self._group.join(),
@@ -165,11 +165,11 @@ class Context(WithSteps, WithReplies):
 
     def progress(self, value: object) -> None:
         """
-        Tell the sender at once how far this call is; ``box.progress(ticket)`` returns it there.
+        Report progress to the sender at once; ``box.progress(ticket)`` returns it there.
 
-        It is committed by itself, before the processed mark and whatever comes of the call;
-        where the call has written already, with what it wrote. News that have not left yet
-        give way to later ones of the same call.
+        It is committed separately, before the processed mark and whatever the outcome of the call;
+        if the call has already written, together with those writes. Values that have not left yet
+        are replaced by later ones of the same call.
         """
         to, _ = reply_options(self._frame, {})
         options = MessageOptions(
@@ -183,7 +183,7 @@ class Context(WithSteps, WithReplies):
         self._told = message.id
 
     def _tell(self, tx: StoreTransaction, *, message: OutgoingMessage, before: str | None) -> None:
-        """Send the news of progress, and withdraw those before them that have not left."""
+        """Send progress, and withdraw earlier values that have not left."""
         if before is not None:
             sent.cancel(tx, before)
         self._outbox.add(tx, message)
@@ -191,10 +191,10 @@ class Context(WithSteps, WithReplies):
     @property
     def cancelled(self) -> bool:
         """
-        Return whether the message was cancelled meanwhile, by its sender or here.
+        Return whether the message was cancelled, by its sender or here.
 
-        Then nothing of what the handler does is kept: it may as well return. The answer is
-        read from the file, in any process that has it open.
+        Then no effect of the handler is kept, so it should return. This reads the file, so it works
+        in any process that has the file open.
         """
         return is_cancelled(self._outbox.db.read, self._leased.seq)
 
@@ -202,7 +202,7 @@ class Context(WithSteps, WithReplies):
         """
         Keep the lease for *seconds* from now.
 
-        The heartbeat does this by itself, up to the maximum runtime.
+        The heartbeat does this automatically, up to the maximum runtime.
         """
         self._extend(self._leased, seconds)
 
@@ -214,7 +214,7 @@ class Context(WithSteps, WithReplies):
         self._end_work.append(work)
 
     def _end_call(self) -> None:
-        """End a call that has returned although it waits for a reply or a time."""
+        """End a call that returned although it waits for a reply or a time."""
         if "_requests" in self.__dict__:
             self._requests.end_call()
         if "_steps" in self.__dict__:
@@ -239,7 +239,7 @@ class _Alone:
         self.write = context._group.write_alone
 
     def beside(self, work: Callable[[StoreTransaction], None]) -> None:
-        """Commit *work* at once; with the handler's writes where it has some."""
+        """Commit *work* at once, together with the handler's writes if there are any."""
         if self._group.inside:
             work(self._group.join())
         else:
@@ -251,7 +251,7 @@ class _Alone:
 
     @contextmanager
     def block(self) -> Iterator[tuple[Transaction, StoreTransaction]]:
-        """Commit what the handler writes in a block; ``ctx.tx`` is its transaction."""
+        """Commit the writes of a block; ``ctx.tx`` is its transaction."""
         if not self.on_own_thread:
             msg = "a step with tx=True runs on the handler's own thread: call it there"
             raise InvalidArgument(msg)
@@ -264,7 +264,7 @@ class _Alone:
                 self._context._transaction = None
 
     def wait(self, suspended: Suspended) -> None:
-        """End the call; the handler is called again when it is to go on."""
+        """End the call; the handler is called again when it can continue."""
         raise suspended
 
     @property
@@ -308,13 +308,13 @@ class AsyncContext(AsyncWithSteps[Context]):
         self.message: AsyncMessage[Any] = AsyncMessage(context.message, worker)
         """The message: id, sender, session, type, topic, priority, attempt, headers, frame."""
         self.session: str = context.session
-        """Conversation of the message; messages sent through the context stay in it."""
+        """Conversation of the message; messages that the context sends stay in it."""
         self.tx: AsyncTransaction = _HandlerTransaction(context, worker)
-        """The transaction that the processed mark commits with; opened on first use."""
+        """The transaction of the processed mark; opened on first use."""
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the message was cancelled; then this coroutine is, within a moment."""
+        """Return whether the message was cancelled; the coroutine is then cancelled soon."""
         return self._plain.cancelled
 
     send = awaitable(Context.send)

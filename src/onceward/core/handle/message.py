@@ -1,4 +1,4 @@
-"""A received message, as handlers and readers see it, and its async face."""
+"""Define a received message for handlers and readers, sync and async."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Settler(Protocol):
-    """Ends the leases of messages as their readers say."""
+    """Settles the leases of messages for their readers."""
 
     agent: str
     hooks: Hooks
@@ -68,7 +68,7 @@ class Settler(Protocol):
         ...
 
     def retry(self, leased: Any, reason: str, after: Span | None) -> StoreTransaction:
-        """Put the message back, or make it a dead letter where its budget is spent."""
+        """Put the message back, or make it a dead letter if its retries are used up."""
         ...
 
     def extend(self, leased: Any, seconds: Span) -> None:
@@ -90,11 +90,11 @@ class ReceivedMessage(Generic[T_co]):
     def __init__(self, lease: LeaseInfo, frame: Frame, body: Any) -> None:
         self._lease: Any = lease  # the consumer that made it knows more than LeaseInfo
         self.frame = frame
-        """The message as it travelled, with every attribute."""
+        """The message as it travelled, with all attributes."""
         self.body: T_co = body
-        """The body, as an instance of the type that was asked for."""
+        """The body, as an instance of the requested type."""
         self.id: str = frame.id
-        """Names the message everywhere: the idempotency key for effects outside the file."""
+        """Id of the message in every file: the idempotency key for effects outside the file."""
         self.session: str = frame.session
         """Conversation that it belongs to."""
         self.type: str = frame.type
@@ -104,7 +104,7 @@ class ReceivedMessage(Generic[T_co]):
         self.correlation_id: str | None = frame.correlationid
         """Id of the conversation's first message."""
         self.causation_id: str | None = frame.causationid
-        """Id of the message that it follows from."""
+        """Id of the message that caused it."""
         self.in_reply_to: str | None = frame.inreplyto
         """Id of the request that it answers."""
         self.channel: str | None = frame.channel
@@ -134,7 +134,7 @@ class ReceivedMessage(Generic[T_co]):
 
     @property
     def body_error(self) -> str | None:
-        """Return why the body is missing, None where it is not: the sender's file had lost it."""
+        """Return why the body is missing (the sender's file had lost it), or None."""
         return self.frame.body_error
 
     @property
@@ -172,11 +172,11 @@ class ReceivedMessage(Generic[T_co]):
 
 class Message(ReceivedMessage[T_co]):
     """
-    A message in your hands until its lease ends.
+    A message that is leased to you until its lease ends.
 
-    ``with message:`` settles it: done on success, tried again on an exception,
-    a dead letter on ``Reject``. Effects in the same file belong into the same
-    transaction: ``with session.begin() as tx: tx.execute(…); message.ack()``.
+    ``with message:`` settles it: done on success, retried on an exception, a dead letter on
+    ``Reject``. Put effects in the same file into the same transaction: ``with session.begin() as
+    tx: tx.execute(…); message.ack()``.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Message(ReceivedMessage[T_co]):
     @property
     def settled(self) -> bool:
         """
-        Return whether its lease was ended, in a commit or in a transaction that is still open.
+        Return whether it was settled, in a commit or in a transaction that is still open.
 
         A rollback of that transaction gives the lease back.
         """
@@ -208,7 +208,7 @@ class Message(ReceivedMessage[T_co]):
             )
             raise InvalidArgument(msg)
         if self.settled:
-            msg = f"message {self.id} is settled already"
+            msg = f"message {self.id} is already settled"
             raise InvalidArgument(msg)
         self._end = how(self._consumer)
 
@@ -224,7 +224,7 @@ class Message(ReceivedMessage[T_co]):
 
     def retry(self, after: Span | None = None, reason: str = "retry asked by reader") -> None:
         """
-        Put the message back, to be had again after *after* seconds, by policy when None.
+        Put the message back for another try after *after* seconds (None: by policy).
 
         Raises:
             LeaseLost: the lease has ended; nothing was written.
@@ -255,14 +255,15 @@ class Message(ReceivedMessage[T_co]):
         """
         Keep the message leased beyond this process, until its lease ends; return a handle.
 
-        ``receive(handle=…)`` returns it to any process of this agent; this object has lost it.
+        ``receive(handle=…)`` returns it in any process of this agent; this object no longer holds
+        it.
 
         Raises:
             LeaseLost: the lease has ended.
 
         """
         if self._consumer is None:
-            msg = "a handler's message is its own: it ends as the handler returns"
+            msg = "a handler's message cannot be detached: it ends when the handler returns"
             raise InvalidArgument(msg)
         return self._consumer.detach(self._lease)
 
@@ -284,7 +285,7 @@ class Message(ReceivedMessage[T_co]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Settle it unless that was done; Retry, Reject and Drop end here, others go on."""
+        """Settle it if needed; catch Retry, Reject and Drop, pass on other exceptions."""
         try:
             return self._end_block(error)
         finally:
@@ -309,7 +310,7 @@ class Message(ReceivedMessage[T_co]):
 
 
 class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
-    """A message in your hands until its lease ends; ``async with message:`` settles it."""
+    """A message that is leased to you; ``async with message:`` settles it."""
 
     def __init__(self, message: Message[T_co], off_loop: OffLoop) -> None:
         ReceivedMessage.__init__(self, message._lease, message.frame, message.body)
@@ -344,7 +345,7 @@ class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Settle what is not settled yet, as ``with message:`` does."""
+        """Settle it if it is not settled yet, as ``with message:`` does."""
         try:
             await self._off_loop.call(lambda: self._plain.__exit__(kind, error, trace))
         finally:
@@ -354,7 +355,7 @@ class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
 
 
 def _observed(message: Message[Any]) -> ObservedAttempt | None:
-    """Begin an attempt of a reader for its observers; None where there are none."""
+    """Start an attempt of a reader for its observers; None without observers."""
     consumer = message._consumer
     if consumer is None or not consumer.hooks.observers:
         return None
@@ -380,18 +381,18 @@ class Leases(Protocol[L, S_contra]):
     policy: RetryPolicy
     """Retries of messages that readers put back or never settled."""
     at_most_once: bool
-    """Whether a message is acknowledged before its reader is given it."""
+    """Whether a message is acknowledged before its reader gets it."""
 
     def claim(self, wanted: Any, search: S_contra) -> Sequence[L]:
-        """Lease the next messages that *search* names; empty where there is none."""
+        """Lease the next messages that *search* selects; empty if there are none."""
         ...
 
     def problem(self, leased: L) -> Settlement | None:
-        """Return how a message ends that no reader may see, None for all others."""
+        """Return the settlement of a message that no reader may see; None for all others."""
         ...
 
     def settle(self, tx: StoreTransaction, leased: L, settlement: Settlement) -> None:
-        """End a lease; raises LeaseLost where it is no longer held."""
+        """End a lease; raise LeaseLost if it is no longer held."""
         ...
 
     def mark(self, tx: StoreTransaction, leased: L) -> None:
@@ -399,7 +400,7 @@ class Leases(Protocol[L, S_contra]):
         ...
 
     def extend(self, tx: StoreTransaction, leased: L, until: Millis) -> None:
-        """Keep a lease until a moment; raises LeaseLost where it is no longer held."""
+        """Keep a lease until a moment; raise LeaseLost if it is no longer held."""
         ...
 
 
@@ -415,16 +416,15 @@ class Consumer(Generic[L, S]):
     # -- leasing ----------------------------------------------------------------------------
 
     def take(self, wanted: Any, search: S) -> Message[Any] | None:
-        """Lease the next readable message and return it, None where there is none."""
+        """Lease the next readable message and return it; None if there is none."""
         found = self.take_many(wanted, search)
         return found[0] if found else None
 
     def take_many(self, wanted: Any, search: S) -> list[Message[Any]]:
         """
-        Lease the next messages and return those that can be read, empty where there is none.
+        Lease the next messages and return the readable ones; empty if there are none.
 
-        On the way a message that can never be read as *wanted* becomes a dead
-        letter, and one that has expired ends.
+        A message that can never be read as *wanted* becomes a dead letter, and an expired one ends.
         """
         while claimed := self._leases.claim(wanted, search):
             opened = [self._open(leased, wanted) for leased in claimed]
@@ -439,7 +439,7 @@ class Consumer(Generic[L, S]):
         return Message(leased, frame, decode(frame.data, frame.data_base64, model), self)
 
     def _open(self, leased: L, wanted: Any) -> Message[Any] | None:
-        """Return a leased message, None where it was settled instead."""
+        """Return a leased message; None if it was settled instead."""
         try:
             problem = self._leases.problem(leased)
             message = None if problem else self.message(leased, wanted)
@@ -481,7 +481,7 @@ class Consumer(Generic[L, S]):
         return self._end(leased, Dead("rejected", reason))
 
     def retry(self, leased: L, reason: str, after: Span | None) -> StoreTransaction:
-        """Put the message back, or make it a dead letter where its budget is spent."""
+        """Put the message back, or make it a dead letter if its retries are used up."""
         policy = self._leases.policy
         if policy.exhausted(leased.attempt):
             return self._end(leased, Dead("max_retries_exceeded", reason))
@@ -523,11 +523,11 @@ class Consumer(Generic[L, S]):
 
 HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
 DETACHED: Final = "handed"
-"""Owner of leases that no process holds: they are never taken for a dead process's, only expire."""
+"""Owner of leases without a process: they never count as a dead process's, but only expire."""
 
 
 def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
-    """Return the end of a message whose readers have spent its budget without settling it."""
+    """Return the end of a message whose retries are used up without a reader settling it."""
     if leased.attempt > 1 and policy.exhausted(leased.attempt - 1):
         return Dead("max_retries_exceeded", "readers never settled it", tried=False)
     return None
@@ -543,11 +543,11 @@ class LaneLeases:
         self._owner = file_checks.owner_name()
 
     def problem(self, leased: LeasedMessage) -> Settlement | None:
-        """Return how an expired, damaged or exhausted message ends, None for all others."""
+        """Return the settlement of an expired, damaged or exhausted message; else None."""
         return leased.undeliverable(self._db.now()) or never_settled(leased, self.policy)
 
     def settle(self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement) -> None:
-        """End the lease, and tell the caller of a dispatched task; raises LeaseLost."""
+        """End the lease, and report to the caller of a dispatched task; raises LeaseLost."""
         inbox.settle(tx, [SettledMessage(leased, settlement)], {})
         if not isinstance(settlement, RetryAt):
             requests.tell(tx, self._deps.outbox, leased, requests.outcome_of(settlement))
@@ -575,12 +575,12 @@ class LaneLeases:
 
         Raises:
             InvalidArgument: *handle* is not what ``detach`` returned.
-            LeaseLost: the message was settled, or its time ran out.
+            LeaseLost: the message was settled, or its lease ran out.
 
         """
         parts = HANDLE.fullmatch(handle)
         if parts is None:
-            msg = "that is not a handle: give what detach returned"
+            msg = "this is not a handle: give the result of detach"
             raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
         lane = Lease(lane_id, token, f"{DETACHED}/{parts[5]}", isolate=False)
@@ -618,7 +618,7 @@ class InboxLeases(LaneLeases):
         request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
         lease_for = round(1000 * self._deps.settings.lease)
         with self._db.outside_handler():
-            # A claim that a power cut takes back is made again: nothing followed from it.
+            # A claim that a power cut undoes is made again: it has no consequences.
             claimed = self._db.write(
                 lambda tx: inbox.claim(tx, request, owner=self._owner, until=tx.now + lease_for),
                 synced=False,
@@ -626,7 +626,7 @@ class InboxLeases(LaneLeases):
         return claimed[0] if claimed else ()
 
     def _claim_one(self, message_id: str) -> Sequence[LeasedMessage]:
-        """Lease a message that waits, also behind others of its lane."""
+        """Lease a waiting message, even behind others of its lane."""
         seq = inbox.find_received(self._db.read, message_id)
         paused = lanes.agenda(self._db.read).paused_at is not None
         if seq is None or paused or disabled_by_environment():

@@ -1,8 +1,8 @@
 """
-Give contexts their steps, which a feature keeps: ``ctx.step`` in handlers, batches and runs.
+Give contexts their steps: ``ctx.step`` in handlers, batches and runs.
 
-The core knows where a step belongs and how it is committed by itself; what is stored of it,
-and when its function is called, is the feature's.
+The core knows the message of a step and how it is committed separately; the feature decides what is
+stored and when its function is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onceward.message.options import StepOptions
 from onceward.message.times import Span
 from onceward.message.vocabulary import StepState
 
-# What is stored of a call ends with the record of its message: in the inbox, or a dead letter.
+# Rows of a call end with the record of its message: in the inbox, or a dead letter.
 ORPHANED: Final = """
 DELETE FROM {table}
  WHERE seq IN (SELECT s.seq
@@ -272,15 +272,15 @@ class WithSteps:
         """
         Call a function once for this message, and return its result at each call of the handler.
 
-        The function runs without a lock. Its result, read as its return annotation says, is
-        committed by itself; when the handler is called again, it is returned, and the function
-        is not called. A process that dies while the function runs calls it again: what it does
-        outside of the file is done at least once, with the same ``step.key``.
+        The function runs without a lock. Its result, read as its return annotation, is committed
+        separately; when the handler is called again, the result is returned, and the function is
+        not called. If the process dies while the function runs, the function is called again:
+        effects outside the file happen at least once, with the same ``step.key``.
 
         Raises:
-            Conflict: an earlier call gave this step other arguments.
-            StepFailed: it has failed for good, and that is stored.
-            StepsFull: the steps of this message take all that they may.
+            Conflict: an earlier call passed other arguments to this step.
+            StepFailed: it failed permanently; the failure is stored.
+            StepsFull: the steps of this message reached their limit.
             InvalidArgument: the handler has written before, or the step has no clear name.
             LeaseLost: another worker handles the message.
 
@@ -290,10 +290,10 @@ class WithSteps:
 
     def sleep(self, span: Span) -> None:
         """
-        Go on after *span*: seconds, a timedelta, or text such as ``3d``.
+        Continue after *span*: seconds, a timedelta, or text such as ``3d``.
 
         The call **ends**, as with ``ctx.ask``: no thread waits, no lock is held, and the lane
-        waits. The date is stored at once, and a restart changes nothing of it.
+        waits. The time is stored at once, and a restart does not change it.
         """
         self._steps.sleep(span)
 
@@ -301,12 +301,12 @@ class WithSteps:
         """
         Return the body of the next message of a class in this session, as if it were a reply.
 
-        It may come from any agent, before or after: a person's approval, what a webhook sends.
-        Until it is there the call **ends**, as with ``ctx.ask``. Declare the class,
-        ``agent.waits(Approved)``: its messages reach no handler.
+        It may come from any agent, before or after this call: a person's approval, or the message
+        of a webhook. Until it arrives the call **ends**, as with ``ctx.ask``. Declare the class
+        with ``agent.waits(Approved)``: its messages reach no handler.
 
         Raises:
-            AnswerTimeout: none came within *timeout*; each later call gets the same.
+            AnswerTimeout: none arrived within *timeout*; each later call gets the same error.
             InvalidArgument: the class is not declared.
             InvalidMessage: the body does not fit.
 
@@ -316,11 +316,11 @@ class WithSteps:
 
     def stream(self, name: str | None = None) -> OutputStream:
         """
-        Return a stream of output of this message, which readers follow by ``box.stream``.
+        Return an output stream of this message, which readers follow with ``box.stream``.
 
-        Without a *name* it is called like the step that is being called, else ``output``. A
-        later call of the handler that appends to a stream begins it again, and readers are
-        told so: give each step a stream of its own.
+        Without a *name* it has the name of the running step, else ``output``. A later call of the
+        handler that appends to a stream restarts it, and readers get ``Restarted``: give each step
+        its own stream.
         """
         return self._steps.stream(name)
 
@@ -371,14 +371,14 @@ class AsyncWithSteps(AsyncFace[W_co]):
         """
         Call a function, or await a coroutine, once for this message; see ``Context.step``.
 
-        A plain function runs on a thread of its own. Steps that run at once have a name each.
+        A plain function runs on a separate thread. Concurrent steps need distinct names.
         """
         return await self._plain._steps.await_call(
             StepFunction(function, args, options), off_loop=self._off_loop
         )
 
     async def sleep(self, span: Span) -> None:
-        """Go on after *span*; see ``Context.sleep``."""
+        """Continue after *span*; see ``Context.sleep``."""
         await self._plain._steps.await_sleep(span, off_loop=self._off_loop)
 
     async def wait(self, what: type[T], *, timeout: Span | None = None) -> T:
@@ -387,7 +387,7 @@ class AsyncWithSteps(AsyncFace[W_co]):
         return found
 
     def stream(self, name: str | None = None) -> AsyncOutputStream:
-        """Return a stream of output of this message; see ``Context.stream``."""
+        """Return an output stream of this message; see ``Context.stream``."""
         return AsyncOutputStream(self._plain._steps.stream(name), self._off_loop)
 
     async def now(self) -> datetime:

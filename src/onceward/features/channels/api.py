@@ -1,4 +1,4 @@
-"""Use channels: create them, join, post, receive with leases, acknowledge, look back."""
+"""Use channels: create, join, post, receive with leases, acknowledge, look back."""
 
 from __future__ import annotations
 
@@ -139,9 +139,8 @@ class Channel:
     """
     One channel, as this agent takes part in it.
 
-    The home's directory holds the participants. A send writes one copy for each
-    into the outbox, in one commit; what comes is read from the inbox like other
-    messages, or here, channel by channel.
+    The home's directory holds the participants. A send writes one copy for each into the outbox, in
+    one commit; received messages are read from the inbox like any other, or here by channel.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Channel:
         self.name = name
         """Name of the channel."""
         self.session = plain_text("session", session)
-        """Conversation that messages are sent in."""
+        """Conversation in which messages are sent."""
         self.created = created
         """Whether the call that returned this made the channel."""
         self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
@@ -182,7 +181,7 @@ class Channel:
 
     def join(self, role: ChannelRole = "member") -> bool:
         """
-        Take part; say whether that is new.
+        Join the channel; return whether this agent is new in it.
 
         Raises:
             ValidationFailed: the channel is full.
@@ -191,7 +190,7 @@ class Channel:
         return self.add(self._db.agent, role)
 
     def add(self, agent: str, role: ChannelRole = "member") -> bool:
-        """Add a participant; say whether it is new; only the owner adds other agents."""
+        """Add a participant; return whether it is new; only the owner may add other agents."""
         if agent != self._db.agent:
             self._only_owner("add others")
         return self._change(
@@ -201,7 +200,7 @@ class Channel:
         )
 
     def add_many(self, agents: Iterable[str], role: ChannelRole = "member") -> int:
-        """Add participants, all or none; return how many are new; only the owner may."""
+        """Add participants, all or none; return how many are new; only the owner may do so."""
         self._only_owner("add others")
         info, directory, me = self.info(), self._channel_sender.directory.database, self._db.agent
         return self._change(
@@ -211,11 +210,11 @@ class Channel:
         )
 
     def leave(self) -> bool:
-        """Take part no longer, and end this agent's subscriptions; say whether it did."""
+        """Leave the channel and end subscriptions; return whether this agent was in it."""
         return self.remove(self._db.agent)
 
     def remove(self, agent: str) -> bool:
-        """Remove a participant; say whether it was one; only the owner removes other agents."""
+        """Remove a participant; return whether it was one; only the owner removes others."""
         if agent != self._db.agent:
             self._only_owner("remove others")
         return self._change(
@@ -226,9 +225,9 @@ class Channel:
 
     def subscribe(self, pattern: str) -> bool:
         """
-        Subscribe to what is sent here under *pattern*; say whether that is new.
+        Subscribe to messages that match *pattern*; return whether the subscription is new.
 
-        An agent that does not take part yet joins as an observer.
+        An agent that is not a participant joins as an observer.
         """
         check_pattern(pattern)
         info = self.info()
@@ -242,7 +241,7 @@ class Channel:
         )
 
     def unsubscribe(self, pattern: str) -> bool:
-        """End a subscription; say whether there was one."""
+        """End a subscription; return whether there was one."""
         return self._channel_sender.directory.unsubscribe(
             self._db.agent, pattern, channel=self.name
         )
@@ -251,7 +250,7 @@ class Channel:
 
     def pause(self, mode: PauseMode = "hold") -> None:
         """
-        Hold (``hold``) or refuse (``reject``) what is sent after this.
+        Hold (``hold``) or refuse (``reject``) later messages.
 
         Raises:
             ChannelRefused: its state does not allow it; NotParticipant.
@@ -260,16 +259,16 @@ class Channel:
         self._move("paused", mode)
 
     def resume(self) -> None:
-        """Go on: messages held at their senders are sent."""
+        """Continue: messages that are held at their senders are sent."""
         self._move("active")
 
     def drain(self) -> None:
-        """Refuse new messages; what was sent is still delivered and read."""
+        """Refuse new messages; sent ones are still delivered and read."""
         self._move("draining")
 
     def close(self) -> None:
         """
-        End a drained channel: nothing is sent or read here any more.
+        End a drained channel: no message is sent or read here any more.
 
         Messages that still wait at their senders become dead letters.
 
@@ -315,7 +314,7 @@ class Channel:
     def respond(
         self, message: ReceivedMessage[Any], body: object, **options: Unpack[SendOptions]
     ) -> SendResult:
-        """Answer a query of this channel: to its sender, in its conversation."""
+        """Answer a query of this channel, to its sender and in its conversation."""
         options.setdefault("correlation_id", message.correlation_id or message.id)
         options.setdefault("causation_id", message.id)
         options.setdefault("hops", message.frame.hops + 1)
@@ -328,16 +327,16 @@ class Channel:
         detail: str | None = None,
     ) -> str:
         """
-        Tell the sender of a message how far this agent has come; return the acknowledgment's id.
+        Report the progress of this agent to a message's sender; return the acknowledgment's id.
 
-        ``received`` and ``in_progress`` give it another ack timeout,
-        ``completed`` ends it, ``failed`` has it tried again or made a dead letter,
-        as the channel's retries say. Both happen in one commit.
+        ``received`` and ``in_progress`` give it another ack timeout, ``completed`` ends it,
+        ``failed`` retries it or makes it a dead letter, by the channel's retries. Both happen in
+        one commit.
 
         Raises:
             LeaseLost: the lease has ended; nothing was written.
-            NotParticipant: this agent takes no part in the channel, or the message is the copy
-                of another member; nothing was written.
+            NotParticipant: this agent is not a participant, or the message is the copy of another
+            member; nothing was written.
 
         """
         if (message.frame.recipient, message.channel) != (self._db.agent, self.name):
@@ -369,8 +368,8 @@ class Channel:
         """
         Keep a message leased beyond this process, and return the handle that ``attach`` takes.
 
-        The lease lasts until the ack timeout. The holder of the handle may settle
-        the message; our own settling raises LeaseLost then.
+        The lease lasts until the ack timeout. The holder of the handle may settle the message;
+        settling it here then raises LeaseLost.
         """
         return self._leases.detach(message._message._lease)
 
@@ -385,13 +384,13 @@ class Channel:
         Return a message that was detached, in any process of this agent.
 
         Raises:
-            LeaseLost: its time ran out.
+            LeaseLost: its lease ran out.
 
         """
         return self._own_consumer.message(self._leases.attach(handle), type)
 
     def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
-        """Return the recipients' progress with a message of ours, by its own or its copies' id."""
+        """Return the recipients' progress with a message that we sent, by its or its copies' id."""
         return acknowledgments.of(self._db, message_id)
 
     # -- reading ----------------------------------------------------------------------------
@@ -410,10 +409,10 @@ class Channel:
         self, type: Any = None, timeout: Span = 0.0, *, topics: Topics = None
     ) -> Message[Any] | None:
         """
-        Lease this agent's next message of the channel; None where there is none.
+        Lease this agent's next message of the channel; return None if there is none.
 
-        Waits at most *timeout* seconds. Urgent ones come first, then as they came;
-        *topics* skips others.
+        Waits up to *timeout* seconds. Urgent ones come first, then in order of arrival; *topics*
+        selects messages.
 
         Raises:
             TopicError: no message can ever match; ChannelRefused: it is closed; NotParticipant.
@@ -438,9 +437,9 @@ class Channel:
 
     def messages(self, type: Any = None, timeout: Span | None = None) -> Iterator[Message[Any]]:
         """
-        Yield messages as they come.
+        Yield messages as they arrive.
 
-        Ends when none came for *timeout* seconds, never when that is None.
+        Ends when none arrived for *timeout* seconds (None: never).
         """
         while (
             message := self.receive(type, 3600.0 if timeout is None else timeout)
@@ -459,7 +458,7 @@ class Channel:
         return info.config.policy.check_filter(topics)
 
     def history(self, **filters: Unpack[ChannelHistoryFilters]) -> Page:
-        """Return past messages of the channel, newest first; consumes nothing."""
+        """Return past messages of the channel, newest first, without consuming any."""
         return self._find(self._db, channel=self.name, **filters)
 
 
@@ -485,7 +484,7 @@ class Channels:
         **config: Unpack[ChannelOptions],
     ) -> Channel:
         """
-        Make a channel that this agent owns, configured as ``ChannelConfig`` says.
+        Create a channel that this agent owns, configured as in ``ChannelConfig``.
 
         Raises:
             DuplicateChannel: there is one of that name.
@@ -505,9 +504,9 @@ class Channels:
         **config: Unpack[ChannelOptions],
     ) -> Channel:
         """
-        Return the channel of that name as it is, made if there was none.
+        Return the channel of that name unchanged; create it if there is none.
 
-        Its ``created`` says whether this call made it.
+        Its ``created`` says whether this call created it.
         """
         checked, directory = channels.checked_config(dict(config)), self._channel_sender.directory
         created = changed(
@@ -557,7 +556,7 @@ class Channels:
 
 
 def changed(channel_sender: ChannelSender, work: Callable[[], T]) -> T:
-    """Change the directory and run the tasks that follow: notices, held messages, late joiners."""
+    """Change the directory and run the resulting tasks: notices, held messages, late joiners."""
     channel_sender.tasks.begin()
     found = work()
     channel_sender.tasks.run()

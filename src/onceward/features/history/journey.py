@@ -1,4 +1,4 @@
-"""Tell everything that a file stores about one message."""
+"""Collect everything that a file stores about one message."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SELECT name, chunks, bytes, attempt, begun_at, stored_at
 
 @dataclass(frozen=True, slots=True)
 class DedupRecord:
-    """The record that a consumer is done with a message, for good."""
+    """The record that a consumer has processed a message."""
 
     sender: str
     consumer: str
@@ -83,7 +83,7 @@ class StreamInfo:
     chunks: int
     bytes: int
     attempt: int
-    """The newest attempt that put out a part of it."""
+    """The newest attempt that wrote to it."""
     begun_at: Millis
     stored_at: Millis
 
@@ -93,11 +93,11 @@ class Journey:
     """Everything that a file stores about one message, as ``onceward show`` prints it."""
 
     records: tuple[MessageRecord, ...]
-    """The message as it was sent, as it was received, and as a dead letter, as far as it was."""
+    """The message as a sent, received and dead message, if it is one."""
     processed: tuple[DedupRecord, ...]
-    """The consumers that are done with it."""
+    """The consumers that have processed it."""
     transitions: tuple[Transition, ...]
-    """Its changes of state, where the file records them (``transitions=True``)."""
+    """Its changes of state, if the file records them (``transitions=True``)."""
     steps: tuple[StepInfo, ...] = ()
     """The steps of its handler that are stored, in their order."""
     streams: tuple[StreamInfo, ...] = ()
@@ -105,12 +105,12 @@ class Journey:
 
     @property
     def record(self) -> MessageRecord:
-        """The message where it came last: as a dead letter, else as received, else as sent."""
+        """The message in its last place: as a dead letter, else as received, else as sent."""
         return self.records[-1]
 
 
 def find(db: Database, message_id: str) -> Journey | None:
-    """Return the journey of a message; None where the file has none of this id."""
+    """Return the journey of a message; None if the file has no message of this id."""
     records = history.of_id(db, message_id)
     if not records:
         return None

@@ -1,4 +1,4 @@
-"""The limits of one file: set, list and remove them."""
+"""Set, list and remove the limits of one file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Scope = LimitScope | FileScope
 
 @dataclass(frozen=True, slots=True)
 class LimitInfo:
-    """One limit of a file; the name ``*`` limits each session, lane or channel by itself."""
+    """One limit of a file; the name ``*`` limits each session, lane or channel separately."""
 
     scope: Scope
     name: str
@@ -77,23 +77,22 @@ class Limits:
         """
         Set the limit of one scope, durably, for every writer of the file.
 
-        ``outbox``, ``store``, ``session``, ``lane`` and ``channel`` limit unacknowledged
-        messages, by *messages* or by *size* (bytes of frames). *name* is a session,
-        ``recipient/lane`` or channel; ``*`` limits each one by itself, and a limit of its
-        own goes before it. At the limit a new message is refused (``reject``), accepted and
-        held back (``hold``), recorded as dropped (``drop_new``), or the oldest that has not
-        left is dropped (``drop_old``, ``summarize``: its recipient is told). Critical
-        messages, worker results, awaited replies and those with the header ``protected``
-        are never dropped and may exceed the limit.
+        ``outbox``, ``store``, ``session``, ``lane`` and ``channel`` limit unacknowledged messages,
+        by *messages* or by *size* (bytes of frames). *name* is a session, ``recipient/lane`` or
+        channel; ``*`` limits each one separately, unless it has its own limit. At the limit a new
+        message is refused (``reject``), accepted and held back (``hold``), recorded as dropped
+        (``drop_new``), or the oldest that has not left is dropped (``drop_old``; with ``summarize``
+        its recipient gets a summary). Critical messages, worker results, awaited replies and those
+        with the header ``protected`` are never dropped and may exceed the limit.
 
-        ``send`` limits by *rate* how fast this file sends, ``accept`` how fast it accepts
-        from each sender: ``10/m``, or a number a second. *burst* messages may come at
-        once; by default those of the text, or for a number 1 (``send``) and 100
-        (``accept``). Our own faster sender gets RateLimited, a peer is told when to
-        push again, and its retries are not counted.
+        ``send`` limits by *rate* how fast this file sends, ``accept`` how fast it accepts from each
+        sender: ``10/m``, or a number per second. *burst* messages may arrive at once; default: the
+        count of the text, or for a number 1 (``send``) and 100 (``accept``). A local sender that is
+        too fast gets RateLimited; a peer is told when to push again, and its retries are not
+        counted.
 
         ``file`` accepts new messages only while less than *size* bytes of the file are in
-        use; stored ones are still delivered. At nine tenths ``nearly_full`` is told.
+        use; stored ones are still delivered. At 90 % the event ``nearly_full`` is emitted.
 
         Raises:
             InvalidArgument: no such scope, policy or number.
@@ -118,7 +117,7 @@ class Limits:
         self._change(lambda tx: stored.set_rate(tx, scope, read.per_second, at_once))
 
     def remove(self, scope: Scope, name: str = "") -> bool:
-        """Remove a limit, and send what only it held back; say whether there was one."""
+        """Remove a limit, and send messages that only it held back; return whether it existed."""
         if scope in RATES:
             return self._change(lambda tx: stored.remove_rate(tx, scope))
         if scope == "file":
@@ -134,7 +133,7 @@ class Limits:
         return stored.fullness(self._db)
 
     def drops(self, *, limit: int = 100) -> builtins.list[DropRecord]:
-        """Return what policies dropped, newest first."""
+        """Return the messages that policies dropped, newest first."""
         return stored.drops(self._db, limit)
 
     def _change(self, work: Callable[[StoreTransaction], object]) -> bool:
@@ -149,7 +148,7 @@ def _name(scope: str, name: str) -> str:
 
 
 def _check(scope: str, overflow: str, given: Mapping[str, object]) -> None:
-    """Raise InvalidArgument for a scope, a policy or a keyword that is none."""
+    """Raise InvalidArgument for an unknown scope, policy or keyword."""
     takes = KEYWORDS.get(scope, ("messages", "size"))
     alien = [name for name, value in given.items() if value is not None and name not in takes]
     if alien:

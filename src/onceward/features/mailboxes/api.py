@@ -1,4 +1,4 @@
-"""Mailboxes of a home: making and finding them, sending to them, and reading them in four modes."""
+"""Create and find mailboxes of a home, send to them, and read them in four modes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ TTL_MAX: Final = 1e9
 
 
 class Announcer(Protocol):
-    """Tells the agents of the home that the directory was changed."""
+    """Announces changes of the directory to the agents of the home."""
 
     def begin(self) -> None:
-        """Note that a change begins, so that a crash does not lose what follows from it."""
+        """Record that a change begins, so that a crash does not lose its consequences."""
 
     def run(self) -> None:
-        """Do what follows from changes."""
+        """Send the announcements of changes."""
 
 
 class HandlerTransaction:
@@ -67,7 +67,7 @@ class HandlerTransaction:
 
     @cached_property
     def tx(self) -> Transaction:
-        """Return the transaction that the mark commits with; opened on first use."""
+        """Return the transaction of the mark; it is opened on first use."""
         return self._stack.enter_context(self._session.begin())
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
@@ -81,24 +81,24 @@ class MailboxFields:
     def __init__(self, address: MailboxInfo, *, id: str, created: bool) -> None:
         self._address = address
         self.id = id
-        """Name of a public mailbox; secret id of a private one, which is the right to use it."""
+        """Name of a public mailbox; secret id of a private one, which gives access to it."""
         self.created = created
-        """Whether the call that returned this made the mailbox."""
+        """Whether the call that returned this created the mailbox."""
         self.public = address.public
         """Whether every agent of the home can find it."""
         self.owner = address.owner
         """Agent in whose file the messages are kept."""
         self.ttl = None if address.ttl is None else address.ttl / 1000
-        """Seconds that it lives from its creation, fixed for good; None is for ever."""
+        """Seconds that it lives from its creation, fixed at creation; None: forever."""
         self.expires_at = address.expires_at
-        """When it ends, in milliseconds; None is never."""
+        """When it ends, in milliseconds; None: never."""
         self.description = address.description
         """Purpose, as the creator described it."""
         self.newest_per_key = address.newest_per_key
-        """Whether an older message goes when a newer one of its ordering key comes."""
+        """Whether a newer message replaces an older one of the same ordering key."""
 
     def __repr__(self) -> str:
-        """Name the mailbox; a private one not by its id."""
+        """Name the mailbox, a private one without its id."""
         name = self._address.key if self.public else "private"
         return f"<{type(self).__name__} {name} of {self.owner}>"
 
@@ -107,11 +107,10 @@ class Mailbox(MailboxFields):
     """
     One mailbox of the home, until it expires.
 
-    The reader says at each call how it reads: ``replay`` stores nothing,
-    ``cursor`` moves a named position before it returns, ``lease`` shares the
-    messages out among the members of a group, ``exactly_once`` commits a
-    handler's writes together with its mark. Reading never takes a message
-    away from another reader; ``discard`` does.
+    The reader chooses the mode at each call: ``replay`` stores nothing, ``cursor`` moves a named
+    position before it returns, ``lease`` distributes the messages among the members of a group,
+    ``exactly_once`` commits a handler's writes together with its mark. Reading never takes a
+    message away from another reader; ``discard`` does.
 
     Raises:
         NoMailbox: from every call, once the mailbox has expired.
@@ -166,7 +165,7 @@ class Mailbox(MailboxFields):
 
     def discard(self, message_id: str) -> bool:
         """
-        Discard a message for all readers; say whether it was there.
+        Discard a message for all readers; return whether it existed.
 
         Joins this thread's open transaction.
         """
@@ -176,17 +175,17 @@ class Mailbox(MailboxFields):
 
     def replay(self, type: Any = None, *, timeout: Span | None = 0.0) -> Iterator[MessageRecord]:
         """
-        Yield everything that has not expired, from the oldest, in delivery order.
+        Yield all unexpired messages, oldest first, in delivery order.
 
-        Stores nothing, so each replay begins again. Goes on with new messages, until
-        none came for *timeout* seconds; never ends when that is None.
+        Stores nothing, so each replay starts from the beginning. Continues with new messages until
+        none arrived for *timeout* seconds (None: never ends).
         """
         read_on = self._reading(type)
         while records := self._wait(read_on, timeout):
             yield from records
 
     def _reading(self, wanted: Any) -> Callable[[], list[MessageRecord]]:
-        """Return the call that reads on from where it stopped the last time, position in memory."""
+        """Return a function that continues where it last stopped; the position is in memory."""
         passed, kinds = [0] * RANKS, type_names(wanted)
 
         def step() -> list[MessageRecord]:
@@ -207,11 +206,11 @@ class Mailbox(MailboxFields):
     def query(
         self, type: Any = None, *, limit: int = 100, **filters: Unpack[MailboxFilters]
     ) -> list[MessageRecord]:
-        """Return the messages that pass all filters, newest first; changes nothing."""
+        """Return the messages that match all filters, newest first; changes nothing."""
         return self._reader.newest(self._filter(type, filters), limit_of(limit))
 
     def count(self) -> int:
-        """Return how many messages are there; changes nothing."""
+        """Return the number of messages; changes nothing."""
         return self._reader.count()
 
     # -- reading on -------------------------------------------------------------------------------
@@ -228,12 +227,12 @@ class Mailbox(MailboxFields):
         **filters: Unpack[MailboxFilters],
     ) -> list[MessageRecord]:
         """
-        Move the named position and return the messages that it passed.
+        Move the named position and return the messages that it moved past.
 
-        At most once, because the position is committed first. A message that a
-        filter (type, topics, sender, session, tags) excludes is passed too, for good;
-        with *consume_skipped* False it is kept for a later call. *start* holds for a
-        position that is new; ``reset`` moves one.
+        At most once, because the position is committed first. The position also moves past messages
+        that a filter (type, topics, sender, session, tags) excludes; with *consume_skipped* False
+        they are kept for a later call. *start* applies to a new position; ``reset`` moves an
+        existing one.
         """
         how = CursorRead(
             name=plain_text("reader", reader),
@@ -281,9 +280,9 @@ class Mailbox(MailboxFields):
         """
         Lease the next messages of the group to us, each to one member at a time.
 
-        ``with message:`` settles it. A message that is not settled within *lease*
-        seconds (by default the setting of that name) goes to the next member, and
-        our own settling then raises LeaseLost. *start* holds for a group that is new.
+        ``with message:`` settles it. A message that is not settled within *lease* seconds (by
+        default the setting of that name) goes to the next member, and settling it here then raises
+        LeaseLost. *start* applies to a new group.
         """
         claim = self._claim(group, limit, lease, start)
         return self._wait(lambda: self._consumer.take_many(type, claim), timeout) or []
@@ -317,9 +316,9 @@ class Mailbox(MailboxFields):
         start: Where = EARLIEST,
     ) -> Message[Any] | None:
         """
-        Lease the next message of the group; None where there is none.
+        Lease the next message of the group; return None if there is none.
 
-        Waits at most *timeout* seconds, for ever when that is None; see ``lease``.
+        Waits up to *timeout* seconds (None: forever); see ``lease``.
         """
         found: list[Message[Any]] = self.lease(group, type, timeout=timeout, start=start)
         return found[0] if found else None
@@ -328,12 +327,12 @@ class Mailbox(MailboxFields):
         """
         Set the position of a cursor, or of a group (*mode* ``lease``), back or forward.
 
-        Joins this thread's open transaction. Leases of the reader, and messages that it
-        kept, are forgotten: a member's late settling raises LeaseLost. Messages that a
-        group handled exactly once stay handled. A name without a position gets one.
+        Joins this thread's open transaction. Leases of the reader, and messages that it kept, are
+        deleted: a member's late settling raises LeaseLost. Messages that a group handled exactly
+        once stay handled. A name without a position gets one.
 
         Raises:
-            InvalidArgument: *start* is a message that is not there; nothing was changed.
+            InvalidArgument: *start* is a message that does not exist; nothing was changed.
 
         """
         if mode not in READER_MODES:
@@ -364,9 +363,9 @@ class Mailbox(MailboxFields):
         """
         Lease and handle the next messages; return how many were handled.
 
-        The writes of *handler* commit with the record that the group is done with
-        the message: a group handles it once, for ever. Retry, Reject and Drop mean what
-        they mean in an agent's handlers, any other exception is a retry by policy.
+        The writes of *handler* commit with the record that the group is done with the message: a
+        group handles it only once. Retry, Reject and Drop work as in an agent's handlers, any other
+        exception is a retry by policy.
 
         Raises:
             InvalidArgument: the mailbox is in another agent's file: no commit spans two files.
@@ -385,7 +384,7 @@ class Mailbox(MailboxFields):
         return sum(self._handle(message, handler) for message in held or [])
 
     def _handle(self, message: Message[Any], handler: Handler) -> bool:
-        """Run a handler and settle its message; a lost lease undoes what the handler wrote."""
+        """Run a handler and settle its message; a lost lease rolls back the handler's writes."""
         try:
             with message, ExitStack() as stack:
                 handler(message, HandlerTransaction(self._session, stack))
@@ -398,7 +397,7 @@ class Mailbox(MailboxFields):
         return True
 
     def _filter(self, wanted: Any, filters: MailboxFilters) -> MessageFilter:
-        """Return the filter, its topics checked against those that its session knows."""
+        """Return the filter, its topics checked against those of its session."""
         return _filter(
             wanted,
             filters,
@@ -422,10 +421,9 @@ class Mailboxes:
     """
     The mailboxes of the home.
 
-    A public mailbox has a name, and every agent may find it. A private one has
-    an id that cannot be guessed: an agent that has it may send and read, others
-    cannot tell that it is there. Both end by their time to live; there is no
-    other end.
+    A public mailbox has a name, and every agent may find it. A private one has an id that cannot be
+    guessed: an agent with the id may send and read, others cannot detect it. Both end only by their
+    time to live.
     """
 
     def __init__(
@@ -455,16 +453,16 @@ class Mailboxes:
         newest_per_key: bool = False,
     ) -> Mailbox:
         """
-        Return a mailbox, made in our file if there was none.
+        Return a mailbox; create it in our file if there is none.
 
-        With *public* it bears *name*: lower-case letters and digits in dotted
-        segments. Without a name a private one is made; its ``id`` is the only
-        way to it. With *newest_per_key* a message with an ``ordering_key`` ends the
-        older one of that key; others stay. The first creation fixes *ttl* (seconds;
-        None is for ever) and *newest_per_key*: a later call returns what is there.
+        With *public* it has the *name*: lower-case letters and digits in dotted segments. Without a
+        name a private one is created; only its ``id`` leads to it. With *newest_per_key* a message
+        with an ``ordering_key`` ends the older one of that key; others stay. The first creation
+        fixes *ttl* (seconds; None: forever) and *newest_per_key*: a later call returns the mailbox
+        unchanged.
 
         Raises:
-            NoMailbox: *name* is the id of a private mailbox that is not there.
+            NoMailbox: *name* is the id of a private mailbox that does not exist.
             InvalidArgument: the name or the time to live breaks its rule.
 
         """
@@ -478,7 +476,7 @@ class Mailboxes:
         return self._mailbox(made, secret, created=created)
 
     def _ours(self, name: str) -> Mailbox:
-        """Return the mailbox of that id or name; say what makes one where there is none."""
+        """Return the mailbox of that id or name; the error says how to create one."""
         try:
             return self.get(name)
         except NoMailbox as error:
@@ -498,10 +496,10 @@ class Mailboxes:
         newest_per_key: bool = False,
     ) -> Mailbox:
         """
-        Make a mailbox in our file; as ``ensure``, but only if there was none.
+        Create a mailbox in our file, like ``ensure``, but fail if it exists.
 
         Raises:
-            DuplicateMailbox: one of that name is there; nothing was changed.
+            DuplicateMailbox: one of that name exists; nothing was changed.
 
         """
         if name is not None and not public:
@@ -526,7 +524,7 @@ class Mailboxes:
         Return a mailbox by its public name or its private id.
 
         Raises:
-            NoMailbox: there is none; an expired one and one that never was look the same.
+            NoMailbox: there is none; an expired one and one that never existed look the same.
 
         """
         if not self._home.known:
@@ -555,7 +553,7 @@ class Mailboxes:
         return Mailbox(address, reader, deps, self._session, id=name, created=created, ours=ours)
 
     def _sweep(self, limit: int) -> int:
-        """Forget mailboxes of the home that have expired; return how many of at most *limit*."""
+        """Delete up to *limit* expired mailboxes of the home; return how many."""
         return mailboxes.sweep(self._home.directory, limit) if self._home.known else 0
 
 
@@ -584,7 +582,7 @@ def _start(start: Where) -> Start:
 
 
 def _model(wanted: Any) -> Any:
-    """Return the class that bodies are read as, None for a type given by its name."""
+    """Return the class for reading bodies; None for a type given by its name."""
     return None if isinstance(wanted, str) else wanted
 
 
@@ -607,7 +605,7 @@ def _filter(wanted: Any, filters: MailboxFilters, known: TopicPolicy) -> Message
 
 
 def _tags(asked: str | Sequence[str] | None) -> frozenset[str] | None:
-    """Return the tags asked for; raise InvalidArgument for a text that can be no tag."""
+    """Return the requested tags; raise InvalidArgument for an invalid tag."""
     if asked is None:
         return None
     tags = [asked] if isinstance(asked, str) else list(asked)

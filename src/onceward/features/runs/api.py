@@ -1,4 +1,4 @@
-"""Queues and runs of an agent's sessions: list, set, reorder and pause queues, abort runs."""
+"""List, set, reorder and pause the queues of an agent's sessions; list and abort runs."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class RunInfo:
     checkpoint_at: Millis | None
     ended_at: Millis | None
     left_at: Millis | None
-    """When its call, which had not returned after the grace, stopped to count."""
+    """When its call, which had not returned in time, no longer counted."""
     returned_at: Millis | None
-    """When that call returned after all."""
+    """When that call finally returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """One session's queue: how it is set, all levels merged, and what is in it."""
+    """One session's queue: its settings, all levels merged, and its content."""
 
     session: str
     state: QueueState
@@ -79,7 +79,7 @@ class QueueInfo:
     bound: int
     run: str | None
     dropped: int
-    """Dropped messages that no run has a summary of yet."""
+    """Dropped messages that no run's summary covers yet."""
     due_at: Millis | None
     arrived_at: Millis | None
     paused_at: Millis | None
@@ -117,23 +117,23 @@ class SessionQueues:
         )
 
     def list(self) -> list[QueueInfo]:
-        """Return the queues of all sessions that ever had one, by name."""
+        """Return the queues of all sessions that have had one, by name."""
         return [_queue(row) for row in self._db.ask(QUEUES)]
 
     def get(self, session: str) -> QueueInfo | None:
-        """Return one session's queue, None where it never had one."""
+        """Return one session's queue; None if it never had one."""
         return next((queue for queue in self.list() if queue.session == session), None)
 
     def waiting(self, session: str) -> builtins.list[MessageRecord]:
-        """Return the messages that wait, in the order in which they will be taken."""
+        """Return the waiting messages, in the order in which they will be taken."""
         return [MessageRecord(*row) for row in self._db.ask(WAITING, (session,))]
 
     def set(self, session: str, **options: Unpack[QueueOptions]) -> None:
         """
-        Set the queue of one session; an option that is None or left out is inherited.
+        Set the queue of one session; a missing option or None is inherited.
 
         Raises:
-            InvalidArgument: an option means nothing; nothing was changed.
+            InvalidArgument: an option is invalid; nothing was changed.
 
         """
         fields = checked(options)
@@ -142,7 +142,7 @@ class SessionQueues:
 
     def reorder(self, session: str, ids: Sequence[str]) -> builtins.list[str]:
         """
-        Put waiting messages to the front; return the ids of all that wait, in their new order.
+        Move waiting messages to the front; return all waiting ids in their new order.
 
         Raises:
             InvalidArgument: one of them does not wait here; nothing was changed.
@@ -152,7 +152,7 @@ class SessionQueues:
         return self._db.write(lambda tx: session_queues.reorder(tx, session, ids))
 
     def discard(self, session: str, message_id: str) -> bool:
-        """Drop one waiting message, with a reason that SQL can read; say whether it waited here."""
+        """Drop a waiting message, with a reason that SQL can read; return whether it waited."""
         return self._db.write(lambda tx: self._discard(tx, session, message_id))
 
     def _discard(self, tx: StoreTransaction, session: str, message_id: str) -> bool:
@@ -172,22 +172,22 @@ class SessionQueues:
         return bool(chosen)
 
     def pause(self, session: str) -> None:
-        """Begin no further run, durably and in all processes; the open run goes on."""
+        """Start no further run, durably and in all processes; the open run continues."""
         self._change(session, lambda tx: session_queues.pause(tx, session))
 
     def resume(self, session: str) -> None:
-        """Go on where ``pause`` stopped."""
+        """Continue after ``pause``."""
         self._change(session, lambda tx: session_queues.resume(tx, session))
 
     def remove(self, pattern: str) -> None:
         """
-        Stop serving sessions of a pattern by runs; workers and readers get what waits.
+        Stop serving sessions of a pattern by runs; workers and readers get waiting messages.
 
-        For handlers that were removed from the code; one that is still there
-        registers its pattern at the next start.
+        For handlers that were removed from the code; an existing handler registers its pattern at
+        the next start.
 
         Raises:
-            InvalidArgument: one of the sessions has a run open; pause, abort, and try again.
+            InvalidArgument: one of the sessions has an open run; pause, abort, and try again.
 
         """
 
@@ -230,10 +230,10 @@ class SessionQueues:
 
     def abort(self, run_id: str, cause: str = "aborted by hand") -> bool:
         """
-        End an open run from outside, as a steering message does; say whether it was open.
+        End an open run from outside, as a steering message does; return whether it was open.
 
-        Its messages count as delivered if it stored partial output and its queue
-        is set so; else they are back at the head, and the next run gets them.
+        If it stored partial output and its queue has ``aborted="deliver"``, its messages count as
+        delivered; otherwise they go back to the head, and the next run gets them.
         """
 
         def work(tx: StoreTransaction) -> bool:

@@ -1,4 +1,4 @@
-"""The run that a session's handler is given, and its async face."""
+"""Define the run that a session's handler gets, sync and async."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Holder(Protocol):
     """Keeps the run's lease and commits for it."""
 
     def checkpoint(self, partial: Any) -> None:
-        """Commit partial output and what was sent so far."""
+        """Commit partial output and the messages sent so far."""
         ...
 
     def write(self, work: Callable[[Transaction], T]) -> T:
@@ -55,7 +55,7 @@ class Holder(Protocol):
         ...
 
     def more(self) -> list[ReadMessage]:
-        """Bind the waiting messages to the run."""
+        """Add the waiting messages to the run."""
         ...
 
     @property
@@ -74,28 +74,28 @@ class Holder(Protocol):
 
 @dataclass(frozen=True)
 class PreviousRun(Generic[M]):
-    """The run of this session just before this one, if it did not come to a good end."""
+    """The previous run of this session, if it did not succeed."""
 
     id: str
     state: Literal["aborted", "failed"]
-    """Whether it was ended from outside, or failed and is tried again."""
+    """Whether it was ended from outside, or failed and is retried."""
     cause: str
     partial: Any
-    """Newest output stored by ``checkpoint`` since the last run that ended well or for good."""
+    """Newest output of ``checkpoint`` since the last run that succeeded or failed permanently."""
     event_ids: tuple[str, ...]
     """The ids of its messages, in order."""
     messages: tuple[M, ...]
-    """Those of them that are in this run, too; they are the first ones."""
+    """Those of them that are also in this run; they are the first ones."""
     delivered: bool
-    """Whether its messages count as delivered, so that they are not in this run."""
+    """Whether its messages count as delivered and are therefore not in this run."""
     _read_steps: Callable[[], tuple[StoredStep, ...]] = field(repr=False, compare=False)
 
     @cached_property
     def steps(self) -> tuple[StoredStep, ...]:
         """
-        Return its steps in their order, those that it found included.
+        Return its steps in order, including those that it found.
 
-        A run with other messages begins new steps: what of these it can use, it says itself.
+        A run with other messages starts new steps: it decides which of these it can use.
         """
         return self._read_steps()
 
@@ -105,19 +105,19 @@ class RunFields(Generic[M]):
 
     def __init__(self, started: StartedRun, messages: list[M], holder: Holder) -> None:
         self.id: str = started.run.id
-        """Names the run everywhere; another attempt at the same messages is another run."""
+        """Id of the run; another attempt at the same messages is another run."""
         self.session: str = started.run.session
         """Session that is served."""
         self.mode: QueueMode = started.run.mode
-        """The mode that its messages were chosen by."""
+        """The mode that selected its messages."""
         self.messages: list[M] = messages
         """Distinct messages in order; the last one is the current one."""
         self.metadata: dict[str, Any] = started.metadata
         """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
         self.summary: Summary | None = started.summary
-        """Messages that a full queue dropped since the last run; belongs before the messages."""
+        """Summary of messages that a full queue dropped since the last run; they come first."""
         self.previous: PreviousRun[M] | None = _previous(started.before, messages, holder)
-        """The run before this one, if it was aborted, or failed and is tried again."""
+        """The previous run, if it was aborted, or failed and is retried."""
 
     def __repr__(self) -> str:
         """Name the run without its messages."""
@@ -151,8 +151,8 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
     """
     One call of a session's handler.
 
-    Its messages are committed with the next ``checkpoint`` or with its end,
-    never after the run was ended from outside. Slow work holds no lock.
+    Messages that it sends are committed with the next ``checkpoint`` or with its end, never after
+    the run was ended from outside. Slow work holds no lock.
     """
 
     def __init__(self, started: StartedRun, *, outbox: Outbox, holder: Holder) -> None:
@@ -167,8 +167,8 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         """
         Return whether the run was ended from outside: its effects are not committed.
 
-        Return from the handler at once then. Under ``run_until_idle``, where no
-        thread looks for it, each look asks the file.
+        Then return from the handler at once. Under ``run_until_idle``, without a thread that checks
+        this, each access reads the file.
         """
         return self._holder.cancelled
 
@@ -182,9 +182,9 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
 
     def checkpoint(self, partial: object) -> None:
         """
-        Commit partial output, and with it everything that was sent so far.
+        Commit partial output, together with all messages sent so far.
 
-        It is what an aborted run leaves behind.
+        An aborted run leaves this behind.
 
         Raises:
             RunAborted: the run was ended from outside; nothing was written.
@@ -204,7 +204,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         return self._holder.write(work)
 
     def at_end(self, work: Callable[[Transaction], object]) -> None:
-        """Run *work* in the transaction that ends the run well; it may be run again."""
+        """Run *work* in the transaction that ends the run successfully; it may be run again."""
         self._at_end_work.append(work)
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
@@ -234,9 +234,9 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
     ) -> str:
         """
-        Give another agent a task in a session of its own, as ``send`` does; return the dispatch id.
+        Give another agent a task in a separate session, as ``send`` does; return the dispatch id.
 
-        However it ends there, a ``worker_result`` with that id comes into this session, once.
+        However it ends there, one ``worker_result`` with that id arrives in this session.
         """
         self._follow(options)
         return self._add(
@@ -258,7 +258,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
 
     def inbox(self) -> list[Message[Any]]:
         """
-        Take the messages that came meanwhile into this run; they end with it.
+        Take the messages that arrived meanwhile into this run; they end with it.
 
         ``steer`` with ``inject`` leaves new messages to this call instead of ending
         the run. Raises RunAborted.
@@ -268,7 +268,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         return fresh
 
     def _follow(self, options: SendOptions) -> None:
-        """Say which message this one follows from."""
+        """Set the cause of a message."""
         options.setdefault("causation_id", self.message.id)
         options.setdefault("hops", self.message.frame.hops + 1)
 
@@ -284,7 +284,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         self.at_end(lambda yours: work(yours._tx))
 
     def _end_call(self) -> None:
-        """End a run that has returned although it is to go on later."""
+        """End a run that returned although it continues later."""
         if "_requests" in self.__dict__:
             self._requests.end_call()
         if "_steps" in self.__dict__:
@@ -362,7 +362,7 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
         self._plain.at_end(_on_loop(work))
 
     async def inbox(self) -> list[AsyncMessage[Any]]:
-        """Take the messages that came meanwhile into this run; see ``Run.inbox``."""
+        """Take the messages that arrived meanwhile into this run; see ``Run.inbox``."""
         off_loop = self._off_loop
         fresh = [AsyncMessage(each, off_loop) for each in await off_loop.call(self._plain.inbox)]
         self.messages += fresh

@@ -1,4 +1,4 @@
-"""The schedules of one file: messages that are sent again and again."""
+"""Manage the schedules of one file: messages that are sent repeatedly."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NO_BODY: Final = object()
 
 class Schedules:
     """
-    Schedules of this file: each sends a message at its dates, once, whatever happens.
+    Schedules of this file: each sends exactly one message for each of its dates.
 
-    A date's message and the schedule's next date are one commit, by whichever
-    process of the file is first. Nothing is sent while no process has the file
-    open with engines, or while it is paused; *missed* says what follows.
+    A date's message and the schedule's next date are one commit, by whichever process of the file
+    is first. No message is sent while no process has the file open with engines, or while it is
+    paused; *missed* decides what happens afterwards.
     """
 
     def __init__(self, db: Database, outbox: Outbox, declared: Collection[str] = ()) -> None:
@@ -56,13 +56,13 @@ class Schedules:
         """
         Send a message at the dates of *cron*, in *timezone* (UTC), or *every* span.
 
-        It goes to this agent itself by default, and without a *body* it is a ``Tick``.
-        Its headers ``schedule`` and ``scheduledat`` say which date it stands for. Without
-        *session* and ``ordering_key`` its messages have a lane of their own: other messages
-        do not wait for them. *overlap* ``skip`` sends none while the last one is unfinished. The
-        first date is *start_at*, or the next one by *cron*, or one span from now. Adding
-        the same schedule again changes nothing, and loses no date that passed; another
-        definition under its name replaces it, and a pause stays.
+        It goes to this agent itself by default, and without a *body* it is a ``Tick``. Its headers
+        ``schedule`` and ``scheduledat`` name the schedule and the date. Without *session* and
+        ``ordering_key`` its messages have their own lane: other messages do not wait for them.
+        *overlap* ``skip`` sends none while the last one is unfinished. The first date is
+        *start_at*, or the next one by *cron*, or one interval from now. Adding the same schedule
+        again changes nothing, and loses no missed date; another definition under its name replaces
+        it, and a pause stays.
 
         Raises:
             InvalidArgument, InvalidMessage: the rule, name or message breaks its rules.
@@ -105,29 +105,29 @@ class Schedules:
         return next(iter(schedules.listed(self._db.read, name)), None)
 
     def remove(self, name: str) -> bool:
-        """Remove a schedule; what it has sent stays. Say whether there was one."""
+        """Remove a schedule; messages that it sent stay. Return whether there was one."""
         return self._db.write(partial(schedules.remove, name=name))
 
     def pause(self, name: str) -> bool:
         """
-        Send nothing at the dates of a schedule; say whether that is a change.
+        Send no messages of a schedule until it is resumed; return whether that is a change.
 
-        It stays paused until ``resume``, also where the agent's code declares it.
+        It stays paused until ``resume``, even if the agent's code declares it.
         """
         return self._db.write(partial(schedules.pause, name=name))
 
     def resume(self, name: str) -> bool:
-        """Go on with the next date, none of the pause's; say whether that is a change."""
+        """Continue with the next date after now; return whether that is a change."""
         changed = self._db.write(partial(schedules.resume, name=name, now=self._db.clock.now()))
         self._db.notifier.notify("out")
         return changed
 
     def run_now(self, name: str) -> str:
-        """Send a schedule's message at once, beside its dates; return its id."""
+        """Send a schedule's message now, in addition to its dates; return its id."""
         return self._db.write(partial(self._run_now, name=name))
 
     def _pause_undeclared(self) -> None:
-        """Pause the schedules that the agent's code once declared and declares no longer."""
+        """Pause the schedules that the agent's code no longer declares."""
         for name in schedules.undeclared(self._db.read, self._declared):
             if self._db.write(partial(schedules.withdraw, name=name)):
                 of_schedule = log.bind(agent=self._db.agent, schedule=name)
