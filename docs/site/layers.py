@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
+from textwrap import wrap
 
 from folders import SOURCE, STAGES, below, layers
 
 LEFT, STEP, BOX = 118, 100, (78, 28)
 """Width of the labels, distance of two columns, size of a step."""
-HIGH, LOW = 46, 26
-"""Height of a row with steps and of one without."""
+HIGH, LOW, LINE = 46, 26, 16
+"""Height of a row with steps, of one without, and of each further line of text."""
+WIDEST = 105
+"""Characters of a line of text."""
 TOP = 34
 
 STYLE = """
@@ -77,6 +82,8 @@ class Row:
     layer: int
     top: int
     height: int
+    hint: tuple[str, ...] = ()
+    """Lines about what is in it."""
 
     @property
     def middle(self) -> float:
@@ -98,9 +105,22 @@ def rows() -> list[Row]:
     found, top = list[Row](), TOP
     for number, names in enumerate(lines):
         for name in names:
-            found.append(Row(name, number, top, HIGH if name in high else LOW))
+            hint = _hint(name, steps=name in high)
+            height = HIGH if name in high else LOW + LINE * (len(hint) - 1)
+            found.append(Row(name, number, top, height, hint))
             top += found[-1].height
     return found
+
+
+def _hint(name: str, *, steps: bool) -> tuple[str, ...]:
+    """Return the folders of a row, or what the row is for, where no steps stand in the way."""
+    inner = " · ".join(each.partition("/")[2] for each in below(name))
+    if steps or inner:
+        return tuple(wrap(inner, WIDEST, break_on_hyphens=False))
+    file = SOURCE / f"{name}.py"
+    source = file if file.is_file() else SOURCE / name / "__init__.py"
+    doc = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+    return tuple(wrap(doc.partition("\n")[0], WIDEST))
 
 
 def draw() -> str:
@@ -144,13 +164,14 @@ def _ground(row: Row, width: int) -> str:
 
 
 def _names(row: Row) -> list[str]:
-    """Return the name of a row, and those of the folders in it."""
-    y = f"{row.middle + 4:.0f}"
-    parts = [f'<text class="layer" x="8" y="{y}">{row.name}</text>']
-    if inner := [each.partition("/")[2] for each in below(row.name)]:
-        x = LEFT + STEP // 2 + 12  # right of the arrow from the first step
-        text = " · ".join(inner)
-        parts.append(f'<text class="hint inner {row.ground}" x="{x}" y="{y}">{text}</text>')
+    """Return the name of a row, and the lines about what is in it."""
+    y = row.middle + 4
+    parts = [f'<text class="layer" x="8" y="{y:.0f}">{row.name}</text>']
+    x = LEFT + STEP // 2 + 12  # right of the arrow from the first step
+    for number, line in enumerate(row.hint):
+        at = y + LINE * (number - (len(row.hint) - 1) / 2)
+        text = escape(line)
+        parts.append(f'<text class="hint inner {row.ground}" x="{x}" y="{at:.0f}">{text}</text>')
     return parts
 
 
