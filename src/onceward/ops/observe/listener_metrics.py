@@ -16,9 +16,9 @@ MOST: Final = "onceward_listener_connections_max"
 REFUSED: Final = "onceward_listener_refused"
 DISPLACED: Final = "onceward_listener_displaced"
 LISTENER_METRICS: Final = {
-    OPEN: "Connections of strangers, of peers, and those that hold a question for parcels.",
+    OPEN: "Connections by kind: unknown callers, peers, and held questions for parcels.",
     MOST: "Connections that there may be; kind is connections or held.",
-    f"{REFUSED}_total": "Connections and questions that were told to come again.",
+    f"{REFUSED}_total": "Connections and questions that were refused for now.",
     f"{DISPLACED}_total": "Connections that were closed for a newer one.",
 }
 """The help text of each metric of a listener."""

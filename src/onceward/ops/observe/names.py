@@ -71,21 +71,21 @@ def _age(name: str) -> Value:
 
 
 GAUGES: Final = (
-    _gauge("outbox_pending", "Messages that their peers have not stored yet.", _of("outgoing")),
+    _gauge("outbox_pending", "Messages that peers have not stored yet.", _of("outgoing")),
     _gauge(
         "outbox_unsettled",
-        "Messages that their peers have stored and whose outcome is open.",
+        "Messages that peers have stored and whose outcome is open.",
         _stat("sent"),
     ),
-    _gauge("inbox_pending", "Messages that wait to be handled.", _stat("inbox_pending")),
-    _gauge("inbox_leased", "Messages that are being handled.", _stat("inbox_processing")),
+    _gauge("inbox_pending", "Messages waiting to be handled.", _stat("inbox_pending")),
+    _gauge("inbox_leased", "Messages being handled.", _stat("inbox_processing")),
     _gauge(
         "inbox_oldest_age_seconds",
-        "Age of the oldest message that is not handled.",
+        "Age of the oldest unhandled message.",
         _age("inbox_oldest_at"),
     ),
-    _gauge("dead_letters", "Dead letters that are kept.", _of("dead_letters")),
-    _gauge("requests_open", "Requests that wait for their reply.", _stat("tickets_open")),
+    _gauge("dead_letters", "Dead letters in the file.", _of("dead_letters")),
+    _gauge("requests_open", "Requests waiting for a reply.", _stat("tickets_open")),
     _gauge("breakers_open", "Peers whose breaker is not closed.", _of("breakers_open")),
     _gauge(
         "peers_failing",
@@ -100,12 +100,12 @@ GAUGES: Final = (
     ),
     _gauge(
         "lease_overdue_seconds",
-        "How long ago the oldest lease ended that no worker has taken over.",
+        "Time since the end of the oldest lease that no worker has taken over.",
         _age("lanes.lease_ends_at"),
     ),
     _gauge("runs_open", "Runs that are open.", _of("runs_open")),
     _gauge("run_oldest_age_seconds", "Age of the oldest open run.", _age("run_oldest_at")),
-    _gauge("run_queue", "Messages that wait for a run of their session.", _of("run_queue")),
+    _gauge("run_queue", "Messages waiting for a run of their session.", _of("run_queue")),
     _gauge("calls_left", "Calls of aborted runs that have not returned.", _of("calls_left")),
     _gauge(
         "paused",
@@ -119,7 +119,7 @@ GAUGES: Final = (
     ),
     _gauge(
         "question_oldest_age_seconds",
-        "Age of the oldest question whose answer a handler waits for.",
+        "Age of the oldest question that a handler waits for.",
         _age("question_oldest_at"),
     ),
     _gauge(
@@ -130,33 +130,33 @@ GAUGES: Final = (
     _gauge("file_bytes", "Size of the file.", lambda file, _found, _now: file.file_bytes),
     _gauge("wal_bytes", "Size of the file's WAL.", lambda file, _found, _now: file.wal_bytes),
 )
-"""Present numbers of a file."""
+"""Current numbers of a file."""
 
 COUNTERS: Final = (
-    _total("messages_enqueued", "enqueued", "Messages put into the outbox."),
-    _total("messages_received", "received", "Messages put into the inbox."),
+    _total("messages_enqueued", "enqueued", "Messages stored in the outbox."),
+    _total("messages_received", "received", "Messages stored in the inbox."),
     _total("messages_processed", "processed", "Messages that were handled."),
     _total("messages_dropped", "dropped", "Messages that a handler or a restart dropped."),
-    _total("messages_expired", "expired", "Messages that ran out of time in the inbox."),
+    _total("messages_expired", "expired", "Messages that expired in the inbox."),
     _total("messages_cancelled", "cancelled", "Sent messages that were cancelled."),
     _total("arrivals_cancelled", "inbox_cancelled", "Received messages that were cancelled."),
-    _total("duplicates", "duplicates", "Frames that came again and changed nothing."),
+    _total("duplicates", "duplicates", "Frames that arrived again and changed nothing."),
     _total("frames_refused", "refused", "Frames that were refused on arrival."),
     _total("stream_forks", "forks", "Parcels that did not continue their stream."),
-    _total("retries", "total_retries", "How often an outcome had to be asked for again."),
-    _total("dead_letters_made", "dead_total", "Dead letters there have ever been."),
+    _total("retries", "total_retries", "Repeated pushes that ask for the outcome of a message."),
+    _total("dead_letters_made", "dead_total", "Messages that became dead letters."),
     _total(
         "limit_drops",
         "dropped_by_policy",
         "Messages that limits and full queues of the file dropped.",
     ),
 )
-"""Totals of a file since it was made: pruning changes none of them, and none ever falls."""
+"""Totals of a file since its creation; they never decrease, and pruning does not change them."""
 
 OLDEST_BY_PEER: Final = "onceward_outbox_oldest_age_seconds"
 """Age of the oldest message for a peer, with the labels ``agent`` and ``peer``."""
 READABLE: Final = "onceward_file_readable"
-"""1 where the file could be read, else 0; all other metrics of the file are then missing."""
+"""1 if the file could be read, else 0; then all other metrics of the file are missing."""
 
 DURATIONS: Final = {
     "delivery": DurationMetric(
@@ -171,17 +171,17 @@ DURATIONS: Final = {
     ),
     "handler": DurationMetric(
         name="onceward_handler_duration_seconds",
-        about="How long a handler ran, by how the message went on.",
+        about="How long a handler ran, by the outcome of the message.",
         labels=("agent", "outcome"),
         buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30, 300),
     ),
     "commit": DurationMetric(
         name="onceward_commit_duration_seconds",
-        about="How long COMMIT took, its sync included.",
+        about="How long COMMIT took, including its sync.",
         buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5),
     ),
 }
-"""Histograms of the processes that work."""
+"""Histograms of working processes."""
 
 
 def exported() -> dict[str, tuple[str, ...]]:
