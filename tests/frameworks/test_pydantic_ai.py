@@ -143,7 +143,7 @@ def test_a_killed_agent_goes_on_at_the_call_that_it_died_at(
 def test_outside_of_a_handler_an_agent_is_plain(payer: Any, calls: list[str]) -> None:
     """Nothing is stored, and each run makes its calls."""
     for _ in range(2):
-        assert "done" == payer.run_sync("go").output
+        assert "done" == asyncio.run(payer.run("go")).output
 
     assert sorted(ONCE * 2) == sorted(calls)
 
@@ -168,7 +168,7 @@ def test_a_sync_handler_is_refused(payer: Any, calls: list[str]) -> None:
     @agent.on("json")
     def work(body: dict[str, str], ctx: Context) -> None:
         with pytest.raises(UserError, match="make the handler async def") as error:
-            payer.run_sync(body["prompt"])
+            asyncio.run(payer.run(body["prompt"]))  # run_sync would leave its loop open
         told.append(str(error.value))
 
     played(agent)
