@@ -577,7 +577,7 @@ def test_a_schedule_that_the_code_declares_no_longer_is_a_warning(cli: Cli, home
     found, cure = said(ran, "schedules")
 
     assert "warning" == level(ran, "schedules")
-    assert "Schedule nightly is paused: the code of shop declares it no longer" == found
+    assert "Schedule nightly is paused: the code of shop no longer declares it" == found
     assert "onceward schedules remove nightly" in cure
 
 

@@ -551,5 +551,5 @@ def test_a_schedule_that_the_code_forgot_is_told(home: Home) -> None:
         [found] = agent_whys(reader)
 
     assert ("schedule withdrawn", "wait", "nightly") == (found.reason, found.level, found.of)
-    assert "Schedule nightly is paused: the code of shop declares it no longer" == found.text(0)
+    assert "Schedule nightly is paused: the code of shop no longer declares it" == found.text(0)
     assert "onceward schedules remove nightly --agent shop" == found.cure

@@ -402,7 +402,7 @@ def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of what has no box; return how many rows."""
+    """Prune a slice of rows that belong to no box; return how many."""
     named = {"before": before, "limit": limit}
     pruned = (TICKETS, TRANSITIONS, FAILED_ATTEMPTS, DROPS, LATE_CHANGES)
     return sum(tx.run(sql, named) for sql in pruned)

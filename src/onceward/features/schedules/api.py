@@ -131,7 +131,7 @@ class Schedules:
         for name in schedules.undeclared(self._db.read, self._declared):
             if self._db.write(partial(schedules.withdraw, name=name)):
                 of_schedule = log.bind(agent=self._db.agent, schedule=name)
-                of_schedule.warning("schedule paused: the agent's code declares it no longer")
+                of_schedule.warning("schedule paused: the agent's code no longer declares it")
 
     def _run_now(self, tx: StoreTransaction, name: str) -> str:
         found = schedules.find(tx.rows, name)

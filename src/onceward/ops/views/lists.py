@@ -290,7 +290,7 @@ class Schedule:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether the agent's code declares it no longer."""
+        """Whether the agent's code no longer declares it."""
         return self.origin == "withdrawn"
 
 

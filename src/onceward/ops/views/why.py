@@ -489,7 +489,7 @@ def _schedules(source: Source, agent: str) -> Iterator[Why]:
             cure = f"onceward schedules ls --agent {agent}"
             yield Why(reason="schedule failing", parts=(text,), level="act", cure=cure, of=name)
         elif each.withdrawn:
-            text = f"Schedule {name} is paused: the code of {agent} declares it no longer"
+            text = f"Schedule {name} is paused: the code of {agent} no longer declares it"
             cure = f"onceward schedules remove {name} --agent {agent}"
             yield Why(reason="schedule withdrawn", parts=(text,), cure=cure, of=name)
 
