@@ -436,7 +436,7 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
             tx.execute("UPDATE _onceward_inbox SET attempts = 3")
         found, cure = said(cli("doctor", "--json"), "lanes")
 
-    begin = "1 lane of shop failed, to be tried again: "
+    begin = "1 lane of shop failed and will be retried: "
     assert f"{begin}{message[:13]}… failed 3 times (KeyError: 'cents')" == found
     assert f"onceward show {message} --db {home / 'shop.db'}" == cure
 

@@ -216,7 +216,7 @@ def test_one_agent_says_why_its_messages_wait(shop: Postbox) -> None:
     console.print(frame(looks, TopState(selected=shop.path, detail=True), (120, 24)))
 
     shown = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
-    assert "shop was paused 0 s ago: it handles and sends nothing" in shown
+    assert "shop was paused 0 s ago: it handles and sends no message" in shown
     assert "onceward resume --agent shop" in shown
 
 

@@ -337,7 +337,7 @@ def test_a_schedule_is_paused(writer: TestClient, home: Home) -> None:
     assert "schedule failing" in writer.get("/").text
     confirmed(writer, "/agents/shop/act/pause-schedule?id=stocktaking")
     assert "schedule failing" not in writer.get("/").text
-    assert "paused: nothing is sent" in confirmed(
+    assert "paused: it sends no messages" in confirmed(
         writer, "/agents/shop/act/pause-schedule?id=nightly"
     )
     with box(home, "shop") as shop:
@@ -427,7 +427,7 @@ def test_each_kind_of_problem_has_its_repair(
 def test_a_paused_agent_is_a_problem_until_it_is_resumed(writer: TestClient, home: Home) -> None:
     """Its repair resumes it."""
     confirmed(writer, "/agents/ledger/act/pause")
-    address = problem_of(writer, "it handles and sends nothing")
+    address = problem_of(writer, "it handles and sends no message")
 
     assert "Resume: 1 of 1" in repaired(writer, address, "resume").text
     with box(home, "ledger") as ledger:
@@ -454,7 +454,7 @@ def test_files_that_fail_do_not_keep_others_from_a_repair(
     """The page says how many were mended, and why the first of the others was not."""
     for name in ("ledger", "mailer"):
         confirmed(writer, f"/agents/{name}/act/pause")
-    address = problem_of(writer, "it handles and sends nothing")
+    address = problem_of(writer, "it handles and sends no message")
     opened = Postbox.__init__
 
     def opening(self: Postbox, path: Any, **options: Any) -> None:
@@ -475,7 +475,7 @@ def test_a_schedule_is_run_now(writer: TestClient, home: Home) -> None:
     page = confirmed(writer, "/agents/shop/act/run-schedule?id=nightly")
 
     assert "<h1>Schedule nightly</h1>" in page
-    assert re.search(r"message [0-9a-f-]{36} is sent beside its dates", page)
+    assert re.search(r"message [0-9a-f-]{36} is sent in addition to its dates", page)
     with box(home, "shop") as shop:
         found = shop.schedules.get("nightly")
         assert found is not None
@@ -650,4 +650,4 @@ def test_the_page_of_a_problem_previews_its_messages(writer: TestClient, home: H
 
     assert f"/messages/{home.ids['rejected']}" in page
     assert "Undo cancels those that still wait" in page
-    assert "It is gone then and cannot be replayed. There is no undo." in page
+    assert "It is deleted and cannot be replayed. There is no undo." in page

@@ -366,7 +366,7 @@ TROUBLES = {
     "an open breaker": ("warehouse: Unreachable", ["Try again now"], "Try again now: 1 of 1"),
     "a failing schedule": ("stocktaking: QueueFull", ["Pause the schedule"], "schedule: 1 of 1"),
     "a blocked lane": ("the bank answered 503", ["tick", "Cancel 1"], "Cancel: 1 of 1"),
-    "a paused agent": ("it handles and sends nothing", ["Resume"], "Resume: 1 of 1"),
+    "a paused agent": ("it handles and sends no message", ["Resume"], "Resume: 1 of 1"),
 }
 """Kinds of trouble: the problem, the presses on its page, and what is told of it then."""
 MOST_CLICKS = 3

@@ -595,7 +595,7 @@ def test_an_error_names_no_cure_of_a_program(serve: Serve, bob: Postbox) -> None
     assert "key 'mine' to bob already stands for message" in other
     assert other.endswith("with another body. Nothing was sent. Use a new key for another message.")
     assert "raise the limit" not in large
-    assert large.endswith("Send a shorter body, or say where the content lies.")
+    assert large.endswith("Send a shorter body, or say where the content is.")
 
 
 def test_a_claim_survives_the_server(serve: Serve, home: Path, bob: Postbox) -> None:

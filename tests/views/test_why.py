@@ -139,7 +139,9 @@ def test_a_message_of_a_paused_agent_waits_for_its_resume(home: Home) -> None:
 
     found = home.why(message_id, "shop")
 
-    assert "shop was paused 3 h ago: it handles and sends nothing" == found.text(home.clock.now())
+    assert "shop was paused 3 h ago: it handles and sends no message" == found.text(
+        home.clock.now()
+    )
     assert ("paused", "act", "onceward resume --agent shop") == (
         found.reason,
         found.level,
@@ -534,7 +536,7 @@ def test_an_agent_lists_what_to_act_on_first(home: Home) -> None:
     assert ["dead letters", "retry"] == [each.reason for each in found]
     assert "1 dead letter of billing to replay or discard" == found[0].text(home.clock.now())
     told = found[1].text(home.clock.now())
-    assert told.startswith("1 lane of billing failed, to be tried again: 0")
+    assert told.startswith("1 lane of billing failed and will be retried: 0")
     assert told.endswith("… failed twice (HTTP 503)")
     assert ("idle", "No message of shop waits") == (calm.reason, calm.text(home.clock.now()))
 

@@ -1,4 +1,4 @@
-"""The changes that a reader with ``--write`` may make, each a call of the public library."""
+"""Define the changes that a reader with ``--write`` may make, each a call of the public library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceward.errors import OncewardError
 
 MOST: Final = 1000
 """Dead letters that one action replays or discards."""
-UNCHANGED: Final = "nothing changed: it is so already, or is gone"
+UNCHANGED: Final = "nothing changed: it was already so, or no longer exists"
 FILTERS: Final = ("reason", "peer", "type", "session", "topic")
 
 
@@ -101,7 +101,7 @@ def _each(work: Callable[[Postbox, str], Outcome]) -> Run:
 
 def _pause(box: Postbox, _: Given) -> Outcome:
     box.file.pause()
-    return Outcome("paused: nothing is sent or handled from this file until it is resumed")
+    return Outcome("paused: this file sends and handles no message until it is resumed")
 
 
 def _resume(box: Postbox, _: Given) -> Outcome:
@@ -111,7 +111,7 @@ def _resume(box: Postbox, _: Given) -> Outcome:
 
 def _reset(box: Postbox, peer: str) -> Outcome:
     box.peers.reset(peer)
-    return Outcome(f"the breaker of {peer} is closed: it is tried again at once")
+    return Outcome(f"the breaker of {peer} is closed: the peer is tried again at once")
 
 
 def _cancel(box: Postbox, message_id: str) -> Outcome:
@@ -149,7 +149,7 @@ def _replay(box: Postbox, message_id: str) -> Outcome:
 
 def _discard(box: Postbox, message_id: str) -> Outcome:
     done = box.dead_letters.discard(message_id)
-    return Outcome("discarded") if done else Outcome("it was gone already", done=0)
+    return Outcome("discarded") if done else Outcome("it no longer existed", done=0)
 
 
 def _replay_all(box: Postbox, given: Given) -> Outcome:
@@ -166,7 +166,7 @@ def _discard_all(box: Postbox, given: Given) -> Outcome:
 
 def _pause_queue(box: Postbox, session: str) -> Outcome:
     box.sessions.pause(session)
-    return Outcome(f"session {session} is paused: an open run goes on, no further one begins")
+    return Outcome(f"session {session} is paused: an open run continues, no further one starts")
 
 
 def _resume_queue(box: Postbox, session: str) -> Outcome:
@@ -176,7 +176,7 @@ def _resume_queue(box: Postbox, session: str) -> Outcome:
 
 def _pause_schedule(box: Postbox, schedule: str) -> Outcome:
     done = box.schedules.pause(schedule)
-    return Outcome("paused: nothing is sent at its dates") if done else Outcome(UNCHANGED, done=0)
+    return Outcome("paused: it sends no messages") if done else Outcome(UNCHANGED, done=0)
 
 
 def _resume_schedule(box: Postbox, schedule: str) -> Outcome:
@@ -185,7 +185,7 @@ def _resume_schedule(box: Postbox, schedule: str) -> Outcome:
 
 
 def _run_schedule(box: Postbox, schedule: str) -> Outcome:
-    return Outcome(f"message {box.schedules.run_now(schedule)} is sent beside its dates")
+    return Outcome(f"message {box.schedules.run_now(schedule)} is sent in addition to its dates")
 
 
 def _abort(box: Postbox, run: str) -> Outcome:
@@ -203,7 +203,7 @@ CANCELS: Final = (
 ACTIONS: Final = {
     "pause": Action(
         title="Pause the agent", short="Pause", run=_pause,
-        meaning="Every process stops to send and to handle.",
+        meaning="Every process stops sending and handling.",
         undo="resume", undone="Undo resumes it.",
     ),
     "resume": Action(
@@ -218,8 +218,8 @@ ACTIONS: Final = {
     ),
     "cancel": Action(
         title="Cancel a message", short="Cancel", run=_each(_cancel),
-        meaning="It takes no effect, if it has had none; its lane goes on. "
-        "One that has left is its recipient's to cancel.",
+        meaning="It takes no effect if it has had none yet; its lane goes on. "
+        "Only its recipient can cancel a message that has left.",
         needs_id=True, several=True, back="message", destroys=True,
     ),
     "answer": Action(
@@ -229,37 +229,37 @@ ACTIONS: Final = {
     ),
     "replay": Action(
         title="Replay a dead letter", short="Replay", run=_each(_replay),
-        meaning="It is sent, or handled, again under its own id.",
+        meaning="It is sent or handled again under its own id.",
         undo="cancel", undone=CANCELS, needs_id=True, several=True, back="message",
     ),
     "discard": Action(
         title="Discard a dead letter", short="Discard", run=_each(_discard),
-        meaning="It is gone then and cannot be replayed.",
+        meaning="It is deleted and cannot be replayed.",
         needs_id=True, several=True, back="dead", destroys=True,
     ),
     "replay-all": Action(
         title="Replay dead letters", short="Replay", run=_replay_all,
-        meaning=f"The oldest that match, at most {MOST:,}, go again.",
+        meaning=f"The oldest that match, at most {MOST:,}, are replayed.",
         undo="cancel", undone=CANCELS, back="dead", in_bulk=True,
     ),
     "discard-all": Action(
         title="Discard dead letters", short="Discard", run=_discard_all,
-        meaning=f"The oldest that match, at most {MOST:,}, go.",
+        meaning=f"The oldest that match, at most {MOST:,}, are discarded.",
         back="dead", in_bulk=True, destroys=True,
     ),
     "pause-queue": Action(
         title="Pause a session", short="Pause", run=_each(_pause_queue), needs_id=True,
-        meaning="An open run goes on; no further one begins.", back="sessions",
+        meaning="An open run continues; no further one starts.", back="sessions",
         undo="resume-queue", undone="Undo resumes it.",
     ),
     "resume-queue": Action(
         title="Resume a session", short="Resume", run=_each(_resume_queue), needs_id=True,
-        meaning="Its next run may begin.", back="sessions",
+        meaning="Its next run may start.", back="sessions",
         undo="pause-queue", undone="Undo pauses it again.",
     ),
     "pause-schedule": Action(
         title="Pause a schedule", short="Pause the schedule", run=_each(_pause_schedule),
-        meaning="Nothing is sent at its dates.", needs_id=True, back="schedules",
+        meaning="It sends no messages.", needs_id=True, back="schedules",
         undo="resume-schedule", undone="Undo resumes it with its next date.",
     ),
     "resume-schedule": Action(
@@ -269,11 +269,11 @@ ACTIONS: Final = {
     ),
     "run-schedule": Action(
         title="Run a schedule now", short="Run now", run=_each(_run_schedule), needs_id=True,
-        meaning="Its message is sent at once, beside its dates.", back="schedules",
+        meaning="Its message is sent now, in addition to its dates.", back="schedules",
     ),
     "abort": Action(
         title="Abort a run", short="Abort", run=_each(_abort), needs_id=True, destroys=True,
-        meaning="What its call writes after this is not kept.",
+        meaning="Later writes of its call are not kept.",
         back="sessions", of_session=True,
     ),
 }  # fmt: skip

@@ -121,7 +121,7 @@ def _of(found: Snapshot) -> Iterator[Problem]:
         yield _own(found, "unreadable", found.problem, found.taken_at)
         return
     if found.overview is not None and (paused_at := found.overview.file.paused_at) is not None:
-        yield _own(found, "paused", "it handles and sends nothing", paused_at)
+        yield _own(found, "paused", "it handles and sends no message", paused_at)
     for each in found.failures:
         affected = Affected(found.key, each.count, each.sample)
         yield Problem(

@@ -32,7 +32,7 @@ class Published(BaseModel):
 
 
 class Asked(BaseModel):
-    """A question, and its answer if that is there."""
+    """A question, and its answer if there is one."""
 
     status: Literal["answered", "waiting", "failed"]
     ticket: Annotated[str, Field(description="Give it to get_answer; it survives restarts.")]
@@ -61,7 +61,7 @@ class Waiting(BaseModel):
 
 
 class Inbox(BaseModel):
-    """Messages that wait, oldest first; looking changes nothing."""
+    """Waiting messages, oldest first; reading changes nothing."""
 
     agent: Annotated[str, Field(description="Our own name.")]
     messages: list[Waiting]
@@ -89,7 +89,7 @@ class Claimed(BaseModel):
 class Claim(BaseModel):
     """The claimed message, or none."""
 
-    message: Annotated[Claimed | None, Field(description="null where none can be claimed now.")]
+    message: Annotated[Claimed | None, Field(description="null if none can be claimed now.")]
 
 
 class Finished(BaseModel):
@@ -146,7 +146,7 @@ class Accepted(BaseModel):
     type: Annotated[str, Field(description="Or a pattern: * stands for one word, # for any.")]
     body_schema: Annotated[
         dict[str, Any] | None,
-        Field(description="JSON schema of the body; null where any fits, or in a long list."),
+        Field(description="JSON schema of the body; null if any fits, or in a long list."),
     ]
 
 
@@ -156,7 +156,7 @@ class AgentCard(BaseModel):
     name: str
     description: str
     capabilities: list[str]
-    accepts: Annotated[list[Accepted], Field(description="Empty where it takes what comes.")]
+    accepts: Annotated[list[Accepted], Field(description="Empty if it accepts every type.")]
     last_seen_at: Time
 
 
@@ -165,14 +165,14 @@ class AgentList(BaseModel):
 
     agents: list[AgentCard]
     elsewhere: Annotated[
-        list[str], Field(description="Agents on other machines, which say nothing of themselves.")
+        list[str], Field(description="Agents on other machines, which do not describe themselves.")
     ]
     next_after: Annotated[str | None, Field(description="Give it as after for more.")]
     note: Note = NOTE
 
 
 class Dead(BaseModel):
-    """A message that ended badly and is kept."""
+    """A message that failed permanently and is kept."""
 
     message_id: str
     sender: str
@@ -207,7 +207,7 @@ class Reason(BaseModel):
 
 
 class Reasons(BaseModel):
-    """Reasons, what to act on first."""
+    """Reasons, most urgent first."""
 
     reasons: list[Reason]
     note: Note = NOTE

@@ -187,7 +187,7 @@ def _sending(source: Source, row: StoredMessage, _: Millis) -> Why | None:
     peer = peer_why(source, row.recipient)
     if peer is not None and peer.level != "ok":
         return peer
-    text = f"On its way to {row.recipient}: the answer is awaited"
+    text = f"On its way to {row.recipient}, waiting for its answer"
     return Why(reason="sending", parts=(text,))
 
 
@@ -472,7 +472,7 @@ def _of_agent(source: Source, found: overview.Overview) -> Iterator[Why]:
 
 def _failing_lanes(source: Source, agent: str, count: int) -> Iterator[Why]:
     """Yield the reason of lanes that fail, with the message that failed most often."""
-    begin = f"{_many(count, 'lane')} of {agent} failed, to be tried again"
+    begin = f"{_many(count, 'lane')} of {agent} failed and will be retried"
     for worst in lists.held_lanes(source, 1):
         failed = f"{(worst.head_id or '')[:SHOWN]}… failed {_times(worst.attempts)}"
         text = f"{begin}: {failed}{_cause(worst.reason)}"
@@ -505,7 +505,7 @@ def _calm(found: overview.Overview) -> Why:
 def _paused(agent: str, paused_at: Millis) -> Why:
     return Why(
         reason="paused",
-        parts=(f"{agent} was paused ", paused_at, " ago: it handles and sends nothing"),
+        parts=(f"{agent} was paused ", paused_at, " ago: it handles and sends no message"),
         level="act",
         since_at=paused_at,
         cure=f"onceward resume --agent {agent}",
