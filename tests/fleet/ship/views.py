@@ -18,7 +18,9 @@ def outbox_with(path: Path, column: str) -> Iterator[None]:
     with closing(apsw.Connection(str(path))) as con:
         [(sql,)] = con.execute(SQL).fetchall()
         con.execute(DROP)
-        con.execute(str(sql).replace("o.held_by", f"o.held_by, {column}"))
+        changed = str(sql).replace(" held_by,", f" held_by, {column},")
+        assert changed != sql
+        con.execute(changed)
     try:
         yield
     finally:
