@@ -269,7 +269,7 @@ class UnknownChannel(ChannelError, LookupError):
 
 
 class DuplicateChannel(ChannelError):
-    """A channel of that name exists: call ``ensure`` to get it, or choose another name."""
+    """A channel of that name exists: ``ensure`` returns it, or choose another name."""
 
 
 class ChannelRefused(ChannelError):

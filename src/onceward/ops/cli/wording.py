@@ -24,7 +24,7 @@ PHRASES: Final = {
     "channels.ensure takes it as it is": "--ensure takes it as it is",
     "``ensure`` returns it": "--ensure takes it as it is",
     "``ensure`` returns the existing one": "without --exclusive it is taken as it is",
-    "give what detach returned": "give the handle that onceward channel receive printed",
+    "give the result of detach": "give the handle that onceward channel receive printed",
     "say public=True": "give a name",
     "is not a Page.next": "is not the next of a page",
     "give a datetime, or milliseconds since 1970 (1000 times time.time())": (
