@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import PYTHON, Child
+from tests.frameworks.killed_trips import FATAL, PLAN, World, finish, killed_and_finished
 
 pytest.importorskip("agents", reason="needs onceward[frameworks-test]")
 
@@ -18,10 +16,6 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 
 from onceward import Agent, AsyncContext, Msg, Postbox, step
 from onceward.integrations.openai_agents import OncewardRunner, OncewardSession
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples" / "agent_loop"))
-from trip import CALLS, PLAN, World  # type: ignore[import-not-found]  # noqa: E402 - no package
 
 sdk.set_tracing_disabled(disabled=True)
 
@@ -74,31 +68,17 @@ def agent_with(world: World) -> Agent:
 
 def play(folder: Path, fatal: int, when: str) -> None:
     """Run the agent until its task is done, or its process is killed."""
-    agent = agent_with(World(folder, fatal, when))
-    with Postbox(folder / "assistant.db", agent=agent, lease=1) as box:
-        ticket = box.request("assistant", Task(goal="a trip"), key="trip")
-        (folder / "answer").write_text(box.result(ticket, reply=str, timeout=30))
+    finish(folder, agent_with(World(folder, fatal, when)), Task(goal="a trip"))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    "fatal", [pytest.param(n, marks=[pytest.mark.proof] if n % 3 else []) for n in range(CALLS)]
-)
+@pytest.mark.parametrize("fatal", FATAL)
 def test_a_killed_agent_goes_on_at_the_call_that_it_died_at(
     tmp_path: Path, fatal: int, when: str
 ) -> None:
     """Every other call is made once, each tool has its effect once, and so has the session."""
-    me = [*PYTHON, __file__, tmp_path, fatal, when]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    with Child(me, env=env) as first:
-        assert -signal.SIGKILL == first.wait(30)
-    with Child(me, env=env) as second:
-        assert 0 == second.wait(30)
+    killed_and_finished(__file__, tmp_path, fatal, when)
 
-    world = World(tmp_path, fatal, when)
-    assert sorted([*range(CALLS), fatal]) == sorted(world.calls)
-    assert sorted(PLAN) == world.ledger
-    assert "; ".join(f"{line} done" for line in PLAN) == (tmp_path / "answer").read_text()
     with Postbox(tmp_path / "assistant.db", agent="assistant", start=False) as box:
         items = box.query("SELECT count(*) FROM onceward_agent_items")
         assert [(2 + 2 * len(PLAN),)] == items
