@@ -46,7 +46,7 @@ from onceward.hooks import StepFacts
 from onceward.message.body import BYTES, decode, encode, message_type
 from onceward.message.clock import Millis
 from onceward.message.log import log
-from onceward.message.names import error_text
+from onceward.message.names import byte_length, error_text
 from onceward.message.options import StepOptions, StepRules, step_rules
 from onceward.message.times import Span, millis
 
@@ -347,7 +347,7 @@ class MessageSteps:
     ) -> StepRecord:
         found = awaited.take(tx, self._home.leased.session, str(record.awaits))
         if found is not None:
-            size = len(found.text.encode())
+            size = byte_length(found.text)
             record = record._replace(
                 state="done", media=found.media, result=found.text, bytes=size, due_at=None
             )
@@ -503,7 +503,7 @@ class MessageSteps:
     def _result(self, begun: StepCall, value: Any) -> tuple[StepRecord, Any]:
         """Return the record of a result, and the result as it is read back: it must fit."""
         media, text, _ = encode(value)
-        size = len(text.encode())
+        size = byte_length(text)
         record = StepRecord(
             "done", begun.failed + 1, begun.arguments, media=media, result=text, bytes=size
         )

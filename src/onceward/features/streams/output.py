@@ -17,7 +17,7 @@ from onceward.features.streams.stored import BYTES, JSON, RESTART, Batch, Tail
 from onceward.file.transaction import StoreTransaction
 from onceward.message import body
 from onceward.message.log import log
-from onceward.message.names import plain_text
+from onceward.message.names import byte_length, plain_text
 
 FULL: Final = 1000
 """Chunks of one batch, at most."""
@@ -59,7 +59,7 @@ class MessageStreams:
                 msg = f"stream {name}: its handler has ended, so that nothing of it can be stored"
                 raise LeaseLost(msg)
             earlier = self._look_back()
-            self._check_room(name, len(text.encode()), earlier.get(name, NOTHING))
+            self._check_room(name, byte_length(text), earlier.get(name, NOTHING))
             if name in earlier:
                 self._begin_again(name, earlier.pop(name))
             self._put(name, kind, text)
@@ -93,7 +93,7 @@ class MessageStreams:
         self._position += 1
         if kind == RESTART:
             return
-        size = len(text.encode())
+        size = byte_length(text)
         self._count, self._bytes = self._count + 1, self._bytes + size
         self._waits, self._waits_bytes = self._waits + 1, self._waits_bytes + size
 

@@ -8,6 +8,7 @@ from onceward.core.handle.steps import StepHome, orphaned
 from onceward.errors import LeaseLost
 from onceward.file.transaction import Rows, StoreTransaction
 from onceward.message.clock import Millis
+from onceward.message.names import byte_length
 
 TAILS: Final = """
 SELECT name, max(last), sum(length(replace(kinds, 'r', ''))), sum(bytes)
@@ -53,7 +54,7 @@ class Batch(NamedTuple):
     def size(self) -> int:
         """Return the bytes of its chunks."""
         pairs = zip(self.kinds, self.texts, strict=True)
-        return sum(len(text.encode()) for kind, text in pairs if kind != RESTART)
+        return sum(byte_length(text) for kind, text in pairs if kind != RESTART)
 
 
 class Tail(NamedTuple):

@@ -52,7 +52,7 @@ class OncewardRunner:
         *model_step* and *tool_step* are options of the steps, such as ``attempts``.
 
         Raises:
-            InvalidArgument: the handler is no coroutine.
+            InvalidArgument: the handler is not a coroutine function.
 
         """
         run = _begun(model_step, tool_step)
