@@ -11,13 +11,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread, current_thread
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from onceward import Postbox
 from onceward.errors import ForeignHandle
-from onceward.file import descriptors, foreign_library
+from onceward.file import descriptors, foreign_library, open_files
 
 Open = Callable[..., Postbox]
 Named = Callable[[Path], str | bytes | os.PathLike[str]]
@@ -173,3 +175,60 @@ def test_an_opening_by_the_program_looks_at_its_descriptors(
     descriptors.table.holder(path)  # the look that would serve
     with path.open("rb"), pytest.raises(ForeignHandle, match="descriptor"):
         Postbox(path, agent="a", start=False)
+
+
+def test_a_descriptor_that_another_thread_is_about_to_close_is_not_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection of ours that is being opened or closed holds the file under no known name."""
+    path = tmp_path / "a.db"
+    Postbox(path, agent="a", start=False).close()
+    held = [os.open(path, os.O_RDONLY)]
+
+    class ClosedAfterTheLook(descriptors.DescriptorTable):
+        def holder(self, path: Path) -> descriptors.Found | None:
+            found = super().holder(path)
+            while held:
+                os.close(held.pop())
+            return found
+
+    table = ClosedAfterTheLook()
+    monkeypatch.setattr(descriptors, "table", table)
+    with Postbox(path, agent="a", start=False) as box:
+        assert "a" == box.agent
+    assert [] == held
+
+
+def test_a_file_is_opened_only_after_its_creator_closed_the_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing that descriptor later would drop the locks of the connections opened since."""
+    path, waits, opened = tmp_path / "a.db", Event(), list[str]()
+    close, turn = os.close, open_files.turn
+
+    def open_it() -> None:
+        try:
+            with Postbox(path, agent="a", start=False):
+                opened.append("opened")
+        finally:
+            waits.set()  # it did not wait
+
+    second = Thread(target=open_it)
+
+    def close_late(descriptor: int) -> None:
+        if not second.ident:
+            second.start()
+            assert waits.wait(30)
+            opened.append("closed")
+        close(descriptor)
+
+    def turn_of(name: open_files.Name | Path) -> Any:
+        if name == path and current_thread() is second:
+            waits.set()
+        return turn(name)
+
+    monkeypatch.setattr(open_files, "turn", turn_of)
+    monkeypatch.setattr(os, "close", close_late)
+    with Postbox(path, agent="a", start=False):
+        second.join()
+    assert ["closed", "opened"] == opened

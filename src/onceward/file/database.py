@@ -68,6 +68,8 @@ LAST_WRITE: Final = 5.0
 """Seconds that closing waits for a transaction of another thread before it rolls it back."""
 SMALL_WAL: Final = 8 << 20
 """Bytes of a WAL that are moved on the writer's connection: so many make no writer wait long."""
+OPENED_OR_CLOSED: Final = 0.25
+"""Seconds in which another thread has opened or closed its connection to a file."""
 DATA_VERSION: Final = "PRAGMA data_version"
 CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
 MARK: Final = "PRAGMA application_id"
@@ -204,7 +206,7 @@ class Database:
             raise ForkedProcess(msg)
         if key is not None:
             return key
-        file_checks.create_or_check(real, allow_network=settings.network_filesystem)
+        open_files.create(real, allow_network=settings.network_filesystem)
         return cls._existing(real, mode, settings)
 
     @classmethod
@@ -213,7 +215,7 @@ class Database:
     ) -> Self:
         """Open a file that this process has not open; the thread has its turn."""
         foreign_library.install_hook()
-        file_checks.create_or_check(real, allow_network=settings.network_filesystem)
+        open_files.create(real, allow_network=settings.network_filesystem)
         cls._refuse_foreign(real)
         made = make(real)
         made.users = 1
@@ -251,15 +253,23 @@ class Database:
 
     @staticmethod
     def _refuse_foreign(real: Path) -> None:
-        """Raise ForeignHandle if this process holds the file otherwise than through our SQLite."""
-        held = descriptors.table.holder(real)
-        if held is None or any(is_connected_to(con, real) for con in apsw.connections()):
-            return
-        msg = (
-            f"descriptor {held[0]} of this process holds {held[1]}: close it;"
-            " read through postbox or another process"
-        )
-        raise ForeignHandle(msg)
+        """
+        Raise ForeignHandle if this process holds the file otherwise than through our SQLite.
+
+        A thread that opens or closes a connection of ours holds a descriptor which belongs to no
+        connection yet, or no longer: a descriptor is foreign if it stays.
+        """
+        until = time.monotonic() + OPENED_OR_CLOSED
+        while (held := descriptors.table.holder(real)) is not None:
+            if any(is_connected_to(con, real) for con in apsw.connections()):
+                return
+            if time.monotonic() >= until:
+                msg = (
+                    f"descriptor {held[0]} of this process holds {held[1]}: close it;"
+                    " read through postbox or another process"
+                )
+                raise ForeignHandle(msg)
+            time.sleep(0.001)
 
     def _take_any_use(self) -> None:
         """Connect again with the memory that other uses than taking parcels need."""

@@ -81,7 +81,7 @@ class DirectoryDatabase(Database):
 
     def _open(self) -> apsw.Connection:
         """Open the file that has the name now, created again where there is none."""
-        file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
+        open_files.create(self.path, allow_network=self._settings.network_filesystem)
         self.guard = ReplacedFileDetector(self.path)
         con = super()._open()
         if self._openings > 1:

@@ -8,6 +8,7 @@ from threading import RLock
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from onceward.file import file_checks
 from onceward.file.file_checks import FileKey, file_key
 
 Name = tuple[FileKey, str]
@@ -18,14 +19,29 @@ lock = RLock()
 """Guards this table, and is held for nothing that waits: a file that is busy stops no other."""
 inherited: set[FileKey] = set()
 """Files that were open at the fork of this process: SQLite believes to hold locks on them."""
-_turns: Final = WeakValueDictionary[Name, Any]()
-"""Locks of files that are being opened or closed; one that no thread has or wants is gone."""
+_turns: Final = WeakValueDictionary[Name | Path, Any]()
+"""Locks of files that are being created, opened or closed; an unused lock is removed."""
 
 
-def turn(name: Name) -> Any:
-    """Return the lock of the thread that opens or closes one file; others may wait for it."""
+def turn(name: Name | Path) -> Any:
+    """Return the lock of one file: a thread holds it to open or close the file, others wait."""
     with lock:
         return _turns.get(name) or _turns.setdefault(name, RLock())
+
+
+def create(path: Path, *, allow_network: bool) -> None:
+    """
+    Create the file at *path* unless it exists, and check that it may be a database.
+
+    When this returns, no thread holds the descriptor that created the file: closing it later
+    would drop the locks of the SQLite connections that have been opened since.
+
+    Raises:
+        StoreUnusable: see ``file_checks.create_or_check``.
+
+    """
+    with turn(path):
+        file_checks.create_or_check(path, allow_network=allow_network)
 
 
 def use(name: Name) -> Any:
