@@ -1,4 +1,4 @@
-"""Give the assistant a task, or say yes: start ``onceward work assistant:assistant`` first."""
+"""Give the assistant a task, or say yes; start ``onceward work assistant:assistant`` first."""
 
 import sys
 

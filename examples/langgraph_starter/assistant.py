@@ -1,4 +1,4 @@
-"""An agent of LangGraph: killed, it goes on at the node that it was at."""
+"""A LangGraph agent; after a kill it continues at the interrupted node."""
 
 import operator
 from typing import Annotated, Any, TypedDict
@@ -11,7 +11,7 @@ from onceward.integrations.langgraph import OncewardSaver, invoke, node_step
 
 
 class Task(Msg, type="task"):
-    """A goal of a user."""
+    """A goal that a user sets."""
 
     goal: str
 
@@ -21,7 +21,7 @@ class Approval(Msg, type="approval"):
 
 
 class State(TypedDict):
-    """The state of a conversation, over all its messages."""
+    """The state of a conversation, kept across its messages."""
 
     goal: str
     plan: str
@@ -29,12 +29,12 @@ class State(TypedDict):
 
 
 def call_model(goal: str) -> str:
-    """Call a model of yours here."""
+    """Call your model here."""
     return goal.strip().lower()
 
 
 def do(plan: str) -> str:
-    """Call a service of yours here; ``step.key`` is the same at each call for the same task."""
+    """Call your own service here; ``step.key`` stays the same in every call for one task."""
     return f"written down: {plan}" if step.key else "never"
 
 
@@ -44,7 +44,7 @@ def think(state: State) -> dict[str, str]:
 
 
 def approve(state: State) -> dict[str, str]:
-    """Wait for the user: the handler ends, and the next message goes on here."""
+    """Wait for the user: the handler ends, and the next message continues here."""
     interrupt(f"May I {state['plan']}?")
     return {}
 
@@ -66,7 +66,7 @@ assistant = Agent("assistant", description="does tasks, when they are approved")
 
 
 def answer(found: dict[str, Any]) -> str:
-    """Return what the graph asks, or what it has done."""
+    """Return the graph's question, or the result of its last action."""
     asked = found.get("__interrupt__")
     return str(asked[0].value if asked else found["done"][-1])
 

@@ -1,4 +1,4 @@
-"""The assistant, without threads, network or waiting."""
+"""Test the assistant without threads, network or waiting."""
 
 from assistant import Approval, Task, assistant
 
@@ -6,7 +6,7 @@ from onceward.testing import Harness
 
 
 def test_a_task_is_done_when_it_is_approved() -> None:
-    """The question and the answer are replies, days apart."""
+    """The question and the result are two replies, days apart."""
     with Harness(assistant) as harness:
         harness.send(Task(goal="Pay the baker"), sender="caller", session="s")
         harness.deliver()
@@ -20,12 +20,12 @@ def test_a_task_is_done_when_it_is_approved() -> None:
 
 
 def test_a_crash_does_nothing_twice() -> None:
-    """A process that dies after the plan goes on behind it."""
+    """A process that dies after the plan was stored continues after it."""
     with Harness(assistant) as harness:
         harness.send(Task(goal="Pay the baker"), sender="caller")
         with harness.crash_at("stored-step"):
             harness.deliver()
-        harness.advance(60)  # the lease of the dead process runs out
+        harness.advance(60)  # the lease of the dead process expires
         harness.deliver()
 
         assert harness.sent("caller", str) == ["May I pay the baker?"]

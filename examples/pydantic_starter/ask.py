@@ -1,4 +1,4 @@
-"""Give the assistant a task: start ``onceward work assistant:assistant`` first."""
+"""Give the assistant a task; start ``onceward work assistant:assistant`` first."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An agent of pydantic-ai whose calls are steps: killed, it goes on at the call that it was at."""
+"""A pydantic-ai agent whose calls are steps; after a kill it continues at the interrupted call."""
 
 import os
 
@@ -9,11 +9,11 @@ from onceward import Agent, Msg, Postbox, step
 from onceward.integrations.pydantic_ai import OncewardDurability
 
 MODEL = os.environ.get("MODEL", "test")
-"""``anthropic:claude-sonnet-4-5``, say; ``test`` answers from memory, without a key."""
+"""For example ``anthropic:claude-sonnet-4-5``; ``test`` needs no key and makes answers up."""
 
 
 class Task(Msg, type="task"):
-    """A goal of a user."""
+    """A goal that a user sets."""
 
     goal: str
 
@@ -34,9 +34,9 @@ def create_tables(box: Postbox) -> None:
         tx.execute("CREATE TABLE IF NOT EXISTS note (text TEXT)")
 
 
-@brain.tool(metadata={"onceward": False})  # no step itself: the one below commits its row
+@brain.tool(metadata={"onceward": False})  # not a step itself: it calls one that commits its row
 async def remember(ctx: RunContext, text: str) -> str:
-    """Write a note down; its row and the result of the tool are one commit."""
+    """Save a note; its row and the tool's result are one commit."""
 
     def write(text: str) -> str:
         step.tx.execute("INSERT INTO note VALUES (?)", (text,))
@@ -47,7 +47,7 @@ async def remember(ctx: RunContext, text: str) -> str:
 
 @brain.tool_plain
 def look_up(question: str) -> str:
-    """Call a service of yours here; ``step.key`` is the same at each call for the same message."""
+    """Call your own service here; ``step.key`` stays the same in every call for one message."""
     return f"nothing is known of {question}"
 
 

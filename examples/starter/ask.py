@@ -1,4 +1,4 @@
-"""Ask the greeter, from another process: start ``onceward work greeter:greeter`` first."""
+"""Ask the greeter from another process; start ``onceward work greeter:greeter`` first."""
 
 import sys
 

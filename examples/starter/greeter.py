@@ -1,4 +1,4 @@
-"""An agent that greets by name, and counts the greetings."""
+"""An agent that greets people by name and counts the greetings."""
 
 from onceward import Agent, Context, Msg, Postbox
 from onceward.types import Tick
@@ -11,7 +11,7 @@ class Hello(Msg, type="hello"):
 
 
 class Greeting(Msg, type="greeting"):
-    """The answer."""
+    """The reply."""
 
     text: str
 
@@ -28,7 +28,7 @@ def create_tables(box: Postbox) -> None:
 
 @greeter.on(Hello)
 def greet(hello: Hello, ctx: Context) -> Greeting:
-    """Greet; the count, the answer and the end of the message are one commit."""
+    """Greet; the count, the reply and the end of the message are one commit."""
     ctx.tx.execute(
         "INSERT INTO greeted VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET times = times + 1",
         (hello.name,),
@@ -38,6 +38,6 @@ def greet(hello: Hello, ctx: Context) -> Greeting:
 
 @greeter.every("1h")
 def report(tick: Tick, ctx: Context) -> None:
-    """Print each hour how many names were greeted."""
+    """Print every hour how many names were greeted."""
     [(count,)] = ctx.tx.execute("SELECT count(*) FROM greeted")
     print(f"{tick.schedule}: {count} names so far")

@@ -1,4 +1,4 @@
-"""The greeter, without threads, network or waiting."""
+"""Test the greeter without threads, network or waiting."""
 
 from greeter import Greeting, Hello, greeter
 
@@ -6,7 +6,7 @@ from onceward.testing import Harness
 
 
 def test_a_greeting_is_sent_and_counted() -> None:
-    """Each name is greeted as often as it comes, and counted."""
+    """Every message gets a greeting and is counted under its name."""
     with Harness(greeter) as harness:
         for name in ("Ada", "Ada", "Bo"):
             harness.send(Hello(name=name), sender="caller")
@@ -20,12 +20,12 @@ def test_a_greeting_is_sent_and_counted() -> None:
 
 
 def test_a_crash_counts_nothing_twice() -> None:
-    """A process that dies before the commit has done nothing; the message is handled again."""
+    """A process that dies before the commit changes nothing; the message is handled again."""
     with Harness(greeter) as harness:
         harness.send(Hello(name="Ada"), sender="caller")
         with harness.crash_at("before-commit"):
             harness.deliver()
-        harness.advance(60)  # the lease of the dead process runs out
+        harness.advance(60)  # the lease of the dead process expires
         harness.deliver()
 
         assert harness.sql("SELECT name, times FROM greeted") == [("Ada", 1)]
