@@ -5,10 +5,14 @@ from __future__ import annotations
 from html import escape
 from typing import Final, NamedTuple
 
-WIDTH, STEP, TOP = 760, 74, 16
-ASK, ANSWER = (16, 440), (536, 208)
+WIDTH, STEP, TOP = 380, 116, 8
+"""A telephone shows so many pixels beside each other; a wider drawing would be shrunk on it."""
+ASK, ANSWER = (8, 364), (156, 216)
 """Left edge and width of the questions and of the answers."""
-HIGH = 46
+HIGH, LOW = 50, 36
+"""Heights of a question and of an answer."""
+NO, YES = ASK[0] + 28, ASK[0] + 96
+"""Where the two ways leave a question."""
 
 STYLE: Final = """
   text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #24292f }
@@ -72,35 +76,38 @@ def draw() -> str:
     """Return the drawing as SVG."""
     parts = [part for row, each in enumerate(QUESTIONS) for part in _row(row, each)]
     last = TOP + STEP * len(QUESTIONS)
-    high = last + HIGH + TOP
+    high = last + LOW + TOP
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {high}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{high}" '
+        f'viewBox="0 0 {WIDTH} {high}" role="img">\n'
         f"<title>Which way to receive</title>\n<style>{STYLE}</style>\n<defs>{TIP}</defs>\n"
-        + "\n".join([*parts, *_box(ASK, last, "answer"), _code(ASK[0] + 14, last, LAST)])
+        + "\n".join([*parts, *_answer((ASK[0], ANSWER[1]), last, LAST)])
         + "\n</svg>\n"
     )
 
 
 def _row(row: int, each: Question) -> list[str]:
     top = TOP + STEP * row
-    left, right, middle = ASK[0], ANSWER[0], top + HIGH // 2
+    left, low = ASK[0] + 12, top + HIGH
+    answer = low + (STEP - HIGH - LOW) // 2
+    middle = answer + LOW // 2
     return [
-        *_box(ASK, top, "ask"),
-        f'<text x="{left + 14}" y="{top + 20}">{escape(each.asked)}</text>',
-        f'<text class="soft" x="{left + 14}" y="{top + 37}">{escape(each.meaning)}</text>',
-        f'<path class="way" d="M{left + ASK[1]} {middle}H{right - 2}"/>',
-        f'<text class="soft" x="{left + ASK[1] + 28}" y="{middle - 6}">yes</text>',
-        *_box(ANSWER, top, "answer"),
-        _code(right + 14, top, each.way),
-        f'<path class="way" d="M{left + 60} {top + HIGH}V{top + STEP - 2}"/>',
-        f'<text class="soft" x="{left + 70}" y="{top + HIGH + 19}">no</text>',
+        *_box(ASK, top, HIGH, "ask"),
+        f'<text x="{left}" y="{top + 21}">{escape(each.asked)}</text>',
+        f'<text class="soft" x="{left}" y="{top + 39}">{escape(each.meaning)}</text>',
+        f'<path class="way" d="M{YES} {low}V{middle}H{ANSWER[0] - 2}"/>',
+        f'<text class="soft" x="{YES + 8}" y="{middle - 6}">yes</text>',
+        *_answer(ANSWER, answer, each.way),
+        f'<path class="way" d="M{NO} {low}V{top + STEP - 2}"/>',
+        f'<text class="soft" x="{NO + 8}" y="{middle + 4}">no</text>',
     ]
 
 
-def _box(place: tuple[int, int], top: int, kind: str) -> list[str]:
+def _answer(place: tuple[int, int], top: int, way: str) -> list[str]:
+    text = f'<text class="code" x="{place[0] + 12}" y="{top + 23}">{escape(way)}</text>'
+    return [*_box(place, top, LOW, "answer"), text]
+
+
+def _box(place: tuple[int, int], top: int, high: int, kind: str) -> list[str]:
     left, width = place
-    return [f'<rect class="{kind}" x="{left}" y="{top}" width="{width}" height="{HIGH}" rx="6"/>']
-
-
-def _code(left: int, top: int, text: str) -> str:
-    return f'<text class="code" x="{left}" y="{top + 28}">{escape(text)}</text>'
+    return [f'<rect class="{kind}" x="{left}" y="{top}" width="{width}" height="{high}" rx="6"/>']
