@@ -179,7 +179,7 @@ def test_an_idle_process_tells_that_its_file_was_taken_away(
         hidden.rename(box.path)
 
     assert "maintenance waits agent=a seconds=0.05" in caplog.text
-    taken = "a.db: unable to open database file", "went to a file that was taken away"
+    taken = "a.db: unable to open database file", "went to a file that was moved or deleted"
     assert any(each in caplog.text for each in taken)  # as it was noticed before a commit or by it
 
 

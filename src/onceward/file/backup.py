@@ -1,4 +1,4 @@
-"""Copy an agent's file while it is used, and put a copy in its place; a crash loses neither."""
+"""Copy an agent's file while it is used, and replace it with a copy; a crash loses neither."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onceward.file.owner_lock import OwnerLock
 from onceward.message.clock import Millis
 
 PATIENCE: Final = 30.0
-"""Seconds; a reader of a WAL waits only for a recovery or for the last connection's close."""
+"""Seconds; a reader of a WAL waits only for a recovery or until the last connection closes."""
 SOUND: Final = "PRAGMA integrity_check(1)"
 OURS: Final = "SELECT 1 FROM sqlite_schema WHERE name = '_onceward_file_info'"
 INFO: Final = """
@@ -42,12 +42,12 @@ class CopyInfo(NamedTuple):
 
 def copy_file(source: Path, target: Path) -> CopyInfo:
     """
-    Copy *source* with all that its WAL holds to the new file *target*, durably; one snapshot.
+    Copy *source* with its WAL to the new file *target*, durably, as one snapshot.
 
-    Writers of *source* go on. The copy was read again and found sound.
+    Writers of *source* go on. The copy is read and checked.
 
     Raises:
-        FileExistsError: *target* is there already; it is unchanged.
+        FileExistsError: *target* exists; it is unchanged.
         StoreError: *source* cannot be read, is damaged, or is not an agent's file; no copy is left.
 
     """
@@ -67,7 +67,7 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
 
 
 def read_info(path: Path) -> CopyInfo:
-    """Return whose file it is; raise StoreError where it cannot be read, or is not an agent's."""
+    """Return a file's agent; raise StoreError if it cannot be read or is not an agent's file."""
     con = _opened(path)
     try:
         return _info(con, path)
@@ -86,7 +86,7 @@ def _opened(path: Path) -> apsw.Connection:
 
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:
     if not con.execute(OURS).fetchall():
-        msg = f"{path} is not an agent's file: name another one"
+        msg = f"{path} is not an agent's file: give the path of one"
         raise StoreUnusable(msg)
     [row] = con.execute(INFO).fetchall()
     return CopyInfo(*row)  # type: ignore[arg-type]  # columns of INFO
@@ -96,7 +96,7 @@ def _copy(source: Path, target: Path) -> None:
     live, copy = _opened(source), apsw.Connection(str(target))
     try:
         with copy.backup("main", live, "main") as backup:
-            backup.step(-1)  # all in one: in slices each commit of a writer would begin it again
+            backup.step(-1)  # all at once: in slices each commit of a writer would restart it
     except apsw.Error as error:
         raise translate_error(error, source) from error
     finally:
@@ -105,12 +105,13 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _examined(target: Path, source: Path) -> CopyInfo:
-    """Return whose file the copy is; raise StoreError unless it is sound and an agent's."""
+    """Return the copy's agent; raise StoreError unless it is an undamaged agent's file."""
     con = apsw.Connection(str(target))
     try:
         [(verdict,)] = con.execute(SOUND).fetchall()
         if verdict != "ok":
-            msg = f"{source} is damaged: {str(verdict).strip()[:200]}; recover it, or take another"
+            found = str(verdict).strip()[:200]
+            msg = f"{source} is damaged: {found}; recover it, or use another file"
             raise StoreCorrupt(msg)
         return _info(con, source)
     except apsw.Error as error:
@@ -120,12 +121,12 @@ def _examined(target: Path, source: Path) -> CopyInfo:
 
 
 PARTS: Final = ("", "-wal")
-"""The parts of a file that hold messages; the -shm is made again."""
+"""The parts of a file that hold messages; SQLite rebuilds the -shm."""
 
 
 class Replacement:
     """
-    The sole right to the place of a file: no process can open it until the block ends.
+    The exclusive right to the path of a file: no process can open it until the block ends.
 
     Raises:
         StoreUnusable: a process has the file open.
@@ -147,15 +148,15 @@ class Replacement:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let processes open the file again."""
+        """Allow processes to open the file again."""
         self._lock.close()
 
     def put(self, copy: Path, saved: Path) -> None:
         """
-        Keep the old file, if there is one, as *saved* and put *copy* in its place.
+        Keep the old file, if there is one, as *saved* and replace it with *copy*.
 
-        A WAL beside another file would be written into it. So both parts get their second
-        names first, then the file goes, then its WAL, and the copy comes last.
+        SQLite would write a leftover WAL into the new file. So both parts get their second names
+        first, then the file is removed, then its WAL, and the copy is moved last.
         """
         for suffix in PARTS:
             old, new = Path(f"{self.path}{suffix}"), Path(f"{saved}{suffix}")
@@ -182,5 +183,5 @@ def _second_name(old: Path, new: Path) -> None:
 
 def _in_use(path: Path) -> StoreUnusable:
     cure = "stop every process that has it open, which onceward doctor lists"
-    msg = f"{path} is open, or its file system has no locks that tell: {cure}"
+    msg = f"{path} is open, or its file system has no locks to find that out: {cure}"
     return StoreUnusable(msg)

@@ -1,4 +1,4 @@
-"""Name the columns from which the fields of a type are read."""
+"""List the columns from which the fields of a type are read."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def columns(kind: type, of: str = "", **given: str) -> str:
 
 
 def column_names(kind: type) -> list[str]:
-    """Return the names of a type's fields that are read from columns, in their order."""
+    """Return the names of a type's fields that are read from columns, in order."""
     return [each.name for each in fields(kind) if each.metadata.get("column", True)]

@@ -1,4 +1,4 @@
-"""Opens apsw connections with our pragmas, and translates the errors of SQLite."""
+"""Open apsw connections with our pragmas, and translate SQLite's errors."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ MIN_VERSION: Final = (3, 51, 3)
 WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
 SURROGATES: Final = "surrogates not allowed"
-"""Reason of Python for text that cannot be written as UTF-8."""
+"""Python's reason for text that cannot be written as UTF-8."""
 REFUSALS: Final = ("CHECK constraint failed", "cannot store")
-"""Texts of SQLite where our own row does not fit: a CHECK, or the type of a strict column."""
+"""SQLite's texts for a row of ours that violates a CHECK or a strict column's type."""
 ENDED_ONCE: Final = (
     "_onceward_processed_messages.",
     "_onceward_dead_letters.",
     "_onceward_pending_replies.asker_seq",
 )
-"""Columns of which each row stands for what the holder of a lease does once."""
+"""Columns of rows that the holder of a lease writes once."""
 ConstraintError = apsw.ConstraintError
-"""A row that the schema refused; named here so that other modules need not import apsw."""
+"""A row that the schema refused; defined here so that other modules need not import apsw."""
 SQLError = apsw.SQLError
 """A statement that SQLite cannot run."""
 
 CACHE: Final = "PRAGMA cache_size = -16384"
 # One reason per line; read back by a test.
 PRAGMAS: Final = (
-    "PRAGMA trusted_schema = OFF",  # a hostile file must not run functions through its schema
+    "PRAGMA trusted_schema = OFF",  # the schema of a hostile file must not call functions
     "PRAGMA cell_size_check = ON",  # notice damaged pages early
-    "PRAGMA foreign_keys = OFF",  # ours has none; the host's transaction decides for itself
+    "PRAGMA foreign_keys = OFF",  # our tables have none; the host's transaction decides for itself
     "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
-    CACHE,  # 16 MiB: a million pending rows must not mean a large process
+    CACHE,  # 16 MiB: a million pending rows must not make the process large
 )
 STATEMENTS: Final = 512
 """
-Prepared statements that a connection keeps, as many as apsw allows.
+Prepared statements that a connection keeps; as many as apsw allows.
 
-The cache is a ring that each execution moves on: with apsw's 100, the
-statements of a hundred handlers would drive out all others.
+The cache is a ring that advances with each execution: with apsw's 100, the statements of a hundred
+handlers would evict all others.
 """
 
 
@@ -89,17 +89,17 @@ def connect(
     statements: int = STATEMENTS,
 ) -> apsw.Connection:
     """
-    Open *path*, which exists, with our pragmas; nothing of the file is changed.
+    Open *path*, which exists, with our pragmas; the file is not changed.
 
-    *immutable* takes no locks and reads no WAL: for a file of which the caller knows that no
-    process has changed it while it was read.
+    *immutable* takes no locks and reads no WAL: for a file that no process changes while it is
+    read.
 
-    *patience* is asked from the first statement on: even a pragma reads the
-    schema, and after a crash another process may be recovering the WAL.
-    *statements* is how many prepared ones are kept.
+    *patience* decides how long every statement waits: even a pragma reads the schema, and after a
+    crash another process may be recovering the WAL. *statements* is the number of prepared ones to
+    keep.
 
     Raises:
-        StoreError: mapped from what SQLite said.
+        StoreError: mapped from SQLite's error.
 
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
@@ -115,7 +115,7 @@ def connect(
         con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
         con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        # Or SQLite looks at what is bound to a LIMIT or a state, and prepares again for it.
+        # Otherwise SQLite prepares again for each value that is bound to a LIMIT or a state.
         con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for pragma in PRAGMAS:
             con.execute(pragma)
@@ -128,14 +128,14 @@ def connect(
 
 
 def close(con: apsw.Connection | None) -> None:
-    """Close a connection; errors of the disk are ignored, as commits lie in the WAL."""
+    """Close a connection; ignore errors of the disk, because commits are in the WAL."""
     if con is not None:
         with suppress(apsw.Error):
             con.close(force=True)
 
 
 def close_without_checkpoint(con: apsw.Connection | None) -> None:
-    """Close a connection without moving anything of the WAL: the file may not be what it was."""
+    """Close a connection without a checkpoint: the file may have been replaced."""
     if con is not None:
         with suppress(apsw.Error):
             con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -143,7 +143,7 @@ def close_without_checkpoint(con: apsw.Connection | None) -> None:
 
 
 def _refuse_readonly(path: Path) -> None:
-    msg = f"{path} can only be read: fix its permissions and those of its folder"
+    msg = f"{path} is read-only: fix its permissions and those of its folder"
     raise ReadOnlyStore(msg)
 
 
@@ -157,9 +157,7 @@ def enable_wal(
     """Set journal mode, sync level and checkpointing as the durability class requires."""
     mode = _to_wal(con, patience)
     if mode != "wal":
-        msg = (
-            f"journal mode is {mode}, WAL was refused: close other connections, or use a local disk"
-        )
+        msg = f"journal mode is {mode}, not WAL: close other connections, or use a local disk"
         raise StoreError(msg)
     con.pragma("synchronous", "full" if full else "normal")
     if sys.platform == "darwin":
@@ -169,7 +167,7 @@ def enable_wal(
 
 
 def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
-    """Switch to WAL, asking *patience*: SQLite asks no busy handler while a new file is opened."""
+    """Switch to WAL, asking *patience*: SQLite calls no busy handler while it opens a new file."""
     calls = 0
     while True:
         try:
@@ -180,15 +178,14 @@ def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
             calls += 1
 
 
-JITTER: Final = random.Random()  # noqa: S311 - no secret; one for all files, as its state is large
+JITTER: Final = random.Random()  # noqa: S311 - not a secret; one for all files, as its state is large
 
 
 class BusyHandler:
     """
-    Our busy handler: random, growing, about 20 ms at most, one deadline.
+    A busy handler: waits random, growing times of at most about 20 ms, until one deadline.
 
-    SQLite's stock timeout lets one of sixteen writers starve; a random wait
-    does not.
+    With SQLite's own timeout one of sixteen writers starves; with a random wait it does not.
     """
 
     LONGEST: Final = 0.02
@@ -197,7 +194,7 @@ class BusyHandler:
         self.deadline = 0.0
 
     def __call__(self, calls: int) -> bool:
-        """Wait a moment; say False once the deadline has passed."""
+        """Wait briefly and return True; return False once the deadline has passed."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             return False
@@ -208,7 +205,7 @@ class BusyHandler:
 
 
 def has_columns(cursor: apsw.Cursor) -> bool:
-    """Return whether a statement reads; a comment behind the last semicolon does not."""
+    """Return whether a statement reads; a comment after the last semicolon does not."""
     try:
         return bool(cursor.get_description())
     except apsw.ExecutionCompleteError:
@@ -216,7 +213,7 @@ def has_columns(cursor: apsw.Cursor) -> bool:
 
 
 def translate_error(error: BaseException, path: Path | str = "") -> BaseException:
-    """Return the error of ours that a foreign error means; other errors come back as they are."""
+    """Return the error of ours for a foreign error; return other errors unchanged."""
     match error:
         case OncewardError():
             return error
@@ -231,7 +228,7 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
             )
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(
-                f"{path}: {error}; the file was left as it is: restore a backup or recover a copy"
+                f"{path}: {error}; the file was not changed: restore a backup or recover a copy"
             )
         case UnicodeDecodeError():
             return StoreCorrupt(
@@ -239,8 +236,8 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
             )
         case UnicodeEncodeError() if error.reason == SURROGATES:
             return InvalidArgument(
-                f"text {quoted(error.object)} holds half a surrogate pair, which is not a"
-                " character: nothing was done"
+                f"text {quoted(error.object)} holds half a surrogate pair, which is not a "
+                "character: nothing was written"
             )
         case (
             apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError()
@@ -256,20 +253,20 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
 
 
 def _not_opened(error: apsw.Error, path: Path | str) -> ReadOnlyStore | StoreFault:
-    """Return why a file cannot be opened or written: by this process's limit, or its rights."""
+    """Return the error for a file that cannot be opened or written: a limit or permissions."""
     if isinstance(error, apsw.CantOpenError) and not descriptors_left():
         return StoreFault(
-            f"{path}: this process may have {files_limit()} files open and has no further one:"
+            f"{path}: this process has reached its limit of {files_limit()} open files:"
             " raise its limit (ulimit -n), or open fewer files; nothing was written"
         )
     return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
 
 
 def translate_own_error(error: BaseException, path: Path | str = "") -> BaseException:
-    """Return what an error of our own statement means: where SQL fails, the schema is damaged."""
+    """Return the error for a failed statement of ours, which means that the schema is damaged."""
     if isinstance(error, apsw.SQLError):
         return StoreCorrupt(
-            f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy"
+            f"{path}: {error}; its schema was altered: restore a backup or recover a copy"
         )
     meant = translate_error(error, path)
     if not isinstance(meant, apsw.ConstraintError):
@@ -280,23 +277,23 @@ def translate_own_error(error: BaseException, path: Path | str = "") -> BaseExce
 
 
 def _stored_before(error: apsw.ConstraintError) -> OncewardError:
-    """Return what it means that a row of ours is there already."""
+    """Return the error for a row of ours that already exists."""
     if any(column in str(error) for column in ENDED_ONCE):
         return LeaseLost(
-            f"{error}: another worker has the message and has ended it; nothing was written"
+            f"{error}: another worker has already ended the message; nothing was written"
         )
     return StoreError(
-        f"{error}: another writer has stored this row before; nothing was written,"
-        " look at what is there"
+        f"{error}: another writer has already stored this row; nothing was written, read the "
+        "stored row"
     )
 
 
 def schema_damage(error: apsw.ConstraintError) -> BaseException:
-    """Return StoreCorrupt where a CHECK or column type refuses our own row: the file is damaged."""
+    """Return StoreCorrupt if a CHECK or column type refuses a row of ours: the file is damaged."""
     if not any(text in str(error) for text in REFUSALS):
         return error
     return StoreCorrupt(
-        f"{error}: a row or the schema is not what it was; the file was left as it is: "
+        f"{error}: a row or the schema was altered; the file was not changed: "
         "restore a backup or recover a copy"
     )
 
@@ -306,12 +303,12 @@ def _raised(code: str) -> OncewardError:
         return Paused("the file is paused: file.resume() first; nothing was written")
     if code == "queue_full":
         return QueueFull(
-            "max_pending messages wait already; nothing was written, wait for the dispatcher"
+            "max_pending messages already wait; nothing was written, wait for the dispatcher"
         )
     if code == "store_full":
         return StoreFull(
-            "the file holds as many active messages as it may; nothing was written,"
-            " let some be settled"
+            "the file has reached its limit of active messages; nothing was written, wait until "
+            "some are settled"
         )
     if code.endswith("_full"):
         return QueueFull(
@@ -325,9 +322,9 @@ def is_connected_to(con: apsw.Connection, path: Path) -> bool:
     """Return whether *con*, a connection of this process, has *path* open."""
     while True:
         try:
-            name = con.filename  # SQLite has followed the links of the file itself
+            name = con.filename  # SQLite has resolved the links of the path
             return Path(name).name == path.name and canonical(name) == path
         except apsw.ThreadingViolationError:
-            time.sleep(0.001)  # another thread is inside it, for a statement's time
+            time.sleep(0.001)  # another thread is running a statement on it
         except apsw.ConnectionClosedError:
             return False

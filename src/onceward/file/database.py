@@ -1,4 +1,4 @@
-"""One agent's file, open in this process: its connections, shared by all openings."""
+"""Keep one agent's file open in this process, with connections that all openings share."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ from onceward.message.settings import Settings
 
 T = TypeVar("T")
 FIRST_PAUSE: Final = 0.05
-"""Seconds in which reads do not try again to open a file that failed; each time twice as many."""
+"""Seconds in which reads do not try again to open a failed file; doubled after each attempt."""
 LONGEST_PAUSE: Final = 1.0
-"""Most seconds of that pause."""
+"""Maximum seconds of that pause."""
 SMALL_CACHE: Final = "PRAGMA cache_size = -512"
-"""KiB of pages of a file that only takes parcels: a thousand such files may be open."""
+"""Page cache in KiB of a file that only accepts parcels: a thousand such files may be open."""
 FORGET_SCHEMA: Final = "PRAGMA writable_schema = RESET"
-"""Frees the parsed schema, 290 KB; the next statement reads it again, in about 1 ms."""
+"""Frees the parsed schema, 290 KB; the next statement reads it again in about 1 ms."""
 LAST_WRITE: Final = 5.0
 """Seconds that closing waits for a transaction of another thread before it rolls it back."""
 SMALL_WAL: Final = 8 << 20
-"""Bytes of a WAL that are moved on the writer's connection: so many make no writer wait long."""
+"""Bytes of a WAL that the writer's connection checkpoints: so few delay no writer much."""
 OPENED_OR_CLOSED: Final = 0.25
 """Seconds in which another thread has opened or closed its connection to a file."""
 DATA_VERSION: Final = "PRAGMA data_version"
@@ -75,15 +75,15 @@ CHECK_FOREIGN_KEYS: Final = "PRAGMA foreign_keys = ON"
 MARK: Final = "PRAGMA application_id"
 ANY_TABLE: Final = "SELECT 1 FROM sqlite_schema LIMIT 1"
 OpenMode = Literal["create", "existing", "deliver"]
-"""Any use of a file, any use of one that exists, or taking parcels only."""
+"""Any use of a file, any use of an existing file, or accepting parcels only."""
 
 
 class _Reopening(NamedTuple):
-    """The last attempt of a reader to open the file again."""
+    """The last attempt of a reader to reopen the file."""
 
     error: OncewardError | None = None
     retry_at: float = 0.0
-    """Until then, on the monotonic clock, readers get the error without a further attempt."""
+    """Until this time of the monotonic clock, readers get the error without another attempt."""
     pause: float = FIRST_PAUSE
 
 
@@ -91,11 +91,11 @@ class Database:
     """
     One agent's SQLite file with its writer and its reader.
 
-    Opening a file that this process has open already returns the same object: all its users
-    share one writer, and so one commit. Reads of ours use the writer's connection while no
-    thread writes; the first one that finds a writer opens a second connection for all of them,
-    which is closed once no read has met a writer for a minute. A subclass is another kind of
-    file: its own mark, schema and identity, all else the same.
+    Opening a file that is already open in this process returns the same object: all its users share
+    one writer, and so one commit. Our own reads use the writer's connection while no thread writes;
+    the first read that finds a writer opens a second connection for all of them, which is closed
+    once no read has met a writer for a minute. A subclass is another kind of file, with its own
+    mark, schema and identity.
     """
 
     application_id: ClassVar[int] = migrations.APPLICATION_ID
@@ -116,7 +116,7 @@ class Database:
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
         self._pid, self.users = os.getpid(), 0
         self.closing = False
-        """Whether its last user has left it: a further opening waits until it is closed."""
+        """Whether its last user has closed it: another opening waits until the file is closed."""
         self._openings, self._migrated = 0, False
         self._only_takes_parcels = only_takes_parcels
         self._foreign_keys = False
@@ -129,14 +129,14 @@ class Database:
         self._reading = Lock()
         self._con: apsw.Connection | None = None
         self.readers = readers.ReaderPool(self._connect_reader)
-        """Connections for callers, who may read for long: engines wait for none of them."""
+        """Connections for callers, whose reads may be slow: engines do not wait for them."""
         self._reader: apsw.Connection | None = None
         self._reading_turn: WriteRequest[None] = WriteRequest(None)
-        """Has the turn to write while the writer's connection is read."""
+        """Holds the turn to write while the writer's connection is read."""
         self._reader_needed_at = 0.0
         """Time of the monotonic clock at which a read last met a writer."""
         self.writer = Writer(self, settings.busy_timeout)
-        """Queue and commits; used directly where a transaction begins and ends in two places."""
+        """Queue and commits; used directly if a transaction begins and ends in two places."""
         self.write = self.writer.write
         self.write_each = self.writer.write_each
         self.write_with_next = self.writer.write_with_next
@@ -144,7 +144,7 @@ class Database:
         self.outside_handler = self.writer.outside_handler
         self.guard = ReplacedFileDetector(self.path)
         self.receivers: tuple[Callable[[Parcel], Answer], ...] = ()
-        """Functions of the postboxes that have it open: the last one takes what comes for it."""
+        """Functions of the postboxes that have it open; the last one accepts its parcels."""
         self._own: tuple[OwnReceiver, ...] = ()
         self._open()
         self.notifier = Notifier(self.path)
@@ -165,7 +165,7 @@ class Database:
         """
         Open (create, migrate) the file and pass the open barrier.
 
-        Without *agent* the file says itself whose it is, and its durability holds.
+        Without *agent* the stored agent and durability apply.
         In the mode ``deliver`` it takes little memory until it is opened in another.
 
         Raises:
@@ -193,7 +193,7 @@ class Database:
 
     @classmethod
     def _existing(cls, real: Path, mode: OpenMode, settings: Settings) -> file_checks.FileKey:
-        """Return the key of the file at a path, which is made if the mode says so."""
+        """Return the key of the file at a path; create the file if the mode allows it."""
         key = file_checks.file_key(real)
         if key is None and mode != "create":
             msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
@@ -213,7 +213,7 @@ class Database:
     def _first(
         cls, make: Callable[[Path], Self], real: Path, name: open_files.Name, settings: Settings
     ) -> Self:
-        """Open a file that this process has not open; the thread has its turn."""
+        """Open a file that is not open in this process; the thread holds its lock."""
         foreign_library.install_hook()
         open_files.create(real, allow_network=settings.network_filesystem)
         cls._refuse_foreign(real)
@@ -225,7 +225,7 @@ class Database:
     @classmethod
     def _of_this_kind(cls, found: Database) -> Self:
         if type(found) is not cls:
-            msg = f"{found.path} is open as another kind of file: give onceward a file of its own"
+            msg = f"{found.path} is open as another kind of file: use a separate file for onceward"
             raise SchemaMismatch(msg)
         return found
 
@@ -238,7 +238,7 @@ class Database:
         settings: Settings,
         clock: Clock | None,
     ) -> Self:
-        """Return a file that is open already, which this opening uses, too."""
+        """Return an open file, which this opening also uses."""
         try:
             shared = cls._of_this_kind(found)
             identity.refuse_other(found.agent, agent)
@@ -254,10 +254,10 @@ class Database:
     @staticmethod
     def _refuse_foreign(real: Path) -> None:
         """
-        Raise ForeignHandle if this process holds the file otherwise than through our SQLite.
+        Raise ForeignHandle if this process holds the file outside our SQLite.
 
-        A thread that opens or closes a connection of ours holds a descriptor which belongs to no
-        connection yet, or no longer: a descriptor is foreign if it stays.
+        While a thread opens or closes one of our connections, its descriptor belongs to no known
+        connection: a descriptor is foreign if it stays.
         """
         until = time.monotonic() + OPENED_OR_CLOSED
         while (held := descriptors.table.holder(real)) is not None:
@@ -272,26 +272,26 @@ class Database:
             time.sleep(0.001)
 
     def _take_any_use(self) -> None:
-        """Connect again with the memory that other uses than taking parcels need."""
+        """Reconnect with the memory that uses other than accepting parcels need."""
         if self._only_takes_parcels:
             self._only_takes_parcels = False
             with self.writer.exclusive():
                 self.reopen()
 
     def rest(self) -> None:
-        """Give back the memory of a file that only takes parcels; the next one costs more time."""
+        """Free the memory of a file that only accepts parcels; the next parcel takes longer."""
         if self._only_takes_parcels:
             with self.writer.exclusive() as handle:
                 handle.execute(FORGET_SCHEMA)
                 handle.release_memory()
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
-        """Apply the explicit settings of a further opening; one that only delivers gives none."""
+        """Apply the explicit settings of another opening; one that only delivers has none."""
         given = settings.model_fields_set
         if clock is not None:
             self.clock = clock
         if "busy_timeout" in given:
-            waits = self.writer.queue  # the longest timeout that was given
+            waits = self.writer.queue  # the longest requested timeout
             waits.timeout = max(
                 settings.busy_timeout, waits.timeout if self._timeout_was_given else 0.0
             )
@@ -333,16 +333,16 @@ class Database:
         except BaseException as error:
             self._drop()
             raise translate_own_error(error, self.path) from error
-        # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
+        # Only the writer commits: a COMMIT hidden in a user's statement is refused and undone.
         con.set_commit_hook(partial(getattr, self.writer, "refuses_commit"))
         con.set_rollback_hook(self.writer.rolled_back)
-        # A step of Python may be interrupted before it takes note; this one is none.
+        # A Python callback may be interrupted before it sets the flag; this one is not Python.
         con.set_rollback_hook(partial(setattr, self.writer, "undone", 1), id="undone")
         self.writer.handle = con
         self.guard = ReplacedFileDetector(self.path)
         self._openings += 1
         self._reopening = _Reopening()
-        if self._openings > 1:  # what was committed meanwhile notified no listener
+        if self._openings > 1:  # commits made in between notified no listener
             self.notifier.notify_local()
         return con
 
@@ -362,17 +362,17 @@ class Database:
 
     @property
     def _statements(self) -> int:
-        """How many prepared statements are kept: none of a file that gets a parcel now and then."""
+        """Number of prepared statements to keep: none for a file that only accepts parcels."""
         return 0 if self._only_takes_parcels else STATEMENTS
 
     def _preflight(self, con: apsw.Connection) -> None:
-        """Refuse what must be refused before anything of the file is changed."""
+        """Refuse an unsuitable file before changing it."""
         tx = StoreTransaction(con, self.clock.now())
         con.execute("BEGIN")
         try:
             self._refuse_unfit(tx)
         finally:
-            if con.in_transaction:  # an error may have ended it already
+            if con.in_transaction:  # an error may already have ended it
                 con.execute("ROLLBACK")
 
     def _refuse_unfit(self, tx: StoreTransaction) -> None:
@@ -412,7 +412,7 @@ class Database:
             con.pragma("synchronous", "normal")
 
     def _migrate(self, tx: StoreTransaction) -> None:
-        if self._migrated:  # no step is ever taken back
+        if self._migrated:  # migrations are never undone
             return
         for step in migrations.pending(tx):
             migrations.apply(tx, step, tx.now)
@@ -421,8 +421,8 @@ class Database:
         found = identity.identify(tx, self._expected_agent, self._settings)
         if self.file_id not in {"", found.file_id}:
             msg = (
-                f"{self.path} was replaced by another file while it was open:"
-                " close, look, and open again"
+                f"{self.path} was replaced by another file while it was open: close it, check the "
+                "file, and open it again"
             )
             raise StoreCorrupt(msg)
         self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
@@ -432,25 +432,25 @@ class Database:
     # -- for the writer (transaction.Store) --------------------------------------------------
 
     def writing_connection(self, deadline: float) -> apsw.Connection:
-        """Return the writing connection, its deadline set; open it again if it was dropped."""
+        """Return the writing connection with its deadline set; reopen it if it was dropped."""
         con = self._con or self._open()
         self.busy_handler.deadline = deadline
         return con
 
     def now(self) -> Millis:
-        """Return the file's time in milliseconds: the wall clock, but it never runs backwards."""
+        """Return the file's time in milliseconds: the wall clock, but never running backwards."""
         return self.time.now(self.clock)
 
     def on_begin(self, tx: StoreTransaction) -> None:
-        """Store how far the clock has come, in a transaction that has just begun."""
+        """Store the file's time in a transaction that has just begun."""
         identity.persist_progress(tx, self.time)
 
     def recover(self) -> None:
         """
-        Open the file again if an error closed it; otherwise do nothing.
+        Reopen the file if an error closed it; otherwise do nothing.
 
         Raises:
-            StoreError, StoreCorrupt: the trouble lasts.
+            StoreError, StoreCorrupt: the error persists.
 
         """
         if self._con is None:
@@ -458,7 +458,7 @@ class Database:
                 pass  # the connection that is lent is open
 
     def _recover_to_read(self) -> None:
-        """Recover for a reader; between two attempts that fail, raise the error of the last one."""
+        """Recover for a reader; between two failed attempts, raise the error of the last one."""
         last = self._reopening
         if last.error is not None and self.clock.monotonic() < last.retry_at:
             raise last.error.with_traceback(None)
@@ -470,13 +470,13 @@ class Database:
             raise
 
     def reopen(self) -> None:
-        """Drop the connections without a checkpoint and open the file again, with its barrier."""
+        """Drop the connections without a checkpoint and reopen the file, with its barrier."""
         self._drop()
-        self.writer.queue.check()  # a file that was closed meanwhile stays closed
+        self.writer.queue.check()  # a file that was closed in between stays closed
         self._open()
 
     def translate_error(self, error: BaseException) -> BaseException:
-        """Return what a foreign error means."""
+        """Return the error of ours for a foreign error."""
         return translate_own_error(error, self.path)
 
     def _drop(
@@ -494,7 +494,7 @@ class Database:
     def add_receiver(
         self, accept: Callable[[Parcel], Answer], own: OwnReceiver | None = None
     ) -> None:
-        """Have *accept* take parcels that this process delivers here, *own* messages to oneself."""
+        """Register *accept* for parcels from this process, and *own* for messages to oneself."""
         with open_files.lock:
             self.receivers += (accept,)
             self._own += () if own is None else (own,)
@@ -503,7 +503,7 @@ class Database:
     def remove_receiver(
         self, accept: Callable[[Parcel], Answer], own: OwnReceiver | None = None
     ) -> None:
-        """Leave both to the receivers that were added before; do nothing if they are gone."""
+        """Unregister both in favour of those added before; do nothing if they are gone."""
         with open_files.lock:
             self.receivers = tuple(each for each in self.receivers if each != accept)
             self._own = tuple(each for each in self._own if each is not own)
@@ -513,9 +513,9 @@ class Database:
 
     def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """
-        Run a short reading statement of ours on its own snapshot, or on this thread's transaction.
+        Run a short reading statement on its own snapshot, or in this thread's transaction.
 
-        Engines wait for it: what may take long is asked with ``ask``.
+        Engines wait for it: run slow statements with ``ask``.
         """
         if self.writer._owner == get_ident():
             return self._read_inside(sql, bindings)
@@ -532,7 +532,7 @@ class Database:
     def _by_any(
         self, work: Callable[..., Iterable[T]], *args: Any, within: float | None = None
     ) -> list[T]:
-        """Return what *work* reads on the writer's connection, while it writes on a second one."""
+        """Return the result of *work* on the writer's connection, or another while it writes."""
         queue, turn = self.writer.queue, self._reading_turn
         deadline = time.monotonic() + (queue.timeout if within is None else within)
         with self._reading:
@@ -544,14 +544,14 @@ class Database:
                     elif con is None and queue.enter_if_free(turn):
                         con, self.busy_handler.deadline = self._con, deadline
                         if con is not None and con.in_transaction:
-                            con.execute("ROLLBACK")  # an interrupt came before its end
+                            con.execute("ROLLBACK")  # an interrupt came before it ended
                     self._read_busy_handler.deadline = deadline
                     return list(work(con or self._open_reader(), *args))
                 finally:
                     if turn.is_leader:
                         queue.pass_on(turn)
             except INTERRUPTS:
-                queue.pass_on(turn)  # it may have come before the turn was passed on
+                queue.pass_on(turn)  # the interrupt may have come before the turn was passed on
                 raise
 
     def _read_inside(self, sql: str, bindings: Any) -> list[tuple[Any, ...]]:
@@ -575,7 +575,7 @@ class Database:
         return found
 
     def query(self, sql: str, bindings: Any = None) -> list[Row]:
-        """Run a caller's statement on what is committed; raises SQLite's error."""
+        """Run a caller's statement on committed data; raise SQLite's error."""
         with self._lent_reader() as reader:
             try:
                 return _named(reader.execute(sql, bindings))
@@ -586,7 +586,7 @@ class Database:
 
     @contextmanager
     def _lent_reader(self) -> Iterator[apsw.Connection]:
-        """Lend a caller a connection of its own; on a full disk one that is behind no barrier."""
+        """Lend a caller its own connection; on a full disk, one without a barrier."""
         self.writer.queue.check()
         if self._con is None:
             try:
@@ -600,7 +600,7 @@ class Database:
 
     @contextmanager
     def _before_the_barrier(self) -> Iterator[apsw.Connection]:
-        """Connect to read what no commit of ours has made durable; a power cut may take it."""
+        """Connect to read data that no commit of ours has made durable; a power cut may lose it."""
         patience = BusyHandler()
         patience.deadline = time.monotonic() + self.writer.queue.timeout
         reader = connect(self.path, vfs=self.vfs, readonly=True, patience=patience)
@@ -611,7 +611,7 @@ class Database:
 
     @property
     def behind_barrier(self) -> bool:
-        """Whether what callers read is durable: False while a full disk refuses the barrier."""
+        """Whether callers read durable data: False while a full disk refuses the barrier."""
         return self._con is not None
 
     def _connect_reader(self, patience: BusyHandler) -> apsw.Connection:
@@ -620,7 +620,7 @@ class Database:
         reader.execute("PRAGMA query_only = ON")
         if self._con is None or openings != self._openings:  # it may have read before the barrier
             close_without_checkpoint(reader)
-            msg = f"{self.path}: an error closed it a moment ago; try again"
+            msg = f"{self.path}: an error has just closed it; try again"
             raise StoreFault(msg)
         return reader
 
@@ -646,7 +646,7 @@ class Database:
                     reader.execute("ROLLBACK")
 
     def version(self) -> int:
-        """Return a number that changes with each commit, and when we reopen."""
+        """Return a number that changes with each commit, and when the file is reopened."""
         self.writer.queue.check()
         if self._con is None:
             self._recover_to_read()
@@ -657,20 +657,20 @@ class Database:
         return (self._openings << 40) + number
 
     def _count_commits(self, con: apsw.Connection) -> list[int]:
-        """Count other connections' commits and this one's rows; no two connections count alike."""
+        """Count other connections' commits and this one's rows, differently per connection."""
         found: list[tuple[Any, ...]] = con.execute(DATA_VERSION).fetchall()
         return [2 * (found[0][0] + con.total_changes()) + (con is self._con)]
 
     def version_if_open(self) -> int:
-        """Return ``version()``; -1 while an error keeps the file closed, and open nothing."""
+        """Return ``version()`` without opening the file; -1 while an error keeps it closed."""
         return -1 if self._con is None else self.version()
 
     def waiter(self, side: Direction, poll: float) -> Waiter:
-        """Return what a thread waits with; *poll* are the seconds between looks at the version."""
+        """Return a thread's waiter; *poll* is the seconds between two checks of the version."""
         return Waiter(self.notifier, side, version=self.version_if_open, poll=poll)
 
     def persist_clock(self) -> None:
-        """Store how far the clock has come, so that it never runs backwards across restarts."""
+        """Store the file's time, so that it never runs backwards across restarts."""
         self.write(identity.persist_clock)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
@@ -691,7 +691,7 @@ class Database:
             raise translate_error(error, self.path) from error
 
     def close_idle(self) -> None:
-        """Close the connections, besides the writer's, that were not used for a while."""
+        """Close connections that were not used for a while, except the writer's."""
         self.readers.close_idle()
         with self._reading:
             if time.monotonic() - self._reader_needed_at >= readers.IDLE:
@@ -705,7 +705,7 @@ class Database:
         return 0
 
     def close(self) -> None:
-        """Give the file back; the last user closes it. Safe to call twice and in a forked child."""
+        """Release the file; the last user closes it. Safe to call twice and in a forked child."""
         if self.is_inherited:
             return
         if not open_files.leave(self) or (name := open_files.name_of(self)) is None:
@@ -729,11 +729,11 @@ class Database:
             self._take_from_holder()
 
     def _take_from_holder(self) -> None:
-        """Close the file though a thread has a transaction open, which is rolled back by that."""
+        """Close the file although a thread has an open transaction, which is rolled back."""
         log.bind(agent=self.agent).warning("transaction rolled back by close", path=str(self.path))
         con, until = self._con, time.monotonic() + LAST_WRITE
         while con is not None and time.monotonic() < until:
-            self.busy_handler.deadline = 0.0  # of a statement that waits for another process
+            self.busy_handler.deadline = 0.0  # of a statement that is waiting for another process
             with suppress(apsw.Error):
                 con.interrupt()
                 con.close(force=True)

@@ -1,4 +1,4 @@
-"""Find the descriptors by which this process holds a file; none of the files is opened."""
+"""Find the descriptors by which this process holds a file, without opening any file."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Final
 from onceward.file.file_checks import FileKey, file_key
 
 MANY: Final = 64
-"""Descriptors from which one look serves all openings of a moment: it costs a call for each."""
+"""Number of descriptors above which one scan serves several openings: it costs a call for each."""
 MOMENT: Final = 1.0
-"""Seconds of that moment."""
+"""Seconds for which such a scan is used."""
 SIDE_FILES: Final = ("", "-wal", "-shm")
 Found = tuple[int, str]
-"""A descriptor, and the name of the file that it holds."""
+"""A descriptor and the name of its file."""
 
 
 class DescriptorTable:
     """
-    The files that the descriptors of this process held when they were last looked at.
+    The files behind the descriptors of this process at the last scan.
 
-    A look fits all openings of a moment where there are many descriptors. A
-    descriptor that is found is looked at once more, so none is reported in vain.
+    With many descriptors, one scan serves all openings for a short time. A match is checked again,
+    so a closed descriptor is never reported.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +34,7 @@ class DescriptorTable:
         self._held: dict[FileKey, list[int]] = {}
 
     def holder(self, path: Path) -> Found | None:
-        """Return a descriptor of the database at *path* or of its side files; None without."""
+        """Return a descriptor of the database at *path* or of its side files, or None."""
         now = self._clock()
         if self._count < MANY or now - self._looked_at >= MOMENT:
             self._look(now)
@@ -46,7 +46,7 @@ class DescriptorTable:
         return None
 
     def forget(self) -> None:
-        """Look again at the next opening: another library is about to open a file."""
+        """Scan again at the next opening: another library is about to open a file."""
         self._count = 0
 
     def _look(self, now: float) -> None:

@@ -1,7 +1,7 @@
 """
 Find the agents of a home, and the recipients of a message to many.
 
-Agents are registered with their words and heartbeats; channels, members and
+Agents are registered with their descriptions and heartbeats; channels, members and
 subscriptions are kept in memory while the directory is unchanged.
 """
 
@@ -37,7 +37,7 @@ from onceward.message.topics import TopicIndex
 
 T = TypeVar("T")
 FileOf = Callable[[str], Path | None]
-"""From an agent's name to its file, None where there is none."""
+"""Map an agent's name to its file, or to None."""
 AGENTS_FOLDER: Final = "agents"
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x6F6E6469  # "ondi"
@@ -53,7 +53,7 @@ TICK: Final = "UPDATE meta SET clock_at = ? WHERE clock_at < ?"
 
 
 def directory_path(file: Path) -> Path:
-    """Return the path of a file's directory: in its home, or beside a file outside of any."""
+    """Return the path of a file's directory: in its home, or beside a file without a home."""
     return (
         file.parent.parent / DIRECTORY
         if file.parent.name == AGENTS_FOLDER
@@ -65,22 +65,21 @@ class DirectoryDatabase(Database):
     """
     The file that the agents of a home share, open in this process.
 
-    It differs from an agent's file in its schema, in having no owner and no
-    settings, and in that a directory whose file was taken away or replaced is
-    made or opened again. Every change is one transaction, and constraints decide
-    between processes. Work that is handed in touches nothing but the directory,
-    and may run again if the file was taken away meanwhile.
+    Unlike an agent's file it has another schema, no owner and no settings, and a directory whose
+    file was removed or replaced is created or opened again. Every change is one transaction, and
+    constraints decide between processes. Submitted work changes only the directory, and may run
+    again if the file was removed in between.
     """
 
     application_id = APPLICATION_ID
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
-        """Change nothing: what the first user of the process set holds."""
+        """Change nothing: the settings of the first user in the process apply."""
 
     # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
-        """Open the file that has the name now, created again where there is none."""
+        """Open the file that has the name now; create it if there is none."""
         open_files.create(self.path, allow_network=self._settings.network_filesystem)
         self.guard = ReplacedFileDetector(self.path)
         con = super()._open()
@@ -109,7 +108,7 @@ class DirectoryDatabase(Database):
             raise SchemaTooNew(msg)
 
     def _refuse(self) -> NoReturn:
-        msg = f"{self.path} is not a directory of a home: another file has its name; rename that"
+        msg = f"{self.path} is not a home's directory: another file has its name; rename that file"
         raise SchemaMismatch(msg)
 
     def _migrate(self, tx: StoreTransaction) -> None:
@@ -130,11 +129,12 @@ class DirectoryDatabase(Database):
 
     def write(self, work: Callable[[StoreTransaction], T], *, synced: bool = True) -> T:
         """
-        Run *work* in a transaction, commit it and notify; inside another ``write`` it joins that.
+        Run *work* in a transaction, commit it and notify; join an enclosing ``write``.
 
         Raises:
             Busy: others held the file for the whole deadline; nothing was written.
-            OutcomeUnknown: COMMIT raised; call again, every verb of the directory is idempotent.
+            OutcomeUnknown: COMMIT raised; call again, every operation of the directory is
+            idempotent.
 
         """
         found = super().write(work, synced=synced)
@@ -149,7 +149,7 @@ class DirectoryDatabase(Database):
         return super().read(sql, bindings)
 
     def version(self) -> int:
-        """Return a number that changes with each commit, and when the name has another file."""
+        """Return a number that changes with each commit, and when another file gets the name."""
         self._follow_name()
         return super().version()
 
@@ -160,7 +160,8 @@ class DirectoryDatabase(Database):
 
     def _follow_name(self) -> None:
         if not self.writer.held and self.guard.replaced():
-            self.write(lambda _: None)  # its commit notices, and opens what has the name now
+            # its commit detects that, and opens the file that has the name now
+            self.write(lambda _: None)
 
 
 class DirectoryHandle:
@@ -212,7 +213,7 @@ class OpenAgentFiles:
         self._lock = Lock()
 
     def file(self, agent: str) -> Database | None:
-        """Return the open file of an agent of the home, also our own; None where there is none."""
+        """Return the open file of an agent of the home, including our own, or None."""
         if agent == self._db.agent:
             return self._db
         with self._lock:
@@ -235,7 +236,7 @@ class OpenAgentFiles:
 
 
 HEARTBEAT_INTERVAL: Final = 30_000
-"""Milliseconds after which a running agent is noted as seen again."""
+"""Milliseconds after which a running agent is again recorded as seen."""
 
 ENTRY: Final = "SELECT description, capabilities, accepts, last_seen_at FROM agents WHERE name = ?"
 REGISTER: Final = """
@@ -284,7 +285,7 @@ END_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND c
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """The stored words of an agent, and when it was last seen."""
+    """The stored description of an agent, and when it was last seen."""
 
     description: str
     capabilities: str
@@ -304,7 +305,7 @@ class _Entry:
         )
 
     def needs(self, profile: AgentProfile, seen_by: Millis | None) -> bool:
-        """Return whether the profile is news, or the agent was last seen at *seen_by* or before."""
+        """Return whether the profile is new, or the agent was last seen at *seen_by* or earlier."""
         return self.with_profile(profile) != self or (
             seen_by is not None and self.last_seen_at <= seen_by
         )
@@ -323,7 +324,7 @@ def find_agents(
     limit: int | None = None,
     after: str = "",
 ) -> list[AgentInfo]:
-    """Return the agents whose words hold each word of *search*, by name, from after a name."""
+    """Return the agents, by name after a given one, whose profiles hold each word of *search*."""
     rows = directory.read(
         FIND,
         {
@@ -352,7 +353,7 @@ def register_agent(
     """
     Register an agent in the home with its profile; return whether it was new.
 
-    The usual case is an agent that is known as it is, which commits nothing.
+    Usually the agent is known and unchanged, which commits nothing.
     """
     return _register(directory, name, profile or AgentProfile(), seen_by=None)
 
@@ -396,7 +397,7 @@ def _describe(tx: StoreTransaction, name: str, profile: AgentProfile) -> None:
 
 
 def heartbeat(directory: DirectoryDatabase, name: str) -> None:
-    """Note that an agent runs, unless that was noted a short while ago or the agent left."""
+    """Record that an agent runs, unless that was recorded recently or the agent left."""
     seen_by = directory.now() - HEARTBEAT_INTERVAL
     entry = _entry(directory.read(ENTRY, (name,)))
     if entry is not None and entry.last_seen_at <= seen_by:
@@ -407,10 +408,10 @@ def register_at_opening(
     home: DirectoryHandle, db: Database, profile: AgentProfile, *, engines: bool
 ) -> None:
     """
-    Register the agent of a file that is opened under its name, with what it says of itself.
+    Register the agent of a file that is opened under its name, with its profile.
 
-    Where *engines* are to start, the agent is seen, too. A directory that has all
-    this is read only. One that cannot be used is told in the log: no message needs it.
+    If *engines* will start, the agent is also recorded as seen. A directory that already has all
+    this is only read. One that cannot be used is logged: no message needs it.
     """
     if db.vfs is not None:
         return
@@ -426,12 +427,12 @@ def register_at_opening(
 def _read_alone(home: DirectoryHandle, name: str) -> _Entry | None:
     """Read an agent's entry without a commit and without keeping the directory open."""
     if not home.path.exists() or open_files.finds(home.path):
-        return None  # one that is open here is asked for nothing
+        return None  # one that is open here costs nothing to read
     con = None
     try:
         con = connect(home.path, readonly=True)
         return _entry(con.execute(ENTRY, (name,)).fetchall())
-    except (apsw.Error, StoreError, StoreCorrupt):  # opening it in full says what is wrong
+    except (apsw.Error, StoreError, StoreCorrupt):  # opening it in full reports the error
         return None
     finally:
         close(con)
@@ -439,7 +440,7 @@ def _read_alone(home: DirectoryHandle, name: str) -> _Entry | None:
 
 @dataclass(slots=True)
 class _Snapshot:
-    """The directory's content at one count of changes."""
+    """The directory's content at one version."""
 
     routes: int = -1
     agents: tuple[str, ...] = ()
@@ -451,7 +452,7 @@ class _Snapshot:
 
 class DirectoryCache:
     """
-    Finds the recipients of a message in memory, read again when the directory changed.
+    Find the recipients of a message in memory; reload it when the directory has changed.
 
     A send that begins after a change was committed, by any process, sees it; the
     cache is loaded again only when ``data_version`` moved.
@@ -480,7 +481,7 @@ class DirectoryCache:
             return self._seen
 
     def channel(self, name: str) -> tuple[Any, ...] | None:
-        """Return the row of a channel, None where there is none."""
+        """Return the row of a channel, or None."""
         return self._now().channels.get(name)
 
     def members(self, channel: str) -> tuple[Member, ...]:
@@ -497,7 +498,7 @@ class DirectoryCache:
         return self._now().patterns.get(channel, [])
 
     def newest(self, channel: str) -> int:
-        """Return the number of a channel's latest member or subscription; 0 without any."""
+        """Return the number of a channel's latest member or subscription; 0 if there is none."""
         seen = self._now()
         row, wishes, members = (
             seen.channels.get(channel),
@@ -509,7 +510,7 @@ class DirectoryCache:
         return members[-1].number if members else 0
 
     def subscribers(self, topic: str, *, channel: str = "") -> list[str]:
-        """Return the subscribers to *topic* of a channel, or of this agent; each of them once."""
+        """Return the distinct subscribers to *topic* of a channel, or of this agent."""
         wishes, me = self._now().subscriptions, self._db.agent
         if channel:
             return sorted(_find(wishes, (channel, ""), topic))
@@ -530,12 +531,12 @@ class DirectoryCache:
         return register_agent(self.database, self._db.agent, profile)
 
     def heartbeat(self) -> None:
-        """Note that this agent runs, where the home has a directory."""
+        """Record that this agent runs, if the home has a directory."""
         if self.home.known:
             heartbeat(self.database, self._db.agent)
 
     def leave(self) -> bool:
-        """Remove this agent and its subscriptions outside channels; return whether it was there."""
+        """Remove this agent and its subscriptions outside channels; return whether it existed."""
 
         def work(tx: StoreTransaction) -> bool:
             tx.run(END_SUBSCRIPTIONS, (self._db.agent,))
@@ -574,7 +575,7 @@ def _find(
 
 
 def _load(opened: DirectoryDatabase, routes: int) -> _Snapshot:
-    """Read all tables on one snapshot, so that members and subscriptions are of one moment."""
+    """Read all tables on one snapshot, so that members and subscriptions match."""
 
     def work(tx: StoreTransaction) -> _Snapshot:
         members: dict[str, list[Member]] = {}

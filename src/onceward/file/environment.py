@@ -1,8 +1,7 @@
 """
 Read settings from the environment and from the nearest pyproject.toml.
 
-It stands in ``file`` because ``message`` does no I/O and ``file`` is the lowest layer
-that may; the merge itself, which needs neither, is ``Settings.merge``.
+It is in ``file``, the lowest layer that does I/O; the merge itself is ``Settings.merge``.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 
 SWITCH: Final = "ONCEWARD_DISABLED"
 TARGETS: Final = ("home", "db", "agent", "session")
-"""Names that environment and project give beside settings: the file and session of a command."""
+"""Names in environment and project that are not settings: the file and session of a command."""
 PROJECT_FILE: Final = "pyproject.toml"
 SECTION: Final = "[tool.onceward"
 PATHS: Final = ("home", "db")
-"""Paths, which are relative to the folder of the file that names them."""
+"""Names of paths, which are relative to the folder of the file that sets them."""
 
 
 def load_settings(
@@ -34,7 +33,7 @@ def load_settings(
     """
     Merge overrides, settings, environment, project and defaults, in that precedence.
 
-    With *env* the process's environment and its project are both left out.
+    With *env* the process's environment and its project are both ignored.
 
     Raises:
         InvalidArgument: a value is out of its bounds or a name is unknown.
@@ -62,9 +61,9 @@ def disabled_by_environment(env: Mapping[str, str] | None = None) -> bool:
 
 def project_section(start: Path | None = None) -> dict[str, Any]:
     """
-    Return ``[tool.onceward]`` of the nearest pyproject.toml that has it, in *start* or above.
+    Return ``[tool.onceward]`` of the nearest pyproject.toml with that section, in *start* or above.
 
-    It is empty where no file has one; *start* is the current folder by default.
+    It is empty if no file has one; *start* is the current folder by default.
 
     Raises:
         InvalidArgument: that file is not TOML.
@@ -84,7 +83,7 @@ def project_section(start: Path | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _section(path: Path, changed: int) -> dict[str, Any]:
-    del changed  # a file that changed is another entry
+    del changed  # a changed file is another entry
     text = path.read_text(encoding="utf-8")
     if SECTION not in text:
         return {}

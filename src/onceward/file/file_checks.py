@@ -1,9 +1,8 @@
 """
-Check what SQLite cannot: identity, holders and file system of a file, and the limit of open files.
+Check identity, holders and file system of a file, and the limit of open files.
 
-POSIX locks belong to the process, not to the handle: closing any descriptor of
-the file drops the locks of every connection to it. Nothing in here ever opens
-a database file.
+POSIX locks belong to the process, not to the handle: closing any descriptor of the file drops the
+locks of every connection to it. This module never opens a database file.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ FileKey = tuple[int, int]
 
 
 def refuse_dangling(path: str | os.PathLike[str]) -> None:
-    """Raise StoreUnusable for a link to nothing: a new file would hide that the old one is away."""
+    """Raise StoreUnusable for a dangling link: a new file would hide the loss of the old one."""
     if os.path.islink(path) and not os.path.lexists(os.path.realpath(path)):
         msg = (
-            f"{os.fspath(path)} is a link to {os.path.realpath(path)}, which does not exist:"
-            " bring the file back, or remove the link"
+            f"{os.fspath(path)} is a link to {os.path.realpath(path)}, which does not exist: "
+            "restore the file, or remove the link"
         )
         raise StoreUnusable(msg)
 
 
 def canonical(path: str | os.PathLike[str]) -> Path:
-    """Return the one path under which a file is opened, all links followed."""
+    """Return the one path under which a file is opened, with all links resolved."""
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
@@ -71,17 +70,16 @@ def file_key(path: Path | str) -> FileKey | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        msg = f"{path} cannot be looked at: {error.strerror}"
+        msg = f"{path} cannot be examined: {error.strerror}"
         raise StoreUnusable(msg) from error
     return found.st_dev, found.st_ino
 
 
 def create_or_check(path: Path, *, allow_network: bool) -> bool:
     """
-    Make sure that *path* may become or is a database of ours; say whether it was created.
+    Ensure that *path* is or may become a database of ours; return whether it was created.
 
-    A new file gets mode 0600 before SQLite sees it, and its side files inherit
-    that.
+    A new file gets mode 0600 before SQLite opens it, and its side files inherit that.
 
     Raises:
         StoreUnusable: no such folder, a hard link, a directory, or a network file system.
@@ -115,17 +113,17 @@ def _refuse_odd(path: Path) -> None:
         raise StoreUnusable(msg)
     if found.st_nlink > 1:
         msg = (
-            f"{path} has {found.st_nlink} hard links: each would get a WAL of its own;"
-            " copy it under one name"
+            f"{path} has {found.st_nlink} hard links: each would get its own WAL; copy it to a "
+            "single name"
         )
         raise StoreUnusable(msg)
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or a folder's names, durable; no-op where folders cannot be synced."""
+    """Sync a file's content, or a folder's names; do nothing if folders cannot be synced."""
     try:
         handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a folder, where the system opens none
+    except PermissionError:  # a folder, on a system that cannot open folders
         return
     try:
         os.fsync(handle)
@@ -134,12 +132,12 @@ def sync(path: Path) -> None:
 
 
 def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mountinfo") -> None:
-    """Raise NetworkFilesystem if *folder* lies where locks do not hold, unless that is allowed."""
+    """Raise NetworkFilesystem if the locks of *folder* are not trusted, unless that is allowed."""
     kind = _recent_filesystem(folder, mounts, int(time.monotonic()))
     if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
         return
     msg = (
-        f"{folder} lies on {kind}, whose locks SQLite cannot trust:"
+        f"{folder} is on {kind}, whose locks SQLite cannot trust:"
         " use a local disk, or network_filesystem=True"
     )
     raise NetworkFilesystem(msg)
@@ -147,13 +145,13 @@ def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mount
 
 @lru_cache(maxsize=64)
 def _recent_filesystem(folder: Path, mounts: str, second: int) -> str:
-    """Return what ``filesystem`` says; openings of one second share a look."""
+    """Return the result of ``filesystem``; openings within one second share it."""
     del second
     return filesystem(folder, mounts)
 
 
 def filesystem(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
-    """Return the type of the file system that holds *folder*, empty where it cannot be told."""
+    """Return the type of the file system that holds *folder*; empty if unknown."""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -174,12 +172,12 @@ PROCESS_ID_PARTS: Final = 4
 
 
 def owner_name() -> str:
-    """Name a new owner of leases: this process, and random bits to tell its owners apart."""
+    """Return the name of a new owner of leases: this process, and random bits."""
     return f"{process_id()}/{new_token()}"
 
 
 def process_id(pid: int | None = None) -> str:
-    """Return a name of this process that no later one has; empty where that cannot be told."""
+    """Return a name of this process that no later process gets; empty if unknown."""
     return _own_process_id(os.getpid()) if pid is None else _process_id_of(pid)
 
 
@@ -198,24 +196,24 @@ def _stat(pid: int) -> list[str]:
 
 
 def _only_unreaped(pid: int) -> bool:
-    """Return whether a process has ended and its parent has not asked for its exit code yet."""
+    """Return whether a process has ended but its parent has not read its exit code yet."""
     try:
         told = _stat(pid)
-        return told[0] == "Z" and told[17] == "1"  # with more, other threads go on
+        return told[0] == "Z" and told[17] == "1"  # with more than one thread, the others still run
     except (OSError, IndexError):
         return False
 
 
 _own_process_id = lru_cache(maxsize=1)(_process_id_of)
-"""A process keeps its own while it lives; reading it takes a tenth of opening a file."""
+"""A process keeps its mark while it lives; reading it takes a tenth of the time to open a file."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         after_in_child=_own_process_id.cache_clear
-    )  # a child may get the number of an ancestor that is gone
+    )  # a child may get the number of an ancestor that has ended
 
 
 def is_dead(owner: str) -> bool:
-    """Return whether the process of *owner* (mark, slash, token) has surely ended."""
+    """Return whether the process of *owner* (mark, slash, token) has certainly ended."""
     mark = owner.partition("/")[0]
     here, parts = process_id().split("."), mark.split(".")
     if not len(here) == len(parts) == PROCESS_ID_PARTS or here[:2] != parts[:2]:
@@ -232,7 +230,7 @@ def is_dead(owner: str) -> bool:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Return what changes when the operating system restarts, empty where it cannot be told."""
+    """Return the id of this boot of the operating system; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -242,7 +240,7 @@ def boot_id() -> str:
 DESCRIPTORS: Final = 3
 """Descriptors of an open database: file, WAL and shared memory."""
 UNLIMITED: Final = 65_536
-"""The limit of a process that has none, or a higher one, as far as it is used."""
+"""The limit assumed for a process without a limit, or with a higher one."""
 
 
 def files_limit() -> int:
@@ -251,7 +249,7 @@ def files_limit() -> int:
 
 
 def raise_files_limit() -> int:
-    """Raise this process's limit of open files as far as it may, and return it."""
+    """Raise this process's limit of open files as far as allowed, and return it."""
     soft, hard = _limits()
     if soft < hard:
         import resource  # noqa: PLC0415 - not on all platforms
@@ -262,7 +260,7 @@ def raise_files_limit() -> int:
 
 
 def _limits() -> tuple[int, int]:
-    """Return the limit that holds, and the one up to which this process may raise it."""
+    """Return the soft limit, and the hard limit up to which this process may raise it."""
     try:
         import resource  # noqa: PLC0415 - not on all platforms
     except ImportError:

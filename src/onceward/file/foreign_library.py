@@ -1,15 +1,14 @@
 """
 Refuse the standard library's sqlite3 on a file that this process has open.
 
-It brings an SQLite library of its own, which does not know of our connections.
-POSIX locks belong to the process, so when it closes the file the locks of our
-connections are gone, another process may recover the WAL under them, and
-commits that returned are lost. Other libraries, and ``ATTACH``, raise no event
-and pass unseen.
+It has its own SQLite library, which does not know our connections. POSIX locks belong to the
+process, so when it closes the file our connections lose their locks, another process may recover
+the WAL under them, and returned commits are lost. Other libraries, and ``ATTACH``, raise no event
+and are not detected.
 
-Python 3.11 allows one thread at a time to set its trace function, and a hook lets another
-thread run meanwhile, which then ends with a RuntimeError as it starts. So there a
-process that is traced, by coverage or a debugger, gets no hook.
+Python 3.11 allows one thread at a time to set its trace function. A hook lets another thread run
+during that, which then fails with a RuntimeError when it starts. So on 3.11 a process that is
+traced, by coverage or a debugger, gets no hook.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _refuse_open_file(event: str, args: tuple[Any, ...]) -> None:
         return
     descriptors.table.forget()
     for name in _paths(args[0]):
-        with suppress(StoreUnusable, ValueError):  # the name leads nowhere
+        with suppress(StoreUnusable, ValueError):  # no file has the name
             if open_files.finds(name):
                 break
     else:
@@ -65,8 +64,8 @@ def _refuse_open_file(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _paths(database: object) -> Iterator[str]:
-    """Yield the paths that *database* may mean: itself and, as far as it is a URI, its path."""
-    with suppress(TypeError):  # sqlite3 refuses it in its own words
+    """Yield the paths that *database* may mean: itself and, if it is a URI, its path."""
+    with suppress(TypeError):  # sqlite3 raises its own error
         name = os.fsdecode(database)  # type: ignore[arg-type]  # checked by the call
         yield name
         if (uri := URI.match(name)) is not None:

@@ -1,10 +1,9 @@
 """
-One writer per process and file: writers queue, and the thread whose turn it is commits for all.
+Write a file through one queue per process: the thread that has the turn commits for all.
 
-The thread at the head of the queue opens a transaction, runs the work of all
-that wait, commits once and wakes them. A lone writer pays nothing for it. Work
-may run twice when the outcome of a COMMIT was lost, so it must be repeatable:
-inserts by id, settles by token.
+The thread at the head of the queue opens a transaction, runs the work of all waiting threads,
+commits once and wakes them. A lone writer pays nothing for it. Work may run twice if the outcome of
+a COMMIT was lost, so it must be repeatable: insert by id, settle by token.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ GROUP_MAX: Final = 512
 FULL: Final = "PRAGMA synchronous = full"
 NORMAL: Final = "PRAGMA synchronous = normal"
 INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
-"""Exceptions that a signal may raise between any two steps, for the thread and not its work."""
+"""Exceptions that a signal may raise between any two steps; they end the thread's calls."""
 ENDED: Final = (
-    "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
-    "nothing of it was kept"
+    "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; all of "
+    "it was undone"
 )
 HELD: Final = (
     "other work of this process held the file for the whole deadline; "
     "nothing was written, try again"
 )
-INTERRUPTED: Final = "the thread that committed for others was interrupted twice"
+INTERRUPTED: Final = "the thread that committed for the others was interrupted twice"
 TAKEN: Final = "the postbox was closed while this transaction was open: it was rolled back"
 CLOSED: Final = "the postbox is closed: open it again"
 FORKED: Final = (
@@ -62,29 +61,29 @@ FORKED: Final = (
 
 
 def ended(tx: StoreTransaction) -> StoreError:
-    """Return the error of a statement of a transaction that is over."""
+    """Return the error for a statement in a transaction that has ended."""
     return StoreClosed(TAKEN) if tx.closed else StoreFault(ENDED)
 
 
 class Packer(Protocol):
     """
-    Packs parcels in the commit of their messages, for the process that pushes them.
+    Pack parcels in the commit of their messages, for the process that pushes them.
 
-    Its calls are made in the turn to write: they raise interrupts only, wait for
-    nothing and begin no write.
+    Its methods are called in the turn to write: they raise only interrupts, do not wait and begin
+    no write.
     """
 
     def pack(self, tx: StoreTransaction) -> None:
-        """Add the parcels of what is outgoing to a transaction that is about to be committed."""
+        """Add parcels of the outgoing messages to a transaction that is about to be committed."""
         ...
 
     def hand_over(self, *, durable: bool) -> None:
-        """Give what ``pack`` packed to carriers, or forget it; a second call does the rest."""
+        """Give the packed parcels to carriers, or forget them; a second call does the rest."""
         ...
 
 
 class WriteRequest(Generic[T]):
-    """One unit of work in the queue; ``work`` is None for a caller that wants the turn itself."""
+    """One unit of work in the queue; ``work`` is None if the caller wants the turn itself."""
 
     __slots__ = (
         "done",
@@ -105,7 +104,7 @@ class WriteRequest(Generic[T]):
     ) -> None:
         self.work = work
         self.synced = synced
-        """Whether its commit must outlive a power cut once it has returned."""
+        """Whether its commit must survive a power cut once it has returned."""
         self.ids: list[str] = []
         self.result: T = None  # type: ignore[assignment]  # until the work is done
         self.error: BaseException | None = None
@@ -126,7 +125,7 @@ class WriteRequest(Generic[T]):
         *,
         nested: bool,
     ) -> None:
-        """Run the work and keep its result or its translated error; undo failed *nested* work."""
+        """Run the work and keep its result or translated error; undo failed *nested* work."""
         self.tx, self.error = tx, None
         tx.effects, tx.message_ids = self.effects, self.ids = [], []
         mark = None
@@ -145,7 +144,7 @@ class WriteRequest(Generic[T]):
             tx.release_savepoint(mark)
 
     def unknown(self, error: BaseException) -> OutcomeUnknown:
-        """Return the error of a caller whose COMMIT may or may not have happened."""
+        """Return the error for a caller whose COMMIT may or may not have happened."""
         reason = str(error).partition(";")[0]
         return OutcomeUnknown(
             f"COMMIT: {reason}; ask resolve(id), or send again with the same id",
@@ -162,14 +161,14 @@ class WriteRequest(Generic[T]):
         return self.result
 
     def finish(self) -> None:
-        """Wake the thread that waits for the outcome."""
+        """Wake the thread that waits for this request."""
         self.done = True
         if self.wakeup is not None:
             self.wakeup.release()
 
 
 def fail(requests: Sequence[WriteRequest[Any]], error: BaseException | None) -> None:
-    """Finish requests whose work was undone, with *error* or each with an error of its own."""
+    """Finish requests whose work was undone, with *error* or each with its own error."""
     for request in requests:
         request.error = error or request.error
         request.finish()
@@ -179,32 +178,32 @@ class WriteQueue:
     """
     The turn to write, and the requests that wait for it, first come, first served.
 
-    Python raises an interrupt after any call. So a step that must not be torn makes
-    no call, or can be done once more.
+    Python may raise an interrupt after any call. So an indivisible step makes no call, or can be
+    repeated.
     """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.closed = False
         self.interrupt: BaseException | None = None
-        """An interrupt of this thread that waits for the end of the turn."""
+        """A deferred interrupt of this thread, raised at the end of the turn."""
         self._mutex = Lock()
         self._queue: deque[WriteRequest[Any]] = deque()
         self._batch: list[WriteRequest[Any]] = []
         """Requests whose work is done in this turn."""
         self._patient: list[WriteRequest[Any]] = []
-        """Requests that are done in the next turn of another thread and take none themselves."""
+        """Requests that wait for the turn of another thread and take none themselves."""
         self.taken = False
         """Whether a thread has the turn."""
         self._pid = os.getpid()
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for their turn."""
+        """Number of requests that wait for their turn."""
         return len(self._queue)
 
     def defer_interrupt(self, error: BaseException | None) -> None:
-        """Keep an interrupt that is meant for this thread, not its neighbours, until it leaves."""
+        """Keep an interrupt, which concerns only this thread, until it leaves."""
         if isinstance(error, INTERRUPTS):
             self.interrupt = error
 
@@ -225,14 +224,14 @@ class WriteQueue:
             self.closed = True
             return True
         finally:
-            self.hurry()  # what waits for the turn of another thread is refused now
+            self.hurry()  # requests that wait for the turn of another thread are refused now
             self.leave(request)
 
     def enter(self, request: WriteRequest[Any], within: float | None = None) -> float:
         """
-        Return the deadline, with the turn or with the request done by another thread.
+        Return the deadline once this thread has the turn, or another one has done the request.
 
-        ``leave`` must follow, also where this raises.
+        ``leave`` must follow, even if this raises.
         """
         self.check()
         timeout = self.timeout if within is None else within
@@ -258,21 +257,21 @@ class WriteQueue:
         return deadline
 
     def enter_if_free(self, request: WriteRequest[Any]) -> bool:
-        """Take the turn where no thread has it; ``pass_on`` must follow, also where this raises."""
+        """Take the turn if no thread has it; ``pass_on`` must follow, even if this raises."""
         with self._mutex:
             if not (self.taken or self.closed):
                 self.taken = request.is_leader = True
         return request.is_leader
 
     def check(self) -> None:
-        """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
+        """Raise ForkedProcess or StoreClosed if the file may no longer be used."""
         if os.getpid() != self._pid:
             raise ForkedProcess(FORKED)
         if self.closed:
             raise StoreClosed(CLOSED)
 
     def _abandon(self, request: WriteRequest[Any]) -> None:
-        """Leave the queue on an interrupt; ``leave`` passes on a turn that came meanwhile."""
+        """Leave the queue on an interrupt; ``leave`` passes on a turn that came in between."""
         if not self._withdraw(request):
             self._await(request)
 
@@ -280,16 +279,17 @@ class WriteQueue:
         self, request: WriteRequest[Any], seconds: float, *, unless: Callable[[], bool]
     ) -> bool:
         """
-        Wait until another thread's turn has done *request*; False where that did not happen.
+        Wait until another thread has done *request*; return False if none did.
 
-        It is given up after *seconds*, at once where *unless* then says so, and on ``hurry``.
-        ``leave`` must follow, also where this raises.
+        It gives up after *seconds*, on ``hurry``, and at once if *unless* returns True.
+        ``leave`` must follow, even if this raises.
         """
         self.check()
-        request.wakeup = Semaphore(0)  # ``hurry`` and the end of a turn may both release it
+        request.wakeup = Semaphore(0)  # both ``hurry`` and the end of a turn may release it
         with self._mutex:
             self._patient += (request,)
-        if not (self.closed or unless()):  # asked when the request can be seen: none slips between
+        # asked once the request is in the queue, so that no commit is missed
+        if not (self.closed or unless()):
             request.wakeup.acquire(timeout=seconds)
         if request.done or request.is_leader:
             return True
@@ -299,7 +299,7 @@ class WriteQueue:
         return True
 
     def hurry(self) -> None:
-        """Let the requests that wait for the turn of another thread take one of their own."""
+        """Make the requests that wait for the turn of another thread take their own."""
         if self._patient:
             with self._mutex:
                 for request in self._patient:
@@ -317,7 +317,7 @@ class WriteQueue:
     def _give_up(self, request: WriteRequest[Any]) -> None:
         if self._withdraw(request):
             raise Busy(HELD)
-        self._await(request)  # it is being worked on at this very moment: its outcome is near
+        self._await(request)  # another thread is working on it: its outcome is near
 
     @staticmethod
     def _await(request: WriteRequest[Any]) -> None:
@@ -328,7 +328,7 @@ class WriteQueue:
         """
         Take the waiting requests with work out of the queue, to be done in this turn.
 
-        Those that wait for the turn of another thread are left where it is not for *patient* ones.
+        Unless *patient*, leave those that wait for the turn of another thread.
         """
         if self._queue or self._patient:
             with self._mutex:
@@ -344,10 +344,10 @@ class WriteQueue:
 
     def leave(self, request: WriteRequest[Any]) -> None:
         """
-        Pass the turn of *request* on, if it has it; raise an interrupt that was deferred.
+        Pass the turn of *request* on, if it has it; raise a deferred interrupt.
 
-        Drained requests that an interrupt left without an outcome get it now,
-        or wait again before all others.
+        Drained requests that an interrupt left without an outcome get it now, or wait again at the
+        head of the queue.
         """
         if request.wakeup is not None and not (request.is_leader or request.done):
             self._abandon(request)
@@ -363,7 +363,7 @@ class WriteQueue:
             raise interrupt
 
     def pass_on(self, request: WriteRequest[Any]) -> None:
-        """Pass the turn of *request* on, if it has it; a second call does what is left."""
+        """Pass the turn of *request* on, if it has it; a second call does the rest."""
         with self._mutex:
             if request.is_leader:
                 if self._batch:
@@ -380,7 +380,7 @@ class WriteQueue:
             leader.wakeup.release()
 
     def _finish_batch(self) -> None:
-        """Finish followers whose work was committed, or may be; requeue the others at the front."""
+        """Finish followers whose work was or may be committed; requeue the others in front."""
         for each in self._batch:
             if not each.done and each.tx is not None and each.tx.may_be_durable:
                 if not each.tx.durable and each.error is None:
@@ -392,16 +392,15 @@ class WriteQueue:
 
 class ReplacedFileDetector:
     """
-    Detects that the file or its WAL was taken away or replaced under an open connection.
+    Detect that the file or its WAL was removed or replaced under an open connection.
 
-    A name can only change by changing its folder, so the folder is looked at
-    first (1.5 µs). Looking at the WAL itself would cost more than it seems: a
-    kernel with multigrain timestamps must then give the next write a time stamp
-    of its own, and the next sync a journal commit (45 µs here).
+    A name changes only with its folder, so the folder is checked first (1.5 µs). A stat of the WAL
+    itself costs more: a kernel with multigrain timestamps must then give the next write its own
+    time stamp, and the next sync a journal commit (45 µs here).
     """
 
     SETTLED: Final = 2_000_000_000
-    """Nanoseconds after which no second change can bear the same time of the folder."""
+    """Nanoseconds after which no second change can have the same time of the folder."""
 
     def __init__(self, path: Path) -> None:
         self._folder = str(path.parent)
@@ -413,17 +412,17 @@ class ReplacedFileDetector:
         return tuple(map(file_key, self._names))
 
     def refuse_replaced(self) -> None:
-        """Raise StoreCorrupt if the name leads to another file now: our WAL would damage it."""
+        """Raise StoreCorrupt if another file has the name now: our WAL would damage it."""
         now = file_key(self._names[0])
         if None not in {now, self._known[0]} and now != self._known[0]:
             msg = (
-                f"{self._names[0]} was replaced by another file while it was open: "
-                "close, look, and open again without the old -wal"
+                f"{self._names[0]} was replaced by another file while it was open: close it, "
+                "check the file, and open it again without the old -wal"
             )
             raise StoreCorrupt(msg)
 
     def replaced(self) -> bool:
-        """Return whether the names now lead to other files than at the start."""
+        """Return whether the names now belong to other files than at the start."""
         try:
             folder = os.stat(self._folder)
         except OSError:
@@ -439,18 +438,18 @@ class ReplacedFileDetector:
 
 
 class ThreadTransactions:
-    """The threads that run a handler: their writes join its transaction."""
+    """The threads that run a handler, whose transactions their writes join."""
 
     def __init__(self) -> None:
         self.hosts: dict[int, TransactionHost] = {}
-        """By thread: the transaction of the handler that it runs."""
+        """The transaction of the handler that each thread runs."""
 
     def bind(self, host: TransactionHost) -> None:
-        """Let writes of this thread join the transaction of *host*."""
+        """Make writes of this thread join the transaction of *host*."""
         self.hosts[get_ident()] = host
 
     def unbind(self) -> None:
-        """End what ``bind`` began."""
+        """Undo ``bind``."""
         self.hosts.pop(get_ident(), None)
 
     @property
@@ -465,46 +464,46 @@ class ThreadTransactions:
 
 
 class Writer:
-    """The one writer of a file: every commit of this process is made here."""
+    """The one writer of a file: it makes every commit of this process."""
 
     def __init__(self, store: Store, timeout: float) -> None:
         self._store = store
         self.queue = WriteQueue(timeout)
         """The turn to write, and the requests that wait for it."""
         self.handle: Handle | None = None
-        """The writing connection, None while it has to be opened."""
+        """The writing connection; None while it is not open."""
         self.refuses_commit = True
-        """Whether SQLite is to undo a COMMIT: one in a user's statement; unset for our own."""
+        """Whether SQLite must undo a COMMIT: set for users' statements, unset for our own."""
         self.undone = 0
-        """Set to 1 by SQLite, without a step of Python, when it rolls our transaction back."""
+        """Set to 1 by SQLite, without running Python, when it rolls our transaction back."""
         self._owner = 0
         self._relaxed = False
-        """Whether the connection may have been left with commits that are not synced."""
+        """Whether the connection may still be set to commit without a sync."""
         self._tx: StoreTransaction | None = None
         self._host: WriteRequest[Any] | None = None
         self.thread_transactions = ThreadTransactions()
         """The threads that run handlers, whose transactions their writes join."""
         self.wake_dispatchers: Callable[[], None] = lambda: None
-        """Called after a commit that has something to be pushed by another thread or process."""
+        """Called after a commit with messages for another thread or process to push."""
         self.own: OwnReceiver | None = None
-        """Takes messages to oneself, for the postbox that was opened last."""
+        """Settles messages to oneself, for the postbox that was opened last."""
         self.packer: Packer | None = None
-        """Packs parcels in the commit of their messages, where this process pushes them."""
+        """Packs parcels in the commit of their messages, if this process pushes them."""
         self.measured_commit: Callable[[StoreTransaction], None] | None = None
-        """Commits in place of ``StoreTransaction.commit``, to measure how long that takes."""
+        """Replaces ``StoreTransaction.commit``, to measure how long it takes."""
 
     @property
     def held(self) -> bool:
-        """Whether this very thread has a transaction open."""
+        """Whether this thread has an open transaction."""
         return self._owner == get_ident()
 
     def write(self, work: Callable[[StoreTransaction], T], *, synced: bool = True) -> T:
         """
-        Run *work* and commit it, together with the work of other threads that wait.
+        Run *work* and commit it, together with the work of other waiting threads.
 
-        In a thread that has a transaction open, or runs a handler, *work* joins
-        that by savepoint and is committed with it. A commit that is not *synced* survives
-        the death of the process; a power cut may undo it, and none that was made before it.
+        In a thread with an open transaction or a running handler, *work* joins that by savepoint
+        and is committed with it. A commit that is not *synced* survives the death of the process; a
+        power cut may undo it, but none of the commits before it.
 
         Raises:
             Busy: others held the file for the whole deadline; nothing was written.
@@ -535,7 +534,7 @@ class Writer:
             finally:
                 self._leave(request)
         except INTERRUPTS:
-            self._leave(request)  # it may have come at the first step of leaving
+            self._leave(request)  # the interrupt may have come at the first step of leaving
             raise
         if request.error is None and not request.effects:
             return request.result
@@ -549,10 +548,10 @@ class Writer:
         unless: Callable[[], bool] = lambda: False,
     ) -> T:
         """
-        Commit *work* with the next commit of another thread, alone after *within* seconds.
+        Commit *work* with the next commit of another thread, or alone after *within* seconds.
 
-        It is committed alone at once where *unless*, asked when no commit can be
-        missed any more, returns True. Raises what ``write`` raises.
+        It is committed alone at once if *unless*, called when no commit can be missed any more,
+        returns True. It raises the same errors as ``write``.
         """
         request = WriteRequest(work)
         try:
@@ -567,9 +566,9 @@ class Writer:
         self, works: Sequence[Callable[[StoreTransaction], Any]]
     ) -> list[WriteRequest[Any]]:
         """
-        Commit several pieces of work of this thread at once; return a request for each, in order.
+        Commit several pieces of work of this thread together; return a request for each, in order.
 
-        Each has an outcome of its own: one that fails harms no other.
+        Each has its own outcome: a failing one does not affect the others.
 
         Raises:
             StoreClosed, ForkedProcess, Busy: nothing was written.
@@ -586,9 +585,9 @@ class Writer:
     @contextmanager
     def outside_handler(self) -> Iterator[None]:
         """
-        Let the writes of a block commit before they return, although this thread runs a handler.
+        Commit the writes of a block before they return, although this thread runs a handler.
 
-        A handler that has written already is not left: its writes would wait for themselves.
+        A handler that has already written is not left: its writes would wait for themselves.
         """
         host = self.thread_transactions.hosts.pop(get_ident(), None)
         try:
@@ -601,7 +600,7 @@ class Writer:
 
     @contextmanager
     def transaction(self) -> Iterator[StoreTransaction]:
-        """Open a transaction for the caller's own statements, or join the one of this thread."""
+        """Open a transaction for the caller's own statements, or join this thread's."""
         self.thread_transactions.join()
         if self.held:
             tx = self.open_transaction()
@@ -609,7 +608,7 @@ class Writer:
             try:
                 with tx.nested():
                     yield tx
-                    if not tx.alive:  # its savepoint is gone, too
+                    if not tx.alive:  # its savepoint is also gone
                         raise StoreFault(ENDED)
             finally:
                 tx.blocks -= 1
@@ -628,7 +627,7 @@ class Writer:
             raise
 
     def begin(self) -> StoreTransaction:
-        """Take the turn and open a transaction; any thread must ``commit`` or ``rollback`` it."""
+        """Take the turn and open a transaction; any thread may ``commit`` or ``rollback`` it."""
         request: WriteRequest[Any] = WriteRequest(None)
         try:
             return self._open(request)
@@ -642,7 +641,7 @@ class Writer:
         return self._begin(deadline)
 
     def open_transaction(self) -> StoreTransaction:
-        """Return this thread's open transaction; raises StoreFault where SQLite ended it."""
+        """Return this thread's open transaction; raise StoreFault if SQLite ended it."""
         tx = cast("StoreTransaction", self._tx)
         if not tx.alive:
             raise ended(tx)
@@ -650,11 +649,11 @@ class Writer:
 
     def commit(self) -> None:
         """
-        Commit what ``begin`` opened, together with the work of the requests that wait.
+        Commit the transaction of ``begin``, together with the work of waiting requests.
 
         Raises:
             OutcomeUnknown: COMMIT raised; ask ``resolve`` for the messages it names.
-            StoreClosed: the postbox was closed meanwhile; nothing was written.
+            StoreClosed: the postbox was closed in between; nothing was written.
 
         """
         host, tx = cast("WriteRequest[Any]", self._host), cast("StoreTransaction", self._tx)
@@ -682,12 +681,12 @@ class Writer:
         host.outcome()
 
     def rollback(self) -> None:
-        """Undo what was written since ``begin`` and give the turn away."""
+        """Undo all writes since ``begin`` and pass the turn on."""
         self._leave(cast("WriteRequest[Any]", self._host))
 
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:
-        """Lend the connection outside of any transaction, for settings of its own."""
+        """Lend the connection outside any transaction, to change its settings."""
         request: WriteRequest[Any] = WriteRequest(None)
         try:
             yield self._store.writing_connection(self.queue.enter(request))
@@ -695,11 +694,11 @@ class Writer:
             self.queue.leave(request)
 
     def detach(self) -> None:
-        """Let no thread join the open transaction until one attaches to it."""
+        """Prevent threads from joining the open transaction until one attaches to it."""
         self._owner = 0
 
     def attach(self) -> None:
-        """Let the work of the calling thread join the open transaction."""
+        """Make the work of the calling thread join the open transaction."""
         self._owner = get_ident()
 
     # -- the transaction --------------------------------------------------------------------
@@ -709,7 +708,8 @@ class Writer:
         store.busy_handler.deadline = deadline
         if handle is None:
             handle = store.writing_connection(deadline)
-        if handle.in_transaction:  # an interrupt came even between us and the end of the last one
+        # an interrupt came between this call and the end of the last transaction
+        if handle.in_transaction:
             handle.execute("ROLLBACK")
         try:
             if synced is self._relaxed:
@@ -731,21 +731,21 @@ class Writer:
         return self._tx
 
     def _relax(self, handle: Handle, *, synced: bool) -> None:
-        """Have the commits to come synced or not; those of a 'fast' file never are."""
+        """Set whether the next commits are synced; those of a 'fast' file never are."""
         if self._store.durability == "safe":
-            self._relaxed = True  # an interrupt may come before the end of the statement
+            self._relaxed = True  # an interrupt may come before the statement ends
             handle.execute(FULL if synced else NORMAL, can_cache=False)  # it runs as it is prepared
         self._relaxed = not synced
 
     def rolled_back(self) -> None:
-        """Take note that SQLite rolled the open transaction back."""
+        """Record that SQLite rolled the open transaction back."""
         if self._tx is not None:
             self._tx.rolled_back = True
 
     def _run(self, own: list[WriteRequest[Any]], deadline: float) -> None:
-        """Run this thread's requests and those that wait in one transaction."""
+        """Run this thread's requests and the waiting ones in one transaction."""
         queue = self.queue
-        synced = own[0].synced  # a patient neighbour would have the commit synced
+        synced = own[0].synced  # a patient request of another thread would need a synced commit
         rides = queue._queue or (synced and queue._patient)
         batch = [*own, *queue.drain(patient=synced)] if rides else own
         try:
@@ -757,8 +757,8 @@ class Writer:
                 batch[0].attempt(tx, self._store.translate_error, nested=False)
                 failed = batch[0].error
         except Busy as error:
-            fail(own, error)  # the others came later, and have time left
-        except Exception as error:  # noqa: BLE001 - it is told to every waiting caller
+            fail(own, error)  # the others came later and have time left
+        except Exception as error:  # noqa: BLE001 - every waiting caller gets it
             self._rollback()
             fail(batch, self._store.translate_error(error))
         else:
@@ -783,8 +783,8 @@ class Writer:
         """
         Run the work of a batch and return the last error.
 
-        All of it is run as one; where that fails, the transaction is begun once more, and
-        each piece is run in a savepoint of its own.
+        It runs as a whole; if that fails, the transaction is begun again and each piece runs in its
+        own savepoint.
         """
         error = self._run_as_one(batch, tx)
         if error is None or not tx.alive:
@@ -802,7 +802,7 @@ class Writer:
     def _run_as_one(
         self, batch: list[WriteRequest[Any]], tx: StoreTransaction
     ) -> BaseException | None:
-        """Run a batch without savepoints, its rows gathered; return the first error, if any."""
+        """Run a batch without savepoints and with gathered rows; return the first error, if any."""
         try:
             with tx.batch_inserts():
                 for request in batch:
@@ -810,7 +810,7 @@ class Writer:
                     if request.error is not None:
                         tx.batched_inserts.clear()
                         return self._attribute_error(request, batch[0])
-        except Exception as error:  # noqa: BLE001 - run alone, each request meets its own error
+        except Exception as error:  # noqa: BLE001 - run alone, each request gets its own error
             return self._store.translate_error(error)
         return None
 
@@ -820,7 +820,7 @@ class Writer:
         """
         Return the error of *request*, and clear it so that the request is run again alone.
 
-        An interrupt in this thread's own work stays with it: that is not run again.
+        An interrupt in this thread's own work is kept: that work is not run again.
         """
         error = request.error
         if request is not first or not isinstance(error, INTERRUPTS):
@@ -829,7 +829,7 @@ class Writer:
         return error
 
     def _run_isolated(self, request: WriteRequest[Any], tx: StoreTransaction) -> None:
-        """Run a neighbour's work in a savepoint; an interrupt meanwhile is kept for this thread."""
+        """Run another thread's work in a savepoint; keep an interrupt in it for this thread."""
         request.attempt(tx, self._store.translate_error, nested=True)
         if isinstance(request.error, INTERRUPTS):
             self.queue.defer_interrupt(request.error)
@@ -839,7 +839,7 @@ class Writer:
     def _repeat(
         self, batch: list[WriteRequest[Any]], error: BaseException, *, certain: bool
     ) -> None:
-        """Run again, each in a transaction of its own, the requests whose COMMIT failed."""
+        """Run the requests whose COMMIT failed again, each in its own transaction."""
         for request in batch:
             if request.error is None:
                 self._retry_alone(request, error, certain=certain)
@@ -870,21 +870,21 @@ class Writer:
             except INTERRUPTS as error:
                 self.queue.defer_interrupt(error)
                 self._announce(tx)
-        finally:  # also where an interrupt came: a peer that stays reserved is not pushed to
+        finally:  # also after an interrupt: a peer that stays reserved gets no push
             if packer is not None:
                 try:
                     packer.hand_over(durable=tx.durable)
                 except INTERRUPTS:
                     packer.hand_over(durable=tx.durable)
-                    self.wake_dispatchers()  # the first call may have been about to
+                    self.wake_dispatchers()  # the first call may have been interrupted before it
                     raise
         if tx.durable:
             return None, True
         self._reopen()
-        return StoreFault("the commit went to a file that was taken away"), False
+        return StoreFault("the commit went to a file that was moved or deleted"), False
 
     def _announce(self, tx: StoreTransaction) -> None:
-        """Do again what an interrupt kept from following a COMMIT."""
+        """Repeat the steps after a COMMIT that an interrupt prevented."""
         tx.durable = not self._store.guard.replaced()
         for wake in tx.wakeups:
             wake()
@@ -893,7 +893,7 @@ class Writer:
         self, tx: StoreTransaction, error: BaseException
     ) -> tuple[BaseException, bool]:
         mapped = self._store.translate_error(error)
-        # A failed sync or checkpoint says nothing about the commit; a full disk came before it.
+        # After a failed sync or checkpoint the commit may exist; a full disk fails before it.
         certain = tx.alive and not isinstance(mapped, StoreFault)
         tx.may_be_durable = not certain
         self._rollback()
@@ -902,7 +902,7 @@ class Writer:
         return mapped, certain
 
     def _reopen(self) -> None:
-        with suppress(StoreError):  # the next writer meets the same error and raises it
+        with suppress(StoreError):  # the next writer gets the same error and raises it
             self._store.reopen()
 
     def _retry_alone(
@@ -917,7 +917,7 @@ class Writer:
         request.attempt(tx, self._store.translate_error, nested=False)
         if request.error is not None or not tx.alive:
             self._rollback()
-            # It may have failed because the first commit happened after all.
+            # It may have failed because the first commit did happen.
             if request.error is None or not certain:
                 request.error = request.unknown(request.error or first)
             return
@@ -942,7 +942,7 @@ class Writer:
             self._end()
 
     def _leave(self, request: WriteRequest[Any]) -> None:
-        """Undo what *request* left open, if it has the turn, and pass the turn on."""
+        """Undo the open writes of *request*, if it has the turn, and pass the turn on."""
         try:
             if request.is_leader and (self._owner or self._tx is not None):
                 self._rollback()

@@ -1,4 +1,4 @@
-"""Find the message that steps and output of a message's handler are stored with."""
+"""Find the message under which the steps and output of another message's handler are stored."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 Ask = Callable[[str, dict[str, str]], list[tuple[Any, ...]]]
-"""Returns the rows of a statement."""
+"""Return the rows of a statement."""
 
-# A session may have had many runs: the last ones are asked. By itself, as a view that groups its
-# rows is read from one end to the other for an id that another statement has to find.
+# A session may have had many runs: only the last ones are searched. A separate statement: SQLite
+# reads a grouping view in full for an id that another statement must find.
 HANDLED_AS: Final = """
 SELECT coalesce((SELECT newest.event_ids ->> '$[0]'
                    FROM (SELECT event_ids
@@ -22,6 +22,6 @@ SELECT coalesce((SELECT newest.event_ids ->> '$[0]'
 
 
 def handled_as(ask: Ask, message_id: str, session: str) -> str:
-    """Return its id, of the messages that a run has handled that of the first one."""
+    """Return its id; for messages that a run has handled, the id of the first one."""
     [(first,)] = ask(HANDLED_AS, {"id": message_id, "session": session})
     return str(first)

@@ -1,4 +1,4 @@
-"""Whose file it is, how durable, and how often it was opened: one row, changed by every opening."""
+"""Keep the file's agent, durability and count of openings: one row, changed by every opening."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ UPDATE _onceward_file_info
 RETURNING clock_at, max_inbox, max_body
 """
 RANDOM: Final = "lower(hex(randomblob(12)))"
-"""Expression that makes an epoch unlike all others, behind the eight digits of its generation."""
-# A 'fast' file that lived through a reboot may have lost its tail:
-# what it sent since is to be judged by id.
+"""SQL expression for a unique epoch, after the eight digits of its generation."""
+# A 'fast' file may have lost its tail in a reboot: the messages sent since must be judged by id.
 RENEW_ALL: Final = f"""
 UPDATE _onceward_peers
    SET epoch = printf('%08x', generation + 1) || {RANDOM},
@@ -78,11 +77,11 @@ class Identity(NamedTuple):
 
 def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> None:
     """
-    Refuse an opening before anything of the file is changed; *migrated* says it has our tables.
+    Refuse an opening before the file is changed; *migrated*: whether it has our tables.
 
     Raises:
         WrongAgent: the file is another agent's.
-        StoreUnusable: the file belongs to no agent yet, and no name was given.
+        StoreUnusable: the file does not belong to an agent yet, and no name was given.
 
     """
     owner = tx.rows(IDENTITY) if migrated or tx.rows(EXISTS) else []
@@ -90,21 +89,21 @@ def check_owner(tx: StoreTransaction, wanted: str | None, *, migrated: bool) -> 
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
         msg = (
-            "the file is not an agent's yet: open it with agent=NAME,"
-            " or begin it with onceward init NAME"
+            "the file does not belong to an agent yet: open it with agent=NAME, or create it "
+            "with onceward init NAME"
         )
         raise StoreUnusable(msg)
 
 
 def refuse_other(owner: str, wanted: str | None) -> None:
-    """Raise WrongAgent unless the file is the wanted agent's, or any agent's is wanted."""
+    """Raise WrongAgent if the file belongs to another agent than the wanted one."""
     if wanted is not None and owner != wanted:
         msg = f"the file belongs to agent {owner!r}, not {wanted!r}: open it under its own name"
         raise WrongAgent(msg)
 
 
 def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Identity:
-    """Name a new file, recognise an old one, and write the open barrier."""
+    """Store the agent of a new file or check that of an old one, and write the open barrier."""
     found = tx.rows(IDENTITY)
     if not found:
         limits_now = (settings.max_pending, settings.max_inbox, settings.max_body)
@@ -124,13 +123,13 @@ def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Id
 
 
 def set_limits(tx: StoreTransaction, settings: Settings) -> tuple[int, int]:
-    """Store the limits that were given; return the most messages of an inbox, and of bytes."""
+    """Store the given limits; return the maximum messages and the maximum bytes of an inbox."""
     [(max_inbox, max_body)] = tx.rows(LIMITS, explicit_limits(settings))
     return int(max_inbox), int(max_body)
 
 
 def set_durability(tx: StoreTransaction, durability: Durability) -> None:
-    """Store how durable the file is."""
+    """Store the durability class of the file."""
     tx.run(LEVEL, (durability,))
 
 
@@ -151,9 +150,9 @@ def is_paused(read: Rows) -> bool:
 
 def persist_clock(tx: StoreTransaction) -> None:
     """
-    Store how far the clock has come.
+    Store the file's time.
 
-    The commit is one even where the file has seen a later time already.
+    It changes the row even if the file has already seen a later time.
     """
     tx.run(TICK, (tx.now,))
     [(mark,)] = tx.rows(MARK)
@@ -162,17 +161,17 @@ def persist_clock(tx: StoreTransaction) -> None:
 
 def persist_progress(tx: StoreTransaction, time: MonotonicFileClock) -> None:
     """
-    Store how far the clock has come, which is much further than the file knows.
+    Store a time that is much later than the file's stored one.
 
-    A clock may be set back, and its process die: what it wrote while it was
-    ahead (leases, backoffs) must not seem a day away to the next one.
+    A clock may be set back and its process die: for the next process, times that were written while
+    the clock was ahead (leases, backoffs) must not be a day away.
     """
     tx.run(TICK, (tx.now,))
     tx.on_durable = partial(time.mark_persisted, tx.now)
 
 
 def explicit_limits(settings: Settings) -> tuple[int | None, ...]:
-    """Return the limits that were set on purpose, None for those that the file knows better."""
+    """Return the explicitly set limits; None for those that the file keeps."""
     given = settings.model_fields_set
     return tuple(
         getattr(settings, name) if name in given else None

@@ -1,4 +1,4 @@
-"""Applies schema/*.sql: each file once, in order, in one transaction with its record."""
+"""Apply schema/*.sql: each file once, in order, in one transaction with its record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('_onceward_mi
 
 
 class SqlRunner(Protocol):
-    """The little of a transaction that migrating needs."""
+    """The part of a transaction that a migration needs."""
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run *sql* and return all its rows."""
@@ -47,7 +47,7 @@ class Migration(NamedTuple):
 
 
 def folder() -> Path:
-    """Return the schema folder: the wheel's, or in a checkout the one beside src."""
+    """Return the schema folder: the wheel's, or the one beside src in a checkout."""
     here = Path(__file__).resolve()
     packaged = here.parents[1] / "schema"
     return packaged if packaged.is_dir() else here.parents[3] / "schema"
@@ -66,7 +66,7 @@ def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[
 
     Raises:
         SchemaTooNew: the file was written by a newer version.
-        SchemaMismatch: a table of ours exists that we did not make.
+        SchemaMismatch: a table with one of our names exists that onceward did not create.
 
     """
     all_known = migrations() if known is None else known
@@ -80,20 +80,20 @@ def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[
 
 
 def refuse_unknown_tables(tx: SqlRunner, path: Path) -> None:
-    """Raise SchemaMismatch for a file that bears our mark, and holds tables but none of ours."""
+    """Raise SchemaMismatch for a file that has our mark, and tables but none of ours."""
     names = sorted(name for (name,) in tx.rows(TABLES))
     if names:
         some = ", ".join(names[:5])
         msg = (
             f"{path} was made by a version of onceward whose tables this version does not know"
-            f" ({some}): open it with that version, or begin a new file"
+            f" ({some}): open it with that version, or create a new file"
         )
         raise SchemaMismatch(msg)
 
 
 def _refuse_other_ledger(tx: SqlRunner) -> None:
     if tx.rows(COLUMNS) != [("version,name,digest,applied_at",)]:
-        msg = "the table _onceward_migrations has another shape: give onceward a file of its own"
+        msg = "the table _onceward_migrations has other columns: use a separate file for onceward"
         raise SchemaMismatch(msg)
 
 
@@ -119,8 +119,8 @@ def _refuse_foreign_tables(names: set[str], known: tuple[Migration, ...]) -> Non
     taken = sorted(name for name in names if name in created or name.startswith(PRIVATE))
     if taken:
         msg = (
-            f"the database already has {', '.join(taken)} with another shape:"
-            " rename them, or use a file of its own"
+            f"the database already has {', '.join(taken)} with other columns: rename them, or use "
+            "a separate file"
         )
         raise SchemaMismatch(msg)
 

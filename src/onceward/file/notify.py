@@ -1,9 +1,9 @@
 """
-Notifies engines and readers of a commit.
+Notify engines and readers of a commit.
 
-Three ways, each slower than the one before: a callback inside the process, a
-datagram on a Unix socket across processes, and ``PRAGMA data_version`` should a
-datagram get lost. A notification is never needed for correctness.
+There are three ways, each slower than the previous one: a callback inside the process, a datagram
+on a Unix socket across processes, and ``PRAGMA data_version`` if a datagram is lost. Correctness
+never depends on a notification.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ Direction = Literal["out", "in"]
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
 LOOKS: Final = 10
-"""Files of a process that are each asked at the caller's interval; more of them less often."""
+"""Number of files that are checked at the caller's interval; more are checked less often."""
 LONGEST_TURN: Final = 1.0
-"""Most seconds between two looks of a waiter, however many there are: the others may leave."""
+"""Maximum seconds between two checks of a waiter, however many there are: the others may leave."""
 SETTLED: Final = 2_000_000_000
-"""Nanoseconds after which no second change of a folder can bear the same time."""
+"""Nanoseconds after which no second change of a folder can have the same time."""
 
 
 class Notifier:
     """
     The listeners of one file in this process, and the sockets of the other processes.
 
-    The engines of a process hear of all their files by one socket, to which a link leads
-    from the folder of each file. A thread or task that waits for one file elsewhere has a
-    socket of that file, for each direction, and reads it itself: the first one reads, and
-    tells the others.
+    The engines of a process listen for all their files on one socket, which has a link in the
+    folder of each file. A thread or task that waits for one file elsewhere uses a socket of that
+    file, one per direction, and reads it itself: the first one reads, and notifies the others.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,8 +54,9 @@ class Notifier:
             with suppress(OSError):
                 self._folder.mkdir(
                     mode=0o700, exist_ok=True
-                )  # a look at what is there costs less than at what is not
-        self._where = str(self._folder)  # looked at after every commit without a listener here
+                )  # a stat of an existing name costs less than of a missing one
+        # checked after every commit without a listener in this process
+        self._where = str(self._folder)
         self._seen: tuple[int, dict[Direction, tuple[str, ...]]] = (0, {"out": (), "in": ()})
         self._names: dict[Direction, str] = {}
         self._sockets: dict[Direction, socket.socket] = {}
@@ -65,9 +65,9 @@ class Notifier:
         self._poll_at, self._looked_at = 0.0, -math.inf
         self._version: int | None = None
         self.remote_out = 0
-        """How often another process has told that it has something for the dispatcher."""
+        """Number of notices from other processes of new work for the dispatcher."""
         self.on_remote_out: Callable[[], None] = lambda: None
-        """Called before the listeners when another process has something for the dispatcher."""
+        """Called before the listeners when another process has new work for the dispatcher."""
 
     def notify(self, side: Direction) -> None:
         """Notify the listeners of *side* in all processes; never blocks, never raises."""
@@ -97,7 +97,7 @@ class Notifier:
                 tell()
 
     def listen(self, side: Direction, tell: Callable[[], None]) -> Callable[[], None]:
-        """Call *tell* whenever *side* may have something new; returns the call that ends it."""
+        """Call *tell* whenever *side* may have something new; return the function that ends it."""
         with self._lock:
             self._listeners[side] = (*self._listeners[side], tell)
             if not (side in self._sockets or side in self._links or self._closed):
@@ -113,9 +113,9 @@ class Notifier:
 
     def share(self, side: Direction) -> ProcessSocket | None:
         """
-        Hear of *side* by the socket of this process, until the file is closed.
+        Listen for *side* on the socket of this process until the file is closed.
 
-        Returns that socket, None where there is none: then only looks find what others commit.
+        Return that socket, or None: then only polling finds the commits of other processes.
         """
         with self._lock:
             if self._folder is None or self._closed:
@@ -123,8 +123,8 @@ class Notifier:
             found = process_socket(self._folder.parent)
             if found is not None and side not in self._links:
                 name = self._links[side] = self._name(side)
-                with suppress(OSError):  # no place: looks find it
-                    if not self._folder.is_dir():  # it was cleaned away
+                with suppress(OSError):  # no space: polling finds the commits
+                    if not self._folder.is_dir():  # the link was removed
                         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                     found.link(Path(name), partial(self._heard, side))
             return found
@@ -136,9 +136,9 @@ class Notifier:
 
     def hear(self, side: Direction) -> None:
         """
-        Read what other processes sent, and notify the listeners in this one.
+        Read the notices of other processes, and notify the listeners in this one.
 
-        Of several threads that see the same datagram, the one that reads it tells all.
+        If several threads see the same datagram, the one that reads it notifies all.
         """
         heard = False
         with suppress(OSError, KeyError):
@@ -155,10 +155,10 @@ class Notifier:
 
     def next_poll(self, every: float) -> float:
         """
-        Return when the caller is to ``look`` next, so that all of them look in turn.
+        Return when the caller must ``look`` next, so that all callers look in turn.
 
-        Each look wakes a thread, so a process with more than ``LOOKS`` files asks each of
-        them less often: once in ``LONGEST_TURN`` seconds or in *every*, whichever is longer.
+        Each look wakes a thread, so a process with more than ``LOOKS`` files checks each of them
+        less often: once in ``LONGEST_TURN`` seconds or in *every*, whichever is longer.
         """
         every = max(every, min(every * len(open_files.files) / LOOKS, LONGEST_TURN))
         with self._lock:
@@ -168,7 +168,7 @@ class Notifier:
             return self._poll_at
 
     def is_due(self, every: float) -> bool:
-        """Return whether the file is to be asked now: not where another waiter has just asked."""
+        """Return whether to check the file now: not if another waiter has just checked it."""
         with self._lock:
             now = time.monotonic()
             due = now - self._looked_at >= every / 2
@@ -183,7 +183,7 @@ class Notifier:
         The first look notifies them too: they may have read the file before a commit that the
         version already counts.
         """
-        with suppress(Exception):  # the file's trouble is met by those that use it
+        with suppress(Exception):  # users of the file get its error
             number = version()
             known, self._version = self._version, number
             if known != number:
@@ -207,8 +207,8 @@ class Notifier:
         """Bind this process's socket of *side*, where the platform has one."""
         if self._folder is None:
             return
-        name = self._names[side] = self._name(side)  # known before any listing can contain it
-        with suppress(OSError):  # no descriptor is left, or no place: pollers look by themselves
+        name = self._names[side] = self._name(side)  # remembered before any listing can contain it
+        with suppress(OSError):  # no descriptor or no space is left: pollers check by themselves
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             sock = datagram()
             sock.bind(name)
@@ -231,7 +231,7 @@ class Notifier:
 
 
 def _send(names: Iterable[str]) -> None:
-    """Tell each of the sockets its name; unlink those of dead processes, and links to them."""
+    """Send to each socket; unlink those of dead processes, and links to them."""
     sender = _sender()
     if sender is None:
         return
@@ -243,17 +243,17 @@ def _send(names: Iterable[str]) -> None:
                 with suppress(OSError):
                     os.unlink(dead)
         except OSError:
-            continue  # its queue is full, or the system is short of memory: it will look anyway
+            continue  # its queue is full, or the system is short of memory: it polls anyway
 
 
 _senders: dict[int, socket.socket] = {}
 
 
 def _sender() -> socket.socket | None:
-    """Return the socket from which this process notifies others, for all files; None without."""
+    """Return the socket from which this process notifies others, for all files, or None."""
     found = _senders.get(os.getpid())
     if found is None:
-        with suppress(OSError):  # no descriptor is left: pollers look by themselves
+        with suppress(OSError):  # no descriptor is left: pollers check by themselves
             made = datagram()
             found = _senders.setdefault(os.getpid(), made)
     return found

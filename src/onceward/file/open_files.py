@@ -1,4 +1,4 @@
-"""Which files this process has open, and what becomes of them in a forked child."""
+"""List the files that this process has open, and abandon them in a forked child."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Name = tuple[FileKey, str]
 files: dict[Name, Any] = {}
 """Open databases: all their users share one writer, and so one commit."""
 lock = RLock()
-"""Guards this table, and is held for nothing that waits: a file that is busy stops no other."""
+"""Guards this table, and is never held while waiting: a busy file blocks no other."""
 inherited: set[FileKey] = set()
-"""Files that were open at the fork of this process: SQLite believes to hold locks on them."""
+"""Files that were open when this process was forked: SQLite believes that it holds their locks."""
 _turns: Final = WeakValueDictionary[Name | Path, Any]()
 """Locks of files that are being created, opened or closed; an unused lock is removed."""
 
@@ -45,7 +45,7 @@ def create(path: Path, *, allow_network: bool) -> None:
 
 
 def use(name: Name) -> Any:
-    """Return the open database and count one more user of it; None where none is open."""
+    """Return the open database and count one more user of it; None if it is not open."""
     with lock:
         found = files.get(name)
         if found is None or found.closing:
@@ -55,14 +55,14 @@ def use(name: Name) -> Any:
 
 
 def leave(database: Any) -> bool:
-    """Count one user less; return whether it was the last one, which is to close the file."""
+    """Count one user less; return whether it was the last one, which must close the file."""
     with lock:
         database.users -= 1
         return bool(database.users == 0)
 
 
 def retire(database: Any) -> bool:
-    """Say that the database is being closed; False where a thread uses it again."""
+    """Mark the database as being closed; return False if a thread uses it again."""
     with lock:
         database.closing = database.users == 0
         return bool(database.closing)
@@ -75,14 +75,14 @@ def name_of(database: Any) -> Name | None:
 
 
 def enter(name: Name, database: Any) -> None:
-    """Let other threads of this process find the database, under its present name only."""
+    """Register the database for other threads of this process, only under its present name."""
     with lock:
         remove(database)
         files[name] = database
 
 
 def remove(database: Any) -> None:
-    """Let no thread find the database any more."""
+    """Remove the database from the table."""
     with lock:
         for name in [name for name, known in files.items() if known is database]:
             del files[name]

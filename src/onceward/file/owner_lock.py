@@ -1,4 +1,4 @@
-"""A lock beside a postbox's file that tells whether other processes have the postbox open."""
+"""Lock a file beside a postbox's file to find out whether other processes have the postbox open."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LOOK_EVERY: Final = 0.005
 
 class OwnerLock:
     """
-    The share of one opening in the lock of a postbox.
+    One opening's hold on the lock of a postbox.
 
-    The first opening is ``exclusive`` until it calls ``share``; openings that
-    come meanwhile wait. Closing the file, and the death of the process, end it.
-    A database file is never touched: only the empty file beside it, whose name
-    ends in ``-run``. Where the system has no such lock, no opening is exclusive.
+    The first opening is ``exclusive`` until it calls ``share``; other openings wait until then.
+    Closing the file, or the death of the process, ends it. Only the empty file beside the database,
+    whose name ends in ``-run``, is locked, never the database. On a system without such locks, no
+    opening is exclusive.
     """
 
     def __init__(self, path: Path, *, patience: float) -> None:
@@ -35,10 +35,7 @@ class OwnerLock:
             while not (self.exclusive or self._locked(alone=False)):
                 if time.monotonic() >= deadline:
                     self.close()
-                    msg = (
-                        f"{path} is being opened by another process "
-                        "that does not come to an end: try again"
-                    )
+                    msg = f"another process is still opening {path}: try again"
                     raise Busy(msg)
                 Event().wait(LOOK_EVERY)
         except OSError:  # a file system without such locks
@@ -59,11 +56,11 @@ class OwnerLock:
         if sys.platform != "win32" and self._handle >= 0:
             import fcntl  # noqa: PLC0415 - not everywhere
 
-            # Another opening may get the lock in between and be exclusive: nothing was leased yet.
+            # Another opening may get the lock in between and be exclusive: nothing is leased yet.
             fcntl.flock(self._handle, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)

@@ -1,4 +1,4 @@
-"""One socket by which a process hears of the commits of others, to all files of its engines."""
+"""Listen on one socket for other processes' commits to all files of this process's engines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Final
 from onceward.message.ids import new_token
 
 FULL: Final = 8
-"""Datagrams read at once from which some may be lost: systems queue ten of them or more."""
+"""Number of datagrams read at once from which some may be lost: systems queue ten or more."""
 
 
 class ProcessSocket:
-    """A bound socket; links in the folders of files lead to it, and a datagram names its link."""
+    """A bound socket; the folders of files have links to it, and a datagram names its link."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"{os.getpid()}-{new_token()[:8]}"
@@ -35,16 +35,16 @@ class ProcessSocket:
         return self._socket.fileno()
 
     def link(self, link: Path, tell: Callable[[], None]) -> None:
-        """Make a link; call *tell* for what is sent to it."""
+        """Create a link; call *tell* for each datagram to it."""
         self._links[link.name] = tell
         link.symlink_to(self.path)
 
     def forget(self, name: str) -> None:
-        """Call nothing any more for a link of this name."""
+        """Stop calling for a link of this name."""
         self._links.pop(name, None)
 
     def hear(self) -> bool:
-        """Read what was sent and tell each link once; return whether more may have been lost."""
+        """Read the datagrams and call each link once; return whether some may have been lost."""
         named: list[str] = []
         with suppress(OSError):
             while found := self._socket.recv(64):
@@ -57,30 +57,30 @@ class ProcessSocket:
 
 
 def datagram() -> socket.socket:
-    """Return a socket for datagrams on this machine that waits for nothing."""
+    """Return a non-blocking socket for datagrams on this machine."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.setblocking(False)  # noqa: FBT003 - the socket module's own signature
     return made
 
 
 _sockets: dict[tuple[int, Path], list[ProcessSocket]] = {}
-"""By process and folder: its sockets, all but the last of which were cleaned away."""
+"""Sockets by process and folder; the files of all but the last one were removed."""
 
 
 def process_socket(folder: Path) -> ProcessSocket | None:
-    """Return the socket of this process in a folder; None where there can be none."""
+    """Return the socket of this process in a folder; None if it cannot have one."""
     found = _sockets.setdefault((os.getpid(), folder), [])
     if not (found and found[-1].path.exists()):
         try:
             found.append(ProcessSocket(folder))
-        except OSError:  # no descriptor is left, or no place
+        except OSError:  # no descriptor or no space is left
             return None
         atexit.register(_remove, os.getpid(), found[-1].path)
     return found[-1]
 
 
 def forget_link(name: str) -> None:
-    """Call nothing any more for a link, to whichever socket of this process it leads."""
+    """Stop calling for a link, to any socket of this process."""
     for each in chain.from_iterable(list(_sockets.values())):
         each.forget(name)
 

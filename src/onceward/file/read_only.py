@@ -27,15 +27,15 @@ from onceward.file.connection import (
 from onceward.message.names import quoted
 
 WAIT_FOR: Final = 1.0
-"""Seconds that a reader waits for the recovery of a WAL, or for the close of a last connection."""
+"""Seconds that a reader waits for the recovery of a WAL, or until a last connection closes."""
 OPCODES: Final = 20_000
-"""Steps of SQLite between two looks at the clock."""
+"""Steps of SQLite between two checks of the clock."""
 MARK: Final = "PRAGMA application_id"
 COMMITS: Final = "PRAGMA data_version"
 SMALL_CACHE: Final = "PRAGMA cache_size = -2048"
-"""KiB of pages: as many readers as there are requests may be open."""
+"""Page cache in KiB: one reader per request may be open."""
 ONE_MOMENT: Final = "BEGIN"
-# A table that the application calls so itself keeps its name.
+# An application's table of the same name takes precedence.
 SHORT_NAMES: Final = """
 SELECT name, substr(name, 10) FROM sqlite_schema
  WHERE type = 'view' AND name GLOB 'onceward_*' AND name <> 'onceward_send'
@@ -45,7 +45,7 @@ SHORT_NAME: Final = "CREATE TEMP VIEW {short} AS SELECT * FROM main.{name}"
 
 
 class FileReader:
-    """A connection to one file that cannot write; statements longer than *longest* are ended."""
+    """A connection to one file that cannot write; statements that exceed *longest* are ended."""
 
     def __init__(self, con: Any, path: Path, longest: float | None = None) -> None:
         self._con, self.path, self._longest = con, path, longest
@@ -58,7 +58,7 @@ class FileReader:
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """
-        Run one reading statement and return its rows; text that is not UTF-8 is read with marks.
+        Run one reading statement and return its rows; invalid UTF-8 is read with replacement marks.
 
         Raises:
             StoreError: mapped from what SQLite said.
@@ -73,7 +73,7 @@ class FileReader:
         ]
 
     def walk(self, sql: str, bindings: Any = None) -> Generator[tuple[Any, ...], None, None]:
-        """Yield the rows of one reading statement, which ends where the caller stops."""
+        """Yield the rows of one reading statement, which ends when the caller stops."""
         self._until = time.monotonic() + (self._longest or 0.0)
         cursor = self._con.cursor()
         try:
@@ -86,7 +86,7 @@ class FileReader:
             cursor.close(True)  # noqa: FBT003 - forced: apsw takes it by position only
 
     def hold(self) -> None:
-        """See all as it is now until the end: the WAL cannot be emptied meanwhile, so be quick."""
+        """Read on one snapshot in a block: the WAL cannot be emptied during it, so be quick."""
         self.rows(ONE_MOMENT)
 
     def commits(self) -> int:
@@ -95,9 +95,9 @@ class FileReader:
 
     def typed(self, sql: str) -> list[dict[str, Any]]:
         """
-        Run the one statement that a user typed, and return its rows by column.
+        Run one statement that a user typed, and return its rows by column.
 
-        The public views also have their names without the prefix, for this connection alone.
+        On this connection, the public views also have short names without the prefix.
 
         Raises:
             InvalidArgument: SQLite cannot run it, or it is several statements.
@@ -123,12 +123,12 @@ class FileReader:
 
     def _meant(self, error: Exception) -> BaseException:
         if self._too_long():
-            msg = f"{self.path}: reading took longer than {self._longest:g} s and was given up"
+            msg = f"{self.path}: reading took longer than {self._longest:g} s and was stopped"
             return StoreFault(msg)
         return translate_own_error(error, self.path)
 
     def _as_bytes(self, sql: str, bindings: Any) -> str:
-        """Return the statement with each text as bytes, for text that is not UTF-8."""
+        """Return the statement with each text as bytes, for invalid UTF-8."""
         names: list[str] = []
         cursor = self._con.cursor()
 
@@ -153,7 +153,7 @@ class FileReader:
 
 
 class _OneReading:
-    """Refuses, before it runs, what would write and what is a second statement."""
+    """Refuse writing statements and second statements before they run."""
 
     def __init__(self) -> None:
         self._has_run = False
@@ -176,7 +176,7 @@ def _text(value: Any) -> Any:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return column names; one that comes twice gets a number."""
+    """Return column names; a repeated one gets a number."""
     counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
     both = zip(names, counts, strict=True)
     return [name if count == 1 else f"{name}:{count}" for name, count in both]
@@ -187,15 +187,15 @@ def opened_any(
     path: Path, *, wait: float = WAIT_FOR, longest: float | None = None
 ) -> Iterator[FileReader]:
     """
-    Open a file of any schema read-only for a block; nothing of it is changed, no writer waits.
+    Open a file of any schema read-only for a block; it is not changed, and no writer waits.
 
     Raises:
-        StoreUnusable: it is gone.
+        StoreUnusable: it does not exist.
         StoreError: the file failed.
 
     """
     if not path.exists():
-        msg = f"{path} is gone: it was moved or deleted"
+        msg = f"{path} does not exist: it was moved or deleted"
         raise StoreUnusable(msg)
     patience = BusyHandler()
     patience.deadline = time.monotonic() + wait  # one deadline for all statements
@@ -216,7 +216,7 @@ def opened(
     Open an agent's file read-only for a block, as ``opened_any``.
 
     Raises:
-        StoreUnusable: it is gone, not an agent's file, or its schema is older or newer.
+        StoreUnusable: it does not exist, not an agent's file, or its schema is older or newer.
         StoreError: the file failed.
 
     """

@@ -16,17 +16,17 @@ from onceward.file.connection import BusyHandler, close, close_without_checkpoin
 from onceward.file.group_commit import CLOSED
 
 MOST: Final = 4
-"""Callers of one file that read at once; a further one waits for one of them."""
+"""Maximum callers that read one file at once; another one waits."""
 IDLE: Final = 60.0
 """Seconds without a read after which maintenance closes a connection."""
 LOOK: Final = 0.1
-"""Seconds between two looks for a connection whose caller was interrupted and gave none back."""
+"""Seconds between two checks for a connection that an interrupted caller has not returned."""
 
 Connect = Callable[[BusyHandler], apsw.Connection]
 
 
 class LentReader:
-    """One connection, or the promise of one, and its busy handler."""
+    """One connection, open or yet to be opened, and its busy handler."""
 
     __slots__ = ("__weakref__", "busy_handler", "con", "generation", "used_at")
 
@@ -53,8 +53,8 @@ class ReaderPool:
         Lend a connection for a block.
 
         Raises:
-            Busy: *within* some seconds none was given back.
-            StoreClosed: the file is closed, or was while the block read.
+            Busy: none became free *within* some seconds.
+            StoreClosed: the file is closed, or was closed while the block read.
 
         """
         deadline = time.monotonic() + within
@@ -78,7 +78,7 @@ class ReaderPool:
             while not self._free and len(self._lent) >= MOST and not self._closed:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    msg = f"{MOST} other statements read from the file for the whole deadline"
+                    msg = f"{MOST} other statements read the file until the deadline"
                     raise Busy(msg)
                 self._changed.wait(min(left, LOOK))
             if self._closed:
@@ -98,7 +98,7 @@ class ReaderPool:
         close_without_checkpoint(reader.con)
 
     def replace(self, let_go: Callable[[apsw.Connection | None], None]) -> None:
-        """Let go of all connections; one that is lent is closed when it is given back."""
+        """Close all connections; a lent one is closed when it is returned."""
         with self._changed:
             self._generation += 1
             free, self._free = self._free, []
@@ -106,7 +106,7 @@ class ReaderPool:
             let_go(reader.con)
 
     def close(self) -> None:
-        """Lend no more, and end the statements that run."""
+        """Stop lending, and end the running statements."""
         self._closed = True
         self.replace(close)
         for reader in list(self._lent):
@@ -123,5 +123,5 @@ class ReaderPool:
             close(reader.con)
 
     def connections(self) -> list[apsw.Connection]:
-        """Return all handles, those that are lent too."""
+        """Return all handles, including lent ones."""
         return [each.con for each in (*self._free, *self._lent) if each.con is not None]

@@ -1,4 +1,4 @@
-"""Hold an open transaction of one file: its statements, their rows, and what follows its commit."""
+"""Hold an open transaction of one file: its statements, rows and calls after the commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onceward.message.parcel import Durability, Receipt
 
 T = TypeVar("T")
 ROWS_PER_INSERT: Final = 20
-"""Rows of one INSERT: more gain nothing."""
+"""Rows of one INSERT: more rows gain nothing."""
 ONE_ROW: Final = re.compile(r"VALUES (\(\?(?:, \?)*\))")
 
 
@@ -30,12 +30,12 @@ def _multi_row(sql: str) -> str:
 
 
 class Handle(Protocol):
-    """The part of an apsw connection that writing needs."""
+    """The methods of an apsw connection that writing needs."""
 
     in_transaction: bool
 
     def execute(self, sql: str, bindings: Any = None, *, can_cache: bool = True) -> Any:
-        """Run *sql*, from the statement cache unless it is not worth a place there."""
+        """Run *sql*, through the statement cache unless told otherwise."""
         ...
 
     def executemany(self, sql: str, bindings: Any) -> Any:
@@ -47,15 +47,15 @@ class Handle(Protocol):
         ...
 
     def release_memory(self) -> None:
-        """Give back the memory of pages that nothing uses."""
+        """Free the memory of unused pages."""
         ...
 
 
 class FileGuard(Protocol):
-    """Detects that an open file was taken away."""
+    """Detects that an open file was moved or deleted."""
 
     def replaced(self) -> bool:
-        """Return whether the last commit went to a file that was taken away."""
+        """Return whether the last commit went to a file that was moved or deleted."""
         ...
 
 
@@ -66,26 +66,26 @@ class Store(Protocol):
     time: MonotonicFileClock
     """The file's time, which never runs backwards."""
     busy_handler: BusyHandler
-    """Asked by SQLite how long to wait for other processes; the writer sets its deadline."""
+    """SQLite asks it how long to wait for other processes; the writer sets its deadline."""
     durability: Durability
     """Whether its commits survive a power cut."""
     guard: FileGuard
-    """Asked after every commit whether the file is still the one that was opened."""
+    """Checks after every commit whether the file is still the one that was opened."""
 
     def writing_connection(self, deadline: float) -> Handle:
-        """Return the connection, its busy handler set to *deadline*."""
+        """Return the connection with its busy handler set to *deadline*."""
         ...
 
     def on_begin(self, tx: StoreTransaction) -> None:
-        """Store how far the file's clock has come."""
+        """Store the file's time."""
         ...
 
     def reopen(self) -> None:
-        """Open the file again, with an open barrier."""
+        """Reopen the file, with an open barrier."""
         ...
 
     def translate_error(self, error: BaseException) -> BaseException:
-        """Return what a foreign error means."""
+        """Return the error of ours for a foreign error."""
         ...
 
 
@@ -98,7 +98,7 @@ class OwnReceiver(Protocol):
         ...
 
     def deliver(self, tx: StoreTransaction) -> bool:
-        """Move what is ready from the outbox into the inbox; False where parcels must do it."""
+        """Move ready messages from outbox to inbox; return False if parcels must do it."""
         ...
 
     def settle(self, tx: StoreTransaction, receipts: Sequence[Receipt]) -> None:
@@ -107,7 +107,7 @@ class OwnReceiver(Protocol):
 
 
 class SavepointMark(NamedTuple):
-    """How much a transaction had noted when a savepoint was opened, and the savepoint's name."""
+    """The sizes of a transaction's lists when a savepoint was opened, and the savepoint's name."""
 
     effects: int
     message_ids: int
@@ -116,7 +116,7 @@ class SavepointMark(NamedTuple):
 
 
 class StoreTransaction:
-    """An open transaction: SQL, the ids of its messages, and what is to happen after the commit."""
+    """An open transaction: SQL, the ids of its messages, and the calls after its commit."""
 
     __slots__ = (
         "_refused",
@@ -146,47 +146,46 @@ class StoreTransaction:
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
         self.ended: list[str] = []
-        """Messages of the outbox that their recipients have handled, as it was told here."""
+        """Messages of the outbox that this transaction settles as handled by their recipients."""
         self.wakeups: dict[Callable[[], None], None] = {}
-        """Calls after the commit, each made once however often it was asked for."""
+        """Functions to call after the commit, each once, however often it was added."""
         self.outgoing: dict[str, None] = {}
-        """Peers that have something to be pushed after the commit."""
+        """Peers to push to after the commit."""
         self.own: OwnReceiver | None = None
-        """Takes messages to oneself, and their receipts; None where no postbox has the file."""
+        """Settles messages to oneself and their receipts; None if no postbox has the file."""
         self.has_news = False
-        """Whether the dispatcher has something to tell the home after the commit."""
+        """Whether the dispatcher must notify the home after the commit."""
         self.on_durable: Callable[[], None] | None = None
         """Called once the transaction is durable."""
         self.rolled_back = False
         """True once SQLite has rolled this transaction back."""
         self.closed = False
-        """True once its postbox was closed over it, which rolled it back."""
+        """True once closing the postbox rolled it back."""
         self.may_be_durable = False
-        """True after COMMIT, until it is certain that nothing was written."""
+        """True after COMMIT, unless it is certain that nothing was written."""
         self.durable = False
-        """True once it was committed to the file that other processes see."""
+        """True once it was committed to the file that other processes use."""
         self.savepoints = 0
         """
-        How many were opened, which names them: the inner unit that an interrupt leaves
-        open is not taken for the outer one.
+        Number of opened savepoints, which makes their names unique after an interrupt.
         """
         self.batching = False
         """Whether rows are gathered instead of written one by one."""
         self.blocks = 0
-        """How many blocks of the user are open inside it."""
+        """Number of the user's blocks that are open inside it."""
         self.batched_inserts: list[tuple[str, tuple[Any, ...]]] = []
         """The gathered rows, each with its statement; written before any other statement."""
         self._refused: BaseException | None = None
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
-        """Run *sql* and return all rows; nothing stays open behind it."""
+        """Run *sql* and return all rows; no cursor stays open."""
         if self.batched_inserts:
             self._write_batched()
         found: list[tuple[Any, ...]] = self.handle.execute(sql, bindings).fetchall()
         return found
 
     def commit(self) -> None:
-        """Make it durable."""
+        """Commit it durably."""
         self.may_be_durable = True
         self.handle.execute("COMMIT")
         if self.on_durable is not None:
@@ -207,10 +206,10 @@ class StoreTransaction:
 
     def insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """
-        Insert *rows* by a statement that is written for one of them, several at a time.
+        Insert *rows*, several at a time, by a statement that is written for one row.
 
-        Where a trigger may refuse a row, SQLite prepares to undo every single
-        statement, which takes as long as the rest of the insert.
+        If a trigger may refuse a row, SQLite prepares to undo each single statement, which takes as
+        long as the rest of the insert.
         """
         if self.batched_inserts:
             self._write_batched()
@@ -224,7 +223,7 @@ class StoreTransaction:
     @contextmanager
     def batch_inserts(self) -> Iterator[None]:
         """
-        Gather rows that need no read of the file; all of them are written at the end.
+        Gather rows that need no read of the file, and write all of them at the end.
 
         The caller that triggered the flush may swallow another request's error,
         so it is raised again at the end.
@@ -240,7 +239,7 @@ class StoreTransaction:
             self.batching, self._refused = False, None
 
     def gather(self, sql: str, row: tuple[Any, ...]) -> None:
-        """Leave *row* to be inserted by *sql* together with others, while ``batching``."""
+        """Insert *row* by *sql*; while ``batching``, later together with others."""
         self.batched_inserts.append((sql, row))
 
     def _write_batched(self) -> None:
@@ -258,7 +257,7 @@ class StoreTransaction:
         return not self.rolled_back and self.handle.in_transaction
 
     def abandon(self) -> None:
-        """Roll back the open transaction of the connection, if any; closing it did the same."""
+        """Roll back the open transaction of the connection, if any; closing it does the same."""
         self.batched_inserts.clear()
         with suppress(apsw.ConnectionClosedError):
             if self.handle.in_transaction:
@@ -269,7 +268,7 @@ class StoreTransaction:
         self.effects.append(effect)
 
     def wake(self, notify: Callable[[], None]) -> None:
-        """Call *notify* once after the commit, however many ask for it; never after a rollback."""
+        """Call *notify* once after the commit, even if added repeatedly; never after a rollback."""
         self.wakeups[notify] = None
 
     @contextmanager
@@ -284,7 +283,7 @@ class StoreTransaction:
         self.release_savepoint(mark)
 
     def savepoint(self) -> SavepointMark:
-        """Open an inner unit that can be undone alone; return the mark to undo it by."""
+        """Open an inner unit that can be undone separately; return its mark."""
         if self.batched_inserts:
             self._write_batched()
         self.savepoints += 1
@@ -293,22 +292,22 @@ class StoreTransaction:
         return mark
 
     def mark(self, name: str) -> SavepointMark:
-        """Return how much is noted now, for a savepoint of that name."""
+        """Return the present sizes of the lists, for a savepoint of that name."""
         return SavepointMark(len(self.effects), len(self.message_ids), len(self.ended), name)
 
     def forget_since(self, mark: SavepointMark) -> None:
-        """Forget what was noted since *mark*: its savepoint was rolled back."""
+        """Forget all entries since *mark*: its savepoint was rolled back."""
         del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
         del self.ended[mark.ended :]
 
     def release_savepoint(self, mark: SavepointMark) -> None:
-        """End the inner unit, its writes joining the transaction's."""
+        """End the inner unit and keep its writes in the transaction."""
         if self.batched_inserts:
             self._write_batched()
         self.handle.execute(f"RELEASE {mark.name}", can_cache=False)
 
     def rollback_savepoint(self, mark: SavepointMark) -> None:
-        """Undo the inner unit, and what it noted since *mark*; a no-op where SQLite undid all."""
+        """Undo the inner unit and its entries since *mark*; do nothing if SQLite undid all."""
         self.batched_inserts.clear()
         self.forget_since(mark)
         if self.alive:
@@ -324,7 +323,7 @@ class TransactionHost(Protocol):
         ...
 
     def step_aside(self) -> None:
-        """Commit what earlier handlers left open; no-op where this handler has written already."""
+        """Commit the open writes of earlier handlers, unless this handler has already written."""
         ...
 
 
@@ -343,7 +342,7 @@ def _bump_all(names: tuple[str, ...]) -> str:
 
 
 def bump(tx: StoreTransaction, **deltas: int) -> None:
-    """Add each delta to the counter of its name, by one statement; zero costs nothing."""
+    """Add each delta to the counter of its name in one statement; skip zeros."""
     names: list[str] = []
     changed: list[int] = []
     for name, delta in deltas.items():
@@ -357,7 +356,7 @@ def bump(tx: StoreTransaction, **deltas: int) -> None:
 
 
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
-"""Runs a reading statement, in a transaction or outside of one."""
+"""Runs a reading statement, in a transaction or outside one."""
 
 
 class Row(tuple[Any, ...]):
@@ -371,7 +370,7 @@ class Row(tuple[Any, ...]):
     _places: ClassVar[dict[str, int]] = {}
 
     def __getitem__(self, key: SupportsIndex | slice | str) -> Any:
-        """Return a column by its name or place, or several by a slice."""
+        """Return a column by its name or index, or several by a slice."""
         return super().__getitem__(self._places[key] if isinstance(key, str) else key)
 
     def keys(self) -> list[str]:
@@ -379,7 +378,7 @@ class Row(tuple[Any, ...]):
         return list(self._places)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as names and values, since the class is made for the query."""
+        """Pickle as names and values, because the class is created for the query."""
         return _restored, (tuple(self._places), tuple(self))
 
 

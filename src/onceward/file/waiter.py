@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 HAS_POLL: Final = hasattr(select, "poll")
 ONE: Final = (1).to_bytes(8, sys.byteorder)
-"""Bytes that end a wait: the number that an eventfd takes, and any bytes in a pipe."""
+"""Bytes that end a wait: a number for an eventfd, any bytes for a pipe."""
 LONGEST: Final = 86_400.0
-"""Seconds after which a wait begins again: ``poll`` counts milliseconds in 31 bits."""
+"""Seconds after which a wait restarts: ``poll`` counts milliseconds in 31 bits."""
 
 
 class Waiter:
     """
     A flag that notifications of one direction set; one thread waits for it and clears it.
 
-    That thread reads the socket of the file, and asks the file's version, by itself:
-    no other thread has to wake it for a commit of another process.
+    That thread itself reads the socket of the file and checks the file's version: no other thread
+    has to wake it for a commit of another process.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Waiter:
                 os.write(self._wakeup[1], ONE)
 
     def clear(self) -> None:
-        """Clear the flag; what is committed after that sets it again."""
+        """Clear the flag; later commits set it again."""
         self._flag.clear()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is set; return False where *seconds* have passed before that."""
+        """Wait until it is set; return False if *seconds* pass before that."""
         end = None if seconds is None else time.monotonic() + seconds
         while not self._flag.is_set():
             left = None if end is None else end - time.monotonic()
@@ -63,7 +63,7 @@ class Waiter:
         return True
 
     def close(self) -> None:
-        """Listen no more; called by the thread that waits."""
+        """Stop listening; called by the waiting thread."""
         self._stop_listening()
         with self._lock:
             fds, self._wakeup = self._wakeup, None
@@ -72,9 +72,9 @@ class Waiter:
 
     def _hear(self, seconds: float | None) -> bool:
         """
-        Wait for a notification, or until the file's version is to be asked, and do that.
+        Wait for a notification, or until the file's version must be checked, and check it.
 
-        Returns whether the wait was ended: another thread may have cleared the flag since.
+        Return whether the wait was ended: another thread may have cleared the flag since.
         """
         if self._every > 0:
             due = max(0.0, self._poll_at - time.monotonic())
@@ -87,14 +87,14 @@ class Waiter:
         return ended
 
     def _poll(self) -> None:
-        """Ask the file's version where that is due."""
+        """Check the file's version if that is due."""
         if self._every > 0 and time.monotonic() >= self._poll_at:
             self._poll_at = self._notifier.next_poll(self._every)
             if self._notifier.is_due(self._every):
                 self._notifier.look(self._version)
 
     def _select(self, wakeup: int, seconds: float) -> bool:
-        """Wait until the flag is set or the socket has something; say whether either came."""
+        """Wait until the flag is set or the socket has data; return whether either happened."""
         with self._lock:
             if self._flag.is_set():
                 return True
@@ -111,13 +111,13 @@ class Waiter:
                 if (wakeup, select.POLLIN) in found:  # ours, or that of a forked child
                     os.read(wakeup, 1024)
         if any(fd == sock for fd, _ in found):
-            self._flag.set()  # before the others are told
+            self._flag.set()  # before the others are notified
             self._notifier.hear(self._side)
         return bool(found)
 
 
 def wakeup_descriptors() -> tuple[int, int] | None:
-    """Return descriptors to wait on and to end the wait; None where polling has to do."""
+    """Return descriptors to wait on and to end the wait; None if the wait must poll."""
     if not HAS_POLL:
         return None
     with suppress(OSError):  # none is left

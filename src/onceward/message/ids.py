@@ -17,7 +17,7 @@ from onceward.message.clock import Clock, Millis
 OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 """Ids that sort by time; dedup records of other ids are never pruned."""
 IdSource = Callable[[], str]
-"""Returns a new message id at each call."""
+"""Return a new message id on each call."""
 
 
 new_id: Final[IdSource] = map(str, starmap(uuid_utils.uuid7, repeat(()))).__next__

@@ -11,15 +11,15 @@ from typing import Final
 from onceward.message.vocabulary import Raised
 
 PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
-"""Folder of the frames between a worker and the handler that it calls."""
+"""Folder of the stack frames between a worker and the handler that it calls."""
 FRAMES: Final = 20
-"""Most frames of each exception of a trace: the last ones."""
+"""Maximum stack frames of each exception in a trace; the last ones are kept."""
 LONGEST: Final = 8_000
-"""Most characters of a trace: its end, which names the error."""
+"""Maximum characters of a trace; its end, which names the error, is kept."""
 
 
 def raised(error: BaseException, took: float | None) -> Raised:
-    """Return the traceback of an exception, cut at its beginning, as text that a file stores."""
+    """Return the traceback of an exception as text to store, truncated at its beginning."""
     own = _of_handler(error.__traceback__)
     lines = "".join(traceback.format_exception(type(error), error, own, limit=-FRAMES))
     trace = lines if len(lines) <= LONGEST else f"…{lines[1 - LONGEST :]}"
@@ -27,7 +27,7 @@ def raised(error: BaseException, took: float | None) -> Raised:
 
 
 def _of_handler(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the first frame that is not of this package, or the whole one."""
+    """Return a traceback from its first frame outside this package, or the whole one."""
     found = trace
     while found is not None and found.tb_frame.f_code.co_filename.startswith(PACKAGE):
         found = found.tb_next

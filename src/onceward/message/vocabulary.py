@@ -181,8 +181,8 @@ LaneState = Literal["ready", "waiting", "leased", "empty"]
 
 
 OUTBOX: Final[dict[tuple[str, str], str]] = {
-    ("pending", "sent"): "the peer stored it, its handler is still to come",
-    ("pending", "acked"): "the peer processed it, or storing was all that was asked",
+    ("pending", "sent"): "the peer stored it; its handler has not run yet",
+    ("pending", "acked"): "the peer processed it, or only storing was requested",
     ("pending", "failed"): "the peer keeps it as a dead letter",
     ("pending", "cancelled"): "withdrawn before it left, or ended by the peer before its effect",
     ("pending", "dropped"): "a named policy dropped it, here or at the peer",
@@ -191,8 +191,8 @@ OUTBOX: Final[dict[tuple[str, str], str]] = {
     ("sent", "failed"): "the peer gave it up and keeps it as a dead letter",
     ("sent", "dropped"): "a named policy of the peer dropped it",
     ("sent", "cancelled"): "the peer ended it before it took effect",
-    ("acked", "dropped"): "storing was all that was asked, and a policy of the peer dropped it",
-    ("acked", "cancelled"): "storing was all that was asked, and the peer cancelled it since",
+    ("acked", "dropped"): "only storing was requested, and a policy of the peer dropped it",
+    ("acked", "cancelled"): "only storing was requested, and the peer cancelled it later",
     ("acked", "pending"): "the peer's file was rolled back: it needs the message again",
     ("failed", "pending"): "the peer's file was rolled back: it needs the message again",
     ("failed", "acked"): "the peer replayed its dead letter and processed it",
@@ -234,49 +234,49 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The traceback of a call that failed, and how long the call took."""
+    """The traceback of a failed call, and how long the call took."""
 
     trace: str
     took: float | None = None
-    """Seconds; None where that was not measured."""
+    """Seconds; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAt:
-    """Not now: may be claimed again from ``due_at`` on."""
+    """Not now: it may be claimed again at ``due_at``."""
 
     due_at: Millis
     error: str
     counted: bool = True
     """Whether the attempt counts against the budget."""
     raised: Raised | None = field(default=None, compare=False, repr=False)
-    """The failed call that is tried again; None where no handler raised."""
+    """The failed call that is retried; None if no handler raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits(RetryAt):
-    """Not now: its handler waits for a reply, and is called again at ``due_at`` at the latest."""
+    """Not now: its handler waits for a reply and is called again at ``due_at`` at the latest."""
 
 
 AWAITS: Final = "waits for the reply to "
-"""Begins the reason of a message whose handler waits for a reply."""
+"""Start of the reason of a message whose handler waits for a reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Never: becomes a dead letter with ``reason``; ``error`` keeps the details."""
+    """Never: it becomes a dead letter with ``reason``; ``error`` keeps the details."""
 
     reason: Reason
     error: str = ""
     tried: bool = True
-    """Whether it was handed over this time; False for what no handler or reader has seen."""
+    """Whether a handler or a reader got the message this time."""
     raised: Raised | None = field(default=None, compare=False, repr=False)
-    """The failed call that it died of; None where no handler raised."""
+    """The failed call that ended it; None if no handler raised."""
 
 
 ATTEMPT_NEVER_ENDED: Final = (
-    "no attempt is left: its handler never came to an end (process killed or lease lost),"
-    " or the budget was lowered"
+    "no attempt is left: its handler never finished (process killed or lease lost), or the "
+    "budget was lowered"
 )
 """Details of a dead letter that is not claimed again; its handler's last error is appended."""
 Settlement = Done | RetryAt | Dead
@@ -284,7 +284,7 @@ Settlement = Done | RetryAt | Dead
 
 
 class LeaseInfo(Protocol):
-    """The part of a lease that a message and its consumer read."""
+    """The fields of a lease that a message and its consumer read."""
 
     @property
     def id(self) -> str:
@@ -313,11 +313,11 @@ class LeaseInfo(Protocol):
 
 
 def reason_text(reason: Reason, detail: str = "") -> str:
-    """Return a reason as it is stored and told to peers: alone, or with ``: `` and details."""
+    """Return a reason as it is stored and sent to peers: alone, or with ``: `` and details."""
     return f"{reason}: {detail}" if detail else reason
 
 
 def reason_of(text: str) -> Reason | None:
-    """Return the reason that a text begins with; None where the vocabulary has none."""
+    """Return the reason that a text begins with; None if the vocabulary does not have it."""
     word = text.partition(": ")[0]
     return word if word in REASONS else None

@@ -2,14 +2,13 @@
 Encode parcels, answers and notices for networks, as CloudEvents in JSON; decode them strictly.
 
 The body of a parcel is a batch: ``[EVENT``, a line feed, ``,FRAME`` for each frame, ``]``. The
-event, of type ``onceward.parcel``, stands on one line and holds everything but the frames.
-These follow byte for byte as they are stored: they are cut by the lengths that the event
-names and never parsed here. The body of an answer is one event, of type ``onceward.answer``.
-``schema/wire.schema.json`` describes both. A notice is what two agents tell each other beside
-them, one event, too.
+event, of type ``onceward.parcel``, is one line and holds everything except the frames. The frames
+follow byte for byte as they are stored: they are split by the lengths in the event and never parsed
+here. The body of an answer is one event, of type ``onceward.answer``. ``schema/wire.schema.json``
+describes both. A notice, also one event, is any other word between two agents.
 
-A decoder checks form only. That the bytes come from the agent that they name is for the
-transport to prove; digests, names and frames are checked where a parcel is accepted.
+A decoder checks only the form. The transport proves that the bytes come from the agent that they
+name; digests, names and frames are checked when a parcel is accepted.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""Version of the codec; a decoder takes no other."""
+"""Version of the codec; a decoder accepts no other."""
 CONTENT_TYPE: Final = "application/cloudevents-batch+json"
 """Media type of a parcel."""
 ANSWER_TYPE: Final = "application/cloudevents+json"
@@ -72,9 +71,9 @@ ANSWER_TYPE: Final = "application/cloudevents+json"
 PARCEL: Final = "parcel"
 ANSWER: Final = "answer"
 FRAMES_MAX: Final = 10_000
-"""Most frames of a parcel, as of ``parcel_max_messages``."""
+"""Maximum frames of a parcel, the same as for ``parcel_max_messages``."""
 UNSETTLED_MAX: Final = 64
-"""Most ids in ``unsettled``."""
+"""Maximum ids in ``unsettled``."""
 
 Id = Annotated[str, Field(max_length=256, pattern=r"^[^\x00]*$")]
 Agent = Annotated[str, Field(max_length=128, pattern=f"^{AGENT.pattern}$")]
@@ -85,12 +84,12 @@ STRICT: Final = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings
 
 
 class _Strict(BaseModel):
-    """Take exact types and no key besides the declared ones."""
+    """Accept exact types and only the declared keys."""
 
     model_config = STRICT | {"frozen": True}
 
 
-# A parcel has thousands of frames and receipts: a dict is made and collected faster than a model.
+# A parcel has thousands of frames and receipts: a dict is built and freed faster than a model.
 class _Frame(TypedDict):
     __pydantic_config__ = STRICT  # type: ignore[misc]
 
@@ -99,16 +98,16 @@ class _Frame(TypedDict):
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     """First 16 bytes of the SHA-256 of the frame, in hexadecimal."""
     length: Count
-    """Bytes of the frame as it follows."""
+    """Length of the frame in bytes, as it follows."""
     redelivered: NotRequired[Annotated[bool, Field(json_schema_extra={"default": False})]]
-    """Whether the recipient may know the message already."""
+    """Whether the recipient may already know the message."""
 
 
 class _Receipt(TypedDict):
     __pydantic_config__ = STRICT  # type: ignore[misc]
 
     id: Id
-    """Message id that it speaks of."""
+    """Id of the message that it reports on."""
     state: ReceiptState
     """Outcome of the message."""
     reason: NotRequired[
@@ -117,14 +116,14 @@ class _Receipt(TypedDict):
             Field(json_schema_extra={"default": None}),
         ]
     ]
-    """Why, in words."""
+    """Reason, as text."""
 
 
 class _Position(_Strict):
     epoch: Id
     """Name of a stream."""
     number: Count
-    """Number of a parcel of it."""
+    """Number of a parcel in it."""
 
 
 class _ParcelData(_Strict):
@@ -139,15 +138,15 @@ class _ParcelData(_Strict):
     number: Count
     """Number of the parcel in the stream."""
     previous: Id
-    """Id of the last frame of the parcel before; empty for the first."""
+    """Id of the previous parcel's last frame; empty for the first parcel."""
     durability: Durability
-    """Durability class of the sender's file, which its receipts are worth."""
+    """Durability class of the sender's file, which applies to its receipts."""
     frames: Annotated[list[_Frame], Field(max_length=FRAMES_MAX)]
-    """The frames that follow, in their order."""
+    """The frames that follow, in order."""
     receipts: Annotated[list[_Receipt], Field(max_length=RECEIPTS_MAX)]
-    """Outcomes of messages that the recipient had sent."""
+    """Outcomes of messages that the recipient sent."""
     unsettled: Annotated[list[Id], Field(max_length=UNSETTLED_MAX)]
-    """With number 1: last ids of the parcels given up since the base position."""
+    """With number 1: last ids of the parcels that were given up since the base position."""
     base_position: _Position | None = None
     """With number 1: position up to which the recipient had answered before."""
     stream_position: _Position | None = None
@@ -158,30 +157,30 @@ class _AnswerData(_Strict):
     version: Annotated[int, Field(ge=VERSION, le=VERSION)]
     """Version of this codec."""
     sender: Agent
-    """Agent that answers."""
+    """The agent that answers."""
     recipient: Agent
-    """Agent that sent the parcel."""
+    """The agent that sent the parcel."""
     parcel: _Position
-    """Epoch and number of the parcel that is answered."""
+    """Epoch and number of the answered parcel."""
     verdict: Verdict
-    """Whether the parcel was taken; fork means that it does not continue its stream."""
+    """Whether the parcel was accepted; fork means that it does not continue its stream."""
     durability: Durability
     """Durability class of the answering agent's file."""
     receipts: Annotated[list[_Receipt], Field(max_length=FRAMES_MAX)]
-    """Outcomes of the frames; one without a receipt is pushed again."""
+    """Outcomes of the frames; a frame without a receipt is pushed again."""
     epoch: Id
-    """With fork: the stream that is known."""
+    """With fork: the stream that the recipient knows."""
     number: Count
-    """With fork: the last number of it that was accepted."""
+    """With fork: the last accepted number of that stream."""
     retry_after: Count
-    """With busy: milliseconds after which to come again; 0 leaves that to the sender."""
+    """With busy: milliseconds after which to try again; 0 leaves that to the sender."""
 
 
 class _Event(_Strict):
     specversion: Literal["1.0"]
     """Version of CloudEvents."""
     id: Annotated[str, Field(min_length=1, max_length=256)]
-    """Names this attempt; each push of the same parcel has its own."""
+    """Id of this attempt; each push of the same parcel has its own."""
     source: str
     """The sending agent, as urn:onceward:NAME."""
     type: str
@@ -192,14 +191,14 @@ class _Event(_Strict):
 
 class _ParcelEvent(_Event):
     type: Literal["onceward.parcel"]
-    """Says that it is a parcel."""
+    """Marks the event as a parcel."""
     data: _ParcelData
     """The parcel without its frames."""
 
 
 class _AnswerEvent(_Event):
     type: Literal["onceward.answer"]
-    """Says that it is an answer."""
+    """Marks the event as an answer."""
     data: _AnswerData
     """The answer."""
 
@@ -212,7 +211,7 @@ def encode_parcel(parcel: Parcel) -> bytes:
     Return *parcel* as bytes that ``decode_parcel`` reads back.
 
     Raises:
-        InvalidParcel: a name or an id of it cannot travel, such as one with a NUL.
+        InvalidParcel: one of its names or ids cannot be encoded, such as one with a NUL.
 
     """
     try:
@@ -230,12 +229,12 @@ def decode_parcel(body: bytes) -> Parcel:
     Return the parcel that *body* encodes.
 
     Raises:
-        InvalidParcel: it is not of this version, or not to the last byte.
+        InvalidParcel: it is of another version or malformed.
 
     """
     head, line_feed, rest = body.partition(b"\n")
     if not line_feed or head[:1] != b"[":
-        msg = "not a parcel: it begins with '[', an event on one line and a line feed"
+        msg = "not a parcel: a parcel begins with '[', an event on one line and a line feed"
         raise InvalidParcel(msg)
     event = _read(_ParcelEvent, PARCEL, head[1:])
     data = event.data
@@ -259,7 +258,7 @@ def encode_answer(answer: Answer, parcel: Parcel) -> bytes:
     Return the recipient's answer to *parcel* as bytes that ``decode_answer`` reads back.
 
     Raises:
-        InvalidParcel: a name or an id of it cannot travel, such as one with a NUL.
+        InvalidParcel: one of its names or ids cannot be encoded, such as one with a NUL.
 
     """
     data = {
@@ -287,8 +286,8 @@ def decode_answer(body: bytes, parcel: Parcel) -> Answer:
     Return the answer to *parcel* that *body* encodes.
 
     Raises:
-        InvalidParcel: it is not of this version, answers another parcel, or has a receipt
-            for a frame that the parcel does not hold.
+        InvalidParcel: it is of another version, answers another parcel, or has a receipt
+            for a frame that is not in the parcel.
 
     """
     data = _read(_AnswerEvent, ANSWER, body).data
@@ -358,7 +357,7 @@ def _told(receipts: Iterable[Receipt]) -> list[dict[str, Any]]:
 
 
 def _read(kind: type[E], what: str, text: bytes) -> E:
-    """Read one event; a key that comes twice would mean one thing here and another elsewhere."""
+    """Read one event; refuse a repeated key, which readers would interpret differently."""
     try:
         event = kind.model_validate_json(text)
         if text.count(b'":') != _keys(event.data):
@@ -372,7 +371,7 @@ def _read(kind: type[E], what: str, text: bytes) -> E:
 
 
 def _keys(data: _ParcelData | _AnswerData) -> int:
-    """Return how many keys an event names, with those of its data."""
+    """Return the number of keys in an event and its data."""
     inner: list[BaseModel | None] = [data]
     listed = sum(map(len, data.receipts))
     if isinstance(data, _ParcelData):
@@ -385,14 +384,14 @@ def _keys(data: _ParcelData | _AnswerData) -> int:
 
 
 def _cut(listed: list[_Frame], rest: bytes) -> tuple[ParcelFrame, ...]:
-    """Cut the frames out of what follows the event."""
+    """Split the bytes after the event into frames."""
     ends = list(accumulate(each["length"] + 1 for each in listed))
     starts = [0, *ends]
     if len(rest) != starts[-1] + 1 or rest[-1:] != b"]":
         msg = f"not a parcel: {len(rest)} bytes follow its event, its frames take {starts[-1] + 1}"
         raise InvalidParcel(msg)
     if any(rest[start : start + 1] != b"," for start in starts[:-1]):
-        msg = "not a parcel: a frame does not begin where the lengths say"
+        msg = "not a parcel: a frame does not begin where its length says"
         raise InvalidParcel(msg)
     try:
         return tuple(
@@ -424,8 +423,8 @@ def _invalid(what: str, error: Exception) -> InvalidParcel:
 
 NoticeKind = Literal["ping", "pong", "collect", "nothing", "refused", "too_large"]
 """
-``ping`` asks for ``pong``; ``collect`` asks for a parcel, ``nothing`` is the answer where none
-waits; ``refused`` and ``too_large`` say that a parcel was not taken and never will be.
+``ping`` asks for ``pong``; ``collect`` asks for a parcel, ``nothing`` answers that none waits;
+``refused`` and ``too_large`` say that a parcel was not accepted and never will be.
 """
 NOTICE_MAX: Final = 8192
 """Largest encoded notice in bytes."""
@@ -435,17 +434,17 @@ PREFIX: Final = "onceward."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A word of one agent to another that is neither a parcel nor an answer."""
+    """A word from one agent to another that is neither a parcel nor an answer."""
 
     kind: NoticeKind
     sender: str
     recipient: str
     at: Millis = 0
-    """Time of the sender's clock."""
+    """Time by the sender's clock."""
     limit: int = 0
-    """With ``too_large``: the most bytes that a parcel may have."""
+    """With ``too_large``: maximum bytes of a parcel."""
     detail: str = ""
-    """Why, in words; a longer text is cut."""
+    """Reason, as text; a longer one is truncated."""
 
 
 class _NoticeData(BaseModel):
@@ -493,7 +492,7 @@ def encode_notice(notice: Notice) -> bytes:
 
 
 def decode_notice(body: bytes) -> Notice:
-    """Return the notice that *body* encodes; raises InvalidParcel where it is none."""
+    """Return the notice that *body* encodes; raise InvalidParcel if it is not one."""
     try:
         event = _NoticeEvent.model_validate_json(body)
         refuse_repeated_keys(body)
@@ -502,7 +501,7 @@ def decode_notice(body: bytes) -> Notice:
         raise InvalidParcel(msg) from error
     kind, data = event.type.removeprefix(PREFIX), event.data
     if kind not in get_args(NoticeKind) or event.source != SOURCE + data.sender:
-        msg = "not a notice: its type or source is another"
+        msg = "not a notice: its type or source does not match"
         raise InvalidParcel(msg)
     return Notice(
         kind=cast("NoticeKind", kind),

@@ -84,7 +84,7 @@ def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
         path.read_bytes().replace(b"    agent          TEXT", b"    agenu          TEXT")
     )
 
-    with pytest.raises(StoreCorrupt, match="schema is not what it was"):
+    with pytest.raises(StoreCorrupt, match="schema was altered"):
         Postbox(path, agent="a", start=False)
 
 
@@ -96,9 +96,9 @@ def test_a_default_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None
     path.write_bytes(path.read_bytes().replace(b"DEFAULT 'pending'", b"DEFAULT 'pendinf'"))
 
     with Postbox(path, agent="a", start=False, hold_unknown=True) as spoilt:
-        with pytest.raises(StoreCorrupt, match="schema is not what it was"):
+        with pytest.raises(StoreCorrupt, match="schema was altered"):
             spoilt.send("b", 1)
-        with pytest.raises(StoreCorrupt, match="schema is not what it was"):
+        with pytest.raises(StoreCorrupt, match="schema was altered"):
             spoilt.send_many([("b", 1), ("b", 2)])
 
 
@@ -119,7 +119,7 @@ def test_a_check_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
 
     with Postbox(path, agent="a", start=False) as spoilt:
         spoilt.run_until_idle()
-        assert "schema is not what it was" in str(spoilt.peers.list()[0].last_error)
+        assert "schema was altered" in str(spoilt.peers.list()[0].last_error)
 
 
 @pytest.mark.parametrize("name", ["HEADS", "FRAMES", "INVARIANTS"])
