@@ -1,6 +1,6 @@
 -- One agent's file. Times are integer milliseconds since 1970, UTC; NULL in due_at means "now".
 -- Only SQL that SQLite 3.37 understands: other programs open this file too.
--- Hot CHECKs spell OR instead of IN: a list of three or more builds a temporary index for every row (15 % of an insert).
+-- Hot CHECKs use OR instead of IN: for a list of three or more, SQLite builds a temporary index per row (15 % of an insert).
 
 CREATE TABLE _onceward_file_info (
     one            INTEGER PRIMARY KEY CHECK (one = 1),
@@ -52,7 +52,7 @@ CREATE TABLE _onceward_peers (
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
--- The text of a body that is stored once. The frame of a message that refers to it ends before its data.
+-- Bodies that several messages share. The frame of a message that refers to one ends before its data.
 CREATE TABLE _onceward_bodies (
     body_id INTEGER PRIMARY KEY AUTOINCREMENT,
     text    TEXT    NOT NULL,
@@ -97,7 +97,7 @@ CREATE TABLE _onceward_outbox (
     CHECK (state <> 'sent' OR sent_at IS NOT NULL)
 ) STRICT;
 
--- What may be packed now, in the order of packing. Rows that are held or not due stay out of it.
+-- Rows that may be packed now, in the order of packing. Rows that are held or not due are not in it.
 CREATE INDEX _onceward_outbox_ready ON _onceward_outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL AND held_by IS NULL;
 CREATE INDEX _onceward_outbox_due   ON _onceward_outbox (due_at, seq)          WHERE due_at IS NOT NULL;
 CREATE INDEX _onceward_outbox_expiry ON _onceward_outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
@@ -108,7 +108,7 @@ CREATE INDEX _onceward_outbox_reply       ON _onceward_outbox (in_reply_to)     
 CREATE INDEX _onceward_outbox_channel     ON _onceward_outbox (channel, seq)     WHERE channel IS NOT NULL;
 CREATE INDEX _onceward_outbox_channel_open ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
 
--- Outgoing lanes that wait behind a head that failed alone; their rows are parked until then.
+-- Outgoing lanes that wait behind a failed head; their rows are not due until it is retried.
 CREATE TABLE _onceward_blocked_lanes (
     recipient TEXT    NOT NULL,
     lane      TEXT    NOT NULL,
@@ -118,7 +118,7 @@ CREATE TABLE _onceward_blocked_lanes (
     PRIMARY KEY (recipient, lane, rank)
 ) STRICT, WITHOUT ROWID;
 
--- Messages that sticky channels retain, one row for all recipients; agents that join late get them under new ids.
+-- Messages that sticky channels retain, one row for all recipients; agents that join later get them under new ids.
 CREATE TABLE _onceward_retained_posts (
     number         INTEGER PRIMARY KEY AUTOINCREMENT,
     channel        TEXT    NOT NULL,
@@ -140,7 +140,7 @@ CREATE TABLE _onceward_retained_posts (
 CREATE INDEX _onceward_retained_posts_channel ON _onceward_retained_posts (channel, number);
 CREATE INDEX _onceward_retained_posts_body    ON _onceward_retained_posts (body_id);
 
--- What this agent has still to do when the directory or its own file moves on, and how far it has come.
+-- Work that this agent does after changes to the directory or its own file, and the position of each task.
 CREATE TABLE _onceward_background_tasks (
     kind     TEXT    NOT NULL CHECK (kind IN ('channel', 'notices', 'dead_letters')),
     name     TEXT    NOT NULL,
@@ -149,7 +149,7 @@ CREATE TABLE _onceward_background_tasks (
     PRIMARY KEY (kind, name)
 ) STRICT, WITHOUT ROWID;
 
--- How far each recipient of a message of ours has come with it; a status only ever moves forward.
+-- The progress of each recipient with a message that we sent; a stage never moves backwards.
 CREATE TABLE _onceward_acknowledgments (
     message_id  TEXT    NOT NULL,
     participant TEXT    NOT NULL,
@@ -185,7 +185,7 @@ CREATE TABLE _onceward_pending_replies (
 CREATE UNIQUE INDEX _onceward_pending_replies_asker ON _onceward_pending_replies (asker_seq, asker_index) WHERE asker_seq IS NOT NULL;
 CREATE INDEX _onceward_pending_replies_asked ON _onceward_pending_replies (asked_at);
 
--- One row per stream of parcels that comes in: all that deduplication needs, for ever.
+-- One row per incoming stream of parcels. Deduplication needs nothing else, without a time limit.
 CREATE TABLE _onceward_sender_streams (
     sender      TEXT    PRIMARY KEY,
     epoch       TEXT    NOT NULL,
@@ -197,7 +197,7 @@ CREATE TABLE _onceward_sender_streams (
     updated_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The unit of order and of leasing on the way in. A lane that sessions share by an ordering key has no session of its own.
+-- Incoming lanes: the units of order and of leasing. A lane that sessions share through an ordering key has no session.
 CREATE TABLE _onceward_lanes (
     lane_id          INTEGER PRIMARY KEY AUTOINCREMENT,
     sender           TEXT,
@@ -215,13 +215,13 @@ CREATE TABLE _onceward_lanes (
     CHECK (owner IS NULL OR due_at IS NOT NULL)
 ) STRICT;
 
--- A session with runs has one lane for all its senders.
+-- A session with runs has one lane for all senders.
 CREATE UNIQUE INDEX _onceward_lanes_session ON _onceward_lanes (name, rank) WHERE sender IS NULL;
 CREATE INDEX _onceward_lanes_ready ON _onceward_lanes (rank, head_seq) WHERE head_seq IS NOT NULL AND due_at IS NULL;
 CREATE INDEX _onceward_lanes_due   ON _onceward_lanes (due_at)     WHERE due_at IS NOT NULL;
 
--- Workers that may be handling messages whose claim is not committed yet. A row that outlives its process
--- says that it died with such a claim: the next claims are committed before their handlers run.
+-- Workers that may be handling messages whose claim is not committed yet. A row that remains after its process
+-- died shows that it may have had such a claim: then claims are committed before their handlers run.
 CREATE TABLE _onceward_workers (
     owner TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
@@ -262,11 +262,11 @@ CREATE INDEX _onceward_inbox_pending     ON _onceward_inbox (lane_id, seq)    WH
 CREATE INDEX _onceward_inbox_expiry      ON _onceward_inbox (expires_at, seq) WHERE expires_at IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_correlation ON _onceward_inbox (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX _onceward_inbox_channel      ON _onceward_inbox (channel, seq)      WHERE channel IS NOT NULL;
--- What waits in a channel, in the order of reading: what was handled leaves it, and what a reader skips costs its look only.
+-- Messages that wait in a channel, in reading order. Handled messages leave the index; a skipped one costs one look.
 CREATE INDEX _onceward_inbox_channel_pending ON _onceward_inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_mailbox    ON _onceward_inbox (mailbox, rank, seq) WHERE mailbox IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_mailbox_id ON _onceward_inbox (id)                 WHERE mailbox IS NOT NULL AND state = 'pending';
--- A mailbox of the newest message of each key has one of each, by constraint.
+-- A mailbox that keeps the newest message of each key has one message per key, by constraint.
 CREATE UNIQUE INDEX _onceward_inbox_mailbox_key ON _onceward_inbox (mailbox, mailbox_key) WHERE mailbox_key IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_ephemeral ON _onceward_inbox (seq) WHERE ephemeral IS NOT NULL AND state = 'pending';
 
@@ -282,8 +282,8 @@ CREATE TABLE _onceward_processed_messages (
     UNIQUE (sender, message_id, consumer)
 ) STRICT;
 
--- Bodies that a handler with unique_for has handled lately: a like one is dropped until then. A note with a seq
--- is of a message that is not handled yet, and holds as long as that message is pending.
+-- Bodies that a handler with unique_for handled recently; an equal one is dropped until then. A row with a seq
+-- belongs to a message that is not handled yet, and applies while that message is pending.
 CREATE TABLE _onceward_unique_bodies (
     handler  TEXT    NOT NULL,
     digest   BLOB    NOT NULL,
@@ -294,7 +294,7 @@ CREATE TABLE _onceward_unique_bodies (
 
 CREATE INDEX _onceward_unique_bodies_until ON _onceward_unique_bodies (until_at);
 
--- Results of the steps of handlers: what the next call of the handler finds. They end with the record of their message.
+-- Results of handlers' steps, which the next call of the handler finds. They are deleted with the record of their message.
 CREATE TABLE _onceward_steps (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     sender     TEXT    NOT NULL,
@@ -323,7 +323,7 @@ CREATE TABLE _onceward_steps (
 CREATE INDEX _onceward_steps_started ON _onceward_steps (started_at);
 CREATE INDEX _onceward_steps_awaits  ON _onceward_steps (awaits) WHERE awaits IS NOT NULL AND state = 'waiting';
 
--- The last failed calls of handlers with their tracebacks: a few of each message, and so many of the file.
+-- The last failed handler calls with their tracebacks: a few per message, and a limited number per file.
 CREATE TABLE _onceward_failed_attempts (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     sender     TEXT    NOT NULL,
@@ -338,7 +338,7 @@ CREATE TABLE _onceward_failed_attempts (
 
 CREATE INDEX _onceward_failed_attempts_message ON _onceward_failed_attempts (message_id, sender, seq);
 
--- What handlers put out while they run, in batches of chunks: one order over all streams of a message.
+-- Output that handlers stream while they run, in batches of chunks: one order for all streams of a message.
 CREATE TABLE _onceward_output_batches (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     sender     TEXT    NOT NULL,
@@ -356,7 +356,7 @@ CREATE TABLE _onceward_output_batches (
 
 CREATE INDEX _onceward_output_batches_stored ON _onceward_output_batches (stored_at);
 
--- Types that handlers wait for: their messages are kept for the steps of their session, and no handler gets them.
+-- Types that handlers wait for. Their messages are kept for the steps of their session, and no handler gets them.
 CREATE TABLE _onceward_awaited_types (
     type TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
@@ -375,14 +375,14 @@ CREATE TABLE _onceward_awaited_messages (
 CREATE INDEX _onceward_awaited_messages_session ON _onceward_awaited_messages (session, type, seq);
 CREATE INDEX _onceward_awaited_messages_came    ON _onceward_awaited_messages (came_at);
 
--- Message ids that their sender chose though they look like ours; their dedup records are never pruned.
+-- Message ids that a sender chose itself although they look like generated ones; their dedup records are never pruned.
 CREATE TABLE _onceward_chosen_ids (
     sender TEXT NOT NULL,
     id     TEXT NOT NULL,
     PRIMARY KEY (sender, id)
 ) STRICT, WITHOUT ROWID;
 
--- Outcomes on their way back to the senders: one row per commit and sender, gone once delivered.
+-- Outcomes on their way back to senders: one row per commit and sender, deleted once delivered.
 CREATE TABLE _onceward_receipts (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     peer       TEXT    NOT NULL,
@@ -428,7 +428,7 @@ CREATE INDEX _onceward_dead_letters_id  ON _onceward_dead_letters (id);
 CREATE INDEX _onceward_dead_letters_key ON _onceward_dead_letters (peer, key) WHERE key IS NOT NULL;
 CREATE INDEX _onceward_dead_letters_created ON _onceward_dead_letters (created_at);
 
--- The home is told of each dead letter, except of those of such notices: two deaf listeners would never end.
+-- Each dead letter is reported to the home, except dead notices: two listeners without handlers would report to each other endlessly.
 CREATE TRIGGER _onceward_dead_letters_notice AFTER INSERT ON _onceward_dead_letters
 WHEN NEW.topic IS NULL OR NEW.topic NOT GLOB '_system.*'
 BEGIN
@@ -436,7 +436,7 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END;
 
--- Which sessions are served by runs, as the agent's code declares it, with home and defaults filled in.
+-- Sessions that are served by runs, as declared in the agent's code, with home and defaults filled in.
 CREATE TABLE _onceward_session_handlers (
     pattern             TEXT    PRIMARY KEY,
     mode                TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
@@ -448,7 +448,7 @@ CREATE TABLE _onceward_session_handlers (
     allow_override_from TEXT    NOT NULL CHECK (json_valid(allow_override_from))
 ) STRICT, WITHOUT ROWID;
 
--- One row per session with runs; NULL in a setting means: as the handler says.
+-- One row per session with runs; NULL in a setting means the handler's setting.
 CREATE TABLE _onceward_session_queues (
     session          TEXT    PRIMARY KEY,
     mode             TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
@@ -494,14 +494,14 @@ CREATE TABLE _onceward_runs (
     CHECK (state <> 'done' OR consumed = 1)
 ) STRICT;
 
--- A session has one run at a time, by constraint.
+-- A session has at most one open run, by constraint.
 CREATE UNIQUE INDEX _onceward_runs_open    ON _onceward_runs (session)      WHERE state = 'open';
 CREATE INDEX        _onceward_runs_session ON _onceward_runs (session, seq);
 CREATE INDEX        _onceward_runs_ended   ON _onceward_runs (ended_at, seq) WHERE ended_at IS NOT NULL;
--- Calls that were left: aborted, and still running after the grace.
+-- Aborted calls that were still running after abort_grace.
 CREATE INDEX        _onceward_runs_left    ON _onceward_runs (seq)          WHERE left_at IS NOT NULL AND returned_at IS NULL;
 
--- One row per named position: how far it has come among the messages of each priority.
+-- One row per named position: the last passed message of each priority.
 CREATE TABLE _onceward_mailbox_readers (
     reader_id  INTEGER PRIMARY KEY AUTOINCREMENT,
     mailbox    TEXT    NOT NULL,
@@ -518,7 +518,7 @@ CREATE TABLE _onceward_mailbox_readers (
     UNIQUE (mailbox, mode, name)
 ) STRICT;
 
--- What a position has passed but is not done with: leased, put back, or kept because a filter skipped it.
+-- Messages that a position has passed but that are not done: leased, put back, or kept because a filter skipped them.
 CREATE TABLE _onceward_mailbox_leases (
     reader_id INTEGER NOT NULL,
     seq       INTEGER NOT NULL,
@@ -534,14 +534,14 @@ CREATE TABLE _onceward_mailbox_leases (
 CREATE INDEX _onceward_mailbox_leases_ready ON _onceward_mailbox_leases (reader_id, rank, seq) WHERE due_at IS NULL;
 CREATE INDEX _onceward_mailbox_leases_due   ON _onceward_mailbox_leases (reader_id, due_at)    WHERE due_at IS NOT NULL;
 
--- How far an agent that polls has come in a session.
+-- The position of a polling agent in a session.
 CREATE TABLE _onceward_poll_cursors (
     session TEXT    PRIMARY KEY,
     seq     INTEGER NOT NULL,
     read_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What the user bounds: messages that are promised and not settled, by scope. A name of '*' is for each one of its scope by itself.
+-- Limits for sent messages that are not settled, by scope. The name '*' applies to each name of its scope separately.
 CREATE TABLE _onceward_limits (
     scope        TEXT    NOT NULL CHECK (scope IN ('outbox', 'session', 'lane', 'channel', 'store')),
     name         TEXT    NOT NULL,
@@ -554,7 +554,7 @@ CREATE TABLE _onceward_limits (
     CHECK (max_messages IS NOT NULL OR max_bytes IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
--- How full each bounded scope is: kept by triggers that exist while there are limits.
+-- The usage of each limited scope, maintained by triggers that exist only while there are limits.
 CREATE TABLE _onceward_limit_usage (
     scope    TEXT    NOT NULL,
     name     TEXT    NOT NULL,
@@ -563,7 +563,7 @@ CREATE TABLE _onceward_limit_usage (
     PRIMARY KEY (scope, name)
 ) STRICT, WITHOUT ROWID;
 
--- A token bucket: how many messages may be sent, accepted or handled at once now.
+-- Token buckets: the number of messages that may be sent, accepted or handled at present.
 CREATE TABLE _onceward_rate_limits (
     name       TEXT    PRIMARY KEY,
     per_second REAL    NOT NULL CHECK (per_second > 0),
@@ -572,7 +572,7 @@ CREATE TABLE _onceward_rate_limits (
     filled_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Messages that are sent again and again, at dates. A date and its message are one commit; due_at is NULL while paused.
+-- Schedules. A date and its message are one commit; due_at is NULL while paused.
 CREATE TABLE _onceward_schedules (
     name       TEXT    PRIMARY KEY,
     every      INTEGER CHECK (every > 0),
@@ -608,8 +608,8 @@ CREATE TABLE _onceward_schedules (
 CREATE INDEX _onceward_schedules_due  ON _onceward_schedules (due_at)  WHERE due_at IS NOT NULL;
 CREATE INDEX _onceward_schedules_seen ON _onceward_schedules (seen_at) WHERE due_at IS NOT NULL;
 
--- Every message that a policy of this file dropped. The peer is its sender in the scope 'queue', else its recipient.
--- A summary is told by a message to the recipient, or to a run of the session; NULL where it is still to be told.
+-- Every message that a policy of this file dropped. In the scope 'queue' the peer is its sender, otherwise its recipient.
+-- A message to the recipient, or a run of the session, reports the summary; both columns are NULL until then.
 CREATE TABLE _onceward_drops (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     id         TEXT    NOT NULL,
@@ -629,8 +629,8 @@ CREATE INDEX _onceward_drops_queue  ON _onceward_drops (session, run_seq, seq) W
 CREATE INDEX _onceward_drops_run    ON _onceward_drops (run_seq, seq) WHERE run_seq IS NOT NULL;
 CREATE INDEX _onceward_drops_at     ON _onceward_drops (dropped_at);
 
--- Which rows of a box are from when: one line for each thousand rows, written after the fact by maintenance or by a look back.
--- A time is found by these lines, so that sending and accepting keep no index of times.
+-- The time range of each thousand rows of outbox and inbox, written later by maintenance or by a query over time.
+-- Searches by time use these ranges, so sending and accepting need not maintain an index of times.
 CREATE TABLE _onceward_time_index (
     box       TEXT    NOT NULL CHECK (box IN ('inbox', 'outbox')),
     last_seq  INTEGER NOT NULL,
@@ -651,7 +651,7 @@ CREATE TABLE _onceward_transitions (
     reason     TEXT
 ) STRICT;
 
--- Rows that changed after they had ended, and records that were removed: what a reader that comes back for new rows would miss.
+-- Rows that changed after they had ended, and deleted records: a reader that returns for new rows would miss them.
 CREATE TABLE _onceward_late_changes (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     box     TEXT    NOT NULL CHECK (box IN ('outbox', 'processed', 'dead_letters')),
@@ -692,7 +692,7 @@ BEGIN
     VALUES ('processed', OLD.seq, OLD.processed_at, OLD.sender, OLD.message_id);
 END;
 
--- Admission: a pause and the limit hold for every writer in any language.
+-- Admission: the pause and the limit apply to every writer in any language.
 CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox
 BEGIN
     SELECT CASE
@@ -704,7 +704,7 @@ BEGIN
       FROM _onceward_file_info AS i;
 END;
 
--- Guards: a move that the state machine does not know fails, even from a SQLite shell.
+-- Guards: a transition that the state machine does not know fails, even from a SQLite shell.
 CREATE TRIGGER _onceward_outbox_guard AFTER UPDATE OF state ON _onceward_outbox
 WHEN NOT (   OLD.state = NEW.state
           OR (OLD.state = 'pending' AND NEW.state <> 'pending')
@@ -727,7 +727,7 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
 END;
 
--- A body goes with the last row that refers to it.
+-- A body is deleted with the last row that refers to it.
 CREATE TRIGGER _onceward_outbox_body_gone AFTER DELETE ON _onceward_outbox
 WHEN OLD.body_id IS NOT NULL
 BEGIN
@@ -763,8 +763,8 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
 END;
 
--- A handler that waits for a reply is called again in the commit that stores it, or that says that none will come;
--- one that waits for several together, in the commit that ends the last of them.
+-- A handler that waits for a reply becomes due in the commit that stores the reply, or that records that none will come;
+-- one that waits for several together becomes due in the commit that ends the last of them.
 CREATE TRIGGER _onceward_pending_replies_ended AFTER UPDATE OF state ON _onceward_pending_replies
 WHEN OLD.state = 'open' AND NEW.state <> 'open' AND NEW.asker_seq IS NOT NULL
  AND NOT EXISTS (SELECT 1 FROM _onceward_pending_replies
@@ -795,9 +795,9 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
 END;
 
--- The public read contract: columns are only ever added. Enqueue from any language: INSERT INTO onceward_send.
--- A body is a value where it is one, JSON text where it is an object or a list, base64 where it was sent as bytes.
--- Every connection parses all of this: a column is qualified only where its name is in two tables.
+-- The public contract: views only ever gain columns. To send from any language: INSERT INTO onceward_send.
+-- A body is shown as a plain value, as JSON text if it is an object or a list, or as base64 if it was sent as bytes.
+-- Every connection parses all of this, so a column is qualified only if its name is in two tables.
 
 CREATE VIEW onceward_outbox AS
 SELECT seq, id, agent AS sender, recipient, session, lane, type, topic,
@@ -846,7 +846,7 @@ SELECT name, url, p.epoch, generation, p.number, coalesce(json_array_length(in_f
        s.epoch AS stream_epoch, s.number AS stream_number, updated_at AS stream_at, max_bytes, inbound_rule, owner
   FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON sender = name;
 
--- What a comparison of files needs to tell pruned from lost: up to which id the dedup records of a sender may have been pruned.
+-- A comparison of files needs this to tell pruned from lost: the id up to which a sender's dedup records may have been pruned.
 CREATE VIEW onceward_streams AS
 SELECT sender, agent AS recipient, epoch, number, horizon_id, updated_at FROM _onceward_sender_streams, _onceward_file_info;
 
@@ -885,8 +885,8 @@ SELECT max(0, enqueued - json_extract(counted, '$.ended_pending')) AS pending, s
                    AS processing
           FROM _onceward_counters);
 
--- Since when messages wait: a row for each peer with some that may be pushed now, and a row for the inbox. Each is read from the end
--- of an index, so the cost is that of the peers, however many messages wait.
+-- The oldest waiting messages: a row for each peer with messages that may be pushed now, and a row for the inbox. Each is read
+-- from the end of an index, so the cost grows with the number of peers, not of messages.
 CREATE VIEW onceward_backlog AS
 WITH RECURSIVE waiting (peer) AS (
     SELECT ''
@@ -985,7 +985,7 @@ SELECT seq, id, CASE scope WHEN 'queue' THEN peer ELSE agent END AS sender, CASE
        session, scope, name, policy, line, summary_id, dropped_at
   FROM _onceward_drops, _onceward_file_info;
 
--- A limit of the name '*' has a row for each name of its scope that has messages.
+-- A limit with the name '*' has a row for each name of its scope that has messages.
 CREATE VIEW onceward_limits AS
 SELECT l.scope, l.name, max_messages, max_bytes, overflow, u.name AS used_by, coalesce(messages, 0) AS messages, coalesce(bytes, 0) AS bytes
   FROM _onceward_limits AS l
@@ -1001,9 +1001,9 @@ SELECT recipient, type, NULL AS body, session, topic, key, NULL AS priority, NUL
        NULL AS ordering_key, NULL AS correlation_id, id
   FROM _onceward_outbox WHERE 0;
 
--- ttl and delay are seconds, body is JSON text. What no reader of frames takes is refused before it is a frame.
--- The walk through a body's levels costs its size for each level, so only a text with many brackets is walked.
--- What is no UTF-8 is read as char(65533).
+-- ttl and delay are seconds, body is JSON text. Values that a reader of frames would refuse are refused here.
+-- Walking through a body's levels costs its size per level, so only a text with many brackets is walked.
+-- Bytes that are not UTF-8 are read as char(65533).
 CREATE TRIGGER _onceward_send_insert INSTEAD OF INSERT ON onceward_send
 BEGIN
     SELECT RAISE(ABORT, 'onceward:recipient and type are needed; these, session, topic, key, ordering_key, correlation_id and id are 1 to 256 printable characters')

@@ -1,5 +1,5 @@
--- A home's directory: who is there, which channels, who takes part in them, which mailboxes. Messages are never in here.
--- Made by the first opening of an agent. Times are integer milliseconds since 1970, UTC.
+-- A home's directory: agents, channels, members, subscriptions and mailboxes. It never contains messages.
+-- The first agent that opens creates it. Times are integer milliseconds since 1970, UTC.
 
 CREATE TABLE meta (
     one       INTEGER PRIMARY KEY CHECK (one = 1),
@@ -32,7 +32,7 @@ CREATE TABLE channels (
     CHECK ((state = 'paused') = (mode IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
 
--- The number of a member tells who joined after whom: late ones are given what sticky channels retain.
+-- The number of a member shows the order of joining: later members get the retained messages of sticky channels.
 CREATE TABLE members (
     number    INTEGER PRIMARY KEY AUTOINCREMENT,
     channel   TEXT    NOT NULL,
@@ -42,7 +42,7 @@ CREATE TABLE members (
     UNIQUE (channel, agent)
 ) STRICT;
 
--- Subscriptions of agents to topics: of one channel; of one publisher; or, with neither, of all agents in the home.
+-- Topic subscriptions: within one channel, to one publisher, or, with neither, to all agents in the home.
 CREATE TABLE subscriptions (
     number     INTEGER PRIMARY KEY AUTOINCREMENT,
     subscriber TEXT    NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE subscriptions (
     CHECK (channel = '' OR publisher = '')
 ) STRICT;
 
--- A public mailbox is known by its name; of a private one only the SHA-256 of its id is written down, in hexadecimal.
+-- A public mailbox is stored with its name, a private one only with the SHA-256 of its id, in hexadecimal.
 CREATE TABLE mailboxes (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     public      INTEGER NOT NULL CHECK (public IN (0, 1)),
@@ -70,7 +70,7 @@ CREATE TABLE mailboxes (
 
 CREATE INDEX mailboxes_expiry ON mailboxes (expires_at) WHERE expires_at IS NOT NULL;
 
--- What happened here and is to be told under a reserved topic: written with the change, sent by the agent that made it.
+-- Changes still to be published under a reserved topic: written with the change, sent by the agent that made it.
 CREATE TABLE system_notices (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     agent  TEXT    NOT NULL,
@@ -81,7 +81,7 @@ CREATE TABLE system_notices (
 
 CREATE INDEX system_notices_agent ON system_notices (agent, number);
 
--- Guards: a move that the state machine does not know fails, even from a SQLite shell.
+-- Guards: a transition that the state machine does not know fails, even from a SQLite shell.
 CREATE TRIGGER channels_guard BEFORE UPDATE OF state ON channels
 WHEN NOT (   OLD.state = NEW.state
           OR (OLD.state = 'active'   AND NEW.state IN ('paused', 'draining'))
@@ -97,7 +97,7 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:channel_is_not_closed');
 END;
 
--- A process that keeps channels, members and subscriptions in memory reads one number to know whether they are still true.
+-- A process that caches channels, members and subscriptions reads one number to see whether its cache is current.
 CREATE TRIGGER channels_new   AFTER INSERT ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
 CREATE TRIGGER channels_move  AFTER UPDATE ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
 CREATE TRIGGER channels_gone  AFTER DELETE ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;

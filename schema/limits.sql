@@ -1,6 +1,6 @@
--- Triggers of the limits: created with the first limit, dropped with the last, so that unbounded files pay nothing.
--- A row counts while it is pending or sent; one that is held does not count yet.
--- Python makes room by a policy; other writers are refused: a trigger drops no message.
+-- Triggers of the limits: created with the first limit and dropped with the last, so that files without limits pay nothing.
+-- A row counts while it is pending or sent; a held row does not count yet.
+-- Python makes room according to a policy; other writers are refused, because a trigger never drops a message.
 
 CREATE INDEX _onceward_limits_session ON _onceward_outbox (session, seq)         WHERE state = 'pending';
 CREATE INDEX _onceward_limits_lane    ON _onceward_outbox (recipient, lane, seq) WHERE state = 'pending';
@@ -41,7 +41,7 @@ BEGIN
                 OR coalesce(json_extract(CASE WHEN NEW.body_id IS NULL THEN NEW.frame ELSE NEW.frame || 'null}' END, '$.protected'), 0)));
 END;
 
--- The oldest message that is held by a limit that has room again.
+-- The oldest message held by a limit that has room again.
 CREATE VIEW _onceward_limits_next AS
 SELECT o.seq FROM _onceward_outbox AS o
  WHERE o.held_by IS NOT NULL
@@ -53,7 +53,7 @@ SELECT o.seq FROM _onceward_outbox AS o
                   AND f.bytes + length(CAST(o.frame AS BLOB)) <= coalesce(l.max_bytes, f.bytes + length(CAST(o.frame AS BLOB))))
  ORDER BY o.seq LIMIT 1;
 
--- A place that became free goes to the oldest that waits for it. A trigger does not start itself again, so that one is counted here.
+-- A free place goes to the oldest message that waits for it. A trigger does not fire itself, so that message is counted here.
 CREATE TRIGGER _onceward_limits_update AFTER UPDATE OF state, held_by ON _onceward_outbox
 WHEN (OLD.state IN ('pending', 'sent') AND OLD.held_by IS NULL)
   <> (NEW.state IN ('pending', 'sent') AND NEW.held_by IS NULL)

@@ -1,5 +1,5 @@
--- The search through bodies: made when an agent opts in, dropped when it opts out. Bodies are indexed after the fact, in slices,
--- so that sending and accepting pay nothing, and programs whose SQLite has no FTS5 go on writing.
+-- Full-text search of bodies: created when an agent opts in, dropped when it opts out. Bodies are indexed later, in slices,
+-- so that sending and accepting pay nothing, and programs whose SQLite lacks FTS5 can still write.
 
 CREATE TABLE _onceward_search_docs (
     doc INTEGER PRIMARY KEY,

@@ -1,4 +1,4 @@
--- Triggers of the transitions: created while it is switched on, dropped when it is switched off.
+-- Triggers that record transitions: created when recording is switched on, dropped when it is switched off.
 
 CREATE TRIGGER _onceward_transitions_outbox_insert AFTER INSERT ON _onceward_outbox
 BEGIN
