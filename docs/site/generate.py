@@ -115,7 +115,7 @@ def errors_page() -> str:
         flow(
             "Catch `OncewardError` to catch everything of ours. `retryable` on the class says "
             "whether the same call may succeed later",
-            "as it is. `Retry`, `Reject` and `Drop` are no errors: handlers raise them to say "
+            "as it is. `Retry`, `Reject` and `Drop` are not errors: handlers raise them to say "
             "how a message ends.",
         ),
         f"```text\n{inspect.cleandoc(tree)}\n```",

@@ -21,7 +21,7 @@ class Task(Msg, type="task"):
 brain = Brain(
     MODEL,
     name="assistant",
-    instructions="Do what you are told, and write down what should be kept.",
+    instructions="Do the task, and save notes that should be kept.",
     capabilities=[OncewardDurability(model_options={"attempts": 5})],
 )
 assistant = Agent("assistant", description="does tasks, and keeps notes")

@@ -53,7 +53,7 @@ async def transaction(
 
 Box = Annotated[AsyncPostbox, Depends(postbox)]
 Tx = Annotated[AsyncTransaction, Depends(transaction, scope="function")]
-"""Committed before the answer is sent: a customer who is told of an order has one."""
+"""Commits before the response is sent, so a confirmed order is always stored."""
 
 app = FastAPI(lifespan=lifespan)
 
