@@ -22,35 +22,35 @@ from onceward.testing import Controls
 from onceward.transports import Frame
 
 MEANING = {
-    "specversion": "version of CloudEvents",
-    "id": "names the message everywhere; unique for each `source`",
-    "source": "the sending agent, as `urn:onceward:NAME`",
-    "type": "what the body is; handlers are chosen by it",
-    "recipient": "the agent that it goes to",
+    "specversion": "CloudEvents version",
+    "id": "message id; unique per `source`",
+    "source": "sending agent, as `urn:onceward:NAME`",
+    "type": "message type; it selects the handler",
+    "recipient": "agent that the message is for",
     "time": "when it was sent, by the sender's clock",
-    "session": "conversation it belongs to",
-    "topic": "what it was published under",
+    "session": "conversation that it belongs to",
+    "topic": "topic that it was published under",
     "priority": "0 critical, 1 urgent, 2 normal, 3 low, 4 background",
-    "partitionkey": "ordering key: the lane, where it is not the session",
-    "correlationid": "id of the conversation's first message",
-    "causationid": "id of the message whose handling sent this one",
-    "hops": "how many messages led to this one; 0 for one that no handler sent",
-    "inreplyto": "id of the message that this one answers; a waiting ticket takes it",
-    "replyto": "agent that the reply goes to, where it is not the sender",
-    "channel": "channel it was sent through",
-    "kind": "its part in the conversation: command, query, response and so on",
-    "mailbox": "mailbox of the recipient that it is for",
-    "mailboxkey": "key of which that mailbox keeps the newest message",
-    "answerby": "when the query that it answers ends; received then or later it is late",
-    "replyschema": "JSON schema, as text, of the reply that a request expects",
-    "expirytime": "the message expires at this time",
-    "idempotencykey": "the sender's own key for this message",
-    "chosenid": "true where the sender's caller chose the id: the recipient never forgets it",
-    "subject": "what the message is about; not read by onceward",
-    "dataschema": "address of the body's description; not read by onceward",
+    "partitionkey": "ordering key: the lane, if it is not the session",
+    "correlationid": "id of the first message of the conversation",
+    "causationid": "id of the message whose handler sent this one",
+    "hops": "number of messages that led to this one; 0 if no handler sent it",
+    "inreplyto": "id of the request that this message answers",
+    "replyto": "agent that receives the reply, if not the sender",
+    "channel": "channel that it was sent through",
+    "kind": "its role in the conversation: command, query, response and so on",
+    "mailbox": "recipient's mailbox that it is for",
+    "mailboxkey": "its key, if the mailbox keeps only the newest message of each key",
+    "answerby": "when the query that it answers expires; a later reply is late",
+    "replyschema": "JSON schema of the expected reply, as text",
+    "expirytime": "when the message expires",
+    "idempotencykey": "the sender's idempotency key",
+    "chosenid": "true if the sender's program chose the id: the recipient keeps it permanently",
+    "subject": "subject of the message; onceward does not read it",
+    "dataschema": "URI of the body's schema; onceward does not read it",
     "datacontenttype": "media type of the body",
     "data": "the body as JSON",
-    "data_base64": "the body as bytes, in base64; instead of `data`",
+    "data_base64": "the body as base64 bytes, instead of `data`",
 }
 """Every attribute of a frame, for its page and for its JSON Schema."""
 
@@ -93,7 +93,7 @@ def frame_page() -> str:
         flow(
             "Every other attribute is an extension (`headers=` of `send`): its name 1 to 20 "
             "lower-case letters and digits, its value a",
-            "string, a boolean or a 32-bit integer. An attribute without a value is left out.",
+            "string, a boolean or a 32-bit integer. An attribute without a value is omitted.",
             "The same rules as [JSON Schema](../../schema/frame.schema.json).",
         ),
     )
@@ -150,7 +150,7 @@ def frame_schema() -> str:
     known = "|".join(sorted(schema["properties"]))
     schema |= {
         "title": "onceward frame",
-        "description": "One message as it travels: CloudEvents 1.0 in JSON.",
+        "description": "One message as it is transported: CloudEvents 1.0 in JSON.",
         "patternProperties": {f"^(?!(?:{known})$)[a-z0-9]{{1,20}}$": EXTENSION},
         "additionalProperties": False,
         "not": BOTH_BODIES,
@@ -183,14 +183,14 @@ def wire_schema() -> str:
         "title": "parcel",
         "type": "array",
         "prefixItems": [{"$ref": "#/$defs/ParcelEvent"}],
-        "items": {"description": "a frame, as of frame.schema.json", "type": "object"},
+        "items": {"description": "a frame, see frame.schema.json", "type": "object"},
         "minItems": 1,
     }
     schema = {
         "$schema": DIALECT["$schema"],
         "$id": "urn:onceward:schema:wire:1",
         "title": "onceward parcel or answer",
-        "description": "The body of a parcel, a CloudEvents batch, or that of its answer.",
+        "description": "The body of a parcel (a CloudEvents batch) or of its answer.",
         "oneOf": [batch, {"$ref": "#/$defs/AnswerEvent"}],
         "$defs": defs,
     }
@@ -211,7 +211,7 @@ def schema_page(meanings: dict[str, dict[str, str]]) -> str:
     """Return the page of the schema: the given meanings, types and defaults from a real file."""
     parts = [
         flow(
-            "The views are the public contract: their columns are only ever added. Tables may "
+            "The views are the public contract and only ever gain columns. Tables may "
             "change with any release.",
             "How to read them: [inspect with SQL](../how-to/inspect-with-sql.md).",
             "How to write: [send from SQL](../how-to/send-from-sql.md).",
