@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FROM_CODE = ROOT / "docs" / "explanation" / "architecture.md"
+"""Its tables are the docstrings of the package."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -14,11 +16,22 @@ PAGES = [
     *(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"),
     *(ROOT / "docs" / "site").glob("*.py"),
 ]
+ENGLISH = [
+    *(page for page in PAGES if page != FROM_CODE),
+    *(ROOT / "schema").glob("*.md"),
+    *(ROOT / "schema").glob("*.sql"),
+]
+"""Texts without a phrase that a native reader stumbles over."""
 
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)
 METAPHORS = re.compile(
     r"\b(?:janitors?|doorbells?|errands?|kill-switch|custody|pumps?|ushers?|handouts?)\b"
     r"|(?<!e-)\bmail\b(?! -s)",
+    re.IGNORECASE,
+)
+CLUMSY = re.compile(
+    r"\b(?:(?:is|was) told|are told(?! (?:apart|from))|told of|for ever|so long as|at all times"
+    r"|in turns|a further|hands? out|are no errors?|None where)\b",
     re.IGNORECASE,
 )
 OTHER_SYSTEMS = re.compile(r"\b(?:mq9|zos-agent-mq|AgenticComm|Nexus|Agenium)\b", re.IGNORECASE)
@@ -27,14 +40,21 @@ OTHER_SYSTEMS = re.compile(r"\b(?:mq9|zos-agent-mq|AgenticComm|Nexus|Agenium)\b"
 @pytest.mark.parametrize("words", [VAGUE, METAPHORS, OTHER_SYSTEMS])
 def test_pages_use_plain_words(words: re.Pattern[str]) -> None:
     """No page has a vague subject, a metaphor for a term, or the name of another system."""
-    found = [
+    assert [] == _found(PAGES, words)
+
+
+def test_pages_and_schema_are_english() -> None:
+    """No page and no comment of the schema has one of the clumsy phrases."""
+    assert [] == _found(ENGLISH, CLUMSY)
+
+
+def _found(pages: list[Path], words: re.Pattern[str]) -> list[str]:
+    return [
         f"{page.relative_to(ROOT)}:{number} {word}"
-        for page in sorted(PAGES)
+        for page in sorted(pages)
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
         for word in words.findall(line)
     ]
-
-    assert [] == found
 
 
 @pytest.mark.parametrize(
@@ -44,8 +64,12 @@ def test_pages_use_plain_words(words: re.Pattern[str]) -> None:
         ("The mail waits.", ["mail"]),
         ("An e-mail, a mailbox, an email package.", []),
         ("|| mail -s fleet ops@example.org", []),
+        ("The peer is told, for ever.", ["is told", "for ever"]),
+        ("They are told apart, wait for every peer, and are no longer there.", []),
     ],
 )
 def test_the_patterns_find_words(text: str, expected: list[str]) -> None:
-    """Whole words count, and neither mailboxes nor a command called mail."""
-    assert expected == VAGUE.findall(text) + METAPHORS.findall(text)
+    """Whole words and phrases count, and neither mailboxes nor a command called mail."""
+    patterns = (VAGUE, METAPHORS, CLUMSY)
+
+    assert expected == [word for words in patterns for word in words.findall(text)]
