@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -278,7 +280,7 @@ def test_a_message_that_no_worker_takes_is_next(home: Home) -> None:
     found = home.why(message_id, "shop", "billing")
 
     assert "Next in its lane: it waits for a free worker of billing" == found.text(home.clock.now())
-    assert ("ready", "onceward work --agent billing") == (found.reason, found.cure)
+    assert ("ready", "onceward work MODULE:AGENT") == (found.reason, found.cure)
 
 
 def test_a_failed_handler_is_told_with_its_error_and_next_try(home: Home) -> None:
@@ -524,21 +526,123 @@ def test_an_agent_lists_what_to_act_on_first(home: Home) -> None:
     home.open(billing)
     shop.session("a").send("billing", {}, type="bad")
     shop.session("b").send("billing", {}, type="slow")
-    for _ in range(2):
-        home.settle()
-        home.clock.advance(40)
+    home.settle()
+    home.clock.advance(40)
+    home.settle()
 
     with opened(home.boxes["billing"].path) as reader:
-        found = agent_whys(reader)
+        found = agent_whys(reader, home.clock.now())
     with opened(shop.path) as reader:
-        [calm] = agent_whys(reader)
+        [calm] = agent_whys(reader, home.clock.now())
 
     assert ["dead letters", "retry"] == [each.reason for each in found]
     assert "1 dead letter of billing to replay or discard" == found[0].text(home.clock.now())
     told = found[1].text(home.clock.now())
     assert told.startswith("1 lane of billing failed and will be retried: 0")
-    assert told.endswith("… failed twice (HTTP 503)")
+    assert told.endswith("… failed twice (HTTP 503); next try in 35 s")
     assert ("idle", "No message of shop waits") == (calm.reason, calm.text(home.clock.now()))
+
+
+def test_a_lane_is_told_after_its_first_failure(home: Home) -> None:
+    """With the moment of the next try, while that is to come."""
+    shop = pair(home, busy)
+    shop.send("billing", {}, type="job")
+    home.settle()
+
+    with opened(home.boxes["billing"].path) as reader:
+        [found] = agent_whys(reader, home.clock.now())
+        late = agent_whys(reader, home.clock.now() + 40_000)[-1]
+
+    told = found.text(home.clock.now())
+    assert told.endswith("… failed once (HTTP 503); next try in 35 s")
+    assert ("retry", home.clock.now() + 35_000) == (found.reason, found.until_at)
+    assert late.text(home.clock.now()).endswith("… failed once (HTTP 503)")
+
+
+def test_a_handler_that_sleeps_after_a_failure_is_not_to_be_retried(home: Home) -> None:
+    """Its lane has failed once, and rests for the sleep."""
+
+    def work(body: dict[str, Any], ctx: Context) -> None:
+        if ctx.message.attempt == 1:
+            raise Retry(after=5)
+        ctx.sleep(DAY)
+
+    shop = pair(home, work)
+    shop.send("billing", {}, type="job")
+    home.settle()
+    home.clock.advance(5)
+    home.settle()
+
+    with opened(home.boxes["billing"].path) as reader:
+        found = agent_whys(reader, home.clock.now())
+
+    assert ["busy"] == [each.reason for each in found]
+
+
+def test_messages_that_no_worker_takes_are_told(home: Home) -> None:
+    """Also right after a pause, and not while a reader has one or has just had one."""
+    shop, billing = home.open("shop"), home.open("billing")
+    for session in "abc":
+        shop.session(session).send("billing", {})
+    shop.run_until_idle()
+    billing.file.pause()
+    home.clock.advance(60)
+    billing.file.resume()
+
+    def reason(later: int = 0) -> str:
+        with opened(billing.path) as reader:
+            return agent_whys(reader, home.clock.now() + later)[0].reason
+
+    with opened(billing.path) as reader:
+        [found] = agent_whys(reader, home.clock.now())
+    message = billing.receive()
+    assert message is not None
+    leased = reason()
+    message.ack()
+
+    said = "No worker takes the messages of billing; the oldest has waited for 1 m"
+    assert said == found.text(home.clock.now())
+    assert ("untaken", "wait", "onceward work MODULE:AGENT") == (
+        found.reason,
+        found.level,
+        found.cure,
+    )
+    assert ("busy", "busy", "untaken") == (leased, reason(), reason(5000))
+
+
+def test_a_process_that_ended_works_no_more(home: Home) -> None:
+    """Its lease has time left, and counts as none."""
+    shop, billing = home.open("shop"), home.open("billing")
+    message_id = shop.send("billing", {})
+    shop.run_until_idle()
+    take = f"Postbox({str(billing.path)!r}, agent='billing', start=False).receive(); os._exit(0)"
+    subprocess.run(
+        [sys.executable, "-c", f"import os; from onceward import Postbox; {take}"], check=True
+    )
+    home.clock.advance(10)
+
+    found = home.why(message_id, "shop", "billing")
+    with opened(billing.path) as reader:
+        [of_agent] = agent_whys(reader, home.clock.now())
+
+    assert ("lease ended", "untaken") == (found.reason, of_agent.reason)
+    assert "The process of its worker has ended: the next worker handles it" == found.text(0)
+    assert "onceward work MODULE:AGENT" == found.cure
+
+
+def test_messages_that_no_process_delivers_are_told(home: Home) -> None:
+    """With the command that delivers them; a failing peer is told instead, where it fails."""
+    shop = home.open("shop")
+    home.open("billing")
+    shop.send("billing", {})
+    with opened(shop.path) as reader:
+        early = agent_whys(reader, home.clock.now())[0]
+        [found] = agent_whys(reader, home.clock.now() + 5000)
+
+    assert ("busy", "undelivered") == (early.reason, found.reason)
+    assert "onceward relay --agent shop" == found.cure
+    said = "No process delivers the messages of shop; the oldest has waited for 5 s"
+    assert said == found.text(home.clock.now() + 5000)
 
 
 def test_a_schedule_that_the_code_forgot_is_told(home: Home) -> None:
@@ -550,7 +654,7 @@ def test_a_schedule_that_the_code_forgot_is_told(home: Home) -> None:
     box = home.open(after)
 
     with opened(box.path) as reader:
-        [found] = agent_whys(reader)
+        [found] = agent_whys(reader, home.clock.now())
 
     assert ("schedule withdrawn", "wait", "nightly") == (found.reason, found.level, found.of)
     assert "Schedule nightly is paused: the code of shop no longer declares it" == found.text(0)

@@ -225,7 +225,7 @@ def disabled() -> Iterator[Finding]:
 def held(found: FileReader, path: Path) -> Iterator[Finding]:
     """Tell each thing that holds messages back, in the words of ``onceward why``."""
     now = SystemClock().now()
-    told = [_held(each, path, now) for each in agent_whys(found) if each.reason in CHECKS]
+    told = [_held(each, path, now) for each in agent_whys(found, now) if each.reason in CHECKS]
     lately = {each.check for each in told}
     yield from told
     yield from (ok(check, calm) for check, calm in CALM.items() if check not in lately)

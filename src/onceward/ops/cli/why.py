@@ -39,7 +39,7 @@ def why(id: Id = None, /, *, where: Where = WHERE) -> int:
     now = SystemClock().now()
     if id is None:
         with views(where.path()) as found:
-            return emit([_row(each, now) for each in agent_whys(found)], COLUMNS, where)
+            return emit([_row(each, now) for each in agent_whys(found, now)], COLUMNS, where)
     path, message_id = _found(files_of(where), id)
     answer = why_of_message(path, message_id, now, _skip)
     if answer is None:

@@ -132,7 +132,7 @@ class Refresher:
                     agent=found.file.agent,
                     overview=found,
                     dead=dead_groups(reader),
-                    whys=agent_whys(reader, found),
+                    whys=agent_whys(reader, now, found),
                     failures=failures(reader, now),
                     schedules=schedules(reader, limit=LISTED),
                     readers=mailbox_readers(reader, LISTED),

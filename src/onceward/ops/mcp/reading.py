@@ -105,7 +105,7 @@ class Desk:
         """Return why a message, or this agent, waits; raise ToolError for an unknown message."""
         now = SystemClock().now()
         if message_id is None:
-            whys = await ask(self.box, agent_whys)
+            whys = await ask(self.box, agent_whys, now)
             return Reasons(reasons=[_reason(each, now) for each in whys[:REASONS]])
         found = await to_thread.run_sync(why_of_message, self.box.path, message_id, now)
         if found is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from onceward.errors import OncewardError
 from onceward.file.read_only import opened
+from onceward.message.clock import SystemClock
 from onceward.ops.views.listing import latest
 from onceward.ops.views.lists import Lane, Peer, held_lanes, worst_peers
 from onceward.ops.views.messages import StoredMessage
@@ -36,7 +37,7 @@ def read_detail(path: Path, most: int = 5) -> FileDetail:
         with opened(path) as reader:
             return FileDetail(
                 problem=None,
-                whys=agent_whys(reader)[:most],
+                whys=agent_whys(reader, SystemClock().now())[:most],
                 peers=worst_peers(reader, most),
                 failing=tuple(lane for lane in held_lanes(reader, most) if lane.attempts > 1),
                 dead=dead_groups(reader)[:most],

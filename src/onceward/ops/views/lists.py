@@ -9,7 +9,7 @@ from onceward.file.columns import columns
 from onceward.message.clock import Millis
 from onceward.message.dates import LATE, Rule
 from onceward.ops.views.asking import NEVER, Source, by_name, ids_from, matches, some_ids, values
-from onceward.ops.views.overview import FAILURES
+from onceward.ops.views.overview import FAILED, FAILURES
 
 EVERYTHING: Final = -1
 """SQLite's word for no limit."""
@@ -49,6 +49,14 @@ SELECT {columns(Lane, "w.", reason=REASON)}
           FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
          ORDER BY attempts DESC, due_at LIMIT :limit) AS w
 """
+FAILED_LANE: Final = f"""
+SELECT {columns(Lane, "w.", reason=REASON)}
+  FROM (SELECT *
+          FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
+            AS w
+         WHERE {FAILED.strip()}
+         ORDER BY attempts DESC, due_at LIMIT 1) AS w
+"""
 READY_LANES: Final = f"""
 SELECT {columns(Lane, "w.", reason="NULL")}
   FROM onceward_lanes AS w WHERE w.head_seq IS NOT NULL AND w.due_at IS NULL LIMIT :limit
@@ -65,6 +73,11 @@ def lanes(
 def held_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
     """Return lanes that are leased or wait for a moment, those with the most attempts first."""
     return values(source, Lane, HELD_LANES, limit=limit)
+
+
+def failed_lane(source: Source) -> Lane | None:
+    """Return the lane whose oldest message failed most often, None where none failed."""
+    return next(iter(values(source, Lane, FAILED_LANE)), None)
 
 
 def ready_lanes(source: Source, limit: int) -> tuple[Lane, ...]:

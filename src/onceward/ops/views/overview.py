@@ -48,6 +48,8 @@ class LaneCounts:
     """Lanes that rest until a moment: after a failure, or for a debounce."""
     failing: int
     """Leased or resting lanes whose oldest message was attempted more than once."""
+    failed: int
+    """Those, and lanes that rest after the first failure of their oldest message."""
     lease_ends_at: Millis | None
     """When the first of the leases ends; a moment in the past is one that no worker took over."""
 
@@ -140,10 +142,17 @@ SELECT coalesce(sum(breaker <> 'closed'), 0),
        coalesce(sum(breaker <> 'closed' OR failures >= {FAILURES}), 0)
   FROM onceward_peers
 """
-LANE_COUNTS: Final = """
+# A handler that failed once and now sleeps, or waits for a message, is not retried.
+FAILED: Final = """
+(attempts > 1 OR attempts = 1 AND state = 'waiting') AND awaits IS NULL
+   AND NOT EXISTS (SELECT 1 FROM onceward_steps AS s
+                    WHERE s.message_id = head_id AND s.sender = w.sender AND s.state = 'waiting')
+"""
+LANE_COUNTS: Final = f"""
 SELECT coalesce(sum(state = 'leased'), 0), coalesce(sum(state = 'waiting'), 0),
-       coalesce(sum(attempts > 1), 0), min(CASE state WHEN 'leased' THEN due_at END)
-  FROM onceward_lanes WHERE due_at IS NOT NULL
+       coalesce(sum(attempts > 1), 0), coalesce(sum({FAILED.strip()}), 0),
+       min(CASE state WHEN 'leased' THEN due_at END)
+  FROM onceward_lanes AS w WHERE due_at IS NOT NULL
 """
 RUN_COUNTS: Final = f"""
 SELECT (SELECT count(*) FROM onceward_runs WHERE state = 'open'),

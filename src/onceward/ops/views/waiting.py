@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.file.columns import columns
+from onceward.file.file_checks import is_dead
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import Source, matches, values
 from onceward.ops.views.lists import LOOKED_AT
+
+SOME: Final = 100
+"""Lanes of a kind among which the message that waits longest is sought."""
+UNTAKEN_AFTER: Final = 5000
+"""Milliseconds that a ready message may wait before it counts as one that no worker takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,23 @@ SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
  WHERE (l.state = 'ready' OR l.due_at <= :now)
    AND l.session NOT IN (SELECT session FROM onceward_session_queues)
 """
+LEASED_BY: Final = f"""
+SELECT owner FROM onceward_lanes WHERE due_at > :now AND owner IS NOT NULL LIMIT {SOME}
+"""
+# Of lanes that are ready, of those whose time has come, and of those that are leased.
+READY_SINCE: Final = f"""
+SELECT min(max(b.received_at, CASE WHEN w.owner IS NULL THEN coalesce(w.due_at, 0) ELSE 0 END))
+  FROM (SELECT * FROM (SELECT sender, head_id, due_at, owner FROM onceward_lanes AS w
+                        WHERE w.head_seq IS NOT NULL AND w.due_at IS NULL LIMIT {SOME})
+         UNION ALL
+        SELECT * FROM (SELECT sender, head_id, due_at, owner FROM onceward_lanes
+                        WHERE due_at >= 0 AND (due_at <= :now OR owner IS NOT NULL)
+                        ORDER BY due_at LIMIT {SOME})) AS w
+  JOIN onceward_inbox AS b ON b.id = w.head_id AND b.sender = w.sender
+"""
+HANDLED_AT: Final = """
+SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq DESC LIMIT 1
+"""
 # A lane that waits for a reply is due at its timeout, or never: it has a moment.
 AWAITING: Final = f"""
 SELECT {columns(Awaiting, lanes="count(*) OVER ()")}
@@ -161,6 +184,22 @@ def unhandled(source: Source, now: Millis) -> Unhandled:
     """Return what could be handled now and is not."""
     [found] = values(source, Unhandled, UNHANDLED, now=now)
     return found
+
+
+def untaken(source: Source, now: Millis) -> Millis | None:
+    """
+    Return since when the oldest message waits that no worker takes; None where workers work.
+
+    Workers work where a lane is leased to a process that lives, or a message was handled a moment
+    ago. A lease of a process that has ended does not count.
+    """
+    if any(not is_dead(owner) for (owner,) in source.rows(LEASED_BY, {"now": now})):
+        return None
+    [(since_at,)] = source.rows(READY_SINCE, {"now": now})
+    handled_at = next((int(at) for (at,) in source.rows(HANDLED_AT)), 0)
+    if since_at is None or now - max(since_at, handled_at) < UNTAKEN_AFTER:
+        return None
+    return int(since_at)
 
 
 def awaiting(source: Source) -> Awaiting | None:

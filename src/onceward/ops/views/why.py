@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from onceward.file.columns import columns
+from onceward.file.file_checks import is_dead
 from onceward.message.clock import Millis
 from onceward.message.times import in_one_unit
 from onceward.ops.views import lists, messages, overview, waiting
@@ -16,6 +17,8 @@ from onceward.ops.views.vocabulary import Level
 
 SHOWN: Final = 13
 """Characters of an id in a sentence."""
+WORK: Final = "onceward work MODULE:AGENT"
+"""The command that starts a worker; no file knows the module in which its agent is declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +251,10 @@ def _in_hand(source: Source, row: StoredMessage, now: Millis) -> Why | None:
     lane = _lane_of(source, row)
     if lane is not None and lane.due_at is not None and lane.due_at <= now:
         parts = ("The lease of its worker ended ", lane.due_at, " ago: the next worker handles it")
-        return Why(reason="lease ended", parts=parts, cure=f"onceward work --agent {row.recipient}")
+        return Why(reason="lease ended", parts=parts, cure=WORK)
+    if lane is not None and lane.owner is not None and is_dead(lane.owner):
+        text = "The process of its worker has ended: the next worker handles it"
+        return Why(reason="lease ended", parts=(text,), cure=WORK)
     step = _open_step(source, row)
     told = f", at its step {step.name}" if step else ""
     until = lane.due_at if lane else None
@@ -320,7 +326,7 @@ def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None
 def _to_be_handled(_: Source, row: StoredMessage, __: Millis) -> Why:
     tried = f"; it failed {_times(row.attempts)}{_cause(row.reason)}" if row.attempts else ""
     text = f"Next in its lane: it waits for a free worker of {row.recipient}{tried}"
-    return Why(reason="ready", parts=(text,), cure=f"onceward work --agent {row.recipient}")
+    return Why(reason="ready", parts=(text,), cure=WORK)
 
 
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
@@ -429,29 +435,35 @@ def session_why(source: Source, session: str) -> Why:
         return Why(reason="debounce", parts=parts, until_at=queue.due_at)
     if queue.state == "ready":
         text = f"Session {session} waits for a free worker; {behind}"
-        return Why(reason="ready", parts=(text,), cure=f"onceward work --agent {agent}")
+        return Why(reason="ready", parts=(text,), cure=WORK)
     return Why(reason="empty", parts=(f"No message waits for session {session}",), level="ok")
 
 
-def agent_whys(source: Source, numbers: overview.Overview | None = None) -> tuple[Why, ...]:
+def agent_whys(
+    source: Source, now: Millis, numbers: overview.Overview | None = None
+) -> tuple[Why, ...]:
     """
     Return what holds messages of an agent back, what to act on first; one at least.
 
     Args:
         source: The agent's file.
+        now: The moment by which it is told what is due.
         numbers: Its overview, where that is at hand.
 
     """
     found = numbers or overview.overview(source)
-    every = tuple(_of_agent(source, found))
+    every = tuple(_of_agent(source, found, now))
     ranked = sorted(every, key=lambda each: ("act", "wait", "ok").index(each.level))
     return tuple(ranked) or (_calm(found),)
 
 
-def _of_agent(source: Source, found: overview.Overview) -> Iterator[Why]:
+def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
     agent = found.file.agent
     if found.file.paused_at is not None:
         yield _paused(agent, found.file.paused_at)
+    else:
+        yield from _untaken(source, found, now)
+        yield from _undelivered(source, found, now)
     for peer in lists.worst_peers(source, overview.PEERS):
         if not peer.failing:
             break
@@ -461,8 +473,8 @@ def _of_agent(source: Source, found: overview.Overview) -> Iterator[Why]:
         text = f"{_many(found.dead_letters, 'dead letter')} of {agent} to replay or discard"
         cure = f"onceward dead ls --agent {agent}"
         yield Why(reason="dead letters", parts=(text,), level="act", cure=cure)
-    if found.lanes.failing:
-        yield from _failing_lanes(source, agent, found.lanes.failing)
+    if found.lanes.failed:
+        yield from _failed_lanes(source, agent, found.lanes.failed, now)
     yield from _schedules(source, agent)
     if (asked := waiting.awaiting(source)) is not None:
         more = f" (and {asked.lanes - 1} more)" if asked.lanes > 1 else ""
@@ -470,14 +482,42 @@ def _of_agent(source: Source, found: overview.Overview) -> Iterator[Why]:
         yield replace(_asked(asked.awaits, asked.asked_at, more), cure=cure)
 
 
-def _failing_lanes(source: Source, agent: str, count: int) -> Iterator[Why]:
-    """Yield the reason of lanes that fail, with the message that failed most often."""
-    begin = f"{_many(count, 'lane')} of {agent} failed and will be retried"
-    for worst in lists.held_lanes(source, 1):
-        failed = f"{(worst.head_id or '')[:SHOWN]}… failed {_times(worst.attempts)}"
-        text = f"{begin}: {failed}{_cause(worst.reason)}"
-        cure = f"onceward show {worst.head_id} --agent {agent}"
-        yield Why(reason="retry", parts=(text,), cure=cure)
+def _untaken(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
+    """Yield that ready messages wait and no worker takes one."""
+    if found.incoming and (since_at := waiting.untaken(source, now)) is not None:
+        begin = f"No worker takes the messages of {found.file.agent}; the oldest has waited for "
+        yield Why(reason="untaken", parts=(begin, since_at), since_at=since_at, cure=WORK)
+
+
+def _undelivered(source: Source, found: overview.Overview, now: Millis) -> Iterator[Why]:
+    """Yield that messages are due, their peer did not fail, and no process delivers them."""
+    name, since_at = min(found.outbox, key=lambda each: each[1], default=("", now))
+    if now - since_at < waiting.UNTAKEN_AFTER:
+        return
+    for peer in values(source, lists.Peer, PEER, name=name):
+        if peer.failures or (peer.owner is not None and not is_dead(peer.owner)):
+            return
+    agent = found.file.agent
+    begin = f"No process delivers the messages of {agent}; the oldest has waited for "
+    cure = f"onceward relay --agent {agent}"
+    yield Why(reason="undelivered", parts=(begin, since_at), since_at=since_at, cure=cure)
+
+
+def _failed_lanes(source: Source, agent: str, count: int, now: Millis) -> Iterator[Why]:
+    """Yield the reason of lanes that failed, with the message that failed most often."""
+    worst = lists.failed_lane(source)
+    if worst is None:
+        return
+    until = worst.due_at if worst.state == "waiting" else None
+    failed = f"{(worst.head_id or '')[:SHOWN]}… failed {_times(worst.attempts)}"
+    begin = f"{_many(count, 'lane')} of {agent} failed and will be retried: {failed}"
+    late = until is not None and until <= now
+    yield Why(
+        reason="retry",
+        parts=(f"{begin}{_cause(worst.reason)}", *(() if late else _next(until))),
+        until_at=None if late else until,
+        cure=f"onceward show {worst.head_id} --agent {agent}",
+    )
 
 
 def _schedules(source: Source, agent: str) -> Iterator[Why]:

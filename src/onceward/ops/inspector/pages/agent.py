@@ -67,7 +67,7 @@ def _facts(reader: FileReader, after: Mapping[str, str], now: Millis) -> dict[st
     lanes = (*lists.held_lanes(reader, most), *lists.ready_lanes(reader, most))
     return {
         "overview": numbers,
-        "whys": [each for each in agent_whys(reader, numbers) if each.level != "ok"][:ROWS],
+        "whys": [each for each in agent_whys(reader, now, numbers) if each.level != "ok"][:ROWS],
         "oldest_by_peer": dict(numbers.outbox),
         "lanes": lanes,
         "lane_whys": [lane_why(reader, each, now).text(now) for each in lanes[:ROWS]],
