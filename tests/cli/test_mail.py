@@ -294,9 +294,26 @@ def test_a_message_is_cancelled_by_its_id(cli: Cli, shop: Postbox, billing: Post
     assert 0 == cli("receive").code
 
     assert [[here, "cancelled", "cancelled"], [left, "asked", "sent"]] == ran.lines
+    assert "1 asked: a relay or open postbox of shop delivers that; see --wait" in ran.err
     assert (0, [[left, "cancelled", "cancelled"]]) == (again.code, again.lines)
     assert 5 == cli("cancel", done).code
     assert 2 == cli("cancel").code
+
+
+def test_a_cancellation_that_waits_needs_no_relay(cli: Cli, shop: Postbox, home: Path) -> None:
+    """The command delivers the request itself; a recipient that is away has not answered."""
+    with Postbox(home / "ledger.db", agent="ledger"):
+        message_id = shop.send("ledger", 1)
+        shop.run_until_idle()
+
+        ran = cli("cancel", message_id, "--wait", "30s")
+    other = shop.send("ledger", 2)
+    shop.run_until_idle()
+    away = cli("cancel", other, "--wait", "10ms")
+
+    assert [[message_id, "cancelled", "cancelled"]] == ran.lines
+    assert [[other, "asked", "sent"]] == away.lines
+    assert "1 not answered: a process of the recipient answers" in away.err
 
 
 def test_messages_are_cancelled_in_bulk(cli: Cli, shop: Postbox) -> None:

@@ -10,7 +10,7 @@ from onceward.message.record import Cancellation
 from onceward.ops.cli.durations import MaybeSpan
 from onceward.ops.cli.exit_codes import CONFLICT, DONE, PARTLY, NothingThere, Usage
 from onceward.ops.cli.options import OfType, Quiet, said
-from onceward.ops.cli.output import document, show
+from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import views, whole_id
 from onceward.ops.cli.target import Conversation, open_box
 from onceward.ops.views.messages import message_ids
@@ -42,8 +42,8 @@ def cancel(
     Cancel messages by id or by filter, and print the outcome of each.
 
     A message in this file ends at once, even while its handler runs: the handler's writes roll
-    back. After a message has left, only its recipient can cancel it: it is asked, and --wait waits
-    for its answer.
+    back. After a message has left, only its recipient can cancel it: it is asked, and --wait
+    delivers the request and waits for the answer.
 
     Columns: id, outcome (cancelled, asked, too_late), state. If all were too late, the exit code is
     5; if some were, it is 6.
@@ -64,10 +64,23 @@ def _by_id(
     ids: tuple[str, ...], reason: str, wait: float | None, where: Conversation
 ) -> list[Cancellation]:
     path = where.path()
-    with views(path) as found:
-        whole = [whole_id(found, message_ids, each) for each in ids]
+    with views(path) as reader:
+        whole = [whole_id(reader, message_ids, each) for each in ids]
     with open_box(path) as box:
-        return [box.cancel(each, reason=reason, timeout=wait or 0) for each in whole]
+        found = [box.cancel(each, reason=reason) for each in whole]
+        if wait and any(each.outcome == "asked" for each in found):
+            box.run_until_idle()  # the requests leave now, whether or not a relay runs
+            found = [box.cancel(each, reason=reason, timeout=wait) for each in whole]
+    _note_asked([each.id for each in found if each.outcome == "asked"], box.agent, wait)
+    return found
+
+
+def _note_asked(asked: list[str], agent: str, wait: float | None) -> None:
+    """Report on stderr what messages wait for whose recipients were asked."""
+    if asked and wait:
+        note(f"{len(asked)} not answered: a process of the recipient answers; cancel again later")
+    elif asked:
+        note(f"{len(asked)} asked: a relay or open postbox of {agent} delivers that; see --wait")
 
 
 def _in_bulk(box: Postbox, which: dict[str, Any], reason: str) -> list[Cancellation]:
