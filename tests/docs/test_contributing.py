@@ -74,11 +74,17 @@ class Change:
         path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+def _parts() -> tuple[str, str]:
+    """Return what the page tells of a command, and of a feature."""
+    text = PAGE.read_text(encoding="utf-8").partition("## Add a command")[2]
+    command, _, feature = text.partition("## Add a feature in six steps")
+    return command, feature
+
+
 def _changes() -> list[Change]:
-    text = PAGE.read_text(encoding="utf-8").partition("## Add a feature in six steps")[2]
     return [
         Change(int(step["number"]), found["kind"], found["path"], found["text"])
-        for step in STEPS.finditer(text)
+        for step in STEPS.finditer(_parts()[1])
         for found in CHANGE.finditer(step["text"])
     ]
 
@@ -128,12 +134,40 @@ def test_the_six_steps_add_a_feature(copy: Path) -> None:
     [test] = [change.path for change in _changes() if change.step == 6]
 
     assert (0, "") == _run(copy, "-m", "pytest", "-q", "-W", "error", "--noconftest", test)
-    assert (0, "") == _run(copy, "-m", "ruff", "check", "--no-cache", str(FEATURE), test)
+    changed = {change.path for change in _changes() if change.path.endswith(".py")}
+    assert (0, "") == _run(copy, "-m", "ruff", "check", "--no-cache", *sorted(changed))
     assert (0, "") == _run(copy, "-m", "ruff", "format", "--check", "--no-cache", str(FEATURE))
     lint = (
         "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
     )
     assert (0, "") == _run(copy, "-c", lint)
+
+
+def test_a_command_is_added_in_three_places(copy: Path, tmp_path: Path) -> None:
+    """It is in the help, runs, has an example, and passes the linter."""
+    changes = [
+        Change(0, found["kind"], found["path"], found["text"])
+        for found in CHANGE.finditer(_parts()[0])
+    ]
+    for change in changes:
+        change.apply(copy)
+    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as a:
+        a.send("b", 1)
+        a.run_until_idle()
+
+    def onceward(*words: str) -> str:
+        run = "from onceward.ops.cli import main; main()"
+        environment = os.environ | {"PYTHONPATH": str(copy / "src")}
+        words = (sys.executable, "-c", run, *words)
+        return subprocess.run(
+            words, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert 3 == len(changes)
+    assert ["b"] == onceward("peers", "silent", "--db", str(tmp_path / "a.db")).split()
+    assert "onceward peers silent --db shop.db" in onceward("peers", "silent", "--help")
+    paths = [change.path for change in changes]
+    assert (0, "") == _run(copy, "-m", "ruff", "check", "--no-cache", *paths)
 
 
 def test_a_feature_that_is_taken_out_leaves_the_rest_whole(copy: Path, tmp_path: Path) -> None:
