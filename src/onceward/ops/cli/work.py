@@ -44,16 +44,18 @@ def work(
     """
     Run an agent's handlers on its file until a signal stops them.
 
-    It also delivers the agent's messages. The file is created if it does not exist. An interrupt or
-    terminate signal stops it gracefully: it starts no new message, waits for running handlers and
-    releases other leases (exit codes 130, 143). It ends within 16 seconds: after five, coroutines
-    are cancelled, and after another five an open transaction is rolled back. Workers may join and
-    leave at any time; a killed one leaves only leases that expire. With --metrics and several
-    processes each has its own port, from the given one upwards.
+    It also delivers the agent's messages. One word is the target, two are the file and the target.
+    The file is created if it does not exist; functions with @agent.at_open create your own tables.
+    An interrupt or terminate signal stops it gracefully: it starts no new message, waits for
+    running handlers and releases other leases (exit codes 130, 143). It ends within 16 seconds:
+    after five, coroutines are cancelled, and after another five an open transaction is rolled back.
+    Workers may join and leave at any time; a killed one leaves only leases that expire. With
+    --metrics and several processes each has its own port, from the given one upwards.
 
     Args:
-        db: The agent's file; default: NAME.db in ONCEWARD_HOME, else here.
-        target: Where the agent is declared: module:agent, searched from the current folder.
+        db: The agent's file; default: NAME.db in ONCEWARD_HOME, else here; NAME is the agent's.
+        target: Module and variable of the agent, searched from the current folder: shop:queue is
+            the variable queue of shop.py.
         processes: Number of processes; if one fails, the others are stopped, with exit code 1.
         workers: Threads of each process that run handlers.
         reload: Restart whenever a Python file below the current folder changes.
