@@ -396,6 +396,26 @@ def test_a_handler_that_waits_for_a_message_names_its_type(home: Home) -> None:
     )
 
 
+def test_a_handler_whose_message_has_come_is_next(home: Home) -> None:
+    """It no longer waits for that message, but for a worker; after a while no worker runs."""
+    billing = handling("billing", lambda _body, ctx: ctx.wait(Approval, timeout=7 * DAY))
+    billing.waits(Approval)
+    shop = home.open("shop")
+    home.open(billing)
+    message_id = shop.send("billing", {}, type="job")
+    home.settle()
+    shop.send("billing", Approval(granted=True))
+    shop.run_until_idle()
+    home.clock.advance(2)
+    found = home.why(message_id, "shop", "billing")
+    home.clock.advance(5)
+    later = home.why(message_id, "shop", "billing")
+
+    assert ("ready", "ready") == (found.reason, later.reason)
+    assert "Next in its lane: it waits for a free worker of billing" == found.text(0)
+    assert "Next in its lane: no worker of billing takes messages" == later.text(0)
+
+
 def test_a_failing_step_is_named_with_its_error(home: Home) -> None:
     """The step's own attempts are told, not those of the handler."""
 

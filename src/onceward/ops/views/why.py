@@ -299,9 +299,9 @@ def _answer_awaited(source: Source, row: StoredMessage, _: Millis) -> Why | None
     return replace(_asked(lane.awaits, lane.asked_at), until_at=lane.due_at)
 
 
-def _at_a_step(source: Source, row: StoredMessage, _: Millis) -> Why | None:
-    step = _open_step(source, row)
-    if step is None:
+def _at_a_step(source: Source, row: StoredMessage, now: Millis) -> Why | None:
+    step, lane = _open_step(source, row), _lane_of(source, row)
+    if step is None or (lane is not None and _is_ready(lane, now)):
         return None
     until = step.due_at
     if step.state == "retrying":
@@ -323,10 +323,17 @@ def _handle_later(source: Source, row: StoredMessage, now: Millis) -> Why | None
     return _failed("Handler", later) if row.attempts else _delayed(later)
 
 
-def _to_be_handled(_: Source, row: StoredMessage, __: Millis) -> Why:
+def _is_ready(lane: LaneOf, now: Millis) -> bool:
+    """Return whether what its head waited for has come: a moment, a message, a reply."""
+    return lane.owner is None and (lane.due_at is None or lane.due_at <= now)
+
+
+def _to_be_handled(source: Source, row: StoredMessage, now: Millis) -> Why:
     tried = f"; it failed {_times(row.attempts)}{_cause(row.reason)}" if row.attempts else ""
-    text = f"Next in its lane: it waits for a free worker of {row.recipient}{tried}"
-    return Why(reason="ready", parts=(text,), cure=WORK)
+    waits = f"it waits for a free worker of {row.recipient}"
+    if waiting.untaken(source, now) is not None:
+        waits = f"no worker of {row.recipient} takes messages"
+    return Why(reason="ready", parts=(f"Next in its lane: {waits}{tried}",), cure=WORK)
 
 
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
