@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.errors import InvalidArgument
 
 Cli = Callable[..., Any]
 
@@ -110,6 +111,18 @@ def test_an_error_inside_the_module_is_the_module_s(cli: Cli, home: Path) -> Non
 
     with pytest.raises(ModuleNotFoundError, match="no_such_library_at_all"):
         cli("work", "new.db", "broken_app:agent")
+
+
+def test_a_wrong_declaration_is_shown_with_its_line(cli: Cli, home: Path) -> None:
+    """Its error is not told in the words of the shell: the option is in the module."""
+    lines = ["from onceward import Agent", "late = Agent('late')", "@late.every('soon')"]
+    code = "\n".join([*lines, "def ping(tick): ...", ""])
+    (home / "late_app.py").write_text(code, encoding="utf-8")
+
+    with pytest.raises(ImportError, match="late_app is not importable: every 'soon'") as raised:
+        cli("work", "late_app:late")
+
+    assert isinstance(raised.value.__cause__, InvalidArgument)
 
 
 def test_relay_once_delivers(cli: Cli, shop: Postbox, billing: Postbox) -> None:

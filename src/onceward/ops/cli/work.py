@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from onceward import Agent, Postbox
+from onceward.errors import OncewardError
 from onceward.ops.cli.exit_codes import Usage
 from onceward.ops.cli.listening import Listening
 from onceward.ops.cli.logs import LogFormat, LogLevel, written_to_stderr
@@ -164,6 +165,9 @@ def _without_agent(module: str, name: str) -> str:
 def _imported(module: str) -> Any:
     try:
         return import_module(module)
+    except OncewardError as error:  # of a declaration: its line is in the traceback
+        msg = f"{module} is not importable: {error}"
+        raise ImportError(msg) from error
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
