@@ -87,8 +87,8 @@ def test_a_conflict_names_only_what_collided(box: Postbox) -> None:
 
     assert ["k", None] == keys
     assert [
-        f"key 'k' to b already stands for message {first} with another body",
-        f"id {second} already stands for message {second} with another body",
+        f"key 'k' to b already belongs to message {first} with another body",
+        f"id {second} already belongs to message {second} with another body",
     ] == [text.partition(": choose another ")[0] for text in texts]
 
 

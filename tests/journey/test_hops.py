@@ -88,7 +88,7 @@ def test_a_loop_ends_in_a_dead_letter(world: World, way: Callable[[Agent, str], 
     handled = sum(box.stats()["processed"] for box in boxes)
 
     assert ["hops_exceeded"] == [letter.reason for letter in letters]
-    assert "7 messages led to it, at most 6 may" in str(letters[0].last_error)
+    assert "7 messages led to it; the limit is 6" in str(letters[0].last_error)
     assert 7 == handled  # the first message has no hop behind it
 
 

@@ -175,7 +175,7 @@ def test_a_frame_that_no_parcel_can_hold_is_a_dead_letter(near: Path, far: Postb
 
     assert [0, 2] == bodies(far)
     assert (large, "too_large") == (letter.id, letter.reason)
-    assert "the way to far takes no frame of more than 1" in str(letter.last_error)
+    assert "the transport to far accepts no frame of more than 1" in str(letter.last_error)
 
 
 @pytest.mark.parametrize("says", [0, -1, 1 << 40])

@@ -592,7 +592,7 @@ def test_an_error_names_no_cure_of_a_program(serve: Serve, bob: Postbox) -> None
     assert unknown.endswith(
         "no agent is called 'nobody'. Nothing was sent. Call list_agents for the names that exist."
     )
-    assert "key 'mine' to bob already stands for message" in other
+    assert "key 'mine' to bob already belongs to message" in other
     assert other.endswith("with another body. Nothing was sent. Use a new key for another message.")
     assert "raise the limit" not in large
     assert large.endswith("Send a shorter body, or say where the content is.")

@@ -1,5 +1,5 @@
 """
-Carry a message on its way: send, deliver, accept, handle, and what all of them need.
+Carry a message from send to deliver, accept and handle, with what these stages share.
 
 Imports file and message; never a feature.
 """

@@ -46,7 +46,7 @@ class BlockOpener(Protocol):
 
 class Transaction:
     """
-    Your statements and your messages, committed together or not at all.
+    Your statements and messages, committed together or not at all.
 
     It belongs to the block or handler for which it was opened; the block runs COMMIT and ROLLBACK.
     """
@@ -175,7 +175,7 @@ class Transaction:
 
     def _alive(self) -> StoreTransaction:
         if not self._open:
-            msg = "this transaction is over: begin another"
+            msg = "this transaction has ended: begin another"
             raise StoreError(msg)
         self._check_open(self._tx)
         return self._tx
@@ -190,5 +190,5 @@ class Transaction:
         return translate_error(error, self._outbox.db.path)
 
     def _finish(self) -> None:
-        """End the use of this transaction; every later call raises StoreError."""
+        """Close this transaction object; every later call raises StoreError."""
         self._open = False

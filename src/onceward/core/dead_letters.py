@@ -89,8 +89,8 @@ SELECT peer, id, :lane, session, type, topic, rank,
   FROM _onceward_dead_letters WHERE seq = :seq
 RETURNING seq
 """
-# Of the requests that the handler made before its message died, those with a reply that is there
-# or may still come are found again; what failed or came too late is asked again.
+# Of the requests that the handler made before its message died, those with a reply that exists or
+# may still come are reused; failed or late ones are asked again.
 FORGET_REQUESTS: Final = """
 UPDATE _onceward_pending_replies AS t
    SET asker_seq = NULL, asker_index = NULL
@@ -108,7 +108,7 @@ UPDATE _onceward_pending_replies
    SET asker_seq = :asker, asker_index = -1 - asker_index, reason = NULL
  WHERE asker_seq = (SELECT inbox_seq FROM _onceward_dead_letters WHERE seq = :seq)
 """
-# For a handler that asked it has failed, at each of its calls.
+# For a handler that asked, the request has failed at each of its calls.
 REOPEN: Final = """
 UPDATE _onceward_pending_replies
    SET state = 'open', reason = NULL, ended_at = NULL
@@ -130,22 +130,22 @@ SELECT id, session, reason || ': ' || coalesce(last_error, '') AS error, frame A
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DeadLetter(MessageRecord):
-    """A message that ended badly, and what is known of its end."""
+    """A failed message, and the details of its failure."""
 
     reason: Reason
-    """Why it died."""
+    """Why it failed."""
     dead_at: Millis
     last_error: str | None
     late_outcome: str | None
-    """Its outcome at the recipient, told after its death here."""
+    """Its outcome at the recipient, reported after it became a dead letter here."""
     replays: int
-    """How often it was replayed already, and died again."""
+    """How often it was replayed and failed again."""
     seq: int
-    """Order of dying; two senders may have chosen one id."""
+    """Order in which they failed; two senders may have chosen the same id."""
 
     @property
     def origin(self) -> DeadLetterOrigin:
-        """The queue in which it died: ``outbox``, ``inbox`` or ``queue``."""
+        """The queue in which it failed: ``outbox``, ``inbox`` or ``queue``."""
         return cast("DeadLetterOrigin", self.box)
 
 
@@ -182,10 +182,9 @@ def add_from_outbox(
     """
     Move outgoing messages to the dead letters; return (id, peer) of each.
 
-    *unknown* says that their peer has just answered that it does not know them, *tried*
-    that the push that ended them is still to be counted.
-    The session that dispatched one of them as a task gets a result in the same
-    transaction.
+    *unknown*: their peer has just answered that it does not know them. *tried*: the push that ended
+    them is not counted yet. The session that dispatched one of them as a task gets a result in the
+    same transaction.
     """
     listed = json.dumps(list(seqs))
     states = dict(tx.rows(COUNT_OUT, (listed,)))
@@ -204,7 +203,7 @@ def add_from_outbox(
 def add_from_inbox(
     tx: StoreTransaction, seq: int, *, reason: Reason, error: str, attempts: int
 ) -> None:
-    """Move an incoming message, whose lease the caller has proved, to the dead letters."""
+    """Move an incoming message to the dead letters; the caller has proved its lease."""
     named = {
         "seq": seq,
         "reason": reason,
@@ -228,35 +227,32 @@ def replay(
     returned: Sequence[Callable[[StoreTransaction, str, str], None]] = (),
 ) -> tuple[str, str]:
     """
-    Return a dead letter to the box it came from, with its own id; return (origin, id).
+    Return a dead letter to the queue that it came from, with its id; return (origin, id).
 
-    *returned* hear, by sender and id, of one that comes back into a mailbox.
-    A peer that had processed it answers so, and the message ends acked. If it
-    dies again, it is one dead letter as before, with one more replay.
+    *returned* gets the sender and id of one that returns to a mailbox. If its peer has already
+    processed the message, it answers so, and the message ends acked. If it fails again, it is one
+    dead letter as before, with one more replay.
 
     Raises:
-        InvalidArgument: there is no such dead letter, or it expired before it ever left,
-            so that the peer would refuse it.
-        Conflict: its key was used for another message since.
+        InvalidArgument: there is no such dead letter, or it expired before it left, so that the
+        peer would refuse it.
+        Conflict: its key has since been used for another message.
 
     """
     found = tx.rows(FIND, {"seq": seq, "now": tx.now})
     if not found:
-        msg = "that dead letter is gone: list them again"
+        msg = "that dead letter no longer exists: list them again"
         raise InvalidArgument(msg)
     origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
     if expired:
-        msg = (
-            f"{message_id} expired and its frame says so, the peer would refuse it:"
-            " replay it with as_new=True"
-        )
+        msg = f"{message_id} has expired, so the peer would refuse it: replay it with as_new=True"
         raise InvalidArgument(msg)
     if origin == "outbox":
         _replay_to_outbox(tx, seq, message_id, due_at)
     elif boxed:
         tx.rows(
             REPLAY_TO_INBOX, {"lane": lanes.NO_LANE, "now": tx.now, "seq": seq}
-        )  # it is read by position again, not by lane
+        )  # it is again read by position, not by lane
         for hear in returned:
             hear(tx, peer, message_id)
     else:
@@ -275,8 +271,8 @@ def _replay_to_outbox(
         if "UNIQUE" not in str(error):
             raise
         msg = (
-            f"the id or key of {message_id} stands for another message by now:"
-            " replay it with as_new=True, or discard it"
+            f"the id or key of {message_id} now belongs to another message: replay it with "
+            "as_new=True, or discard it"
         )
         raise Conflict(msg, message_id=message_id, reason="sent again since") from error
     tx.run(REOPEN, (message_id,))
@@ -296,9 +292,9 @@ def _replay_to_inbox(
 
 def discard(tx: StoreTransaction, seq: int) -> bool:
     """
-    Delete a dead letter; return whether it was still there.
+    Delete a dead letter; return whether it existed.
 
-    Of one that we sent nothing is left, though it may have arrived.
+    A sent message is then fully forgotten here, although it may have arrived.
     """
     gone = tx.rows(DROP + SENT_UNTIL, (seq,))
     if sent := [at for (at,) in gone if at is not None]:
@@ -309,7 +305,7 @@ def discard(tx: StoreTransaction, seq: int) -> bool:
 def find(
     db: Database, conditions: Mapping[str, Any], topic: str | None = None, *, limit: int
 ) -> list[DeadLetter]:
-    """Return dead letters, oldest first; a condition that is None says nothing."""
+    """Return dead letters, oldest first; a condition of None does not filter."""
     if topic is not None:
         check_pattern(topic)
     found = db.ask(SELECT, conditions)

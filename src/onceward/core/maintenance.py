@@ -1,8 +1,7 @@
 """
-Keep one file in order: what a restart ends, what has expired, and what is old enough.
+Maintain one file: end messages at a restart or expiry, and prune old rows.
 
-Work is done in slices, between which writers have their turn; correctness does not
-depend on any of it.
+Work is done in slices, between which writers get their turn; correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from onceward.message.vocabulary import reason_text
 Prune = Callable[..., int]
 """Deletes up to *limit* rows that ended before *before*; returns how many."""
 Walk = Callable[..., tuple[int, int]]
-"""Prunes one slice beyond a sequence; returns where to go on from, and how many rows it did."""
+"""Prunes one slice after a sequence; returns where to continue, and the number of rows."""
 # Oldest first by sequence: a row ends after its creation, so a slice of young rows ends the scan,
-# which would else read a large file from its first row to its last.
+# which would otherwise read a large file completely.
 OUTBOX: Final = """
 SELECT seq, created_at < :before,
        state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < :before
   FROM _onceward_outbox
  WHERE seq > :after ORDER BY seq LIMIT :limit
 """
-# A reply is kept while the handler that asked for it waits for others.
+# A reply is kept while its asking handler waits for others.
 NOT_NEEDED: Final = """NOT (instr(b.frame, '"inreplyto"') AND json_valid(b.frame)
                 AND EXISTS (SELECT 1
                               FROM _onceward_pending_replies AS t
@@ -58,8 +57,8 @@ SELECT seq, received_at < :before,
 DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
 DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 # Only dedup records of ids that we minted are pruned, below the horizon id: others, and ids that
-# their sender chose, are kept for ever. An id is pruned by its own time, too: one from a fast clock
-# stays until its time has come, so that the horizon never passes the present.
+# their sender chose, are kept forever. An id is also pruned by its own time: one from a fast clock
+# stays until that time, so that the horizon never passes the present.
 HEX: Final = "[0-9a-f]"
 MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
 PRUNABLE: Final = f"""
@@ -81,7 +80,7 @@ SELECT seq, processed_at < :before FROM _onceward_processed_messages
 
 def _moving_horizon(marks: str) -> str:
     """Return the statement that advances the horizon id beyond *marks*."""
-    # Messages of an agent to itself come in no stream: their horizon stands alone.
+    # Messages of an agent to itself have no stream, only a horizon.
     return f"""
 INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, horizon_id, updated_at)
 SELECT sender, '', 0, '', max(message_id), :before FROM ({marks}) WHERE true GROUP BY sender
@@ -98,8 +97,8 @@ HORIZON: Final = _moving_horizon(OLD_MARKS)
 MARKS: Final = _dropping(OLD_MARKS)
 ARCHIVED_HORIZON: Final = _moving_horizon(ARCHIVED_MARKS)
 DROP_ARCHIVED: Final = _dropping(ARCHIVED_MARKS)
-# A ticket waits at least as long as its request does, which is kept until it is settled, and as
-# long as the handler that asked, which would ask again without it.
+# A ticket is kept at least as long as its request, which is kept until it is settled, and as long
+# as the handler that asked, which would ask again without it.
 TICKETS: Final = """
 DELETE FROM _onceward_pending_replies
  WHERE id IN (SELECT id
@@ -133,7 +132,7 @@ DELETE FROM _onceward_drops
                 WHERE dropped_at < :before
                 ORDER BY dropped_at LIMIT :limit)
 """
-# A reader that comes back after more late changes than these compares all rows.
+# A reader that returns after more late changes than these compares all rows.
 LATE_KEPT: Final = 100_000
 LATE_CHANGES: Final = f"""
 DELETE FROM _onceward_late_changes
@@ -142,7 +141,7 @@ DELETE FROM _onceward_late_changes
                 WHERE seq <= (SELECT max(seq) FROM _onceward_late_changes) - {LATE_KEPT}
                 ORDER BY seq LIMIT :limit)
 """
-# Rows that were read back from elsewhere: each must still be as it was there.
+# Rows that were read back from an archive: each must be unchanged since.
 ARCHIVED: Final = {
     "outbox": """
 DELETE FROM _onceward_outbox
@@ -160,7 +159,7 @@ RETURNING at
 """,
 }
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
-# Leased messages are not dropped, by a lane's lease or a group's; nor are those of a run.
+# Messages under a lane's or a group's lease, or of a run, are not dropped.
 EPHEMERAL: Final = """
 SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
  WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_seq IS NULL AND b.seq > :after
@@ -181,17 +180,17 @@ NOT_TAKEN: Final = reason_text("ephemeral", "not taken before a restart")
 
 
 class Upkeep(NamedTuple):
-    """Work that a feature has done in each round of maintenance."""
+    """A feature's work in each round of maintenance."""
 
     expire: Callable[[StoreTransaction, int], int] | None = None
-    """Ends up to so many expired messages; returns how many."""
+    """Ends up to that many expired messages; returns how many."""
     prune: Prune | None = None
     keep: Callable[[Database], None] | None = None
     """Brings indexes up to date."""
 
 
 class Maintenance:
-    """Maintains one file at intervals, in slices between which writers have their turn."""
+    """Maintains one file at intervals, in slices between which writers get their turn."""
 
     def __init__(
         self,
@@ -208,11 +207,11 @@ class Maintenance:
         self._loop = EngineLoop(db, "maintenance", self._look, pause=settings.maintenance_interval)
 
     def start(self) -> None:
-        """Start maintaining in the background, for the first time after one interval."""
+        """Start maintenance in the background, first after one interval."""
         self._loop.start(delay=self._settings.maintenance_interval)
 
     def stop(self, timeout: float) -> None:
-        """End after the present slice; wait up to *timeout* seconds for it."""
+        """Stop after the current slice; wait up to *timeout* seconds for it."""
         self._loop.stop(timeout)
 
     def _look(self) -> float:
@@ -239,7 +238,7 @@ class Maintenance:
             index(self._db)
         self._db.persist_clock()
         self._checkpoint()
-        for task in self._extra_tasks:  # last: the directory that they read may be broken
+        for task in self._extra_tasks:  # last: the directory that these tasks read may be broken
             self._until_done(partial(task, limit))
         return pruned
 
@@ -252,7 +251,7 @@ class Maintenance:
                 self._db.reopen()
 
     def _expire(self, limit: int) -> None:
-        """End what has expired; nothing expires while the file or the environment is paused."""
+        """End expired messages; nothing expires while the file or the environment is paused."""
         if disabled_by_environment() or identity.is_paused(self._db.read):
             return
         for expire in (*self._expires, inbox.expire):
@@ -268,7 +267,7 @@ class Maintenance:
         return pruned
 
     def _write_slices(self, work: Callable[[StoreTransaction], int]) -> int:
-        """Commit *work* again and again until it changes nothing; return how many rows it did."""
+        """Commit *work* repeatedly until it changes nothing; return the number of rows."""
         return self._until_done(lambda: self._db.write(work))
 
     def _until_done(self, work: Callable[[], int]) -> int:
@@ -285,14 +284,13 @@ class Maintenance:
 
 class OwnerSession:
     """
-    One opening's share in a session of the file's owner.
+    One opening's hold on a session of the file's owner.
 
-    A session goes on as long as some process has a postbox of the file open,
-    with engines or without. An opening with engines that finds no other begins
-    a new session: messages marked ephemeral that the last session left are
-    dropped before an engine starts, and messages that a worker of it may have
-    died of are claimed alone. An opening without engines (a read, a
-    command) never begins a session, so it drops nothing.
+    A session lasts as long as any process has a postbox of the file open, with or without engines.
+    An opening with engines that finds no other begins a new session: ephemeral messages of the last
+    session are dropped before an engine starts, and messages that may have killed one of its
+    workers are claimed alone. An opening without engines (a read, a command) never begins a
+    session, so it drops nothing.
     """
 
     def __init__(self, db: Database, settings: Settings, hooks: Hooks, *, vfs: str | None) -> None:
@@ -302,9 +300,9 @@ class OwnerSession:
 
     def begin(self, *, engines: bool) -> int:
         """
-        Join the session, or begin one if there is none and *engines* are to start.
+        Join the session, or begin one if there is none and *engines* will start.
 
-        Returns how many ephemeral messages were dropped.
+        Return how many ephemeral messages were dropped.
         """
         if self._path is None:
             return 0
@@ -342,8 +340,8 @@ def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int
     """
     Drop the next ephemeral messages that no reader has taken.
 
-    Returns how many, and the sequence to go on from, -1 at the end. Their senders
-    get the receipt of every dropped message: it is settled.
+    Return how many, and the sequence to continue from, -1 at the end. Their senders get a receipt
+    of every dropped message.
     """
     if identity.is_paused(tx.rows):
         return 0, -1
@@ -357,7 +355,7 @@ def drop_ephemeral(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int
 
 
 class ArchivedRow(NamedTuple):
-    """A row as an archive has it."""
+    """A row in an archive."""
 
     seq: int
     id: str
@@ -369,9 +367,9 @@ def slice_of(
     tx: StoreTransaction, box: str, *, after: int, before: Millis, limit: int
 ) -> tuple[int, int]:
     """
-    Prune one slice of ``outbox`` or ``inbox`` beyond sequence *after*.
+    Prune one slice of ``outbox`` or ``inbox`` after sequence *after*.
 
-    Returns (sequence to go on from, -1 at the end; rows pruned).
+    Return (sequence to continue from, -1 at the end; rows pruned).
     """
     select, drop = (OUTBOX, DROP_OUT) if box == "outbox" else (INBOX, DROP_IN)
     rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
@@ -383,15 +381,15 @@ def slice_of(
 
 
 def _next_after(rows: Sequence[tuple[int, int]], limit: int) -> int:
-    """Return the sequence after which rows (sequence, is old) may be old, too; -1 for none."""
+    """Return the sequence after which more rows (sequence, is old) may be old; -1 for none."""
     return rows[-1][0] if len(rows) == limit and any(old for _, old in rows) else -1
 
 
 def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int) -> tuple[int, int]:
     """
-    Prune one slice of dedup records beyond sequence *after*, advancing the horizon id first.
+    Prune one slice of dedup records after sequence *after*; first advance the horizon id.
 
-    Returns (sequence to go on from, -1 at the end; rows pruned).
+    Return (sequence to continue from, -1 at the end; rows pruned).
     """
     rows = tx.rows(SLICE_OF_MARKS, {"after": after, "before": before, "limit": limit})
     if not any(old for _, old in rows):
@@ -402,7 +400,7 @@ def prune_marks(tx: StoreTransaction, *, after: int, before: Millis, limit: int)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of rows that belong to no box; return how many."""
+    """Prune a slice of rows outside outbox and inbox; return how many."""
     named = {"before": before, "limit": limit}
     pruned = (TICKETS, TRANSITIONS, FAILED_ATTEMPTS, DROPS, LATE_CHANGES)
     return sum(tx.run(sql, named) for sql in pruned)
@@ -410,7 +408,7 @@ def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
 
 def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) -> int:
     """
-    Prune rows of ``outbox``, ``inbox`` or ``transitions`` that are still as given; return how many.
+    Prune unchanged rows of ``outbox``, ``inbox`` or ``transitions``; return how many.
 
     A row that changed since it was archived stays.
     """
@@ -423,7 +421,7 @@ def prune_archived(tx: StoreTransaction, box: str, rows: Sequence[ArchivedRow]) 
 def prune_archived_marks(
     tx: StoreTransaction, rows: Sequence[tuple[int, str]], *, before: Millis
 ) -> int:
-    """Prune dedup records (seq, message id) that are older, advancing the horizon id first."""
+    """Prune older dedup records (seq, message id); first advance the horizon id."""
     named = {"before": before, "young": time_prefix(before), "rows": json.dumps(rows)}
     tx.run(ARCHIVED_HORIZON, named)
     return tx.run(DROP_ARCHIVED, named)

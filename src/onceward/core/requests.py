@@ -1,5 +1,5 @@
 """
-Requests that wait for a reply, and tasks whose end is told to the session that gave them.
+Track requests that wait for a reply, and report the end of tasks to their sessions.
 
 A wait is stored with its request, so that it survives a restart of the asker. A handler
 ends while replies are awaited, and is called again with them.
@@ -55,9 +55,9 @@ from onceward.message.vocabulary import (
 
 T = TypeVar("T")
 LOOK_AGAIN: Final = 86_400_000
-"""Milliseconds after which a handler is called again that waits for a reply without a deadline."""
+"""Milliseconds after which a handler that waits without a deadline is called again."""
 NAMES_CALLER: Final = f'"{CALLER}"'
-"""Text of the frame of every dispatched task; a body may have it, too."""
+"""Text in the frame of every dispatched task; a body may also have it."""
 OPEN: Final = """
 INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at,
                                        asker_seq, asker_index, asker_digest)
@@ -74,16 +74,16 @@ UPDATE _onceward_pending_replies
 """
 STATE: Final = "SELECT state, deadline_at FROM _onceward_pending_replies WHERE id = ?"
 PROGRESS: Final = "onceward.progress"
-"""Kind and type of a message that tells how far the handler of a request is."""
+"""Kind and type of a message that reports the progress of a request's handler."""
 NOTE_PROGRESS: Final = """
 UPDATE _onceward_pending_replies
    SET progress = :body, progress_at = :now
  WHERE id = :id AND recipient = :sender AND state = 'open'
 """
 CANCEL: Final = "onceward.cancel"
-"""Kind and type of a message that asks its recipient to cancel another one of its sender."""
+"""Kind and type of a message that asks its recipient to cancel another message of its sender."""
 QUESTION: Final = "onceward.question"
-"""Kind of a request that a handler makes: the message of its handler waits for the reply."""
+"""Kind of a handler's request: the message of its handler waits for the reply."""
 GET_PROGRESS: Final = "SELECT progress FROM _onceward_pending_replies WHERE id = ?"
 OF_HANDLER: Final = """
 SELECT asker_index, id, recipient, asker_digest
@@ -107,7 +107,7 @@ LOOK_WITH_DEADLINE: Final = LOOK.replace("b.frame\n", "b.frame, t.deadline_at, t
 
 
 class Asker(NamedTuple):
-    """The handler of a message that made a request: which one in its order, and its contents."""
+    """The handler that made a request: the request's index, and a digest of its contents."""
 
     seq: int
     number: int
@@ -127,7 +127,7 @@ class HandlerRequest(NamedTuple):
 
 
 class SentRequest(NamedTuple):
-    """A request that has left, as its recipient is asked to cancel it."""
+    """A request that has left, for asking its recipient to cancel it."""
 
     agent: str
     id: str
@@ -145,7 +145,7 @@ class ReplyState(NamedTuple):
 
 
 class HandledMessage(Protocol):
-    """A message in the hands of its handler, as far as its requests and its caller need it."""
+    """A message that a handler is handling, as its requests and its caller need it."""
 
     @property
     def seq(self) -> int:
@@ -161,7 +161,7 @@ class HandledMessage(Protocol):
 
     @property
     def intact(self) -> bool:
-        """Return whether the frame is what was accepted."""
+        """Return whether the frame is unchanged since it was accepted."""
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def add_request(
 
 
 def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None:
-    """Ask the recipient of a request to cancel it, where the outbox takes one message more."""
+    """Ask the recipient of a request to cancel it, if the outbox accepts one more message."""
     key = f"{CANCEL}:{asked.id}"
     payload = encode(reason or None)
     headers = FrameHeaders(
@@ -218,7 +218,7 @@ def ask_to_cancel(tx: StoreTransaction, asked: SentRequest, reason: str) -> None
 
 
 def reply_state(db: Database, request: str) -> ReplyState:
-    """Return how far a request is; raises InvalidArgument for an unknown one."""
+    """Return the state of a request; raise InvalidArgument for an unknown one."""
     rows = db.read(LOOK, (request,))
     if not rows:
         raise _unknown(request)
@@ -226,7 +226,7 @@ def reply_state(db: Database, request: str) -> ReplyState:
 
 
 def progress(db: Database, request: str) -> Any:
-    """Return what the handler of a request told last; raises InvalidArgument for an unknown one."""
+    """Return the last progress of a request; raise InvalidArgument for an unknown one."""
     rows = db.read(GET_PROGRESS, (request,))
     if not rows:
         raise _unknown(request)
@@ -238,7 +238,7 @@ def _unknown(request: str) -> InvalidArgument:
 
 
 def read_reply(ticket_id: str, found: ReplyState, reply: type[T]) -> T:
-    """Return a reply read as *reply*; raises RequestFailed where none will come."""
+    """Return a reply read as *reply*; raise RequestFailed if none will come."""
     if found.frame is None:
         reason = found.reason or "its reply was pruned"
         msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
@@ -253,7 +253,7 @@ def read_reply(ticket_id: str, found: ReplyState, reply: type[T]) -> T:
 
 
 def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
-    """Keep what a handler tells of its progress, for the request that it was sent for; say True."""
+    """Store a handler's progress for its request; return True."""
     data = frame.data if frame.data_base64 is None else frame.data_base64
     named = {"id": frame.causationid, "sender": sender, "body": encode(data).text, "now": tx.now}
     tx.run(NOTE_PROGRESS, named)
@@ -265,10 +265,10 @@ def note_progress(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
 
 class Suspended(BaseException):
     """
-    Ends a call of a handler; ``except Exception`` does not catch it, as no failure happened.
+    Ends a call of a handler; ``except Exception`` does not catch it, as it is not a failure.
 
-    *until* is called in the transaction that stores the wait, and returns when the handler is
-    to be called again at the latest.
+    *until* is called in the transaction that stores the wait, and returns the latest time at which
+    to call the handler again.
     """
 
     def __init__(self, reason: str, until: Callable[[StoreTransaction], Millis]) -> None:
@@ -277,7 +277,7 @@ class Suspended(BaseException):
 
 
 def cause_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return why tasks ended: what failed, or what the handler says, or the request it awaits."""
+    """Return why tasks ended: the failure, the handler's reason, or the request it awaits."""
     ends, failed = group.split((HandlerSignal, Suspended))
     if ends is None or failed is not None:
         return failed or group
@@ -288,7 +288,7 @@ def cause_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class MadeRequest(NamedTuple):
-    """A request that this call of the handler has made, and that is not committed."""
+    """An uncommitted request of this call of the handler."""
 
     message: OutgoingMessage
     timeout: Span | None
@@ -297,10 +297,9 @@ class MadeRequest(NamedTuple):
 
 class HandlerRequests:
     """
-    The requests that the handler of one message makes, told apart by their order.
+    The requests of the handler of one message, identified by their order.
 
-    A call that finds its request made by an earlier one gets its reply, and
-    makes none.
+    A call whose request an earlier call has made gets its reply, and sends none.
     """
 
     def __init__(self, outbox: Outbox, handled: HandledMessage) -> None:
@@ -309,23 +308,23 @@ class HandlerRequests:
         self._count = 0
         self._made: list[MadeRequest] = []
         self._awaited: Suspended | None = None
-        """Why this call has ended, also where its handler caught that."""
+        """Why this call has ended, even if its handler caught that."""
         self._adopted: dict[int, str] = {}
-        """Requests from before a replay that this call has found again, by their number."""
+        """Requests from before a replay that this call has reused, by their number."""
 
     def find_or_make(
         self, to: str, body: object, timeout: Span | None, options: MessageOptions
     ) -> Ticket | MadeRequest:
         """
-        Return the ticket of the request that an earlier call made here, or a new one to be sent.
+        Return the ticket of an earlier call's request at this place, or of a new one to send.
 
         Raises:
-            Conflict: the earlier call asked something else here.
-            InvalidArgument: an option that would make two requests one.
+            Conflict: the earlier call made another request here.
+            InvalidArgument: an option that would merge two requests.
 
         """
         if {"key", "message_id"} & options.keys():
-            msg = "a handler's requests are told apart by their order: leave key and id out"
+            msg = "a handler's requests are identified by their order: omit key and id"
             raise InvalidArgument(msg)
         index, self._count = self._count, self._count + 1
         asker = Asker(self._handled.seq, index, sha256(repr((to, encode(body))).encode()).digest())
@@ -336,9 +335,9 @@ class HandlerRequests:
             return made
         if known.digest != asker.digest:
             msg = (
-                f"request {index + 1} of this handler was another one when it was called first"
-                f" ({known.id} to {known.recipient}): ask the same at each call, and what changes"
-                " (time, random numbers, the file) only after the last reply"
+                f"request {index + 1} of this handler differs from that of its first call "
+                f"({known.id} to {known.recipient}): make the same requests at each call, and use "
+                "changing values (time, random numbers, the file) only after the last reply"
             )
             raise Conflict(msg, message_id=known.id)
         return Ticket(known.id, known.recipient)
@@ -348,7 +347,7 @@ class HandlerRequests:
         return any(each.id == message_id for each in self._earlier().values())
 
     def _from_before_replay(self, index: int, digest: bytes) -> HandlerRequest | None:
-        """Return the request that a call made here before the message died, if it is the same."""
+        """Return the equal request that a call made here before the message died, if any."""
         found = self._earlier().get(-1 - index)  # the number that a replay gave it
         if found is None or found.digest != digest:
             return None
@@ -356,11 +355,11 @@ class HandlerRequests:
         return found
 
     def result(self, request: str, reply: type[T]) -> T:
-        """Return a reply; raise Suspended where it is still awaited."""
+        """Return a reply; raise Suspended while it is awaited."""
         return self.gather([request], reply)[0]
 
     def gather(self, requests: Sequence[str], reply: type[T]) -> list[T]:
-        """Return the replies to requests; raise Suspended where one is still awaited."""
+        """Return the replies to requests; raise Suspended while one is awaited."""
         ended: list[ReplyState | AnswerTimeout] = []
         awaited: list[str] = []
         for each in requests:
@@ -374,7 +373,7 @@ class HandlerRequests:
         return [_reply(each, found, reply) for each, found in zip(requests, ended, strict=True)]
 
     def _ended(self, request: str) -> ReplyState | AnswerTimeout | None:
-        """Return how a request has ended for its handler, None while its reply is awaited."""
+        """Return the outcome of a request for its handler; None while its reply is awaited."""
         if any(made.message.id == request for made in self._made):
             return None
         rows = self._outbox.db.read(LOOK_WITH_DEADLINE, (request,))
@@ -389,15 +388,15 @@ class HandlerRequests:
         if found.state == "open":
             self._check_own(request)
             return None
-        # One with a reason had failed for the calls before its reply came.
+        # A request with a reason had failed for earlier calls, before its reply came.
         return found if found.reason is None else found._replace(frame=None)
 
     def _check_own(self, request: str) -> None:
         """Raise InvalidArgument for a request whose reply would not call this handler."""
         if all(request != each.id for each in self._earlier().values()):
             msg = (
-                f"request {request} was not made by this handler, which waits for its own only:"
-                " make it by ctx.request, or ask for its result where it was made"
+                f"request {request} was not made by this handler, which can wait only for its own "
+                "requests: make it with ctx.request, or ask for its result where it was made"
             )
             raise InvalidArgument(msg)
 
@@ -409,7 +408,7 @@ class HandlerRequests:
         raise self._awaited
 
     def end_call(self) -> None:
-        """End a call that has returned all the same, where a reply is still awaited."""
+        """End a call that returned although it still awaits a reply."""
         if self._awaited is not None:
             raise self._awaited
 
@@ -424,20 +423,20 @@ class HandlerRequests:
         try:
             return add_request(tx, self._outbox, made.message, made.timeout, made.asker)
         except ConstraintError as error:
-            msg = "another worker has the message, and has asked already"
+            msg = "another worker has the message, and has already made the request"
             raise LeaseLost(msg) from error
 
     def add_now(
         self, tx: StoreTransaction, message: OutgoingMessage, timeout: Span | None
     ) -> Ticket:
-        """Store a request in a commit of its own, which tells it apart from others."""
+        """Store a request in a separate commit, which identifies it."""
         seq = self._handled.seq
         [(number,)] = tx.rows(NEXT_NUMBER, (seq,))
         self._known = None
         return add_request(tx, self._outbox, message, timeout, Asker(seq, number, b""))
 
     def keep(self, tx: StoreTransaction) -> None:
-        """Store what this call has asked, as it ends to wait."""
+        """Store the requests of this call, which ends to wait."""
         for made in self._made:
             self.add(tx, made)
         for number, message_id in self._adopted.items():
@@ -445,9 +444,9 @@ class HandlerRequests:
 
     def _until(self, tx: StoreTransaction, requests: Sequence[str]) -> Millis:
         """
-        Return when a handler that waits for replies is to be called again at the latest.
+        Return the latest time at which to call a handler that waits for replies again.
 
-        The last reply calls it earlier: the lane is woken in the commit that stores it.
+        The last reply makes that earlier: the commit that stores it wakes the lane.
         """
         dates = [_open_until(tx, each) for each in requests]
         awaited = [each for each in dates if each is not None]
@@ -481,13 +480,12 @@ class WithReplies:
         """
         Send a request, and return the ticket for ``result``.
 
-        It leaves with the processed mark; that of a run at once, as a step. Where an earlier
-        call made it for the same messages, as before a kill or a retry, its ticket is returned
-        and nothing is sent. With *reply* the request carries the schema of the reply that it
-        expects.
+        It leaves with the processed mark; in a run at once, as a step. If an earlier call made it
+        for the same messages, such as before a kill or a retry, its ticket is returned and nothing
+        is sent. With *reply* the request carries the schema of the expected reply.
 
         Raises:
-            Conflict: the earlier call asked something else at this place.
+            Conflict: the earlier call made another request at this place.
             LeaseLost: the run was ended from outside.
 
         """
@@ -505,18 +503,18 @@ class WithReplies:
         """
         Send a request and return its reply, read as *reply*: the handler is called again with it.
 
-        Until the reply is there this call **ends**: what the handler wrote is rolled back,
-        its requests are committed, no lock is held, and its lane waits. Then the handler is
-        called again from its start, and each request that it makes in the same order gets
-        the reply that is there. This survives restarts, and counts as no attempt. Of a run,
-        the same messages get another run; the session begins no other one meanwhile, unless
-        a message steers or interrupts it.
+        Until the reply arrives this call **ends**: the handler's writes are rolled back, its
+        requests are committed, no lock is held, and its lane waits. Then the handler is called
+        again from its start, and each request that it makes in the same order gets its stored
+        reply. This survives restarts, and does not count as an attempt. In a run, the same messages
+        get another run; the session begins no other one before that, unless a message steers or
+        interrupts it.
 
         Raises:
             AnswerTimeout: no reply came within *timeout*.
-            RequestFailed: the peer gave the request up, or handled it without replying.
+            RequestFailed: the peer gave the request up, or handled it without a reply.
             InvalidMessage: the reply does not fit.
-            Conflict: an earlier call asked something else at this place.
+            Conflict: an earlier call made another request at this place.
 
         """
         asked = self._question(to, body, timeout, request_options(options, reply))
@@ -531,7 +529,7 @@ class WithReplies:
     def _question(
         self, to: str, body: object, timeout: Span | None, options: MessageOptions
     ) -> Ticket:
-        """Return the ticket of a request that leaves at the latest when the call waits for it."""
+        """Return the ticket of a request that leaves when the call waits for it, or earlier."""
         return self._request(to, body, timeout, options)
 
     def result(self, ticket: Ticket | str, *, reply: type[T]) -> T:
@@ -540,14 +538,14 @@ class WithReplies:
 
     def gather(self, tickets: Sequence[Ticket | str], *, reply: type[T]) -> list[T]:
         """
-        Return the replies to tickets of ``request``, in their order, once all have ended.
+        Return the replies to tickets of ``request``, in order, once all have ended.
 
-        Until then the call ends as ``ask`` does, and the handler is called again once: with
-        the last reply. Where one has failed, that is raised after all have ended, the first
-        in the order of the tickets; ``result`` returns the others.
+        Until then the call ends as in ``ask``, and the handler is called again once: with the last
+        reply. If requests failed, the error of the first one, in the order of the tickets, is
+        raised after all have ended; ``result`` returns the other replies.
 
         Raises:
-            AnswerTimeout: no reply to one of them came in its time.
+            AnswerTimeout: a reply did not come in time.
             RequestFailed: a peer gave one up, or handled it without replying.
             InvalidMessage: a reply does not fit.
 
@@ -556,7 +554,7 @@ class WithReplies:
 
 
 def _open_until(tx: StoreTransaction, request: str) -> Millis | None:
-    """Return when a request is looked at again that is still open, None for others."""
+    """Return when to check an open request again; None for others."""
     [(state, deadline_at)] = tx.rows(STATE, (request,))
     if state != "open":
         return None
@@ -573,7 +571,7 @@ def _reply(request: str, found: ReplyState | AnswerTimeout, reply: type[T]) -> T
 
 
 class EndedRun(Protocol):
-    """The run that a task ended in, as far as its caller is told of it."""
+    """The run in which a task ended, as reported to its caller."""
 
     @property
     def id(self) -> str:
@@ -581,16 +579,16 @@ class EndedRun(Protocol):
 
     @property
     def partial(self) -> str | None:
-        """Return what the run had done so far, as JSON."""
+        """Return the partial result of the run, as JSON."""
 
 
 def task(
     outbox: Outbox, caller: str, to: str, body: object, *, session: str | None, options: SendOptions
 ) -> OutgoingMessage:
     """
-    Return a task for another agent, in a session of its own; its id is the dispatch id.
+    Return a task for another agent, in a separate session; its id is the dispatch id.
 
-    However the task ends there, a ``worker_result`` comes back into the session *caller*, once.
+    However the task ends there, one ``worker_result`` returns to the session *caller*.
     """
     named = parse_options(options)
     spawned = session or f"{to}-{_session_token(to, named)}"
@@ -605,7 +603,7 @@ def _session_token(to: str, named: MessageOptions) -> str:
 
 
 def task_of(handled: HandledMessage) -> Frame | None:
-    """Return the dispatched task that a message is, None for all others."""
+    """Return a message as a dispatched task; None if it is not one."""
     if NAMES_CALLER not in handled.frame or not handled.intact:
         return None
     try:
@@ -622,15 +620,15 @@ def tell(
     end: TaskOutcome,
     run: EndedRun | None = None,
 ) -> None:
-    """Send the caller of a dispatched task its result; do nothing for other messages."""
+    """Send the caller of a dispatched task its result; skip other messages."""
     frame = task_of(handled)
     if frame is None:
         return
     try:
         message = _result(outbox, frame, end, run)
-    except InvalidMessage:  # it names no agent that could be told
+    except InvalidMessage:  # it names no agent to send the result to
         return
-    with suppress(Conflict):  # told before: a replayed dead letter ends a second time
+    with suppress(Conflict):  # already sent: a replayed dead letter ends a second time
         outbox.add(tx, message)
 
 
@@ -670,7 +668,7 @@ def _plain(text: str | None) -> Any:
 
 
 class TaskOutcome(NamedTuple):
-    """How a task ended, as its caller is told."""
+    """The end of a task, as reported to its caller."""
 
     outcome: str
     """done, failed, aborted, dropped, expired, cancelled, refused or undelivered."""
@@ -679,7 +677,7 @@ class TaskOutcome(NamedTuple):
 
 
 def outcome_of(settlement: Settlement, result: str | None = None) -> TaskOutcome:
-    """Return what a settlement means for the caller of a task."""
+    """Return the outcome of a settlement for the caller of a task."""
     match settlement:
         case Dead(reason="overflow", error=error):
             return TaskOutcome("refused", error)

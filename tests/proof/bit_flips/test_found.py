@@ -69,7 +69,7 @@ def test_a_row_that_only_an_index_calls_pending(tmp_path: Path, box: Postbox) ->
         [peer] = again.peers.list()
 
     assert 1 == peer.number
-    assert "nothing of an answered parcel could be settled" in (peer.last_error or "")
+    assert "no message of an answered parcel could be settled" in (peer.last_error or "")
 
 
 def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:

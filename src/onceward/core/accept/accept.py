@@ -54,7 +54,7 @@ ON CONFLICT (sender) DO UPDATE
 
 
 class StreamPosition(NamedTuple):
-    """The position of a sender's stream, and the position its epoch was built on."""
+    """The position of a sender's stream, and the position before its epoch."""
 
     epoch: str = ""
     number: int = 0
@@ -74,16 +74,16 @@ class StreamPosition(NamedTuple):
         return self.base_epoch, self.base_number
 
     def precedes(self, epoch: str) -> bool:
-        """Return whether *epoch* may be a later one: a parcel of an earlier one is a late copy."""
+        """Return whether *epoch* may be later: a parcel of an earlier epoch is a late copy."""
         generation = generation_of(epoch)
         return generation == 0 or generation > generation_of(self.epoch)
 
     def known_to(self, parcel: Parcel) -> bool:
-        """Return whether the sender's file knows of every parcel that was accepted from it."""
+        """Return whether the sender's file knows every parcel that was accepted from it."""
         return parcel.base_position == self.position or self.last_id in parcel.unsettled
 
     def holds(self, relies_on: tuple[str, int] | None) -> bool:
-        """Return whether the position that a new epoch builds on was reached here."""
+        """Return whether this file has reached the position that a new epoch builds on."""
         return relies_on is None or any(
             epoch == relies_on[0] and number >= relies_on[1]
             for epoch, number in (self.position, self.base)
@@ -91,7 +91,7 @@ class StreamPosition(NamedTuple):
 
 
 def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
-    """Return the verdict on *parcel*, and whether every frame is to be judged by its id."""
+    """Return the verdict on *parcel*, and whether every frame must be judged by its id."""
     if parcel.epoch == stream.epoch:
         if parcel.number == stream.number + 1 and parcel.previous == stream.last_id:
             return "accepted", False
@@ -159,7 +159,7 @@ EPHEMERAL: Final = (
 )
 ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = reason_text("invalid", "data: larger than max_body")
-PRUNED: Final = "its mark may have been pruned, so it cannot be told from a duplicate"
+PRUNED: Final = "its dedup record may have been pruned, so it may be a duplicate"
 
 
 ID: Final = attrgetter("id")
@@ -169,13 +169,13 @@ FRAME: Final = attrgetter("frame")
 
 
 class KnownMessage(NamedTuple):
-    """The outcome of a message that came before, as far as it is known."""
+    """The known outcome of a message that came before."""
 
     id: str
     state: str | None
-    """Of its row, None where that is pruned."""
+    """State of its row; None if the row is pruned."""
     outcome: str | None
-    """Of its dedup record, None where there is none."""
+    """Outcome in its dedup record; None if there is none."""
     reason: str | None
 
 
@@ -192,43 +192,43 @@ class KeyedMessage(NamedTuple):
 
 
 Hear = Callable[[StoreTransaction, str, Frame], bool]
-"""Takes a frame in, with its sender; returns whether it is done."""
+"""Accepts a frame from its sender; returns whether the frame is done."""
 
 
 Prepare = Callable[[StoreTransaction, list[int]], None]
-"""Ends, for messages that are to be cancelled, what else holds them: a run."""
+"""Ends the runs that hold messages to be cancelled."""
 
 
 class CancelsMessages(Protocol):
-    """Cancels messages of an inbox, for their agent or at the request of their sender."""
+    """Cancels messages of an inbox, for its agent or at their sender's request."""
 
     def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
-        """End those of the messages that have not ended; return their sequences."""
+        """End the unfinished ones of the messages; return their sequences."""
 
     def take(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
-        """Decide the requests of a sender, and tell it of each in the same commit."""
+        """Decide the requests of a sender, and report each decision in the same commit."""
 
 
 class Storing(NamedTuple):
-    """The work of a feature in the commit that stores frames; its calls get their sender."""
+    """The work of a feature in the commit that stores frames; its functions get the sender."""
 
     takes: Mapping[str, Callable[[StoreTransaction, str, Frame], bool]] = {}
-    """By kind: takes a frame in; returns whether it is done, so that no handler gets it."""
+    """By kind: accepts a frame; returns whether it is done, so that no handler gets it."""
     keyed: Callable[[StoreTransaction, str, Sequence[KeyedMessage]], None] | None = None
-    """Hears of the new messages of mailboxes that have a key, in their order."""
+    """Gets the new messages of mailboxes that have a key, in order."""
     returned: Callable[[StoreTransaction, str, str], None] | None = None
-    """Hears of a dead letter, by its id, that comes back into its mailbox."""
+    """Gets the id of a dead letter that returns to its mailbox."""
     awaited: Hear | None = None
-    """Takes a frame in whose type the file declares as awaited; returns whether it is done."""
+    """Accepts a frame of a type that the file declares as awaited; returns whether it is done."""
     cancelling: Prepare | None = None
-    """Ends what holds messages that are to be cancelled, by their sequences."""
+    """Ends the runs that hold messages to be cancelled, by their sequences."""
     canceller: Callable[[EventEmitter, Sequence[Prepare]], CancelsMessages] | None = None
-    """Makes what cancels messages of an inbox."""
+    """Creates the canceller of an inbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxPolicy:
-    """The agent of an inbox, and what the inbox accepts."""
+    """The agent of an inbox, and the rules for accepting."""
 
     agent: str
     durability: Durability
@@ -237,30 +237,30 @@ class InboxPolicy:
     accept_weaker: bool = False
     max_hops: int = 64
     network: bool = False
-    """Whether parcels come from other machines: senders without a rule get that of networks."""
+    """Whether parcels come from other machines: senders without a rule get the network's rule."""
     features: Sequence[Storing] = ()
-    """The work of features in the commit that stores frames, in this order."""
+    """The work of features in the commit that stores frames, in order."""
     hears: Sequence[Hear] = ()
-    """Those that take awaited types in, where the file declares some."""
+    """Those that accept awaited types, if the file declares some."""
     cancel: Callable[[StoreTransaction, str, Sequence[Frame]], None] | None = None
-    """Decides the requests of a sender to cancel messages."""
+    """Decides a sender's requests to cancel messages."""
 
     def trusts(self, other: Durability) -> bool:
-        """Return whether receipts of that durability settle our messages."""
+        """Return whether receipts of this durability settle our messages."""
         return self.accept_weaker or STRENGTH[other] >= STRENGTH[self.durability]
 
 
 NO_ANSWER: Final = Answer(verdict="busy")
-"""The answer of a result that is not complete."""
+"""The answer of an incomplete result."""
 
 
 @dataclass(slots=True)
 class AcceptResult:
-    """Changes of a parcel in the recipient's file, and the answer to it."""
+    """The changes of a parcel in the recipient's file, and the answer to it."""
 
     answer: Answer = NO_ANSWER
     receipts: dict[str, Receipt] = field(default_factory=dict)
-    """By message id: the receipt of each frame."""
+    """The receipt of each frame, by message id."""
     received: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     rejected: list[tuple[str, str]] = field(default_factory=list)
@@ -269,7 +269,7 @@ class AcceptResult:
 
 
 class ParsedFrame(NamedTuple):
-    """A frame read before any lock was taken: what it says, or why it is refused for good."""
+    """A frame that was read before taking a lock: its content, or why it is permanently refused."""
 
     carried: ParcelFrame
     frame: Frame | None
@@ -278,14 +278,14 @@ class ParsedFrame(NamedTuple):
 
 
 Inspect = Callable[[list[ParsedFrame]], list[ParsedFrame]]
-"""Judges frames for mailboxes outside of the transaction; one that it refuses has a problem."""
+"""Checks frames for mailboxes outside the transaction; a refused one has a problem."""
 
 
 class Receiver:
     """
     Accepts parcels for one agent, from this machine or, with *network*, from others.
 
-    *handled* says that workers of this process handle what comes: they read no frame again.
+    *handled*: workers of this process handle the messages, without reading the frames again.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class Receiver:
 
     @property
     def _policy(self) -> InboxPolicy:
-        """Policy of the inbox; the file's own limits hold for every process that writes."""
+        """Policy of the inbox; the file's own limits apply to every writing process."""
         db = self._db
         return InboxPolicy(
             agent=db.agent,
@@ -326,7 +326,7 @@ class Receiver:
 
     @cached_property
     def canceller(self) -> CancelsMessages:
-        """Return what cancels messages of this inbox."""
+        """Return the canceller of this inbox."""
         prepare = [each.cancelling for each in self._features if each.cancelling is not None]
         [make] = [each.canceller for each in self._features if each.canceller is not None]
         return make(self._emitter, prepare)
@@ -339,7 +339,7 @@ class Receiver:
         Store a parcel once and answer for each of its frames.
 
         Raises:
-            Refused: the parcel's names are wrong; nothing was stored, and it is not for this inbox.
+            Refused: the parcel's names are wrong, or it is for another inbox; nothing was stored.
             StoreError: the file failed; nothing was stored, and the parcel may be pushed again.
 
         """
@@ -373,9 +373,9 @@ class Receiver:
 
     def take_own(self, tx: StoreTransaction, frames: Sequence[ParcelFrame]) -> list[str] | None:
         """
-        Store messages of the agent to itself, which are new; return the ids that are done with it.
+        Store new messages of the agent to itself; return the ids that are already done.
 
-        Returns None, with nothing stored, where a frame must be refused.
+        Return None, with nothing stored, if a frame must be refused.
         """
         policy, agent = self._policy, self._db.agent
         parsed = [_parse_frame(each, agent, policy) for each in frames]
@@ -391,7 +391,7 @@ class Receiver:
         return result.answered
 
     def _keep(self, parsed: Sequence[ParsedFrame]) -> None:
-        """Keep frames for those that handle them in this process."""
+        """Keep frames in memory for the workers of this process."""
         keep_until_handled(
             {each.carried.text: each.frame for each in parsed if each.frame is not None}
         )
@@ -413,7 +413,7 @@ class Receiver:
             )
 
     def _tell_rejected(self, tx: StoreTransaction, parcel: Parcel, result: AcceptResult) -> None:
-        """Emit which frames were refused, with what they say of themselves: no row has it."""
+        """Emit the refused frames with their own fields, which no row has."""
         if not result.rejected or not self._hooks.wanted(Rejected):
             return
         texts = {carried.id: carried.text for carried in parcel.frames}
@@ -430,10 +430,10 @@ def accept(
     tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, examined: list[ParsedFrame]
 ) -> AcceptResult:
     """
-    Keep what is new of *parcel*, and answer for every frame of it.
+    Store the new frames of *parcel*, and answer for each of its frames.
 
-    Stream position, rows and outcomes are one commit: after a crash either all
-    of it happened or the same parcel comes again and finds nothing changed.
+    Stream position, rows and outcomes are one commit: after a crash either all of it happened, or
+    the same parcel comes again and nothing has changed.
     """
     moved = _settle(tx, parcel, policy) if parcel.receipts else outbox.NOTHING_MOVED
     if parcel.stream_position is not None and moved.any:
@@ -507,7 +507,7 @@ def _accept_frames(
     horizon: str,
     judge_all: bool,
 ) -> AcceptResult:
-    """Store new frames; one that may have come before is judged by its id, then by the horizon."""
+    """Store new frames; judge one that may have come before by its id, then by the horizon."""
     kept = AcceptResult()
     fresh: list[ParsedFrame] = []
     receipts = kept.receipts
@@ -541,24 +541,24 @@ def _known(listed: str) -> Known:
 
 
 def _present(known: KnownMessage) -> Receipt:
-    """Return the receipt that tells what became of a message that came before."""
+    """Return the receipt with the outcome of a message that came before."""
     message_id, state, outcome, reason = known
     if outcome == "dead":
         return Receipt(message_id, "dead", reason_text("dead", "kept in the peer's dead letters"))
     if outcome is not None or state != "pending":
         if state is None and outcome == "dropped":
-            reason = reason_text("dropped", "its row was pruned, and its reason with it")
+            reason = reason_text("dropped", "its row and its reason were pruned")
         return inbox.receipt(message_id, outcome or str(state), reason)
     return Receipt(message_id, "duplicate")
 
 
 def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
     """
-    Read and check a parcel's frames; needs no file, so that the lock is held for the writing only.
+    Read and check a parcel's frames without the file, so that the lock is held only for writing.
 
     Raises:
-        Refused: the sender's name is none, or the parcel is for another agent.
-        Unreachable: a frame was damaged on the way; the same parcel is to be pushed again.
+        Refused: the sender's name is invalid, or the parcel is for another agent.
+        Unreachable: a frame was damaged on the way; the same parcel must be pushed again.
 
     """
     if _problem_of(parcel.sender) or parcel.recipient != policy.agent:
@@ -570,7 +570,7 @@ def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
 
 @lru_cache(maxsize=4096)
 def _problem_of(sender: str) -> str:
-    """Return why no agent has that name, empty if one may; the same senders come again."""
+    """Return why a name is invalid for an agent, empty if valid; cached for repeated senders."""
     try:
         agent_name(sender)
     except InvalidMessage as error:
@@ -586,7 +586,7 @@ def _refuse_names(parcel: Parcel, agent: str) -> NoReturn:
 
 
 def _check_texts(parcel: Parcel) -> None:
-    """Raise Refused for an unknown durability, and for ids that SQL would cut or not store."""
+    """Raise Refused for an unknown durability, and for ids that SQL would truncate or refuse."""
     if parcel.durability not in STRENGTH:
         msg = (
             f"parcel refused, durability {quoted(parcel.durability)} is not one of {list(STRENGTH)}"
@@ -619,7 +619,7 @@ def _parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> Pars
         return ParsedFrame(carried, None, _mismatch(frame, carried, sender))
     reply = frame.kind == requests.QUESTION  # a question that its reply may not follow
     if frame.hops + reply > policy.max_hops:
-        detail = f"{frame.hops} messages led to it, at most {policy.max_hops} may"
+        detail = f"{frame.hops} messages led to it; the limit is {policy.max_hops}"
         return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
     if _has_long_body(frame, carried.text, policy.max_body):
         return ParsedFrame(carried, None, TOO_LARGE)
@@ -627,14 +627,14 @@ def _parse_frame(carried: ParcelFrame, sender: str, policy: InboxPolicy) -> Pars
 
 
 def _has_long_body(frame: Frame, text: str, longest: int) -> bool:
-    """Return whether a body is too long; none is longer than the *text* around it."""
+    """Return whether a body is too long; it is never longer than its frame's *text*."""
     if 4 * len(text) <= longest or byte_length(text) <= longest:
         return False
     return body_size(frame) > longest
 
 
 def _mismatch(frame: Frame, carried: ParcelFrame, sender: str) -> str:
-    """Return which attribute of a frame is not that of its parcel."""
+    """Return which attribute of a frame differs from its parcel's."""
     field_name = "recipient"
     if frame.id != carried.id:
         field_name = "id"
@@ -644,12 +644,12 @@ def _mismatch(frame: Frame, carried: ParcelFrame, sender: str) -> str:
 
 
 def _allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
-    """Return the frames; those that name what their sender may not are refused."""
+    """Return the frames; refuse those with a name that their sender may not use."""
     known = NETWORK_RULE if rule is None else InboundRule.parse(rule)
     judged: list[ParsedFrame] = []
     for each in examined:
         named = "" if each.frame is None else known.problem(each.frame)
-        if named:  # before all else: what there is here is not told either
+        if named:  # first: the refusal must not reveal what exists here
             told = reason_text("rejected", f"not allowed here: {named}")
             judged.append(each._replace(problem=told))
         else:
@@ -658,7 +658,7 @@ def _allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]
 
 
 def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
-    """Return why a frame is refused for good, empty if it is not."""
+    """Return why a frame is permanently refused; empty if it is not."""
     if (
         horizon is not None
         and examined.carried.id <= horizon
@@ -763,7 +763,7 @@ def _cancel(
 
 
 def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[Storing]) -> bool:
-    """Let requests or a feature take a frame of their kind in; return whether it is done."""
+    """Pass a frame to requests or to the feature of its kind; return whether it is done."""
     if frame.kind == requests.PROGRESS:
         return requests.note_progress(tx, sender, frame)
     if frame.kind == requests.CANCEL:
@@ -776,7 +776,7 @@ def _taken(tx: StoreTransaction, sender: str, frame: Frame, features: Sequence[S
 
 
 def _note_kinds(tx: StoreTransaction, sender: str, frames: list[Frame]) -> None:
-    """Note what a restart may drop, and ids that the caller chose though they look like ours."""
+    """Record messages that a restart may drop, and caller-chosen ids that look like ours."""
     fleeting: list[tuple[str, str]] = []
     chosen: list[tuple[str, str]] = []
     for frame in frames:
@@ -796,9 +796,9 @@ def _lane(
     """
     Return the lane of a frame, and whether the file declares types that handlers wait for.
 
-    A handler's question does not wait behind a message that waits for a reply itself: that
-    reply may depend on the answer. Questions leave in the commit in which their handler
-    begins to wait, so of those around a circle one always finds the next one waiting.
+    A handler's question does not wait behind a message that itself waits for a reply: that reply
+    may depend on the answer. Questions leave in the commit in which their handler begins to wait,
+    so in a circle of questions one always finds the next handler waiting.
     """
     name, rank, session = frame.partitionkey or frame.session, frame.priority, frame.session
     if frame.kind == requests.QUESTION and lanes.head_awaits(tx, sender, name, rank):
@@ -810,7 +810,7 @@ def _lane(
 
 
 def _awaited(tx: StoreTransaction, sender: str, frames: list[Frame]) -> set[str]:
-    """Return the requests to *sender* that these frames answer and that no reply has ended."""
+    """Return the open requests to *sender* that these frames answer."""
     asked: set[str] = set()
     for frame in frames:
         if frame.inreplyto is not None:

@@ -1,8 +1,8 @@
 """
-Take messages of an agent to itself from its outbox into its inbox, both in one file.
+Move messages of an agent to itself from outbox to inbox, within one file.
 
-They need no parcel and no stream: both rows are one commit, so no crash parts them, and a
-copy or a backup of the file has both or neither.
+They need no parcel and no stream: both rows are one commit, so no crash separates them, and a copy
+or a backup of the file has both or neither.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class OwnMessages:
     """
     Moves messages of one agent to itself, with the receiver that takes all other messages.
 
-    A message that is not plain is left to parcels, which refuse it or judge it as between two
-    files: known, damaged or expired. So are all while the inbox is full, the file is paused or
-    has a rate, or the agent has a url of its own.
+    A special message (known, damaged or expired) is left to parcels, which refuse or judge it as
+    between two files. So are all messages while the inbox is full, the file is paused or has a
+    rate, or the agent has its own url.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class OwnMessages:
 
     def deliver(self, tx: StoreTransaction) -> bool:
         """
-        Move the oldest messages that are ready, in their order; False where parcels must do it.
+        Move the oldest ready messages, in order; return False if parcels must do it.
 
-        The first that is not plain leaves all to parcels: none may overtake it.
+        After the first special message, all are left to parcels, so that none overtakes it.
         """
         if SWITCH in os.environ and disabled_by_environment():
             return False

@@ -34,7 +34,7 @@ PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
 
 
 def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:
-    """Store receipts for senders, one row per sender and commit; apply those of oneself at once."""
+    """Store receipts for senders, one row per sender and commit; apply those to oneself at once."""
     by_peer: dict[str, list[Receipt]] = {}
     for peer, receipt in outcomes:
         by_peer.setdefault(peer, []).append(receipt)
@@ -51,20 +51,20 @@ def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> No
 
 
 class PendingReceipts(NamedTuple):
-    """The receipts that a peer gets next."""
+    """The next receipts for a peer."""
 
     upto: int = 0
-    """Sequence up to which it goes."""
+    """Sequence of its last row."""
     receipts: tuple[Receipt, ...] = ()
     stream_position: tuple[str, int] | None = None
-    """Position of the peer's stream to us, on which the receipts rest."""
+    """Position of the peer's stream to us when the receipts were produced."""
 
 
 NONE: Final = PendingReceipts()
 
 
 def pending(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
-    """Return the receipts that *peer* gets next."""
+    """Return the next receipts for *peer*."""
     rows = tx.rows(PENDING, (peer, limit))
     if not rows:
         return NONE
@@ -77,9 +77,9 @@ def first(
     tx: StoreTransaction, owed: PendingReceipts, peer: str, *, count: int, limit: int
 ) -> PendingReceipts:
     """
-    Return the first *count* of the receipts that a peer gets next; the others come later.
+    Return the first *count* of the next receipts for a peer; the others come later.
 
-    The row in which they end is parted in two. *limit* is that of ``pending``.
+    The row in which they end is split in two. *limit* is that of ``pending``.
     """
     taken, upto = 0, 0
     for seq, text, *_ in tx.rows(PENDING, (peer, limit)):
@@ -96,7 +96,7 @@ def first(
 
 
 def any_due(rows: Rows, now: Millis, elsewhere: str) -> bool:
-    """Return whether a peer gets receipts now; *elsewhere* lists schemes that are not ours."""
+    """Return whether receipts wait for a peer; *elsewhere* lists schemes of other processes."""
     return bool(rows(DUE, (now, elsewhere))[0][0])
 
 
@@ -107,5 +107,5 @@ def delivered(tx: StoreTransaction, peer: str, upto: int) -> None:
 
 
 def prune(tx: StoreTransaction, *, before: Millis) -> int:
-    """Delete receipts that were undeliverable for long; the sender's next query repeats them."""
+    """Delete receipts that were long undeliverable; the sender's next query repeats them."""
     return tx.run(PRUNE, (before,))

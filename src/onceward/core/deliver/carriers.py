@@ -1,4 +1,4 @@
-"""Threads that deliver to peers, and which peer each of them has."""
+"""Run the threads that deliver to peers, and record the peer of each thread."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from onceward.file.group_commit import INTERRUPTS
 Share = Literal["known", "new", "failing"]
 """Peers that answered last, peers that never answered, and peers whose last push failed."""
 FAILING_MAX: Final = 8
-"""Most carriers that peers share whose last push failed."""
+"""Maximum carriers shared by the peers whose last push failed."""
 Packed = dict[str, InFlight | None]
-"""By peer: the parcel that the open commit packs; None for a reserved peer without one."""
+"""By peer, the parcel that the open commit packs; None for a reserved peer without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A peer to push to; *first* is its parcel, where a commit has packed and leased it."""
+    """A peer to push to; *first* is its parcel if a commit has packed and leased it."""
 
     name: str
     share: Share
@@ -33,13 +33,12 @@ class Delivery:
 
 class Carriers:
     """
-    At most *size* threads of the process that run deliveries, each while there are any.
+    At most *size* threads of the process that run deliveries, as long as there are any.
 
-    Peers that never answered get half of them, peers whose last push failed a
-    quarter and at most FAILING_MAX, so that some are left for peers that answer.
-    A thread whose delivery hangs is given up: it ends when the delivery returns.
-    As many as *size* of them are replaced; those beyond that count against the
-    shares, and one carrier at least is left for peers that answered last.
+    Peers that never answered get at most half of them, peers whose last push failed a quarter and
+    at most FAILING_MAX, so that some are left for peers that answer. A thread whose delivery hangs
+    is abandoned: it ends when the delivery returns. Up to *size* abandoned threads are replaced;
+    more count against the shares, and at least one carrier is left for peers that answered last.
     """
 
     def __init__(self, size: int, run: Callable[[Delivery], None]) -> None:
@@ -58,7 +57,7 @@ class Carriers:
         self._hanging: set[int] = set()
         self._threads = 0
         self._tickets = set[object]()
-        """One for each thread that was asked for and has not begun."""
+        """One ticket for each requested thread that has not begun."""
         self._stopped = False
         self._lock = Lock()
 
@@ -66,7 +65,7 @@ class Carriers:
         """
         Run a delivery when its share has a free carrier.
 
-        Returns False once stopped, and where the system gives this process no thread.
+        Return False once stopped, and if the system cannot start a thread.
         """
         with self._lock:
             if self._stopped:
@@ -78,10 +77,10 @@ class Carriers:
 
     def _start(self) -> None:
         """
-        Use one more thread, if there may be one and the system has one.
+        Use one more thread, if the limit and the system allow it.
 
-        It counts before it is asked for: after an interrupt the call is made once more, and of
-        two threads with one ticket the second leaves at once.
+        It is counted before it is requested: after an interrupt the call is repeated, and of two
+        threads with one ticket the second leaves at once.
         """
         if self._threads < self._size:
             ticket = object()
@@ -110,7 +109,7 @@ class Carriers:
                     self._start()
 
     def stop(self) -> list[Delivery]:
-        """Begin no further delivery, wait for none; return those that had not begun."""
+        """Begin no further delivery and wait for none; return those that had not begun."""
         with self._lock:
             self._stopped = True
             left = [delivery for queue in self._waiting.values() for delivery in queue]
@@ -153,24 +152,24 @@ class Carriers:
         return None
 
     def _end(self) -> bool:
-        """End the delivery of this thread; return False where the thread was given up."""
+        """End the delivery of this thread; return False if the thread was abandoned."""
         with self._lock:
             if get_ident() not in self._hanging:
                 del self._running[get_ident()]
                 return True
             self._hanging.discard(get_ident())
-            if any(self._waiting.values()):  # its share may have a free carrier again
+            if any(self._waiting.values()):  # its share may again have a free carrier
                 self._start()
             return False
 
 
 class Push(NamedTuple):
-    """A parcel that a thread pushes, and until when the transport may take."""
+    """A parcel that a thread pushes, and the transport's deadline."""
 
     thread: int
     packed: InFlight
     until: float
-    """By the process's monotonic clock."""
+    """Deadline by the process's monotonic clock."""
 
     @property
     def peer(self) -> str:
@@ -182,8 +181,8 @@ class BusyPeers:
     """
     The peers that are reserved for a carrier, or for the parcel of an open commit.
 
-    Python raises an interrupt after any call, so what belongs together is written
-    before the next call, or may be written again.
+    Python may raise an interrupt after any call, so related values are written before the next
+    call, or can be written again.
     """
 
     def __init__(self, stopping: Event) -> None:
@@ -194,19 +193,19 @@ class BusyPeers:
         self._names: set[str] = set()
         """The peers that are reserved."""
         self._hanging: set[str] = set()
-        """Those whose push was given up and has not returned: they are busy until it does."""
+        """Those whose push was abandoned and has not returned: they are busy until it does."""
         self._released: set[str] = set()
         """Those that a carrier has released in the file and is about to leave."""
         self._following: dict[str, InFlight] = {}
-        """Parcels that were packed for such peers; the same carrier goes on with them."""
+        """Parcels that were packed for such peers; the same carrier continues with them."""
         self._left: set[str] = set()
-        """Peers that may still be leased to us although no carrier pushes to them."""
+        """Peers that may still be leased by us although no carrier pushes to them."""
         self._wanted: set[str] = set()
-        """Those that were to be reserved meanwhile: they may have more than their carrier knows."""
+        """Those requested in the meantime: they may have more than their carrier knows."""
         self._later: set[str] = set()
-        """Those whose delivery has left something for later, which the loop must plan."""
+        """Those whose delivery has left work for later, which the loop must plan."""
         self._pushes: dict[int, Push] = {}
-        """The pushes under way, by the thread of their carrier."""
+        """The running pushes, by the thread of their carrier."""
         self._changed = Event()
         """Set whenever a peer was left."""
 
@@ -219,9 +218,9 @@ class BusyPeers:
 
     def reserve(self, name: str, packed: Packed | None = None) -> bool:
         """
-        Reserve a peer for one carrier; False where it has one, or the dispatcher stops.
+        Reserve a peer for one carrier; return False if it has one or the dispatcher stops.
 
-        *packed* gets its name first, for an interrupt may come after any call.
+        *packed* gets its name first, because an interrupt may come after any call.
         """
         with self._lock:
             if name in self._names or self._stopping.is_set():
@@ -235,7 +234,7 @@ class BusyPeers:
         return True
 
     def cancel(self, name: str) -> None:
-        """Take back the reservation of a peer for which nothing was packed."""
+        """Cancel the reservation of a peer for which nothing was packed."""
         self._names.discard(name)
 
     def all_reserved(self, names: set[str], packed: Packed) -> bool:
@@ -246,7 +245,7 @@ class BusyPeers:
         """
         Leave a parcel to the carrier that is about to end.
 
-        Where it has ended, reserve the peer, take it out of *passed* and return False.
+        If it has ended, reserve the peer, remove it from *passed* and return False.
         """
         with self._lock:
             if name in self._names:
@@ -263,15 +262,15 @@ class BusyPeers:
         return name in self._wanted
 
     def serve(self, name: str) -> None:
-        """Note that the open transaction sees all that a peer has."""
+        """Record that the open transaction sees all messages for a peer."""
         self._wanted.discard(name)
 
     def leave_for_later(self, name: str) -> None:
-        """Note that a delivery leaves something that the loop must plan."""
+        """Record that a delivery leaves work that the loop must plan."""
         self._later.add(name)
 
     def needs_look(self, name: str) -> bool:
-        """Return whether the loop must look, now that the carrier of a peer has left it."""
+        """Return whether the loop must check, now that the carrier of a peer has left it."""
         needed = name in self._wanted or name in self._later or bool(self._left)
         self._wanted.discard(name)
         self._later.discard(name)
@@ -280,7 +279,7 @@ class BusyPeers:
     # -- leaving ------------------------------------------------------------------------------
 
     def release(self, name: str) -> None:
-        """Note that the carrier of a peer has released it in the file and is about to leave it."""
+        """Record that the carrier of a peer has released it in the file and will soon leave it."""
         self._released.add(name)
 
     def is_released(self, name: str) -> bool:
@@ -288,7 +287,7 @@ class BusyPeers:
         return name in self._released
 
     def end(self, name: str) -> InFlight | None:
-        """Return the parcel that was packed for the peer meanwhile; leave the peer if none."""
+        """Return the parcel that was packed for the peer since; leave the peer if there is none."""
         with self._lock:
             self._released.discard(name)
             following = self._following.pop(name, None)
@@ -298,14 +297,14 @@ class BusyPeers:
         return following
 
     def forget(self, delivery: Delivery) -> None:
-        """Leave a peer whose delivery has not begun; its lease is given back later."""
+        """Leave a peer whose delivery has not begun; its lease is released later."""
         if delivery.first is not None:
             self._left.add(delivery.name)
         self._names.discard(delivery.name)
         self._changed.set()
 
     def leave(self, *names: str) -> None:
-        """Note that peers may still be leased to us although no carrier pushes to them."""
+        """Record that peers may still be leased by us although no carrier pushes to them."""
         self._left.update(names)
 
     @property
@@ -315,32 +314,32 @@ class BusyPeers:
 
     @property
     def idle_left(self) -> list[str]:
-        """The left peers that no carrier has."""
+        """The left peers without a carrier."""
         return sorted(self._left - (self._names - self._hanging))
 
     def given_back(self, names: list[str]) -> None:
-        """Note that the leases of left peers have ended in the file."""
+        """Record that the leases of left peers have ended in the file."""
         self._left.difference_update(names)
 
     # -- pushes under way ---------------------------------------------------------------------
 
     def begin_push(self, packed: InFlight, limit: float) -> None:
-        """Note that this thread calls a transport now, which may take *limit* seconds."""
+        """Record that this thread now calls a transport, which may take *limit* seconds."""
         thread = get_ident()
         self._pushes[thread] = Push(thread, packed, time.monotonic() + limit)
 
     def end_push(self) -> bool:
-        """Note that the call has returned; False where the push was given up meanwhile."""
+        """Record that the call has returned; return False if the push was abandoned."""
         with self._lock:
             return self._pushes.pop(get_ident(), None) is not None
 
     def pushes(self) -> list[Push]:
-        """Return the pushes under way."""
+        """Return the running pushes."""
         return list(self._pushes.values())
 
     def give_up(self, push: Push) -> bool:
-        """Let a push go on without a carrier; return False where it has just returned."""
-        with self._lock:  # its thread leaves the peer after that only
+        """Abandon a push to run without a carrier; return False if it has just returned."""
+        with self._lock:  # its thread leaves the peer only after that
             if self._pushes.get(push.thread) is not push:
                 return False
             del self._pushes[push.thread]
@@ -354,7 +353,7 @@ class BusyPeers:
         self._changed.set()
 
     def wait_for_a_change(self) -> None:
-        """Wait a moment until a peer was left."""
+        """Wait briefly until a peer was left."""
         self._changed.clear()
         self._changed.wait(0.01)
 

@@ -61,18 +61,19 @@ from onceward.message.settings import Settings
 from onceward.message.vocabulary import Reason
 
 PACK_WITH_SEND: Final = 4
-"""Most peers whose parcels are packed in the commit of their messages; the loop packs the rest."""
+"""Maximum peers whose parcels the commit of their messages packs; the loop packs the rest."""
 SETTLE_WITHIN: Final = 0.05
-"""Seconds that an answer waits for a commit that is made anyway."""
+"""Seconds that an answer waits to join another commit."""
 PATIENCE: Final = 3
-"""Forks of our own making in a row after which the peer is left alone between two of them."""
+"""Consecutive forks that this file caused, after which the peer is paused between two of them."""
 COPIED: Final = (
-    "two copies of this agent's file, or two agents of its name, push to the peer:"
-    " stop or rename one of them"
+    "two copies of this agent's file, or two agents of the same name, push to the peer: stop or "
+    "rename one of them"
 )
 CAUSES: Final[dict[ForkCause, str]] = {
-    "own_file": "our file was put back or copied, or another agent of our name pushes to the peer",
-    "peer_file": "the peer's file was put back or made again",
+    "own_file": "our file was restored or copied, or another agent of the same name pushes to "
+    "the peer",
+    "peer_file": "the peer's file was restored or recreated",
 }
 ID: Final = attrgetter("id")
 
@@ -84,17 +85,17 @@ class Deliveries:
     A peer has one parcel at a time, and one owner of it:
 
     - the commit that packs it: ``pack`` reserves the peer, leases it and stores the parcel;
-    - after the commit a carrier, to which ``hand_over`` gives it, or ``begin`` the peer where
-      nothing is packed yet. A carrier that is about to leave goes on with it: ``pass_on``;
-    - that carrier while the transport pushes it, for ``deliver_timeout`` seconds. A push that
-      takes longer is the watch's: ``give_up_late`` backs off, and the carrier is replaced;
+    - after the commit a carrier, to which ``hand_over`` gives it, or ``begin`` the peer if nothing
+    is packed yet. A carrier that is about to leave continues with it: ``pass_on``;
+    - that carrier while the transport pushes it, for ``deliver_timeout`` seconds. A longer push
+    belongs to the watch: ``give_up_late`` backs off, and the carrier is replaced;
     - the transaction of the answer: it ends the parcel, and packs the next one for the same
       carrier or releases the peer, which ``end`` then leaves;
-    - none, where an error kept the file from releasing it: the peer is noted as left, and
-      ``release_left`` gives it back, so that the stored parcel is pushed again.
+    - none, if an error kept the file from releasing it: the peer is recorded as left, and
+    ``release_left`` releases it, so that the stored parcel is pushed again.
 
-    Which of them has a peer is kept in one place, ``BusyPeers``; that a parcel is ours, in its
-    lease: every change proves it. *wake* lets the dispatcher look for what is due.
+    ``BusyPeers`` records the owner of each peer; the lease proves at every change that a parcel is
+    ours. *wake* makes the dispatcher look for due work.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Deliveries:
         self._growth = ParcelGrowth(deps.db.clock.monotonic, deps.settings.parcel_max_messages)
         self._busy = BusyPeers(stopping)
         self._carriers: Carriers | None = None
-        """Push in the background; None while parcels are pushed on the callers' threads."""
+        """The threads that push in the background; None while callers' threads push."""
         self._packed: Packed = {}
         """Parcels that the commit of this turn packs."""
         self._passed: set[str] = set()
@@ -130,20 +131,20 @@ class Deliveries:
     # -- life ---------------------------------------------------------------------------------
 
     def push_by(self, carriers: Carriers) -> None:
-        """Push by *carriers* also what commits of this process have packed."""
+        """Also push the parcels that commits of this process have packed, on *carriers*."""
         self._carriers = carriers
         self._db.writer.packer = self
 
     def stop_packing(self) -> None:
-        """Pack no more parcels in the commits of their messages."""
+        """Stop packing parcels in the commits of their messages."""
         if self._db.writer.packer is self:
             self._db.writer.packer = None
 
     def stop(self, deadline: float) -> None:
         """
-        Begin no further delivery; wait until *deadline* for those under way.
+        Begin no further delivery; wait until *deadline* for the running ones.
 
-        The peers of those that take longer are given back: their parcels are pushed again.
+        The peers of those that take longer are released: their parcels are pushed again.
         """
         if self._carriers is not None:
             for delivery in self._carriers.stop():
@@ -156,7 +157,7 @@ class Deliveries:
             self.release_left()
 
     def wait_for_a_change(self) -> None:
-        """Wait a moment until a carrier has left a peer."""
+        """Wait briefly until a carrier has left a peer."""
         self._busy.wait_for_a_change()
 
     # -- in the commit of a send: pack, and hand over -----------------------------------------
@@ -176,7 +177,7 @@ class Deliveries:
             if not self._busy.reserve(name, self._packed):
                 self._passed.add(name)
                 if not self._busy.is_released(name):
-                    continue  # its carrier looks for more before it ends
+                    continue  # its carrier checks for more before it ends
             first = self._pack_alone(tx, name)
             if first is None:
                 tx.wakeups[self._db.writer.wake_dispatchers] = None
@@ -186,11 +187,11 @@ class Deliveries:
 
     def hand_over(self, *, durable: bool) -> None:
         """
-        Give what the commit has packed to carriers; leave it to the loop where there is none.
+        Give the packed parcels to carriers; leave them to the loop if there are none.
 
-        A carrier that ends wakes the loop, which then finds what it was not given; one that
-        has ended since the packing may have woken it before the commit. An answer that waits for
-        a commit waits no longer where its peer has more.
+        A carrier that ends wakes the loop, which then finds the remaining parcels; one that has
+        ended since the packing may have woken it before the commit. An answer that waits for a
+        commit stops waiting if its peer has more.
         """
         missed = bool(self._passed) and not self._busy.all_reserved(self._passed, self._packed)
         if self._passed:
@@ -212,37 +213,37 @@ class Deliveries:
 
     def _pack_alone(self, tx: StoreTransaction, name: str) -> InFlight | None:
         """
-        Pack the first parcel of a peer; None where the loop must look at it.
+        Pack the first parcel of a peer; return None if the loop must handle it.
 
-        No savepoint is around it: what an error leaves is a peer that is leased, with its parcel
-        or without one, which the loop gives back.
+        It needs no savepoint: an error leaves a leased peer, with or without its parcel, which the
+        loop releases.
         """
         try:
             first = self._first(tx, name)
-        except Exception:  # noqa: BLE001 - the loop meets it again, and tells of it
+        except Exception:  # noqa: BLE001 - the loop gets it again, and reports it
             self._busy.leave(name)
             return None
         return None if first is None or first.parcel is None else first
 
     def _deliver_own(self, tx: StoreTransaction) -> bool:
-        """Move messages of the agent to itself, in a savepoint; False where parcels must do it."""
+        """Move messages of the agent to itself, in a savepoint; False: parcels must do it."""
         own = self._db.writer.own
         if own is None:
             return False
         try:
             with tx.nested():
                 return own.deliver(tx)
-        except Exception:  # noqa: BLE001 - the loop meets it again, and tells of it
+        except Exception:  # noqa: BLE001 - the loop gets it again, and reports it
             return False
 
     # -- packing ------------------------------------------------------------------------------
 
     def _first(self, tx: StoreTransaction, name: str) -> InFlight | None:
         """
-        Lease a peer and pack its first parcel; None while it backs off, is another's, or paused.
+        Lease a peer and pack its first parcel; None while it backs off, is leased, or paused.
 
         Raises:
-            NotMade: its transport is still to be made, outside the transaction.
+            NotMade: its transport must first be created, outside the transaction.
 
         """
         if SWITCH in os.environ and disabled_by_environment():
@@ -251,7 +252,7 @@ class Deliveries:
         return None if leased is None else self._pack_leased(tx, *leased)
 
     def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
-        """Pack the next parcel of a leased peer; release the peer where there is none."""
+        """Pack the next parcel of a leased peer; release the peer if there is none."""
         disabled = SWITCH in os.environ and disabled_by_environment()
         if disabled or identity.is_paused(tx.rows):
             peers.release(tx, held)
@@ -297,7 +298,7 @@ class Deliveries:
             self._submit(Delivery(name, share))
 
     def _submit(self, delivery: Delivery) -> bool:
-        """Give a delivery to a carrier; return False, and forget it, where there is none."""
+        """Give a delivery to a carrier; forget it and return False if there is none."""
         if self._carriers is not None and self._carriers.submit(delivery):
             return True
         self._busy.forget(delivery)
@@ -305,10 +306,10 @@ class Deliveries:
 
     def carry(self, delivery: Delivery) -> None:
         """
-        Deliver to one peer on this carrier, until nothing was packed for it meanwhile.
+        Deliver to one peer on this carrier, until no more parcels are packed for it.
 
-        It raises nothing. The loop looks after that where it waits for the peer, or where the
-        peer has something now or later.
+        It never raises. Afterwards the loop checks if it waits for the peer, or if the peer has
+        messages now or later.
         """
         name, first, going_on = delivery.name, delivery.first, True
         if first is None:
@@ -318,7 +319,7 @@ class Deliveries:
                 self.deliver(name, first)
             except StoreClosed as error:
                 log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
-            except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
+            except Exception:  # noqa: BLE001 - a carrier survives every error, and it was logged
                 self._busy.leave_for_later(name)
                 self._pause_peer()
             finally:
@@ -329,11 +330,11 @@ class Deliveries:
         self._busy.changed()
 
     def _pause_peer(self) -> None:
-        """Keep the peer busy for a moment: where the file takes no row, none says when to retry."""
+        """Keep the peer busy briefly: without a writable file, no row says when to retry."""
         self._stopping.wait(engine.MAX_IDLE_SECONDS)
 
     def deliver(self, name: str, first: InFlight | None = None) -> int:
-        """Push to one peer; an error outside of the push is stored with the peer."""
+        """Push to one peer; store an error outside the push with the peer."""
         try:
             return self._deliver_all(name, first)
         except LeaseLost as error:  # another dispatcher pushes to this peer
@@ -351,7 +352,7 @@ class Deliveries:
         return 0
 
     def _told(self, name: str, error: Exception) -> bool:
-        """Record at the peer why it is left alone for a moment; say whether that was possible."""
+        """Record at the peer why pushes pause; return whether that was possible."""
         text = error_text(error)
         try:
             self._db.write(
@@ -367,7 +368,7 @@ class Deliveries:
         """
         Push to one peer until it has everything; return how many parcels arrived.
 
-        Begins with the parcel that the commit of its messages has *packed*, if there is one.
+        Begin with the parcel that the commit of its messages has *packed*, if there is one.
         """
         self._renewed.discard(name)
         count = 0
@@ -395,13 +396,13 @@ class Deliveries:
         return count
 
     def _make_and_pack(self, name: str) -> InFlight | None:
-        """Make the transport of a peer outside the transaction, then pack its first parcel."""
-        with suppress(Unreachable):  # the push meets it again, and tells of it
+        """Create the transport of a peer outside the transaction, then pack its first parcel."""
+        with suppress(Unreachable):  # the push gets it again, and reports it
             self._routes.route(name, peers.url_of(self._db.read, name))
         return self._db.write(partial(self._first, name=name))
 
     def _push(self, packed: InFlight) -> InFlight | None:
-        """Push one parcel and settle it; return the next one, None where the peer backs off."""
+        """Push one parcel and settle it; return the next one, or None if the peer backs off."""
         heard = self._db.notifier.remote_out
         try:
             transport, url = self._routes.route(packed.lease.name, packed.lease.url)
@@ -421,7 +422,7 @@ class Deliveries:
             return self._db.write(
                 lambda tx: self._next(tx, self._failures.too_large(tx, packed, limit))
             )
-        except Exception as error:  # noqa: BLE001 - a carrier outlives every error of a transport
+        except Exception as error:  # noqa: BLE001 - a carrier survives every error of a transport
             if _is_our_own(error):
                 self._wait(packed, error)
             else:
@@ -434,12 +435,12 @@ class Deliveries:
             return self._write_answer(packed, settle, heard)
         except OncewardError:
             raise
-        except Exception as error:  # noqa: BLE001 - the transport returned what is not an answer
+        except Exception as error:  # noqa: BLE001 - the transport did not return an answer
             self._back_off(packed, error)
             return None
 
     def _timed(self, transport: Transport, url: str, packed: InFlight) -> Answer:
-        """Call a transport of a network; parcels grow while its way is slow."""
+        """Call a network transport; parcels grow while the network is slow."""
         held = packed.lease
         push = partial(self._answer, transport, url, packed)
         return self._growth.timed(held.name, len(held.parcel or ()), push)
@@ -449,10 +450,10 @@ class Deliveries:
         Call the transport.
 
         Raises:
-            LeaseLost: it took longer than it may and was given up; its answer does not count.
+            LeaseLost: it exceeded its time limit and was given up; its answer does not count.
 
         """
-        assert packed.parcel is not None  # noqa: S101 - the caller looked
+        assert packed.parcel is not None  # noqa: S101 - the caller checked
         if self._carriers is None:
             return transport.deliver(url, packed.parcel)
         self._busy.begin_push(packed, self._settings.deliver_timeout)
@@ -469,7 +470,7 @@ class Deliveries:
 
     def _back_off(self, packed: InFlight, error: Exception) -> None:
         """
-        Leave the peer alone for a while, because a push to it failed.
+        Stop pushing to the peer for a while, because a push to it failed.
 
         An error of the transport itself costs no message an attempt.
         """
@@ -491,11 +492,11 @@ class Deliveries:
         heard: int,
     ) -> InFlight | None:
         """
-        Commit what an answer changes, with the next commit of this process where none hurries.
+        Commit the changes of an answer, if possible with the next commit of this process.
 
-        The lease stays in the file meanwhile; after a crash the same parcel is pushed again.
-        A peer that has more waits for no commit: *heard* is what other processes had told of
-        that when its parcel was pushed.
+        The lease stays in the file until then; after a crash the same parcel is pushed again. A
+        peer that has more does not wait for a commit: *heard* is the number of notices from other
+        processes when its parcel was pushed.
         """
         if self._carriers is None or self._stopping.is_set() or self._busy.several:
             return self._db.write(settle)
@@ -515,8 +516,8 @@ class Deliveries:
         """
         Settle an answer; return the next parcel, one without frames at the end.
 
-        Returns None where the peer is left alone for a while. *streams* says that
-        the peer is an inbox of ours.
+        Return None if the peer is not pushed to for a while. *streams*: the peer is an onceward
+        inbox.
         """
         self._busy.serve(packed.lease.name)
         if answer.verdict == "busy":
@@ -536,7 +537,7 @@ class Deliveries:
             # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
         if settled.held and settled.idle and parcels.index_is_damaged(tx, packed):
-            error = "nothing of an answered parcel could be settled: run onceward check"
+            error = "no message of an answered parcel could be settled: run onceward check"
             self._failures.back_off(tx, packed, error, unreachable=True)
             return None
         if settled.held:
@@ -546,7 +547,9 @@ class Deliveries:
 
     def _forked(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> InFlight | None:
         if packed.lease.name in self._renewed:
-            self._failures.back_off(tx, packed, "the peer takes no new epoch", unreachable=True)
+            self._failures.back_off(
+                tx, packed, "the peer does not accept a new epoch", unreachable=True
+            )
             return None
         self._renewed.add(packed.lease.name)
         renewed = self._failures.forked(tx, packed, answer)
@@ -555,11 +558,11 @@ class Deliveries:
     # -- giving up, and giving back -----------------------------------------------------------
 
     def give_up_late(self) -> float:
-        """Give up the pushes that hang; return the seconds until one may have to be."""
+        """Give up hanging pushes; return the seconds until the next one may have to be given up."""
         if self._carriers is None:
             return engine.MAX_IDLE_SECONDS
         limit, now = self._settings.deliver_timeout, time.monotonic()
-        next_at = now + limit  # also of a push that begins meanwhile
+        next_at = now + limit  # also of a push that begins in the meantime
         for push in self._busy.pushes():
             if push.until > now:
                 next_at = min(next_at, push.until)
@@ -575,19 +578,19 @@ class Deliveries:
         return max(0.01, next_at - now)
 
     def _give_up(self, push: Push) -> bool:
-        """Let a push go on without a carrier; return False where it has just returned."""
+        """Abandon a push to run without a carrier; return False if it has just returned."""
         given_up = self._busy.give_up(push)
         if given_up and self._carriers is not None:
             self._carriers.give_up(push.thread)
         return given_up
 
     def release_left(self) -> None:
-        """Release the peers that an error had left leased; their parcels are pushed again."""
+        """Release the peers that an error left leased; their parcels are pushed again."""
         if self._busy.any_left:
             self._busy.given_back(self._db.write(self._release_idle))
 
     def _release_idle(self, tx: StoreTransaction) -> list[str]:
-        """Release the left peers that no carrier has, and return them."""
+        """Release the left peers without a carrier, and return them."""
         names = self._busy.idle_left
         peers.release_own(tx, self.owner, names)
         return names
@@ -600,7 +603,7 @@ def _share_of(first: InFlight) -> Share:
 
 
 def _pause() -> Millis:
-    """Return how long a peer is left alone after an error of our own side."""
+    """Return how long a peer is not pushed to after an error of this process."""
     return round(1000 * engine.MAX_IDLE_SECONDS)
 
 
@@ -612,7 +615,7 @@ def _is_our_own(error: Exception) -> bool:
 
 
 class DeliveryFailures:
-    """Turns every way of failing into rows, inside the dispatcher's transaction."""
+    """Stores every kind of failure in rows, inside the dispatcher's transaction."""
 
     def __init__(
         self, *, settings: Settings, policy: RetryPolicy, rng: random.Random, emitter: EventEmitter
@@ -622,9 +625,9 @@ class DeliveryFailures:
 
     def missing_receipts(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> bool:
         """
-        Block the lanes of frames that failed alone; return whether there may be such frames.
+        Block the lanes of frames that failed individually; return whether there may be such frames.
 
-        A frame without a receipt behind another frame of its lane counts as not handed over.
+        A frame without a receipt after another frame of its lane counts as not delivered.
         """
         assert packed.parcel is not None  # noqa: S101 - it was pushed
         told, refused = dict[str, Receipt](), dict[str, Receipt]()
@@ -638,7 +641,7 @@ class DeliveryFailures:
                 lanes.setdefault(row.ordering, None)
             elif row.id in refused or row.ordering not in lanes:
                 error = refused[row.id].reason if row.id in refused else None
-                error = error or "no receipt in the answer"
+                error = error or "the answer has no receipt for it"
                 lanes[row.ordering] = self._fail_alone(tx, row, packed.lease.name, error)
             else:
                 sent.hold_back(tx, row.seq, due_at=lanes[row.ordering])
@@ -665,10 +668,10 @@ class DeliveryFailures:
         self, tx: StoreTransaction, packed: InFlight, error: str, *, unreachable: bool
     ) -> None:
         """
-        Leave the peer alone for a while.
+        Stop pushing to the peer for a while.
 
-        With *unreachable* the peer did not take the parcel up, so no message's
-        budget is spent unless the setting ``count_unreachable_attempts`` says so.
+        With *unreachable* the peer did not receive the parcel, so no message's budget is spent
+        unless the setting ``count_unreachable_attempts`` is on.
         """
         held, left = packed.lease, list[CountedAttempt]()
         if not unreachable or self._settings.count_unreachable_attempts:
@@ -685,9 +688,9 @@ class DeliveryFailures:
             self._emitter.emit(tx, opened)
 
     def busy(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> None:
-        """Leave the peer alone because it takes no more just now."""
+        """Stop pushing to the peer because it is busy."""
         if answer.retry_after:
-            error = "busy: the peer takes no more from us just now"
+            error = "busy: the peer accepts no more from us at present"
             self.wait(tx, packed, error, answer.retry_after)
         else:
             self.back_off(tx, packed, "busy: the peer's inbox is full", unreachable=True)
@@ -696,7 +699,7 @@ class DeliveryFailures:
         """
         Push again after *after* milliseconds, which a busy peer asked for or we need.
 
-        The peer is well, so no budget is spent and no circuit breaker opens.
+        The peer works, so no budget is spent and no circuit breaker opens.
         """
         due_at = tx.now + after
         peers.defer(tx, packed.lease, error, due_at=due_at)
@@ -726,16 +729,16 @@ class DeliveryFailures:
         self._emitter.dead_lettered(tx, [(i, peer, reason) for i, peer in moved])
 
     def refused(self, tx: StoreTransaction, packed: InFlight, error: str) -> PeerLease:
-        """Make dead letters of a parcel that the peer refuses for good; open a new epoch."""
+        """Make dead letters of a parcel that the peer permanently refuses; open a new epoch."""
         self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error, tried=True)
         receipts.delivered(tx, packed.lease.name, packed.paid_upto)
         return peers.new_epoch(tx, packed.lease, f"refused: {error}")
 
     def too_large(self, tx: StoreTransaction, packed: InFlight, limit: int) -> PeerLease:
         """
-        Give a parcel up that its way does not take; its messages leave in smaller ones.
+        Give up a parcel that is too large for the transport; send its messages in smaller ones.
 
-        A limit that the parcel respects says nothing: then half its size is tried.
+        If the parcel is already within the reported limit, half its size is tried.
         """
         assert packed.parcel is not None  # noqa: S101 - it was pushed
         size = encoded_size(packed.parcel)
@@ -743,16 +746,17 @@ class DeliveryFailures:
         held = peers.limit_parcels(tx, packed.lease, most)
         if held.parcel is None:
             return held  # receipts have no number
-        return peers.new_epoch(tx, held, f"the way to the peer takes parcels of {most} bytes")
+        return peers.new_epoch(
+            tx, held, f"the transport to the peer accepts parcels of at most {most} bytes"
+        )
 
     def forked(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> PeerLease | None:
         """
-        Open a new epoch because our stream does not continue what the peer knows.
+        Open a new epoch because our stream does not continue the peer's record.
 
-        One of the two files is not what it was. Where it is the peer's, the
-        messages that it has lost and that are retained here are sent again.
-        Where it is ours, and again and again, two copies of it are in use:
-        then the peer is left alone for a while, and None is returned.
+        One of the two files was restored or replaced. If it is the peer's, the messages that it has
+        lost and that are retained here are sent again. If it is ours, and repeatedly, two copies of
+        it are in use: then the peer is not pushed to for a while, and None is returned.
         """
         held = packed.lease
         fork = peers.judge_fork(held, answer.epoch, answer.number)
@@ -776,7 +780,7 @@ class DeliveryFailures:
         return None
 
     def _resend(self, tx: StoreTransaction, held: PeerLease, fork: Fork) -> None:
-        """Send again what a peer that was put back has lost, and tell of it."""
+        """Send the messages again that a restored peer has lost, and report them."""
         stands = held.ordinal_of(fork.epoch, fork.number)
         lost = 0 if fork.own else sent.resend(tx, held.name, after=stands)
         if lost:

@@ -1,4 +1,4 @@
-"""Look what has to be pushed to which peer, and give each such peer to a carrier."""
+"""Find the peers to push to, and give each to a carrier."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from onceward.message.log import log
 from onceward.message.vocabulary import Reason
 
 WAKE_ROWS: Final = 1000
-"""Most rows that one commit makes ready or gives up."""
+"""Maximum rows that one commit makes ready or gives up."""
 # When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
 # back off nor are leased.
 # The end of a backoff stays stored where nothing is left to push; a past one does not matter.
-# Schedules go by the wall clock, ?3; all else by the file's time.
+# Schedules follow the wall clock, ?3; everything else the file's time.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient)
@@ -74,27 +74,27 @@ SELECT i.paused_at, i.clock_at,
 
 
 class _Agenda(NamedTuple):
-    """The work that a look at the file found."""
+    """The due work in the file."""
 
     paused: bool
     """Whether a pause or the environment forbids any attempt."""
     tasks: bool
-    """Whether background tasks of channels are to be done."""
+    """Whether background tasks of channels are due."""
     callers: dict[str, Share]
-    """Peers that have something to be pushed now, by name, longest due first."""
+    """Peers to push to now, by name, longest due first."""
     due: bool
-    """Whether rows are due to be woken or to become dead letters."""
+    """Whether rows must be woken or become dead letters."""
     next_at: Millis | None
     """When the next row is due."""
     index_is_damaged: bool = False
-    """Whether rows were due that could not be moved."""
+    """Whether due rows could not be moved."""
 
 
 class Dispatcher:
     """
     Pushes parcels to peers, several peers at a time, one parcel per peer.
 
-    It leases the peer, not its rows, so the order of a lane needs no further rule.
+    It leases the peer, not its rows, so lanes stay in order without another rule.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Dispatcher:
 
     def stop(self, timeout: float) -> None:
         """
-        Start no new push; wait up to *timeout* seconds until those under way are settled.
+        Start no new push; wait up to *timeout* seconds until the running ones are settled.
 
         The peers of those that take longer are given back: their parcels are pushed again.
         """
@@ -160,7 +160,7 @@ class Dispatcher:
             return False
 
     def _watch(self) -> float:
-        """Give up the pushes that hang; return the seconds until one may have to be."""
+        """Give up hanging pushes; return the seconds until the next one may have to be given up."""
         return self._deliveries.give_up_late()
 
     def _notify(self) -> None:
@@ -177,10 +177,9 @@ class Dispatcher:
 
     def run_due(self) -> int:
         """
-        Push, on this thread, what is due now; return how many parcels arrived.
+        Push all due parcels on this thread; return how many arrived.
 
-        An error at one peer is told at that peer. One that the file does not take
-        is raised.
+        An error at one peer is stored with that peer. If the file cannot store it, it is raised.
         """
         return sum(map(self._deliveries.deliver, self._plan().callers))
 
@@ -208,7 +207,7 @@ class Dispatcher:
         )
 
     def _plan(self) -> _Agenda:
-        """Wake what is due; return what there is to do after that."""
+        """Wake due rows; return the remaining work."""
         self._deliveries.release_left()
         agenda = self._agenda()
         if agenda.paused or not (agenda.tasks or agenda.due):
@@ -219,7 +218,7 @@ class Dispatcher:
         return self._agenda()._replace(index_is_damaged=stuck)
 
     def _run_tasks(self) -> None:
-        """Do the background tasks; an error, as of the directory, delays no message."""
+        """Do the background tasks; an error, such as of the directory, delays no message."""
         for run in self._background_tasks:
             try:
                 run()
@@ -227,7 +226,7 @@ class Dispatcher:
                 log.failure("warning", "background tasks wait", error, agent=self._db.agent)
 
     def _wake(self, tx: StoreTransaction) -> int:
-        """Make ready or give up the oldest rows that are due; return how many there were."""
+        """Make ready or give up the oldest due rows; return their number."""
         parcels.unblock_lane(tx)
         count, unanswered = sent.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
         expired = sent.expired(tx, WAKE_ROWS)
@@ -243,12 +242,12 @@ class Dispatcher:
         return count
 
     def _idle_for(self, agenda: _Agenda) -> float | None:
-        """Return the seconds until more is due: None for not before a notification."""
+        """Return the seconds until more is due; None: not before a notification."""
         if agenda.paused or agenda.index_is_damaged:
             return engine.MAX_IDLE_SECONDS
         if agenda.due:  # more rows than one commit takes, or due since the others were woken
             return 0.0
-        if agenda.callers:  # a carrier that is done notifies the loop
+        if agenda.callers:  # a carrier notifies the loop when it ends
             return engine.MAX_IDLE_SECONDS
         wait = None
         if agenda.next_at is not None:

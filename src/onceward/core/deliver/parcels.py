@@ -60,7 +60,7 @@ UPDATE _onceward_outbox
    SET due_at = ?, attempts = attempts + 1, pushed = 1, reason = ?
  WHERE id = ? AND state = 'pending'
 """
-# A peer that stored the message once holds it: a push that fails after that spends no budget.
+# A peer that stored the message once has it: a later failed push spends no budget.
 SPEND: Final = """
 UPDATE _onceward_outbox
    SET attempts = attempts + 1, reason = :error,
@@ -71,19 +71,18 @@ RETURNING seq, id, attempts,
 """
 RECEIPT_ROWS: Final = 200
 MOST: Final = 10_000
-"""Most messages of a parcel, however slow the way is."""
+"""Maximum messages of a parcel over a slow network."""
 SEQ: Final = attrgetter("seq")
 STATE: Final = attrgetter("state")
 STALE: Final[Reason] = "stale"
-"""The one refusal of a peer that cannot tell whether it knows the message."""
+"""The refusal of a peer that cannot find out whether it knows the message."""
 STUCK: Final = (
-    "rows of the outbox that were put aside are offered again: its index is damaged,"
-    " recover a copy of the file"
+    "skipped rows of the outbox are offered again: its index is damaged, recover a copy of the file"
 )
 
 
 class InFlight(NamedTuple):
-    """A parcel to push, the lease it is pushed under, and messages that died while packing it."""
+    """A parcel to push, its lease, and the messages that became dead letters while packing it."""
 
     lease: PeerLease
     parcel: Parcel | None
@@ -91,11 +90,11 @@ class InFlight(NamedTuple):
     dead_lettered: tuple[tuple[str, str, Reason], ...] = ()
     """(id, peer, reason) of messages that went to the dead letters instead."""
     more: bool = True
-    """Whether the peer may have had more messages or receipts when the parcel was packed."""
+    """Whether the peer may have more messages or receipts than the parcel."""
 
 
 class SenderInfo(NamedTuple):
-    """The sending agent, and what its receipts are worth."""
+    """The sending agent, and its durability class."""
 
     agent: str
     durability: Durability
@@ -117,7 +116,7 @@ class _Choice:
 
 
 class Largest(NamedTuple):
-    """Most messages of a parcel, and most bytes with its receipts and its envelope."""
+    """Maximum messages of a parcel, and maximum bytes with its receipts and envelope."""
 
     messages: int
     bytes: int
@@ -134,16 +133,16 @@ def pack(
     largest: Largest,
 ) -> InFlight:
     """
-    Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
+    Return the next parcel for the leased peer: the stored one, or a new one, which is stored.
 
-    A new one has about ``parcel_max_bytes``, and is smaller where the peer has said so.
+    A new one has about ``parcel_max_bytes``, or less if the peer has a lower limit.
 
     Raises:
         LeaseLost: another dispatcher pushes to this peer.
 
     """
     owed = receipts.pending(tx, held.name, RECEIPT_ROWS) if waiting.receipts else receipts.NONE
-    # What frames and receipts leave to the envelope; a new epoch may be opened yet.
+    # The bytes left for the envelope; a new epoch may still be opened.
     room = largest.bytes if held.max_bytes is None else min(largest.bytes, held.max_bytes)
     texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
     room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position)))
@@ -172,11 +171,11 @@ class _Packed(NamedTuple):
     buried: tuple[tuple[str, str, Reason], ...] = ()
     """(id, peer, reason) of messages that went to the dead letters instead."""
     more: bool = False
-    """Whether the peer may have had more."""
+    """Whether the peer may have more."""
 
 
 def _stored(tx: StoreTransaction, held: PeerLease) -> _Packed:
-    """Return the stored parcel, none where there is none; open a new epoch if it is not whole."""
+    """Return the stored parcel, if there is one; open a new epoch if it is incomplete."""
     if held.parcel is None:
         return _Packed(held)
     rows = outbox.by_seq(tx, held.parcel)
@@ -219,9 +218,9 @@ def _cut(
     tx: StoreTransaction, peer: str, owed: PendingReceipts, room: int, *, alone: bool
 ) -> PendingReceipts:
     """
-    Return the first of the receipts that fit; the others come with later parcels.
+    Return the first receipts that fit; the others come with later parcels.
 
-    One that alone does not fit is deleted: its sender learns the outcome by asking.
+    A receipt that does not fit alone is deleted: its sender will ask for the outcome.
     """
     count = 0
     for receipt in owed.receipts[:RECEIPTS_MAX]:
@@ -250,11 +249,11 @@ def _fresh(
     most: int,
     wanted: int,
 ) -> _Packed:
-    """Choose the rows of the next parcel and store it; bury messages that no parcel may carry."""
+    """Choose the rows of the next parcel and store it; make dead letters of oversized messages."""
     buried, aside = list[tuple[str, str, Reason]](), set[int]()
     while True:
         choice = _choose(tx, held, limit, most=most, wanted=wanted)
-        too_large = f"the way to {held.name} takes no frame of more than {most} bytes"
+        too_large = f"the transport to {held.name} accepts no frame of more than {most} bytes"
         unfit: tuple[tuple[list[int], Reason, str], ...] = (
             (choice.expired, "expired", ""),
             (choice.corrupt, "corrupt", ""),
@@ -262,7 +261,7 @@ def _fresh(
         )
         for seqs, reason, error in unfit:
             if seqs:
-                with tx.nested():  # the commit of a send goes on where this fails
+                with tx.nested():  # the commit of a send continues if this fails
                     moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
                 buried += [(message_id, peer, reason) for message_id, peer in moved]
         if choice.parked:
@@ -286,7 +285,7 @@ def _choose(
     """
     Choose rows of at most *wanted* bytes together, or a single one of at most *most*.
 
-    A frame above that is put aside.
+    A larger frame is skipped.
     """
     choice, total = _Choice(), 0
     for row in outbox.ready(tx, held.name, limit):
@@ -318,13 +317,13 @@ class Settled(NamedTuple):
     moved: outbox.Moved
     rejected: tuple[tuple[str, Reason], ...] = ()
     held: bool = True
-    """Whether the peer is still leased, for it has more to be pushed."""
+    """Whether the peer is still leased because it has more to push."""
     closed: bool = False
     weak: Durability | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether the answer changed no row: known outcomes, or ids that no row has."""
+        """Whether the answer changed no row: its outcomes were known, or no row has its ids."""
         moved = self.moved
         return not (moved.any or self.rejected)
 
@@ -343,8 +342,8 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     Settle the rows of a parcel that the peer accepted or knew already; release an idle peer.
 
     Raises:
-        LeaseLost: another dispatcher pushes to this peer; nothing of the answer is kept,
-            the peer repeats it.
+        LeaseLost: another dispatcher pushes to this peer; the answer is discarded, the peer repeats
+        it.
 
     """
     parcel, held = packed.parcel, packed.lease
@@ -359,7 +358,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
         and not terms.settings.accept_weaker
     )
     told = [downgrade(r) for r in answer.receipts] if weak else list(answer.receipts)
-    # A plain function sends no outcome later, so stored is final.
+    # A plain function reports no later outcome, so stored is final.
     stored_ends = (terms.settings.ack == "stored" or not terms.streams) and not weak
     moved = outbox.settle(
         tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
@@ -372,7 +371,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
 
 
 def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:
-    """Make dead letters of refused messages; a reason of the peer's own is kept as details."""
+    """Make dead letters of refused messages; keep the peer's own reason as details."""
     done: list[tuple[str, Reason]] = []
     for receipt in told:
         if receipt.state != "rejected":
@@ -396,8 +395,9 @@ def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple
 
 
 def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> Millis:
-    """Back off one message that failed alone, and its lane with it; return until when."""
-    [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))  # not before an older one of the lane
+    """Back off one message that failed individually, with its lane; return until when."""
+    # not before an older message of the lane
+    [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))
     tx.run(FAIL_ONE, (lane_due_at, error[:500], message_id))
     bump(tx, retries=1)
     return cast("Millis", lane_due_at)
@@ -409,14 +409,14 @@ def unblock_lane(tx: StoreTransaction) -> None:
 
 
 def index_is_damaged(tx: StoreTransaction, packed: InFlight) -> bool:
-    """Return whether the index lists rows of an answered parcel as pending: it is damaged."""
+    """Return whether the index is damaged: it lists rows of an answered parcel as pending."""
     return bool(
         tx.rows(STILL_READY, (packed.lease.name, json.dumps(packed.lease.parcel or ())))[0][0]
     )
 
 
 class CountedAttempt(NamedTuple):
-    """A message of a push that failed; ``spent`` are the attempts that count against its budget."""
+    """A message of a failed push; ``spent`` is the number of attempts that count."""
 
     seq: int
     id: str
@@ -428,9 +428,9 @@ def count_attempts(
     tx: StoreTransaction, held: PeerLease, error: str, *, all_spend: bool
 ) -> list[CountedAttempt]:
     """
-    Count an attempt for each message of the parcel in flight, and return these in no order.
+    Count an attempt for each message of the parcel in flight, and return them unordered.
 
-    Unless *all_spend*, one that the peer has stored before spends none of its budget.
+    Unless *all_spend*, a message that the peer has already stored spends no budget.
     """
     if held.parcel is None:
         return []
@@ -447,12 +447,12 @@ class _Pace(NamedTuple):
 
 class ParcelGrowth:
     """
-    Knows how many messages the next parcel to each peer of a network may hold.
+    Decides how many messages the next parcel to each network peer may hold.
 
-    Twice as many as the last one, while an exchange takes longer than it takes both
-    ends to store a parcel: the rest is spent on the way. Half as many, down to
-    *base*, once it does not. The recipient is taken to be as quick as this process,
-    which settles one parcel and packs the next between two pushes.
+    Twice as many as the last one, while an exchange takes longer than both ends need to store a
+    parcel: the rest is network time. Half as many, down to *base*, otherwise. The recipient is
+    assumed to be as quick as this process, which settles one parcel and packs the next between two
+    pushes.
     """
 
     def __init__(self, monotonic: Callable[[], float], base: int) -> None:
@@ -465,7 +465,7 @@ class ParcelGrowth:
         return self._base if pace is None else pace.limit
 
     def timed(self, name: str, messages: int, push: Callable[[], Answer]) -> Answer:
-        """Push a parcel of so many messages, and learn from the time that it takes."""
+        """Push a parcel of so many messages, and adapt to the time that it takes."""
         begun, before = self._now(), self._paces.get(name)
         answer = push()
         ended, limit = self._now(), self.limit(name)

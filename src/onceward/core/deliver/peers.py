@@ -100,7 +100,7 @@ MARK_PUSHED: Final = """
 UPDATE _onceward_outbox SET pushed = 1 WHERE seq IN (SELECT value FROM json_each(?)) AND NOT pushed
 """
 UNSETTLED_IDS: Final = 64
-"""Most last ids of unsettled parcels that are kept; a peer that stands at an older one judges."""
+"""Maximum stored last ids of unsettled parcels; a peer at an older one judges by id."""
 OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
 RELEASE_OWN: Final = """
@@ -112,7 +112,7 @@ UPDATE _onceward_peers
  WHERE name = :name AND token = :token AND owner = :owner
 """
 SETTLED_DOWN: Final = 16
-"""Parcels of one epoch after which a fork is not a repetition of the one before."""
+"""Parcels of one epoch after which a fork does not count as a repetition."""
 NEWEST: Final = "(SELECT coalesce(max(seq), 0) FROM _onceward_outbox)"
 GENERATION: Final = "max(generation, :seen) + 1"
 NEW_EPOCH: Final = f"""
@@ -136,10 +136,10 @@ RETURNING epoch, generation, redelivered_upto_seq, base_epoch, base_parcel, own_
 """
 NUMBERS: Final = (1 << 32) - 1
 """The part of an ordinal that is the number; the rest is the generation of its epoch."""
-# Receipts that came beside the stream rest on parcels whose answers may have been lost. If they
-# arrive from a different epoch while parcel 1 is in flight, the lease is released and parcel 1
-# is sent again with the new base.
-# A position that this file cannot know is the work of a copy, or of a future that was put back.
+# Receipts that came outside the stream depend on parcels whose answers may have been lost. If they
+# arrive from a different epoch while parcel 1 is in flight, the lease is released and parcel 1 is
+# sent again with the new base. A position that this file cannot know is the work of a copy, or of a
+# future that was put back.
 RECORD_BASE: Final = f"""
 UPDATE _onceward_peers
    SET redelivered_upto_seq =
@@ -188,9 +188,9 @@ class PeerInfo:
     seen_at: Millis | None
     stream_number: int | None
     max_bytes: int | None
-    """Largest parcel that the way to the peer takes, where one was too large."""
+    """Largest parcel that the transport to the peer accepts, if one was too large."""
     inbound_rule: InboundRule | None
-    """Names that its messages may bear; None for all, or the rule of networks if it uses one."""
+    """Names that its messages may use; None for all, or for the network's rule if it uses one."""
 
 
 PEERS: Final = f"SELECT {columns(PeerInfo)} FROM onceward_peers ORDER BY name"
@@ -200,7 +200,7 @@ class PeerLease(NamedTuple):
     """The right to push to one peer, and its stream position when the lease was taken."""
 
     parcel: tuple[int, ...] | None
-    """Sequences of the messages of the parcel in flight; None where there is none."""
+    """Sequences of the messages of the parcel in flight; None if there is none."""
     unsettled: tuple[str, ...]
     """Last ids of the parcels that were stored since one was settled, the one in flight last."""
     name: str
@@ -217,9 +217,9 @@ class PeerLease(NamedTuple):
     base_epoch: str
     base_parcel: int
     own_forks: int
-    """Forks in a row that this file, put back or copied, was the cause of."""
+    """Consecutive forks that this file caused by being restored or copied."""
     max_bytes: int | None
-    """Largest parcel that the way to the peer takes, as it has said; None where it has not."""
+    """Largest parcel that the peer has said it accepts, or None."""
     owner: str
 
     @property
@@ -229,7 +229,7 @@ class PeerLease(NamedTuple):
 
     @property
     def ordinal(self) -> int:
-        """The parcel in flight as one number that grows through all epochs."""
+        """The parcel in flight as one number that grows across epochs."""
         return (self.generation << 32) | (self.number + 1)
 
     @property
@@ -254,7 +254,7 @@ class PeerLease(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Whether receipts and messages may wait for a peer, in one transaction only."""
+    """Whether receipts and messages may wait for a peer, within one transaction."""
 
     receipts: int = 1
     messages: int = 1
@@ -273,9 +273,9 @@ class Leased(NamedTuple):
 
 def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Leased | None:
     """
-    Lease the right to push to *name*, which is a known peer afterwards.
+    Lease the right to push to *name*, and store it as a known peer.
 
-    Returns None while it backs off, another owner has it, or the file is paused.
+    Return None while it backs off, another owner has it, or the file is paused.
     """
     named = {"name": name, "owner": owner, "until": until, "now": tx.now}
     found = tx.rows(LEASE, named)
@@ -290,14 +290,14 @@ def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Leas
 
 
 def _lost(held: PeerLease) -> LeaseLost:
-    """Return the error of a change that another dispatcher's lease has kept from happening."""
+    """Return the error for a change that another dispatcher's lease prevented."""
     return LeaseLost(f"the lease on peer {held.name} ran out; another dispatcher pushes to it now")
 
 
 def store_parcel(
     tx: StoreTransaction, held: PeerLease, seqs: tuple[int, ...], last_id: str, *, until: Millis
 ) -> PeerLease:
-    """Store the rows that the next parcel is made of, before it is pushed."""
+    """Store the rows of the next parcel, before it is pushed."""
     unsettled = (*held.unsettled, last_id)[-UNSETTLED_IDS:]
     listed = {"parcel": to_json(seqs).decode(), "unsettled": to_json(unsettled).decode()}
     if not tx.run(STORE, held.fence | listed | {"until": until}):
@@ -310,7 +310,7 @@ class Advanced(NamedTuple):
 
     lease: PeerLease
     held: bool
-    """Whether the peer stays leased, for it has messages or receipts; it is released otherwise."""
+    """Whether the peer stays leased because it has messages or receipts."""
     closed: bool
 
 
@@ -318,7 +318,7 @@ def advance(
     tx: StoreTransaction, held: PeerLease, by: int, last_id: str, settings: Settings
 ) -> Advanced:
     """
-    Record a successful push, *by* one parcel or none; release a peer that has nothing more.
+    Record a successful push, *by* one parcel or none; release a peer without more.
 
     Raises:
         LeaseLost: another dispatcher pushes to this peer.
@@ -350,7 +350,7 @@ def advance(
 
 
 def limit_parcels(tx: StoreTransaction, held: PeerLease, max_bytes: int) -> PeerLease:
-    """Record the largest parcel that the way to a peer takes."""
+    """Record the largest parcel that the transport to a peer accepts."""
     if not tx.run(LIMIT, held.fence | {"max_bytes": max_bytes}):
         raise _lost(held)
     return held._replace(max_bytes=max_bytes)
@@ -392,13 +392,13 @@ def back_off(
 
 
 def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) -> None:
-    """Release the lease until the moment the peer asked for, which is not a failure."""
+    """Release the lease until the moment that the peer requested; this is not a failure."""
     if not tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}):
         raise _lost(held)
 
 
 def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_at: Millis) -> None:
-    """Record an error of our own side, not a failure of the peer; leave the peer until then."""
+    """Record an error of this process, not of the peer; stop pushing until then."""
     tx.run(KNOW, (name,))
     tx.run(NOTE_ERROR, {"name": name, "error": error[:500], "owner": owner, "due_at": due_at})
 
@@ -414,12 +414,12 @@ def end_dead_owner(tx: StoreTransaction, owner: str) -> None:
 
 
 def release(tx: StoreTransaction, held: PeerLease) -> None:
-    """Release the lease; a no-op where it is lost."""
+    """Release the lease; do nothing if it is lost."""
     tx.run(RELEASE, held.fence)
 
 
 def release_own(tx: StoreTransaction, owner: str, names: Iterable[str]) -> None:
-    """Release those of the peers of these names that *owner* leases."""
+    """Release the peers of these names that *owner* leases."""
     tx.many(RELEASE_OWN, [(name, owner) for name in names])
 
 
@@ -429,14 +429,14 @@ def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> Non
 
 
 class Fork(NamedTuple):
-    """A peer's position that does not continue our stream, and whose file is the cause."""
+    """A peer's position that does not continue our stream, and which file is the cause."""
 
     epoch: str
     number: int
     own: bool
-    """Whether this file was put back or copied, rather than the peer's."""
+    """Whether this file was restored or copied, rather than the peer's."""
     in_doubt: bool
-    """Whether messages that this file knows nothing of may have been pushed from a copy."""
+    """Whether a copy may have pushed messages that this file does not know."""
 
 
 def new_epoch(
@@ -445,11 +445,10 @@ def new_epoch(
     """
     Open a new epoch: number 1 follows nothing, and the parcel in flight is given up.
 
-    The messages of that parcel are marked: the peer may know them. An epoch is
-    the one way out of every irregularity: a fork, a parcel given up, a
-    peer that was rolled back. Its first parcel says what it builds on: up to
-    where the peer answered last or, after a fork, the peer's own position.
-    So a peer that is put back at this very moment is noticed all the same.
+    The messages of that parcel are marked: the peer may know them. A new epoch resolves every
+    irregularity: a fork, an abandoned parcel, a peer that was rolled back. Its first parcel names
+    its base: the last position that the peer answered or, after a fork, the peer's own position. So
+    a peer that is restored at the same moment is still detected.
     """
     if held.parcel:
         tx.run(MARK_PUSHED, (json.dumps(held.parcel),))
@@ -476,11 +475,11 @@ def new_epoch(
 
 def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
     """
-    Tell from a peer's position whose file is not what it was.
+    Find out from a peer's position which file was restored or replaced.
 
-    Behind what the peer has settled, or in an epoch older than ours, it is the
-    peer's. Beyond that, or in an epoch that is not older than ours and not
-    ours, a copy of this file has pushed, or this file was put back.
+    Before the settled position, or in an epoch older than ours, it is the peer's. After it, or in
+    an epoch that is not older than ours and not ours, a copy of this file has pushed, or this file
+    was restored.
     """
     stands = held.ordinal_of(epoch, number)
     settled = held.ordinal - 1 if held.number else held.base_parcel
@@ -489,7 +488,7 @@ def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
 
 
 def register(tx: StoreTransaction, urls: Mapping[str, str]) -> None:
-    """Reach peers at these urls, by name; their circuit breakers close."""
+    """Register the urls of peers, by name; their circuit breakers close."""
     tx.many(REGISTER, list(urls.items()))
 
 
@@ -499,13 +498,13 @@ def forget(tx: StoreTransaction, name: str) -> None:
 
 
 def url_of(rows: Rows, name: str) -> str | None:
-    """Return the registered url of a peer, None where it has none."""
+    """Return the registered url of a peer, or None."""
     found = rows(URL, (name,))
     return found[0][0] if found else None
 
 
 def allow(tx: StoreTransaction, name: str, rule: str) -> None:
-    """Accept from a peer only what a rule names."""
+    """Accept from a peer only the names of a rule."""
     tx.run(ALLOW, (name, rule))
 
 
@@ -520,7 +519,7 @@ def reset_breaker(tx: StoreTransaction, name: str) -> None:
 
 
 def infos(db: Database) -> list[PeerInfo]:
-    """Return what is known of all peers, by name."""
+    """Return the stored state of all peers, by name."""
     return [PeerInfo(*[*known, _rule(text)]) for *known, text in db.ask(PEERS)]
 
 

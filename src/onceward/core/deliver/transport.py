@@ -15,12 +15,11 @@ Accept = Callable[[Parcel], Answer]
 """
 Function of a receiving agent: stores a parcel once, and answers after the commit.
 
-Any thread may call it, several at once, and other processes may accept for the same
-agent at the same time: the file is the judge. It has no time limit of its own besides
-``busy_timeout``.
+Several threads may call it at once, and other processes may accept for the same agent at the same
+time: the file decides. Its only time limit is ``busy_timeout``.
 
 Raises:
-    Refused: the parcel is for another agent, or its names are none: never.
+    Refused: the parcel is for another agent, or its names are invalid: it is never accepted.
     Unreachable: a frame was damaged on the way: the same parcel may come again.
     StoreError: the file cannot take it now, such as Busy, StoreCapacity or StoreClosed:
         nothing was stored, and the same parcel may come again.
@@ -29,12 +28,12 @@ Raises:
 
 
 def _ignore(_: str) -> None:
-    """Do nothing, as what is made outside of a postbox has no peers."""
+    """Do nothing: outside a postbox there are no peers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportContext:
-    """The agent for which a transport or listener is made, and what it may need of it."""
+    """The agent for which a transport or listener is created, and what it may use."""
 
     agent: str
     folder: Path
@@ -43,7 +42,7 @@ class TransportContext:
     """The agent's settings; ``deliver_timeout`` is the longest exchange."""
     clock: Clock
     heard: Callable[[str], None] = _ignore
-    """Ends the backoff of a peer; a listener calls it when a peer shows that was away."""
+    """Ends the backoff of a peer; a listener calls it when an absent peer returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +50,13 @@ class Features:
     """The promises of an implementation; they select its conformance tests."""
 
     schemes: frozenset[str]
-    """Url schemes it serves, such as ``file``."""
+    """Url schemes that it serves, such as ``file``."""
     streams: bool = True
-    """The other end is an inbox of ours that checks parcel numbers; False for a plain function."""
+    """The other end is an onceward inbox that checks parcel numbers, not a plain function."""
     max_bytes: int = 16 << 20
-    """Largest parcel with its receipts and its envelope; the dispatcher packs smaller ones."""
+    """Largest parcel with its receipts and envelope; the dispatcher packs no larger ones."""
     network: bool = False
-    """The other end may be another machine, whose agents are not trusted like those beside us."""
+    """The other end may be another machine, whose agents are trusted less than local ones."""
 
 
 @runtime_checkable
@@ -65,7 +64,7 @@ class Transport(Protocol):
     """
     Carries parcels to peers.
 
-    A transport whose urls have a form also has ``check(url)``, see ``ChecksUrls``.
+    A transport that can check the form of urls also has ``check(url)``, see ``ChecksUrls``.
     """
 
     features: Features
@@ -74,35 +73,34 @@ class Transport(Protocol):
         """
         Deliver *parcel* to the agent at *url* and return its answer.
 
-        It ends after ``deliver_timeout`` seconds, counted over the whole exchange: the
-        dispatcher gives up what takes longer. Frames without a receipt in the answer are
-        pushed again. A transport that can fail at a single frame hands over nothing of
-        its lane behind that frame.
+        It must end within ``deliver_timeout`` seconds for the whole exchange: the dispatcher gives
+        up a longer one. Frames without a receipt in the answer are pushed again. A transport that
+        can fail at a single frame delivers no later frame of that lane.
 
         Raises:
             Unreachable: no answer, or not in time; the same parcel is pushed again.
             Refused: the peer will never take this parcel; its frames become dead letters.
-            ParcelTooLarge: the way takes no parcel of this size; its messages leave in
-                smaller ones. The limit is kept with the peer.
+            ParcelTooLarge: the parcel is too large for the way; its messages leave in smaller ones.
+            The limit is stored with the peer.
 
         """
         ...
 
     def close(self) -> None:
-        """Release all resources, end pushes that are under way; safe to call twice."""
+        """Release all resources and end running pushes; safe to call twice."""
         ...
 
 
 @runtime_checkable
 class ChecksUrls(Protocol):
-    """A transport that knows which urls are of its form."""
+    """A transport that can check the form of a url."""
 
     def check(self, url: str) -> None:
         """
-        Check a url that is to be registered; reach nothing.
+        Check a url before it is registered, without connecting.
 
         Raises:
-            InvalidArgument: it cannot be the url of an agent; says what is wrong.
+            InvalidArgument: it cannot be the url of an agent; the error says why.
 
         """
         ...
@@ -110,14 +108,14 @@ class ChecksUrls(Protocol):
 
 @runtime_checkable
 class Pings(Protocol):
-    """A transport that can ask a peer for a word, without a parcel."""
+    """A transport that can check a peer without a parcel."""
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Ask the agent *peer* at *url* for a word, and return the time of its clock.
+        Ping the agent *peer* at *url*, and return the time of its clock.
 
         Raises:
-            Unreachable: says what is wrong, as far as that can be told from here.
+            Unreachable: says what is wrong, as far as the sender can find out.
 
         """
         ...
@@ -125,63 +123,63 @@ class Pings(Protocol):
 
 @runtime_checkable
 class ServedHere(Protocol):
-    """A transport whose peers are reached from some processes of a home only."""
+    """A transport whose peers only some processes of a home can reach."""
 
     def here(self) -> bool:
         """
-        Return whether this process is one of them; it may change.
+        Return whether this process can reach them; that may change.
 
-        Messages for such peers are left to the processes that are.
+        If not, messages for such peers are left to the processes that can.
         """
         ...
 
 
 @runtime_checkable
 class Listener(Protocol):
-    """Takes parcels in for agents, from a network or from this process."""
+    """Accepts parcels for agents, from a network or from this process."""
 
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for the agent *name* to *accept* and return its answers."""
         ...
 
     def close(self) -> None:
-        """Take no more; wait for calls of *accept* under way. Safe to call twice."""
+        """Accept no more parcels; wait for running calls of *accept*. Safe to call twice."""
         ...
 
 
 MakeTransport = Callable[[TransportContext], Transport]
-"""Factory of a transport; it runs outside every transaction, once, when it is first needed."""
+"""Factory of a transport; called outside any transaction, once, on first use."""
 MakeListener = Callable[[TransportContext], Listener]
 """Factory of a listener."""
 
 
 class NotMade(Exception):
-    """The transport of a peer is still to be made, which no transaction may wait for."""
+    """The transport of a peer is not created yet, and no transaction may wait for that."""
 
 
 class Elsewhere(Exception):
-    """Another process of the home delivers to the peer; this one leaves its messages alone."""
+    """Another process of the home delivers to the peer; this one does not push its messages."""
 
 
 class Routes(Protocol):
-    """The ways to the peers of one agent, as its dispatcher asks for them."""
+    """The transports to the peers of one agent, for its dispatcher."""
 
     def features(self, name: str, url: str | None) -> Features:
         """
-        Return what the way to a peer promises, by its name and registered url.
+        Return the promises of the transport to a peer, by its name and registered url.
 
         Raises:
-            NotMade: its transport is still to be made: call ``route`` outside the transaction.
-            Elsewhere: it is reached from another process.
-            Unreachable: there is none, or it could not be made.
+            NotMade: its transport is not created yet: call ``route`` outside the transaction.
+            Elsewhere: another process reaches it.
+            Unreachable: there is none, or it could not be created.
 
         """
         ...
 
     def elsewhere(self) -> list[str]:
-        """Return the schemes whose peers other processes of the home reach just now."""
+        """Return the schemes whose peers currently only other processes of the home reach."""
         ...
 
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
-        """Return the transport and the url; make it if need be. Raises Unreachable."""
+        """Return the transport, created if necessary, and the url; raise Unreachable."""
         ...

@@ -1,5 +1,5 @@
 """
-Make the async face of a class from its sync methods.
+Create the async methods of a class from its sync methods.
 
 ``join = awaitable(Channel.join)`` in the body of ``AsyncChannel`` is a method
 with the signature, the options and the docstring of ``Channel.join`` that
@@ -62,7 +62,7 @@ class WorkerThread:
     write = call
 
     async def in_block(self, work: Callable[[], T]) -> T:
-        """Run *work* on the worker's thread, and await its end even when cancelled."""
+        """Run *work* on the worker's thread, and await its end even if cancelled."""
         from asyncio import ensure_future  # noqa: PLC0415 - half of the time of importing the library
 
         return await uncancelled(ensure_future(self.call(work)))
@@ -75,7 +75,7 @@ class AsyncFace(Generic[S_co]):
         self._face = (plain, off_loop)
 
     def __repr__(self) -> str:
-        """Name what the sync object names."""
+        """Return the repr of the sync object."""
         return repr(self._plain).replace("<", "<Async", 1)
 
     @property
@@ -112,7 +112,7 @@ def awaitable_write(method: Method[S, P, R]) -> AsyncMethod[S, P, R]:
 
 
 def awaitable_on_thread(method: Method[S, P, R]) -> AsyncMethod[S, P, R]:
-    """Return *method*, which may take long, as one that runs on a thread of its own."""
+    """Return *method*, which may take long, as one that runs on its own thread."""
 
     @wraps(method)
     async def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -135,7 +135,7 @@ def awaitable_as(face: Callable[[R, Any], A], method: Method[S, P, R]) -> AsyncM
 
 
 async def uncancelled(future: asyncio.Future[T]) -> T:
-    """Await *future* to its end; raise a cancellation that came meanwhile after that."""
+    """Await *future* to its end; then raise a cancellation that came in between."""
     import asyncio  # noqa: PLC0415 - half of the time of importing the library
 
     cancelled = False
@@ -146,7 +146,7 @@ async def uncancelled(future: asyncio.Future[T]) -> T:
             if future.cancelled():
                 raise
             cancelled = True
-        except BaseException:  # noqa: BLE001 - alone, each will tell whose it was
+        except BaseException:  # noqa: BLE001 - run alone, each call raises its own
             break
     if cancelled:
         future.exception()

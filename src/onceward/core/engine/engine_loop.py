@@ -1,4 +1,4 @@
-"""Run background work on a thread, with what it shares: look, wait for a notification, pause."""
+"""Run background work on a thread: look, wait for a notification, pause."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from onceward.message.times import Span, seconds
 
 T = TypeVar("T")
 Due = Callable[[float | None], float | None]
-"""From the seconds that are left to the seconds until the next look without a notification."""
+"""Maps the remaining seconds to the seconds until the next look without a notification."""
 
 MAX_IDLE_SECONDS: Final = 1.0
 """Longest wait of a loop that leases: the owner of a lease may die without a notification."""
 EVERY: Final = 0.5
-"""Seconds between two checks, each of which asks the system about every owner."""
+"""Seconds between two checks of all owners of leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class RuntimeDeps:
     """The dependencies that consumers, workers and runs share."""
 
     db: Database
-    """The file that is read and settled: the agent's own, or the one that keeps a mailbox."""
+    """The file to read and settle: the agent's own, or the one with a mailbox."""
     settings: Settings
     hooks: Hooks
     outbox: Outbox
@@ -51,16 +51,16 @@ class RuntimeDeps:
     policy: RetryPolicy
     """Retries of messages that a handler or a reader failed."""
     steps: Callable[[RuntimeDeps, StepHome], Steps]
-    """Makes the steps of a handler's call, where it has some."""
+    """Creates the steps of a handler's call, if it has any."""
     streams: Callable[[RuntimeDeps, StepHome], Streams]
-    """Makes its streams of output, where it has some."""
+    """Creates its streams of output, if it has any."""
 
 
 class DeadOwnerReaper:
     """
-    Releases the leases of processes that have surely died.
+    Releases the leases of processes that have certainly died.
 
-    *owners* reads the owners of leases, *free* ends those of one owner.
+    *owners* reads the owners of leases, *free* ends the leases of one owner.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DeadOwnerReaper:
         self._looked = float("-inf")
 
     def release_leases(self) -> None:
-        """Release leases of dead owners, once per interval; a busy file waits for the next."""
+        """Release leases of dead owners, once per interval; skip a busy file."""
         if time.monotonic() - self._looked < EVERY:
             return
         self._looked = time.monotonic()
@@ -90,15 +90,14 @@ class DeadOwnerReaper:
 
 class EngineLoop(EngineTask):
     """
-    Call *look* on a thread of the process until the loop is stopped, never on two at once.
+    Call *look* on a thread of the process until the loop is stopped, never concurrently.
 
-    *look* does what is due and returns the seconds until more is due: 0 for at
-    once, None for not before a notification. With a *reaper* a longer wait than
-    MAX_IDLE_SECONDS is cut to that, and the leases of dead processes are ended
-    before it; None is not cut, as a look returns seconds while any lease is held:
-    its end is due. *beat* is called by the heartbeat while a look goes on, see ``EngineTask``.
-    An error of *look* is logged, and the loop goes on after *pause* seconds; StoreClosed
-    ends it. Of the loops of a *team*, which do the same, a notification wakes one.
+    *look* does all due work and returns the seconds until more is due: 0: at once, None: not before
+    a notification. With a *reaper* a wait is limited to MAX_IDLE_SECONDS, and the leases of dead
+    processes are ended before it; None is not limited, because a look returns seconds while any
+    lease is held: its end is due. The heartbeat calls *beat* during a look, see ``EngineTask``. An
+    error of *look* is logged, and the loop continues after *pause* seconds; StoreClosed ends it. Of
+    the loops of a *team*, which do the same work, a notification wakes one.
     """
 
     def __init__(
@@ -127,8 +126,8 @@ class EngineLoop(EngineTask):
         """
         Start looking, *delay* seconds from now, and after each notification of *direction*.
 
-        *poll* is the interval in seconds at which the file itself is asked for
-        commits of other processes, should their notification get lost.
+        *poll* is the interval in seconds at which the file itself is checked for commits of other
+        processes, in case their notification is lost.
         """
         if self._reaper is not None:
             self._reaper.release_leases()
@@ -153,16 +152,16 @@ class EngineLoop(EngineTask):
         return stop
 
     def notify(self) -> None:
-        """Look soon; without a thread, take note that there is something to look at."""
+        """Look soon; without a thread, record that a look is due."""
         self._threads.notify(self)
 
     def wake_next(self) -> None:
-        """Wake one more loop of the team, as there is more to do than this one does."""
+        """Wake one more loop of the team, because there is more work."""
         if self._team is not None:
             self._team.notify()
 
     def stop(self, timeout: float) -> None:
-        """Look no more; wait up to *timeout* seconds for a look that has begun."""
+        """Stop looking; wait up to *timeout* seconds for a running look."""
         self.stopping.set()
         unlisten, self._unlisten = self._unlisten, lambda: None
         unlisten()
@@ -172,7 +171,7 @@ class EngineLoop(EngineTask):
 
     @property
     def busy(self) -> bool:
-        """Whether a look goes on after ``stop``."""
+        """Whether a look is still running after ``stop``."""
         return self.started and not self.over.is_set()
 
     def _look_safely(self) -> float | None:
@@ -184,7 +183,7 @@ class EngineLoop(EngineTask):
             self.stopping.set()
             self._threads.end(self)
             return None
-        except Exception as error:  # noqa: BLE001 - an engine outlives every error of its file
+        except Exception as error:  # noqa: BLE001 - an engine survives every error of its file
             log.failure(
                 "warning",
                 f"{self._kind} waits",
@@ -200,7 +199,7 @@ class EngineLoop(EngineTask):
 
 
 class Team:
-    """Loops that do the same for one file: a notification wakes one of them."""
+    """Loops that do the same work for one file: a notification wakes one of them."""
 
     def __init__(self) -> None:
         self._tasks: tuple[EngineTask, ...] = ()
@@ -208,7 +207,7 @@ class Team:
         self._lock = Lock()
 
     def join(self, task: EngineTask, notifier: Notifier, side: Direction) -> Callable[[], None]:
-        """Add a loop; returns what takes it out again."""
+        """Add a loop; return the function that removes it."""
         with self._lock:
             if not self._tasks:
                 self._unlisten = notifier.listen(side, self.notify)
@@ -219,17 +218,17 @@ class Team:
                 self._tasks = tuple(each for each in self._tasks if each is not task)
                 if not self._tasks:
                     self._unlisten()
-            self.notify()  # it may have been woken for what it does no more
+            self.notify()  # it may have been woken for work that it no longer does
 
         return leave
 
     def notify(self) -> None:
-        """Wake one loop that has nothing to do; those that work look again after that."""
+        """Wake one idle loop; busy ones look again after their work."""
         engine_threads().notify_one(self._tasks)
 
 
 def lane_reaper(db: Database) -> DeadOwnerReaper:
-    """Return what ends the lane leases of processes that have died."""
+    """Return the reaper of the lane leases of dead processes."""
     return DeadOwnerReaper(db, owners=lanes.owners, free=lanes.end_dead_worker)
 
 
@@ -239,8 +238,7 @@ def until_found(
     """
     Look now and after every commit until *look* finds something, and return that.
 
-    Returns None when nothing was found for *timeout* seconds; a timeout of None
-    waits for ever.
+    Return None if nothing was found for *timeout* seconds; a timeout of None waits forever.
     """
     wait = None if timeout is None else seconds("timeout", timeout)
     found = look()

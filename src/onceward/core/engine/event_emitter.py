@@ -1,4 +1,4 @@
-"""Emit to the hooks of one agent, after each commit, the events of what it changed."""
+"""Emit the events of each commit's changes to the hooks of one agent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SELECT id, session, type, coalesce(last_error, ''), created_at FROM _onceward_de
 
 
 class EventEmitter:
-    """Builds the events that some hook listens for, and no others."""
+    """Builds only the events that a hook listens for."""
 
     def __init__(self, hooks: Hooks, agent: str) -> None:
         self._hooks, self.agent = hooks, agent
@@ -96,7 +96,7 @@ class EventEmitter:
         ended: Iterable[tuple[LeaseInfo, Settlement]],
         took: float | None = None,
     ) -> None:
-        """Emit how leases of messages ended; no frame is read where no hook takes the event."""
+        """Emit how leases of messages ended; read no frame if no hook gets the event."""
         if self.listening:
             agent, at, wanted = self.agent, tx.now, self._hooks.wanted
             told = [each for each in ended if wanted(kind_of(each[1]))]
@@ -163,7 +163,7 @@ class MessageNames(NamedTuple):
     session: str
     type: str
     error: str
-    """Last error of a dead letter, else empty."""
+    """Last error of a dead letter, or empty."""
     at: Millis
     """When it was committed into the outbox or the inbox."""
 
@@ -171,13 +171,13 @@ class MessageNames(NamedTuple):
 def find_names(
     tx: StoreTransaction, peer: str, message_ids: Iterable[str]
 ) -> dict[str, MessageNames]:
-    """Return names by id of messages to or from *peer*; pruned ones are left out."""
+    """Return names by id of messages to or from *peer*, without pruned ones."""
     rows = tx.rows(NAMES, {"ids": to_json(list(message_ids)).decode(), "peer": peer})
     return {message_id: MessageNames(*names) for message_id, *names in rows}
 
 
 def with_names(tx: StoreTransaction, events: Sequence[Event]) -> list[Event]:
-    """Return *events* with the session and the type of each message that has none yet."""
+    """Return *events*, adding the missing sessions and types of messages."""
     nameless: dict[str, list[str]] = {}
     for event in events:
         if isinstance(event, MessageEvent | MessageBound) and not event.type:
@@ -200,7 +200,7 @@ def _named(event: Event, names: dict[str, dict[str, MessageNames]]) -> Event:
 
 
 def kind_of(settlement: Settlement) -> type[Event]:
-    """Return the class of the event that tells of a settlement."""
+    """Return the event class of a settlement."""
     match settlement:
         case Done():
             return Processed

@@ -2,14 +2,14 @@
 Run the engines of all open files of this process on threads that they share.
 
 An engine is a task: one thread at a time runs it, after a notification or when it is due. One
-thread without a task waits for all files at once: it polls the socket of the process, asks for
-the files' versions and watches the clock. It does itself what it finds, so a message of another
-process is handled by the thread that heard of it; a heartbeat has another thread wait in its
-place should that take longer than a moment. Threads are added while tasks wait for one, so a task
-that hangs delays no other.
+thread without a task waits for all files at once: it polls the socket of the process, checks the
+files' versions and watches the clock. It does the found work itself, so a message of another
+process is handled by the thread that received the notice; if that takes long, the heartbeat makes
+another thread wait instead. Threads are added while tasks wait for one, so a hanging task delays no
+other.
 
-A caller of ``notify`` may be interrupted after any call, so a step that was torn can be done
-once more: a task that is queued twice runs twice.
+A caller of ``notify`` may be interrupted after any call, so an interrupted step can be repeated: a
+task that is queued twice runs twice.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from onceward.file.waiter import ONE, wakeup_descriptors
 from onceward.message.log import log
 
 AT_ONCE: Final = 8
-"""Threads that are started as soon as tasks wait; the heartbeat starts further ones."""
+"""Threads that are started as soon as tasks wait; the heartbeat starts more."""
 SPARE: Final = 4
-"""Threads without a task that stay, besides the one that waits for the files."""
+"""Idle threads that stay, besides the one that waits for the files."""
 QUICK_TICK: Final = 0.002
-"""Seconds between two looks of the heartbeat right after a task has begun."""
+"""Seconds between two heartbeats just after a task has begun."""
 TICK: Final = 0.02
-"""Seconds between two looks of the heartbeat; a task that waits longer gets a new thread."""
+"""Seconds between two heartbeats; a task that waits longer gets a new thread."""
 LINGER: Final = 5
-"""Looks of the heartbeat without a running task after which it sleeps."""
+"""Heartbeats without a running task after which it sleeps."""
 STARTED_AT_ONCE: Final = 8
-"""Most threads that one look of the heartbeat starts."""
+"""Maximum threads that one heartbeat starts."""
 TOGETHER: Final = 0.05
-"""Seconds by which a file's version is asked early, so that files are asked in one wake-up."""
+"""Seconds by which a file's version is checked early, to check several files in one wake-up."""
 LONGEST: Final = 3600.0
-"""Most seconds of one wait."""
+"""Maximum seconds of one wait."""
 PAUSE: Final = 1.0
-"""Seconds until a task whose run raised is run again."""
+"""Seconds until a task that raised runs again."""
 State = Literal["new", "idle", "queued", "running", "over"]
 
 
@@ -58,9 +58,9 @@ class EngineTask:
     """
     Work that one thread at a time does: after ``notify``, and when it is due.
 
-    *run* does what is due and returns the seconds until more is due: 0 for at once, None for
-    not before a notification. *beat* looks after a run from the heartbeat: it waits for nothing
-    and returns the seconds until it is to look again.
+    *run* does all due work and returns the seconds until more is due: 0: at once, None: not before
+    a notification. The heartbeat calls *beat* during a run: it never waits, and returns the seconds
+    until its next call.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class EngineTask:
     ) -> None:
         self.name, self.run, self.beat = name, run, beat
         self.notified = False
-        """Whether something may have come since the last run began."""
+        """Whether new work may have come since the last run began."""
         self.state: State = "new"
         self.thread = 0
         """The thread that runs it now."""
@@ -80,11 +80,11 @@ class EngineTask:
         self.due = math.inf
         self.queued_at = 0.0
         self.over = Event()
-        """Set once the task is ended and runs no longer."""
+        """Set once the task has ended and no longer runs."""
 
 
 class _File:
-    """A file of which the waiting thread hears, and when to ask its version."""
+    """A file that the waiting thread listens for, and when to check its version."""
 
     def __init__(self, notifier: Notifier, version: Callable[[], int], poll: float) -> None:
         self.notifier, self.version, self.poll = notifier, version, poll
@@ -101,12 +101,12 @@ class EngineThreads:
         self._running: set[EngineTask] = set()
         self._threads: set[Thread] = set()
         self._parked: list[Lock] = []
-        """Of each thread without a task: the lock on which it stays until it is released."""
+        """For each idle thread, the lock on which it waits."""
         self._waits = self._woken = False
         """Whether a thread waits for the files, and whether its wait was ended."""
         self._waits_until = 0.0
         self._hearing = 0
-        """The thread that reads what it has waited for."""
+        """The thread that reads the notices that it waited for."""
         self._found: EngineTask | None = None
         """The first task that this thread finds, which it runs itself."""
         self._timers: list[tuple[float, int, EngineTask]] = []
@@ -121,7 +121,7 @@ class EngineThreads:
     # -- tasks ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the first thread, if there is none; raises RuntimeError where that cannot be."""
+        """Start the first thread, if there is none; raise RuntimeError if that fails."""
         with self._lock:
             if not self._threads:
                 self._start_thread()
@@ -132,7 +132,7 @@ class EngineThreads:
         return bool(self._threads)
 
     def plan(self, task: EngineTask, seconds: float | None) -> None:
-        """Run a task *seconds* from now for the first time, or before that if it is notified."""
+        """Run a task for the first time *seconds* from now, or earlier if notified."""
         with self._lock:
             if task.state == "new":
                 self._plan(task, seconds)
@@ -141,10 +141,10 @@ class EngineThreads:
 
     def run(self, name: str, work: Callable[[], None]) -> None:
         """
-        Do work once, on a thread of its own until it ends.
+        Run *work* once, on its own thread.
 
         Raises:
-            RuntimeError: the system gives this process no thread; nothing is done.
+            RuntimeError: the system cannot start a thread; nothing is done.
 
         """
         task = EngineTask(name, work)
@@ -155,7 +155,7 @@ class EngineThreads:
             self._summon()
 
     def notify(self, task: EngineTask) -> None:
-        """Run a task soon; one that runs now is run again after that."""
+        """Run a task soon; a running one runs again afterwards."""
         with self._lock:
             task.notified = True
             if task.state == "idle":
@@ -163,7 +163,7 @@ class EngineThreads:
                 self._summon()
 
     def notify_one(self, tasks: Sequence[EngineTask]) -> None:
-        """Run one of several tasks that do the same; those that run now look again after that."""
+        """Run one of several tasks that do the same work; running ones run again afterwards."""
         with self._lock:
             idle, queued = None, False
             for task in tasks:
@@ -177,7 +177,7 @@ class EngineThreads:
                 self._summon()
 
     def end(self, task: EngineTask) -> None:
-        """Begin no further run of a task; ``task.over`` is set once none goes on."""
+        """Begin no further run of a task; ``task.over`` is set once it no longer runs."""
         with self._lock:
             task.ended = True
             if task.state != "running":
@@ -185,7 +185,7 @@ class EngineThreads:
                 task.over.set()
 
     def _plan(self, task: EngineTask, seconds: float | None) -> None:
-        """Decide what follows a run, or the beginning."""
+        """Decide what follows a run or the start."""
         task.due = math.inf
         if task.ended:
             task.state = "over"
@@ -213,7 +213,7 @@ class EngineThreads:
     def watch(
         self, notifier: Notifier, side: Direction, version: Callable[[], int], poll: float
     ) -> None:
-        """Hear what other processes tell of a file; one ``unwatch`` undoes each call."""
+        """Listen for other processes' commits to a file; one ``unwatch`` undoes each call."""
         with self._lock:
             file = self._files.get(notifier)
             if file is None:
@@ -231,7 +231,7 @@ class EngineThreads:
             self._selector.register(shared.fileno(), selectors.EVENT_READ, shared)
 
     def unwatch(self, notifier: Notifier) -> None:
-        """Hear no more of a file that no other engine watches."""
+        """Stop listening for a file that no other engine watches."""
         with self._lock:
             file = self._files[notifier]
             file.users -= 1
@@ -242,7 +242,7 @@ class EngineThreads:
 
     def _start_thread(self) -> None:
         thread = Thread(target=self._serve, name="onceward-engine", daemon=True)
-        thread.start()  # before it counts: it may fail, or be interrupted
+        thread.start()  # before counting it: it may fail, or be interrupted
         self._threads.add(thread)
         if self._heart is None:
             self._heart = Thread(target=self._beat, name="onceward-heartbeat", daemon=True)
@@ -251,7 +251,7 @@ class EngineThreads:
     def _summon(self) -> None:
         """Get a thread for the queue: one without a task, the one that waits, or a new one."""
         if self._hearing == get_ident():
-            return  # it is about to take a task itself
+            return  # it is about to take a task
         for parked in self._parked:
             if parked.locked():
                 parked.release()
@@ -268,7 +268,7 @@ class EngineThreads:
             self._woken = True
 
     def _serve(self) -> None:
-        """Run tasks, or wait for the files, or stay for later, while there are not too many."""
+        """Run tasks, wait for the files, or stay idle, while there are not too many threads."""
         own, parked = current_thread(), Lock()
         parked.acquire()
         task: EngineTask | None
@@ -293,7 +293,7 @@ class EngineThreads:
                 parked.acquire()
 
     def _take(self) -> EngineTask | None:
-        """Take what this thread has found, or else the first task of the queue."""
+        """Take the task that this thread has found, or else the first one of the queue."""
         found = None
         if self._hearing == get_ident():
             self._hearing, found, self._found = 0, self._found, None
@@ -314,9 +314,10 @@ class EngineThreads:
         seconds: float | None = PAUSE
         own.name = task.name
         try:
-            seconds = Context().run(task.run)  # values of one agent's handlers reach no other
-        except BaseException as error:  # noqa: BLE001 - the thread is not the task's alone
-            log.failure("error", "an engine ended early", error, task=task.name)
+            # context variables of one agent's handlers reach no other
+            seconds = Context().run(task.run)
+        except BaseException as error:  # noqa: BLE001 - other tasks share the thread
+            log.failure("error", "an engine failed", error, task=task.name)
         own.name = "onceward-engine"
         with self._lock:
             self._running.discard(task)
@@ -328,7 +329,7 @@ class EngineThreads:
         found: list[tuple[selectors.SelectorKey, int]] = []
         try:
             found = self._selector.select(self._seconds())
-        except (OSError, ValueError) as error:  # a descriptor was closed at this very moment
+        except (OSError, ValueError) as error:  # a descriptor was just closed
             log.failure("warning", "engines look again", error)
         with self._lock:
             if self._woken or any(key.data is None for key, _ in found):
@@ -350,11 +351,11 @@ class EngineThreads:
                 file.look_at = file.notifier.next_poll(file.poll)
                 if file.notifier.is_due(file.poll):
                     file.notifier.look(file.version)
-        except Exception as error:  # noqa: BLE001 - without this thread no engine would hear any more
+        except Exception as error:  # noqa: BLE001 - without this thread no engine would get notices
             log.failure("warning", "engines look again", error)
 
     def _hear(self, found: Sequence[tuple[selectors.SelectorKey, int]]) -> bool:
-        """Read what was found, and notify whom it is for; return whether more may be lost."""
+        """Read the notices and notify their files; return whether some may be lost."""
         lost = False
         for key, _ in found:
             if key.data is not None:
@@ -362,7 +363,7 @@ class EngineThreads:
         return lost
 
     def _look_at_all(self) -> None:
-        """Ask all files for their versions."""
+        """Check the versions of all files."""
         with self._lock:
             files = list(self._files.values())
         for file in files:
@@ -380,7 +381,7 @@ class EngineThreads:
     # -- heartbeat --------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Look after runs; get a thread for the wait and for tasks where there is none."""
+        """Beat the running tasks; add a thread for the wait and for tasks if there is none."""
         idle = 0
         while True:
             if idle >= LINGER:
@@ -394,14 +395,14 @@ class EngineThreads:
                 self._relieve()
 
     def _look_after_runs(self) -> float:
-        """Let each run be looked after; return the seconds until the next look."""
+        """Call the beat of each running task; return the seconds until the next one."""
         running = self._running.copy()
         rest = TICK if running else QUICK_TICK
         for task in running:
             if task.beat is not None:
                 try:
                     rest = min(rest, task.beat())
-                except Exception as error:  # noqa: BLE001 - it outlives what it looks after
+                except Exception as error:  # noqa: BLE001 - it must survive the errors of tasks
                     log.failure("warning", "heartbeat goes on", error, task=task.name)
         return rest
 
@@ -420,7 +421,9 @@ class EngineThreads:
 def _wakeup() -> tuple[int, int]:
     found = wakeup_descriptors()
     if found is None:
-        msg = "no engine can start: this process may open no further file: raise ulimit -n"
+        msg = (
+            "no engine can start: this process has reached its limit of open files: raise ulimit -n"
+        )
         raise OutOfDescriptors(msg)
     return found
 
@@ -429,6 +432,6 @@ _threads: dict[int, EngineThreads] = {}
 
 
 def engine_threads() -> EngineThreads:
-    """Return the threads of this process; those of a parent are left to it."""
+    """Return the threads of this process, never those of its parent."""
     found = _threads.get(os.getpid())
     return _threads.setdefault(os.getpid(), EngineThreads()) if found is None else found

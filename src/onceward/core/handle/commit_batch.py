@@ -1,10 +1,10 @@
 """
-The commit that quick handlers share, and who holds its transaction when.
+Share one commit among quick handlers, and pass its transaction between two threads.
 
-A worker has at most one transaction open: its batch. Two threads reach it, the
-worker's own, which also makes the calls of a coroutine, and that of its heartbeat.
-Each does so under the lock of the batch; SQLite's write lock is held from the first
-line to the commit, whichever thread has the batch meanwhile.
+A worker has at most one transaction open: its batch. Two threads reach it, the worker's own, which
+also makes the calls of a coroutine, and that of its heartbeat. Each takes the lock of the batch;
+SQLite's write lock is held from the first line to the commit, independently of the thread that has
+the batch.
 
 ==============================  =======================  ==============================
 moment                          holder                   what the heartbeat may do
@@ -19,22 +19,20 @@ a call has written (``join``)   worker (``attach``), in  nothing; leases need no
 ``commit``                      worker or heartbeat      begin the commit itself
 ==============================  =======================  ==============================
 
-The heartbeat commits what ``CLAIM_WAITS`` has passed for, or another writer of the
-process waits for, or a lease must be prolonged for. The worker commits when ``end``
-says so: enough has ended, ``share_for`` has passed, or the message was claimed in
-isolation; and at the end of its round. A worker that does not share its claims
-(a slow handler, an unclean end) commits each by a write of its own: then the batch
-is opened by the first call that writes.
+The heartbeat commits after ``CLAIM_WAITS``, when another writer of the process waits, or when a
+lease must be prolonged. The worker commits when ``end`` says so: enough messages have ended,
+``share_for`` has passed, or the message was claimed in isolation; and at the end of its round. A
+worker that does not share its claims (a slow handler, an unclean end) commits each claim
+separately: then the first call that writes opens the batch.
 
-Where a commit fails, or a call has ended the transaction itself, everything since
+If a commit fails, or a call has ended the transaction itself, everything since
 the last commit is undone: its lanes are released, each message is claimed alone
 next, and ``lost`` ends the round. An error of one call undoes its savepoint only.
 
-This is a batch of its own beside the write queue because handlers are the
-user's code: each runs once, reads what it wrote and is given the open
-transaction, so its work cannot be kept in a queue and run when a commit is made.
-The batch begins and ends at the writer like any block, and shares its commit
-with the requests that wait there.
+This batch is separate from the write queue because handlers are the user's code: each runs once,
+reads its own writes and gets the open transaction, so its work cannot be queued and run at the
+commit. The batch begins and ends at the writer like any block, and shares its commit with the
+requests that wait there.
 """
 
 from __future__ import annotations
@@ -64,8 +62,8 @@ LaneRest = tuple[list[LeasedMessage], int]
 Claimed = list[list[LeasedMessage]]
 """Claimed messages by lane."""
 WRITTEN: Final = (
-    "this handler has written, and would hold the file's lock: write in a step with tx=True,"
-    " or after the last step"
+    "this handler has already written, so it would hold the file's lock: write in a step with "
+    "tx=True, or after the last step"
 )
 CLAIM_LOST: Final = "the commit of its claim failed"
 
@@ -91,18 +89,18 @@ class HandlerCommitBatch:
         self._rest: dict[int, tuple[list[LeasedMessage], int]] = {}
         self._mark = SavepointMark(0, 0, 0)
         self._claimed_at: float | None = None
-        """Since when a claim waits in the open transaction; None where none does."""
+        """Since when a claim waits in the open transaction; None if none does."""
         self.lost = False
-        """Whether the last commit failed, so that everything it held will be handled again."""
+        """Whether the last commit failed, so that all its messages will be handled again."""
         self.left_leases = False
-        """Whether lanes may still be leased that this worker no longer works on."""
+        """Whether lanes that this worker no longer works on may still be leased."""
 
     def claim(self, work: Callable[[StoreTransaction], Claimed]) -> Claimed:
         """
-        Claim messages in the transaction that their handlers share: one commit does for both.
+        Claim messages in the transaction that their handlers share, so that one commit is enough.
 
-        The claim is committed at once where a message was claimed in isolation, and
-        otherwise before its handlers' effects by ``heartbeat``, should they take long.
+        The claim is committed at once if a message was claimed in isolation, and otherwise by
+        ``heartbeat`` before its handlers' effects if they take long.
         """
         with self._lock:
             self._tx = self._db.writer.begin()
@@ -123,7 +121,7 @@ class HandlerCommitBatch:
             return claimed
 
     def join(self) -> StoreTransaction:
-        """Return the transaction for the handler that runs now, inside a savepoint of its own."""
+        """Return the transaction for the running handler, inside its own savepoint."""
         with self._lock:
             if self._tx is None:
                 self._tx = self._db.writer.begin()
@@ -137,15 +135,15 @@ class HandlerCommitBatch:
 
     @property
     def inside(self) -> bool:
-        """Whether the handler that runs now has written."""
+        """Whether the running handler has written."""
         return self._inside
 
     def note(self, work: Callable[[StoreTransaction], T], *, alone: bool) -> T:
         """
-        Write what stays, also where the handler that is about to be called fails.
+        Write rows that stay even if the handler that is about to be called fails.
 
-        It is committed now where *alone*, and otherwise as a claim is: with the effects of
-        quick handlers, or by ``heartbeat`` before those of one that takes long.
+        With *alone* it is committed now, otherwise like a claim: with the effects of quick
+        handlers, or by ``heartbeat`` before those of a slow one.
         """
         with self._lock:
             if self._tx is None:
@@ -160,13 +158,13 @@ class HandlerCommitBatch:
             return found
 
     def step_aside(self) -> None:
-        """Commit what earlier handlers left open; no-op where this handler has written already."""
+        """Commit the open writes of earlier handlers, unless this handler has already written."""
         with self._lock:
             if not self._inside:
                 self.commit()
 
     def write_outside(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Commit *work* at once; with the handler's transaction where it has one open."""
+        """Commit *work* at once, with the handler's transaction if it has an open one."""
         with self._lock:
             if self._inside:
                 return work(self.join())
@@ -175,10 +173,10 @@ class HandlerCommitBatch:
 
     def free(self) -> None:
         """
-        Commit the claim, and what earlier handlers left open; then no lock is held.
+        Commit the claim and the open writes of earlier handlers; then no lock is held.
 
         Raises:
-            InvalidArgument: the handler that runs now has written.
+            InvalidArgument: the running handler has written.
             LeaseLost: the claim could not be committed.
 
         """
@@ -192,7 +190,7 @@ class HandlerCommitBatch:
                 raise LeaseLost(CLAIM_LOST)
 
     def write_alone(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Commit *work* by itself, before the handler ends; raises what ``free`` raises."""
+        """Commit *work* separately, before the handler ends; raise the errors of ``free``."""
         with self._lock:
             self.free()
             with self._db.outside_handler():
@@ -200,7 +198,7 @@ class HandlerCommitBatch:
 
     @contextmanager
     def alone(self) -> Iterator[StoreTransaction]:
-        """Commit what the handler writes in a block by itself; raises what ``free`` raises."""
+        """Commit the handler's writes of a block separately; raise the errors of ``free``."""
         with self._lock:
             self.free()
             try:
@@ -220,7 +218,7 @@ class HandlerCommitBatch:
         self._tx, self._inside, self._since = None, False, 0.0
 
     def undo(self) -> None:
-        """Undo what the handler wrote; others keep theirs unless it ended the transaction."""
+        """Undo the handler's writes; others keep theirs unless it ended the transaction."""
         with self._lock:
             if self._inside and self._tx is not None and not _undone(self._tx, self._mark):
                 self._break()
@@ -235,7 +233,7 @@ class HandlerCommitBatch:
         events: list[Event],
     ) -> bool:
         """
-        Note the settlement of a message, to be written with the shared commit; say if that is due.
+        Add a message's settlement to the shared commit; return whether that commit is due.
 
         *rest* is the lane's claim and the index of its first message that stays leased.
         """
@@ -254,20 +252,20 @@ class HandlerCommitBatch:
             return self._is_due(now)
 
     def end_all(self, ended: list[tuple[SettledMessage, LaneRest, list[Event]]]) -> None:
-        """Note the settlements of messages that share their effects, and commit them together."""
+        """Add the settlements of messages that share their effects, and commit them together."""
         with self._lock:  # the heartbeat would commit effects with a part of the settlements
             for each, rest, events in ended:
                 self.end(each.leased, each.settlement, rest=rest, events=events)
             self.commit()
 
     def abandon(self) -> None:
-        """Undo everything that is not committed: the thread ends."""
+        """Undo all uncommitted writes: the thread ends."""
         with self._lock:
             self._break()
             self._outside()
 
     def _break(self) -> None:
-        """Undo the whole batch; its messages are handled again, each with a commit of its own."""
+        """Undo the whole batch; its messages are handled again, each with its own commit."""
         ended, self._ended, self._events, self._rest = self._ended, [], [], {}
         tx, self._tx, self._since = self._tx, None, 0.0
         if tx is not None:
@@ -293,7 +291,7 @@ class HandlerCommitBatch:
 
     @property
     def _claim_is_due(self) -> bool:
-        """Whether a claim has waited for a handler too long, or another writer waits for it."""
+        """Whether a claim has waited too long for a handler, or another writer waits for it."""
         at = self._claimed_at
         return at is not None and (
             self._db.writer.queue.waiting > 0 or self._db.clock.monotonic() - at >= CLAIM_WAITS
@@ -301,10 +299,10 @@ class HandlerCommitBatch:
 
     def heartbeat(self, work: Callable[[StoreTransaction], object] | None = None) -> bool:
         """
-        Commit what is due, and run *work* (prolonging leases); called by the heartbeat.
+        Commit if due, and run *work* (prolonging leases); called by the heartbeat.
 
-        Returns False, and does nothing, while a handler is inside the transaction: it
-        holds the file's lock then, and no other worker or process can take its lanes.
+        Do nothing and return False while a handler is inside the transaction: it then holds the
+        file's lock, and no other worker or process can take its lanes.
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -321,14 +319,14 @@ class HandlerCommitBatch:
             self._lock.release()
 
     def commit(self) -> None:
-        """Settle what ended and commit; where that fails, all of it is undone and handled again."""
+        """Settle the ended messages and commit; if that fails, undo all, to be handled again."""
         with self._lock:
             ended, events, claims = self._ended, self._events, self._rest
             self._ended, self._events, self._rest = [], [], {}
             tx, self._tx, self._since = self._tx, None, 0.0
             claimed, self._claimed_at = self._claimed_at is not None, None
             if not ended and not claimed:
-                if tx is not None:  # of a handler that went on after its claim was lost
+                if tx is not None:  # of a handler that continued after its claim was lost
                     self._db.writer.rollback()
                 self._inside = False
                 return
@@ -343,7 +341,7 @@ class HandlerCommitBatch:
                 else:
                     self._settle(tx, ended, rest)
             except (OncewardError, ConstraintError):
-                # The handler that runs now keeps its lane, and a claim may be there after all.
+                # The running handler keeps its lane, and its claim may have been committed.
                 self.lost = self.left_leases = True
                 self._release(ended)
                 return
@@ -364,7 +362,7 @@ class HandlerCommitBatch:
         self._db.writer.commit()
 
     def _release(self, ended: list[SettledMessage]) -> None:
-        """Release lost lanes, to be claimed message by message; one lost again rests as well."""
+        """Release lost lanes, to be claimed message by message; back off if lost again."""
         lanes_of: dict[int, list[LeasedMessage]] = {}
         for each in ended:
             lanes_of.setdefault(each.leased.lane.lane_id, []).append(each.leased)
@@ -382,7 +380,7 @@ class HandlerCommitBatch:
 
 
 def _undone(tx: StoreTransaction, mark: SavepointMark) -> bool:
-    """Undo the handler's savepoint; say whether it was still there."""
+    """Undo the handler's savepoint; return whether it still existed."""
     try:
         tx.rollback_savepoint(mark)
     except SQLError:

@@ -1,4 +1,4 @@
-"""Define the context that a handler gets besides its message, sync and async."""
+"""Define the context that a handler gets with its message, sync and async."""
 
 from __future__ import annotations
 
@@ -42,15 +42,14 @@ T = TypeVar("T")
 
 
 MakeSteps = Callable[[StepHome], Steps]
-"""Makes the steps of one call."""
+"""Creates the steps of one call."""
 
 
 class Context(WithSteps, WithReplies):
     """
     Writes and messages of a handler: committed with the dedup record, or not at all.
 
-    ``tx`` opens a transaction on first use, so work done before it holds no
-    lock.
+    ``tx`` opens a transaction on first use, so earlier work holds no lock.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Context(WithSteps, WithReplies):
 
     @property
     def tx(self) -> Transaction:
-        """Return the transaction of the processed mark; it is opened on first use."""
+        """Return the transaction of the processed mark, opened on first use."""
         if self._transaction is None:
             self._transaction = Transaction(
                 self._group.join(), self._outbox, self.session, hops=self._frame.hops + 1
@@ -111,7 +110,7 @@ class Context(WithSteps, WithReplies):
         return self.tx.publish(topic, body, **options)
 
     def _follow(self, options: PublishOptions) -> None:
-        """Set the cause and the conversation of a message."""
+        """Return a message's options with the cause and the conversation set."""
         options.setdefault("causation_id", self._frame.id)
         options.setdefault("correlation_id", self._frame.correlationid or self._frame.id)
 
@@ -231,7 +230,7 @@ class Context(WithSteps, WithReplies):
 
 
 class _Alone:
-    """Commits the steps of a handler by themselves; see ``Committer``."""
+    """Commits the steps of a handler separately; see ``Committer``."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._group = context, context._group
@@ -274,7 +273,7 @@ class _Alone:
 
 
 class AsyncTransaction(AsyncFace[Transaction]):
-    """Your statements and your messages, committed together or not at all; see ``Transaction``."""
+    """Your statements and messages, committed together or not at all; see ``Transaction``."""
 
     execute = awaitable(Transaction.execute)
     executemany = awaitable(Transaction.executemany)

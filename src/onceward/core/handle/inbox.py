@@ -79,7 +79,7 @@ SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
 """
 PAGE: Final = 500
 LANES_PAGE: Final = 10_000
-"""Most lanes that are read at once."""
+"""Maximum lanes that are read at once."""
 ONE: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
   FROM _onceward_inbox
@@ -92,16 +92,16 @@ SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.rece
 """
 UNENDED: Final = "a leased message could not be ended: its index is damaged, recover a copy"
 BY_HANDLER: Final[Reason] = "dropped"
-"""Reason of a message that its handler dropped, and no policy."""
+"""Reason of a message that its handler, not a policy, dropped."""
 DEFAULTS: Final[dict[Outcome, Reason | None]] = {
     "processed": None,
     "dropped": BY_HANDLER,
     "expired": "expired",
     "cancelled": "cancelled",
 }
-"""By the outcome of a message: its reason where nothing else is said."""
+"""The default reason of each outcome of a message."""
 ASKS: Final = '"replyto":'
-"""Text of every frame that asks for a reply; a body may have it, too, which costs one query."""
+"""Text in every frame that asks for a reply; a body may also have it, which costs one query."""
 WITHOUT_REPLY: Final = """
 SELECT j.key
   FROM json_each(?) AS j
@@ -126,9 +126,9 @@ TRIED: Final = (
     "UPDATE _onceward_inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
 )
 ATTEMPTS_OF_MESSAGE: Final = 5
-"""Failed attempts of one message that are kept."""
+"""Maximum stored failed attempts of one message."""
 ATTEMPTS_OF_FILE: Final = 1_000
-"""Failed attempts of a file that are kept."""
+"""Maximum stored failed attempts of a file."""
 
 KEEP_ATTEMPT: Final = """
 INSERT INTO _onceward_failed_attempts
@@ -185,7 +185,7 @@ IS_CANCELLED: Final = "SELECT 1 FROM _onceward_inbox WHERE seq = ? AND state = '
 SEQ: Final = itemgetter(0)
 """The sequence of a row of ``NEXT``."""
 SAME_ROW: Final = itemgetter(0, 2, 7)
-"""Sequence, id and attempt of a row of ``NEXT``: while they are the same, so is the rest."""
+"""Sequence, id and attempt of a row of ``NEXT``: while they are unchanged, so is the rest."""
 SAME: Final = attrgetter("seq", "id", "attempt")
 """The same of a leased message."""
 RowKey = tuple[Any, ...]
@@ -208,11 +208,11 @@ class LeasedMessage(NamedTuple):
 
     @property
     def intact(self) -> bool:
-        """Whether the frame is what was accepted."""
+        """Whether the frame is unchanged since it was accepted."""
         return digest(self.frame) == self.digest
 
     def undeliverable(self, now: Millis) -> Settlement | None:
-        """Return its end if it must not be delivered: Done(expired), Dead(corrupt), or None."""
+        """Return its settlement if it must not be delivered: Done(expired) or Dead(corrupt)."""
         if self.expires_at is not None and self.expires_at <= now:
             return Done("expired")
         if not self.intact:
@@ -221,7 +221,7 @@ class LeasedMessage(NamedTuple):
 
 
 MESSAGE: Final = len(LeasedMessage._fields) - 1
-"""Columns of a row that make a leased message; type and topic follow."""
+"""Columns of a row that form a leased message; type and topic follow."""
 Kind = tuple[str, str | None]
 """Type and topic of a message."""
 
@@ -235,17 +235,17 @@ class ClaimRequest:
     session: str | None = None
     types: tuple[str, ...] | None = None
     served: frozenset[int] = frozenset()
-    """Lanes whose turn is over: others of their rank are claimed first."""
+    """Lanes that have had their turn: others of their rank are claimed first."""
     ahead: Mapping[RowKey, tuple[Any, ...]] | None = None
     """Rows that ``read_ahead`` found, by sequence, id and attempt."""
 
 
 def read_ahead(read: Rows, wanted: ClaimRequest) -> list[tuple[Any, ...]]:
     """
-    Return rows of the first lane that a claim would find now; take no lock.
+    Return rows of the first lane that a claim would find now, without a lock.
 
-    They prove nothing: the claim asks for each whether it is still next. Messages
-    that are to be claimed alone are left to it.
+    They prove nothing: the claim checks that each is still next. It does not return messages that
+    must be claimed alone.
     """
     found = lanes.ready(read, wanted.lanes)
     for lane_id, _, careful_to, _, _ in lanes.in_turn(found, wanted.served)[:1]:
@@ -260,8 +260,8 @@ def claim(
     """
     Lease lanes and return their next messages, lane by lane, each in order.
 
-    A lane whose last lease ran out is handed over one message at a time, so
-    that a message which kills its worker is found and no neighbour pays for it.
+    A lane whose last lease ran out is handed over one message at a time, to find a message that
+    kills its worker without failing others.
     """
     claimed: list[list[LeasedMessage]] = []
     left, types = wanted.messages, None if wanted.types is None else json.dumps(wanted.types)
@@ -294,7 +294,7 @@ def _next(
     limit: int,
     ahead: Mapping[RowKey, tuple[Any, ...]] | None,
 ) -> list[tuple[Any, ...]]:
-    """Return the next rows of a lane: those that were read ahead, if the first of it was."""
+    """Return the next rows of a lane: those read ahead, if its first row was."""
     if ahead:
         known = map(ahead.get, tx.rows(STILL_NEXT, (lane_id, limit)))
         rows = list(takewhile(bool, known))
@@ -307,42 +307,42 @@ class ClaimGate(Protocol):
     """Decides which messages a worker may claim now."""
 
     def begin(self, now: Millis) -> None:
-        """Forget what a claim before this one decided: it was rolled back, or its round ended."""
+        """Forget the decisions of an earlier claim, which was rolled back or whose round ended."""
 
     def fits(self, kind: Kind) -> bool:
-        """Return whether a message may be claimed now, as far as can be seen without the file."""
+        """Return whether a message may be claimed now, without reading the file."""
 
     def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
         """
         Return how many of a lane's next rows (``NEXT_KINDS``) are claimed, counted from the first.
 
-        *alone* says that the row is claimed in isolation, as one that may kill its process.
+        *alone*: the row is claimed in isolation, because it may kill its process.
         """
 
     def end(self, tx: StoreTransaction) -> None:
-        """Write down, in the claim's transaction, what was admitted."""
+        """Store the admitted messages in the claim's transaction."""
 
     def call(self, seq: int) -> None:
-        """Note that the handler of a message is called."""
+        """Record that the handler of a message is called."""
 
     def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
-        """Give back, in the commit that releases messages, what was admitted for them."""
+        """Undo the admission of messages in the commit that releases them."""
 
     def leave(self) -> None:
-        """Give everything back at the end of a round."""
+        """Undo all remaining admissions at the end of a round."""
 
     def wait(self, now: Millis) -> float | None:
-        """Return the seconds until a claim that found nothing may find something."""
+        """Return the seconds until a claim may find messages again."""
 
 
 def claim_admitted(
     tx: StoreTransaction, wanted: ClaimRequest, gate: ClaimGate, *, owner: str, until: Millis
 ) -> list[list[LeasedMessage]]:
     """
-    Lease lanes as ``claim`` does, and of each only what *gate* admits.
+    Lease lanes as ``claim`` does, but only the messages that *gate* admits.
 
-    A lane whose head has to wait stays where it is: it is neither leased nor written, so
-    that a message that waits costs no commit, and lanes behind it are found.
+    A lane whose head must wait is neither leased nor written, so a waiting message costs no commit,
+    and later lanes are found.
     """
     lanes.wake_due(tx)
     gate.begin(tx.now)
@@ -376,7 +376,7 @@ def _next_kinds(
 def _ready(
     tx: StoreTransaction, wanted: ClaimRequest, gate: ClaimGate
 ) -> list[tuple[int, int, int, int]]:
-    """Return the lanes to look at; their heads fit, unless other types may be skipped."""
+    """Return the lanes to read; their heads fit, unless other types may be skipped."""
     if wanted.types is not None:
         found = lanes.ready(tx.rows, wanted.lanes)
     else:
@@ -405,7 +405,7 @@ def _fitting(
 def find_in(
     read: Rows, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, now: Millis
 ) -> int | None:
-    """Return a channel's next message whose topic fits, in its order; take no lock."""
+    """Return a channel's next message whose topic fits, in order, without a lock."""
     named = {"channel": channel, "now": now, "rank": -1, "seq": 0, "limit": PAGE}
     while rows := read(NEXT_IN if by_rank else NEXT_CAME, named):
         for _, seq, topic in rows:
@@ -416,14 +416,14 @@ def find_in(
 
 
 def find_held(read: Rows, seq: int, held: Lease, attempt: int) -> LeasedMessage | None:
-    """Return a message as its *attempt*-th lease holds it; None where that has ended."""
+    """Return a message under its *attempt*-th lease; None if that has ended."""
     for *row, received_at in read(HANDED, (seq, held.lane_id, held.token, held.owner)):
         return LeasedMessage._make((held, *row, attempt, received_at))
     return None
 
 
 def find_received(read: Rows, message_id: str) -> int | None:
-    """Return a message that waits, by its id, whichever agent sent it; None where none does."""
+    """Return a waiting message by its id, from any sender, or None."""
     found = read(FIND_RECEIVED, (message_id,))
     return int(found[0][0]) if found else None
 
@@ -436,7 +436,7 @@ def is_cancelled(read: Rows, seq: int) -> bool:
 def claim_one(
     tx: StoreTransaction, seq: int, *, owner: str, lease_for: Callable[[int], Millis]
 ) -> LeasedMessage | None:
-    """Lease one message; return None where another worker was faster."""
+    """Lease one message; return None if another worker was faster."""
     lanes.wake_due(tx)
     for lane_id, token, careful_to, attempt in tx.rows(LANE_OF, (seq,)):
         [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt
@@ -460,12 +460,11 @@ def settle(
     """
     End leases with their settlements, in a constant number of statements.
 
-    *rest* names by lane the messages that stay leased because the caller is
-    still working on them.
+    *rest* maps lanes to the messages that stay leased because the caller is still working on them.
 
     Raises:
         LeaseLost: another owner has one of the lanes; roll the transaction back.
-        StoreCorrupt: a leased message does not wait; roll the transaction back.
+        StoreCorrupt: a leased message is not pending; roll the transaction back.
 
     """
     lasts: dict[int, SettledMessage] = {}
@@ -474,11 +473,12 @@ def settle(
         lasts[each.leased.lane.lane_id] = each
         if not isinstance(each.settlement, RetryAt):
             gone.append(each.leased.seq)
-    for lane_id, last in lasts.items():  # first: the lease proves all that follows
+    for lane_id, last in lasts.items():  # first: the lease proves the following statements
         again = last.settlement if isinstance(last.settlement, RetryAt) else None
         due_at = None if again is None else again.due_at
         if due_at is not None and last.leased.expires_at is not None:
-            due_at = min(due_at, last.leased.expires_at)  # then it ends, and its lane goes on
+            # then the message ends, and its lane continues
+            due_at = min(due_at, last.leased.expires_at)
         left = [] if again else rest.get(lane_id, [])
         lanes.settle(tx, last.leased.lane, ended=gone, rest=left, due_at=due_at)
     if not apply_settlements(tx, ended):
@@ -487,12 +487,12 @@ def settle(
 
 def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> bool:
     """
-    Settle messages and enqueue their receipts; return whether all that are done waited for it.
+    Settle messages and enqueue their receipts; return whether all of them were pending.
 
-    The caller has proved that they are its own.
+    The caller has proved its leases.
 
-    A message that asked for a reply and ends without one is told so, which ends the
-    wait for it: its replies are to be in the outbox, in this transaction or before.
+    The sender of a request that ends without a reply is told so, which ends its wait: replies must
+    be in the outbox by now, from this transaction or earlier.
     """
     done: dict[tuple[Outcome, str | None, int], list[int]] = {}
     others: list[SettledMessage] = []
@@ -530,9 +530,9 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
 
 def receipt(message_id: str, outcome: str, reason: str | None) -> Receipt:
     """
-    Return the receipt of a message that was processed, dropped or cancelled, or has expired.
+    Return the receipt of a processed, dropped, cancelled or expired message.
 
-    A message that its handler dropped is told as processed, one that a policy dropped, which
+    A message that its handler dropped is reported as processed; one that a policy dropped, which
     *reason* names, as dropped.
     """
     if outcome == "expired":
@@ -548,7 +548,7 @@ def receipt(message_id: str, outcome: str, reason: str | None) -> Receipt:
 def _without_reply(
     tx: StoreTransaction, ended: Sequence[SettledMessage]
 ) -> Sequence[SettledMessage]:
-    """Return the settlements, with a reason for those that end a request without a reply."""
+    """Return the settlements, with a reason for requests that end without a reply."""
     asked: dict[int, str] = {}
     for index, each in enumerate(ended):
         if ASKS in each.leased.frame and isinstance(each.settlement, Done):
@@ -564,7 +564,7 @@ def _without_reply(
 
 
 def _by_handler(settlement: Done) -> bool:
-    """Return whether a handler ended the message: it did not expire, and no policy dropped it."""
+    """Return whether a handler ended the message, not its expiry or a policy."""
     if settlement.outcome == "dropped":
         return settlement.reason is None
     return settlement.outcome == "processed"
@@ -600,7 +600,7 @@ def _keep_attempt(tx: StoreTransaction, leased: LeasedMessage, error: str, faile
 def _end(
     tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None, *, attempt: int = 0
 ) -> int:
-    """End messages by the attempt of that number, 0 where no handler saw them; return how many."""
+    """End messages by the attempt of that number, 0 if no handler got them; return how many."""
     named = {
         "attempt": attempt,
         "outcome": outcome,
@@ -623,7 +623,7 @@ def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> Non
 
 
 def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
-    """End messages (of a session) that expired before they were claimed; return how many."""
+    """End messages (of a session) that expired before a claim; return how many."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
     end_unclaimed(tx, seqs, "expired")
     return len(seqs)

@@ -42,27 +42,27 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 Loop = Callable[[], "AbstractEventLoop"]
 LOOK: Final = 0.5
-"""Seconds between two looks whether the loop of a coroutine was closed."""
+"""Seconds between two checks whether the loop of a coroutine was closed."""
 CLOSED: Final = (
-    "the event loop was closed while the handler ran: keep it open for as long as the postbox"
+    "the event loop was closed while the handler ran: keep it open as long as the postbox"
 )
 
 
 class Prepared(NamedTuple):
-    """A message whose handler is known and whose body could be read."""
+    """A message with its handler and its decoded body."""
 
     handler: Handler
     frame: Frame
     body: Any
     error: Exception | None = None
-    """Exception of the body's own validators; it counts as the handler's failure."""
+    """Exception of the body's own validators; it counts as a failure of the handler."""
 
 
 def find_handler(handlers: Sequence[Handler], kind: str, topic: str | None) -> Handler | None:
     """
     Return the handler of a message by its type or topic.
 
-    An exact one stands before a pattern, an older one before a younger.
+    An exact type or topic precedes patterns, an earlier handler later ones.
     """
     for each in handlers:
         if each.pattern in (kind, topic):
@@ -76,7 +76,7 @@ def find_handler(handlers: Sequence[Handler], kind: str, topic: str | None) -> H
 def resolve_handler(
     agent: Handlers, leased: LeasedMessage, now: Millis, policy: RetryPolicy
 ) -> Prepared | Settlement:
-    """Return the handler and its argument, or how the message ends without one."""
+    """Return the handler and its argument, or the settlement of a message without one."""
     if (unfit := leased.undeliverable(now)) is not None:
         return unfit
     try:
@@ -93,7 +93,7 @@ def resolve_handler(
         return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
     except InvalidMessage as error:
         return Dead("rejected", str(error), tried=False)
-    except Exception as error:  # noqa: BLE001 - a validator with a bug
+    except Exception as error:  # noqa: BLE001 - a user's validator failed
         return Prepared(handler, frame, None, error)
 
 
@@ -113,7 +113,7 @@ def settlement_of(
     rng: random.Random,
     took: float | None = None,
 ) -> Settlement:
-    """Return how a message ends whose handler raised after *took* seconds."""
+    """Return the settlement of a message whose handler raised after *took* seconds."""
     rules = prepared.handler.rules
     if rules.forbids_retry_after(error):
         return Dead("rejected", error_text(error), raised=raised(error, took))
@@ -141,14 +141,14 @@ def settlement_for_error(
     policy: RetryPolicy,
     rng: random.Random,
 ) -> Settlement:
-    """Return how a message ends whose *attempt*-th attempt raised; *spent*: it was the last."""
+    """Return the settlement after the *attempt*-th attempt raised; *spent*: it was the last."""
     match error:
         case Reject():
             return Dead("rejected", str(error))
         case Drop():
             return Done("dropped")
         case Paused():
-            return RetryAt(now, "paused: it goes on after resume()", counted=False)
+            return RetryAt(now, "paused: it continues after resume()", counted=False)
     if spent:
         return Dead("max_retries_exceeded", _text_of(error))
     wait, text = wait_after(error, attempt, policy=policy, rng=rng)
@@ -158,7 +158,7 @@ def settlement_for_error(
 def wait_after(
     error: BaseException, attempt: int, *, policy: RetryPolicy, rng: random.Random
 ) -> tuple[Millis, str]:
-    """Return how long to wait after the *attempt*-th attempt, and why there is a further one."""
+    """Return how long to wait after the *attempt*-th attempt, and why there is another one."""
     text = _text_of(error)
     if not isinstance(error, Retry) or error.after is None:
         return policy.delay(attempt, rng), text
@@ -174,12 +174,12 @@ def _text_of(error: BaseException) -> str:
 
 def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
     """
-    Return what a call ended with, as it settles its messages.
+    Return the error of a call as its messages are settled by it.
 
-    On a thread of an engine an exit, or a cancellation from inside, is a failure like any
-    other: it would end the engine, and no message would be handled any more.
+    On an engine's thread an exit, or a cancellation from inside, is a failure like any other:
+    otherwise it would end the engine, and no more messages would be handled.
     """
-    if isinstance(error, BaseExceptionGroup):  # of tasks, one of which may only wait
+    if isinstance(error, BaseExceptionGroup):  # of tasks, one of which may only be waiting
         error = cause_of_group(error)
     if not own_thread or isinstance(error, Exception | Suspended):
         return error
@@ -189,7 +189,7 @@ def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
 def log_failure(
     error: BaseException, agent: str, leased: LeasedMessage, type_: str, **more: str
 ) -> None:
-    """Log an exception that a handler did not raise on purpose, with its traceback at first."""
+    """Log an unexpected exception of a handler, the first time with its traceback."""
     if isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
         return
     of_message = log.bind(
@@ -237,7 +237,7 @@ def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any
         return cast("Awaitable[Any]", prepared.handler.call(*args))
 
     def stoppable(stop: Callable[[], object]) -> None:
-        context._cancel = cache(stop)  # the heartbeat asks again and again
+        context._cancel = cache(stop)  # the heartbeat calls it repeatedly
 
     return run_coroutine(start, loop, stoppable)
 
@@ -293,10 +293,10 @@ def run_coroutine(
 
 def run_to_end(pending: Awaitable[Any], loop: AbstractEventLoop) -> Any:
     """
-    Run what an ``async def`` returned on *loop*, while this thread waits.
+    Run a coroutine on *loop* while this thread waits.
 
     Raises:
-        InvalidArgument: this thread is the loop's, which would wait for itself.
+        InvalidArgument: this is the loop's own thread, which would wait for itself.
 
     """
     import asyncio  # noqa: PLC0415 - async agents only
@@ -312,7 +312,7 @@ def run_to_end(pending: Awaitable[Any], loop: AbstractEventLoop) -> Any:
 def _next(
     jobs: SimpleQueue[Callable[[], None] | None], loop: AbstractEventLoop
 ) -> Callable[[], None] | None:
-    """Return the next call of a coroutine, None once it has ended; raise if its loop is closed."""
+    """Return the next call of a coroutine, or None once it has ended; raise if its loop closed."""
     while True:
         try:
             return jobs.get(timeout=LOOK)
@@ -322,7 +322,7 @@ def _next(
 
 
 def _copy(task: asyncio.Task[Any], ended: Future[Any]) -> None:
-    """Give *ended* the outcome of a task, for a thread that waits for it."""
+    """Set the outcome of a task in *ended*, for the thread that waits for it."""
     if task.cancelled():
         ended.cancel()
     elif (error := task.exception()) is not None:
@@ -345,7 +345,7 @@ def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
         return
     try:
         done.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - it is raised in the coroutine that awaits it
+    except BaseException as error:  # noqa: BLE001 - raised in the awaiting coroutine
         done.set_exception(error)
 
 
@@ -368,7 +368,7 @@ def _within(makers: Sequence[Around], context: Any, handle: Callable[[], Any]) -
         changed = _raise_in(steps, error)
         if isinstance(error, Exception):
             return changed
-        raise  # a call that ends from outside, or waits for a reply, is not made another
+        raise  # do not replace a call that ended from outside or waits for a reply
     changed = _end(steps, lambda: steps.send(value))
     return value if changed is None else changed
 

@@ -24,7 +24,7 @@ SESSION: Final = """
 coalesce(_onceward_lanes.session,
          (SELECT b.session FROM _onceward_inbox AS b WHERE b.seq = _onceward_lanes.head_seq))
 """
-"""The session of a lane's head: a lane that sessions share by an ordering key has none itself."""
+"""The session of a lane's head: a lane that sessions share by an ordering key has none."""
 ORDINARY: Final = f"""
 NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE {SESSION} GLOB h.pattern)
 """
@@ -102,8 +102,8 @@ UPDATE _onceward_lanes AS l
  WHERE head_seq IS NOT NULL
 """
 SUSPECTS: Final = 200
-"""Messages of a lane that are claimed alone after a worker died; later ones in later deaths."""
-# What a worker leased when an error kept it from settling: handled again, each message alone.
+"""Messages of a lane that are claimed alone after a worker died; later deaths cover later ones."""
+# Leases of a worker that an error kept from settling: handled again, each message alone.
 RELEASE_OWN: Final = """
 UPDATE _onceward_lanes
    SET isolate_upto_seq = max(isolate_upto_seq,
@@ -150,22 +150,22 @@ DELETE FROM _onceward_lanes WHERE lane_id IN (
      ORDER BY lane_id LIMIT ?)
 """
 NO_LANE: Final = None
-"""The lane of messages for mailboxes: none, so no worker ever claims them."""
+"""Pseudo lane of messages for mailboxes, which no worker claims."""
 
 
 ReadyLane = tuple[int, int, int, int, int]
-"""Lane, token, isolated up to, whether sessions share it, rank."""
+"""Lane, token, isolation limit, whether sessions share it, rank."""
 
 
 class Agenda(NamedTuple):
-    """The work that the lanes of a file have for workers and readers."""
+    """The work for workers and readers in the lanes of a file."""
 
     paused_at: Millis | None
-    """Since when the file is paused; None where it is not."""
+    """Since when the file is paused; None if it is not."""
     ready: int
     """Whether a lane may be claimed now."""
     due_at: Millis | None
-    """When the first lane is due that rests or is leased."""
+    """When the first backed-off or leased lane is due."""
 
 
 class Lease(NamedTuple):
@@ -193,7 +193,7 @@ def open_lane_and_ask(
 
 
 def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool:
-    """Return whether the handler of a lane's head has a request that is not answered."""
+    """Return whether the handler of a lane's head has an unanswered request."""
     return bool(tx.rows(HEAD_AWAITS, (sender, name, rank)))
 
 
@@ -203,18 +203,18 @@ def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
 
 
 def agenda(read: Rows) -> Agenda:
-    """Return the work that the lanes of a file have for workers and readers."""
+    """Return the work for workers and readers in the lanes of a file."""
     return Agenda._make(read(AGENDA, ())[0])
 
 
 def next_due(read: Rows) -> Millis | None:
-    """Return when the first lane is due that rests or is leased."""
+    """Return when the first backed-off or leased lane is due."""
     due_at: Millis | None = read(NEXT_DUE, ())[0][0]
     return due_at
 
 
 def next_wakeup(db: Database, left: float | None) -> float | None:
-    """Return how long a reader may wait before some lane is due again, at most *left* seconds."""
+    """Return how long a reader may wait until a lane is due again, at most *left* seconds."""
     due_at = next_due(db.read)
     if due_at is None:
         return left
@@ -226,9 +226,8 @@ def wake_due(tx: StoreTransaction) -> None:
     """
     Free the lanes whose backoff or lease has run out: recovery is claiming.
 
-    The owner of an expired lease may have died of one of its messages. A single
-    message has its attempt counted; of several each is claimed alone until all
-    of them are settled.
+    One of its messages may have killed the owner of an expired lease. A single message has its
+    attempt counted; of several each is claimed alone until all of them are settled.
     """
     due = tx.rows(DUE, (tx.now,))
     for lane_id, claimed, careful_to in due:
@@ -241,7 +240,7 @@ def wake_due(tx: StoreTransaction) -> None:
 
 
 def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> list[ReadyLane]:
-    """Free the lanes that are due, as ``wake_due`` does; return what ``ready`` returns then."""
+    """Free the due lanes, as ``wake_due`` does; then return the result of ``ready``."""
     if session is None:
         rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
         if rows and not rows[0][-1]:
@@ -252,22 +251,22 @@ def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> l
 
 def ready(read: Rows, limit: int, session: str | None = None) -> list[ReadyLane]:
     """
-    Return (lane, token, isolated up to, shared, rank) of claimable lanes, urgent, old ones first.
+    Return the claimable lanes, the most urgent and oldest first.
 
-    Lanes whose heads are of sessions with runs are left out. *shared* says that
-    several sessions share the lane: ``before_runs`` says how far it may be claimed.
+    Lanes whose heads belong to sessions with runs are excluded. *shared* means that several
+    sessions share the lane: ``before_runs`` limits how far it may be claimed.
     """
     rows = read(READY, (limit,)) if session is None else read(READY_FOR, (session, limit))
     return cast("list[ReadyLane]", rows)
 
 
 def in_turn(found: list[ReadyLane], served: Container[int]) -> list[ReadyLane]:
-    """Return lanes with those of *served* behind the others of their rank."""
+    """Return lanes with those of *served* after the others of their rank."""
     return sorted(found, key=lambda lane: (lane[4], lane[0] in served))
 
 
 def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the rows, sequence first, before the first that is of a session with runs."""
+    """Return the rows, sequence first, before the first one of a session with runs."""
     [(first,)] = tx.rows(WITH_RUNS, (json.dumps([row[0] for row in rows]),))
     return rows if first is None else [row for row in rows if row[0] < first]
 
@@ -275,7 +274,7 @@ def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple
 def lease(
     tx: StoreTransaction, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis
 ) -> Lease:
-    """Lease a ready lane for *seqs*; in isolation the attempt is counted beforehand."""
+    """Lease a ready lane for *seqs*; in isolation count the attempt beforehand."""
     lane_id, token, careful_to = lane
     if not tx.run(LEASE, (owner, until, to_json(seqs).decode(), lane_id, token)):
         msg = f"lane {lane_id} was leased in between"
@@ -287,12 +286,12 @@ def lease(
 
 
 def register(tx: StoreTransaction, owner: str) -> None:
-    """Note that *owner* may handle messages before it commits their claim."""
+    """Record that *owner* may handle messages before it commits their claim."""
     tx.run(REGISTER, (owner,))
 
 
 def unregister(tx: StoreTransaction, owner: str) -> None:
-    """Forget a worker that has ended without a claim that waits for its commit."""
+    """Forget a worker that has ended without an uncommitted claim."""
     tx.run(UNREGISTER, (owner,))
 
 
@@ -310,8 +309,8 @@ def end_dead_worker(tx: StoreTransaction, owner: str) -> None:
     """
     End the leases of a worker whose process has died.
 
-    If it may have died of a message whose claim was not committed, the next
-    messages of every lane are claimed alone, each counted before it is handled.
+    If a message with an uncommitted claim may have killed it, the next messages of every lane are
+    claimed alone, each counted before it is handled.
     """
     tx.run(FREE, (tx.now, owner))
     if tx.run(UNREGISTER, (owner,)):
@@ -325,12 +324,12 @@ def end_workers(tx: StoreTransaction) -> None:
 
 
 def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
-    """Extend the lease; return False where it is lost."""
+    """Extend the lease; return False if it is lost."""
     return tx.run(EXTEND, (until, held.lane_id, held.token, held.owner)) > 0
 
 
 def transfer(tx: StoreTransaction, held: Lease, owner: str) -> bool:
-    """Pass a lease to another owner, its end and token unchanged; False where it is lost."""
+    """Pass a lease to another owner, its end and token unchanged; return False if it is lost."""
     return tx.run(TRANSFER, (owner, held.lane_id, held.token, held.owner)) > 0
 
 
@@ -345,7 +344,7 @@ def settle(
     """
     Advance the lane's head past messages that end in this transaction.
 
-    With *rest* empty the lease ends; the lane may then be claimed from *due_at* on.
+    With *rest* empty the lease ends; the lane may then be claimed from *due_at*.
 
     Raises:
         LeaseLost: another owner has the lane; the caller's transaction must be rolled back.
@@ -367,17 +366,17 @@ def settle(
 
 
 def release_own(tx: StoreTransaction, owner: str) -> None:
-    """Release what an error had left leased to *owner*; each message is claimed alone then."""
+    """Release the lanes that an error left leased to *owner*; their messages are claimed alone."""
     tx.run(RELEASE_OWN, (owner,))
 
 
 def forget_empty(tx: StoreTransaction, limit: int) -> int:
-    """Delete a slice of the lanes that nothing waits in; return how many."""
+    """Delete a slice of the empty lanes; return how many."""
     return tx.run(FORGET, (0, limit))
 
 
 def isolate(tx: StoreTransaction, held: Lease, seq: int) -> None:
-    """Let the messages of a lane up to *seq* be claimed alone."""
+    """Make the messages of a lane up to *seq* be claimed alone."""
     tx.run(CAREFUL, (seq, held.lane_id))
 
 
@@ -390,10 +389,10 @@ def release(
     due_at: Millis | None = None,
 ) -> None:
     """
-    Release a lane unhandled, to be claimed again from *due_at* on; skip a lost one.
+    Release a lane unhandled, to be claimed again from *due_at*; skip a lost one.
 
-    *broken* says that its messages were handled but could not be committed:
-    then each is claimed alone and gets a commit of its own.
+    *broken*: its messages were handled but could not be committed; each is claimed alone and gets
+    its own commit.
     """
     named = {
         "ended": "[]",
@@ -403,7 +402,7 @@ def release(
         "token": held.token,
         "owner": held.owner,
     }
-    if broken:  # also where the claim was rolled back with what its handlers wrote
+    if broken:  # also if the claim was rolled back with its handlers' writes
         tx.run(CAREFUL, (max(seqs), held.lane_id))
     if not tx.run(SETTLE, named):
         return

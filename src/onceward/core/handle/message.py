@@ -76,7 +76,7 @@ class Settler(Protocol):
         ...
 
     def detach(self, leased: Any) -> str:
-        """Take a lease from this process; return its handle."""
+        """Detach a lease from this process; return its handle."""
         ...
 
     def reply(self, message: Message[Any], body: object) -> str:
@@ -85,7 +85,7 @@ class Settler(Protocol):
 
 
 class ReceivedMessage(Generic[T_co]):
-    """The fields of a received message; ``Message`` and ``AsyncMessage`` add the verbs."""
+    """The fields of a received message; ``Message`` and ``AsyncMessage`` add the methods."""
 
     def __init__(self, lease: LeaseInfo, frame: Frame, body: Any) -> None:
         self._lease: Any = lease  # the consumer that made it knows more than LeaseInfo
@@ -113,7 +113,7 @@ class ReceivedMessage(Generic[T_co]):
         """Kind of a channel's message: text, command, query …."""
 
     def __repr__(self) -> str:
-        """Name the message without its body, which may be secret or large."""
+        """Return the repr without the body, which may be secret or large."""
         kind = type(self).__name__
         return f"<{kind} {self.id} {self.type} from {self.sender}, attempt {self.attempt}>"
 
@@ -139,7 +139,7 @@ class ReceivedMessage(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """Return the number of this attempt, from 1; one that died with its process counts."""
+        """Return the number of this attempt, from 1; attempts that a dying process ended count."""
         return int(self._lease.attempt)
 
     @property
@@ -166,7 +166,7 @@ class ReceivedMessage(Generic[T_co]):
 
     @property
     def _message(self) -> Message[T_co]:
-        """Return the message with its sync verbs."""
+        """Return the message with its sync methods."""
         raise NotImplementedError
 
 
@@ -196,7 +196,7 @@ class Message(ReceivedMessage[T_co]):
         """
         Return whether it was settled, in a commit or in a transaction that is still open.
 
-        A rollback of that transaction gives the lease back.
+        A rollback of that transaction restores the lease.
         """
         return self._end is not None and not self._end.rolled_back
 
@@ -222,9 +222,11 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.ack(self._lease))
 
-    def retry(self, after: Span | None = None, reason: str = "retry asked by reader") -> None:
+    def retry(
+        self, after: Span | None = None, reason: str = "the reader asked for a retry"
+    ) -> None:
         """
-        Put the message back for another try after *after* seconds (None: by policy).
+        Put the message back for another attempt after *after* seconds (None: by policy).
 
         Raises:
             LeaseLost: the lease has ended; nothing was written.
@@ -232,7 +234,7 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.retry(self._lease, reason, after))
 
-    def reject(self, reason: str = "rejected by reader") -> None:
+    def reject(self, reason: str = "the reader rejected it") -> None:
         """Make the message a dead letter; raises LeaseLost."""
         self._settle(lambda consumer: consumer.reject(self._lease, reason))
 
@@ -268,7 +270,7 @@ class Message(ReceivedMessage[T_co]):
         return self._consumer.detach(self._lease)
 
     def reply(self, body: object) -> str:
-        """Answer the sender; joins this thread's open transaction; return the id of the reply."""
+        """Answer the sender, in this thread's open transaction if any; return the reply's id."""
         if self._consumer is None:
             msg = "in a handler, return the reply or call ctx.reply"
             raise InvalidArgument(msg)
@@ -396,7 +398,7 @@ class Leases(Protocol[L, S_contra]):
         ...
 
     def mark(self, tx: StoreTransaction, leased: L) -> None:
-        """Record that the reader's group has handled a message; raises LeaseLost if it had."""
+        """Record that the reader's group handled a message; raise LeaseLost if it already had."""
         ...
 
     def extend(self, tx: StoreTransaction, leased: L, until: Millis) -> None:
@@ -452,7 +454,7 @@ class Consumer(Generic[L, S]):
         return message
 
     def detach(self, leased: Any) -> str:
-        """Take a lease from this process; return the handle that ``attach`` takes."""
+        """Detach a lease from this process; return the handle for ``attach``."""
         return self._lanes.detach(leased)
 
     def attach(self, handle: str, wanted: Any) -> Message[Any]:
@@ -463,7 +465,7 @@ class Consumer(Generic[L, S]):
     def _lanes(self) -> LaneLeases:
         if isinstance(self._leases, LaneLeases):
             return self._leases
-        msg = "a mailbox's message is leased by its position: name the position, and read again"
+        msg = "a mailbox's message is leased by its position: give the position, and read again"
         raise InvalidArgument(msg)
 
     # -- settling ---------------------------------------------------------------------------
@@ -523,13 +525,13 @@ class Consumer(Generic[L, S]):
 
 HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
 DETACHED: Final = "handed"
-"""Owner of leases without a process: they never count as a dead process's, but only expire."""
+"""Owner of leases without a process: these leases only expire, no reaper ends them."""
 
 
 def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
     """Return the end of a message whose retries are used up without a reader settling it."""
     if leased.attempt > 1 and policy.exhausted(leased.attempt - 1):
-        return Dead("max_retries_exceeded", "readers never settled it", tried=False)
+        return Dead("max_retries_exceeded", "no reader settled it", tried=False)
     return None
 
 
@@ -563,7 +565,7 @@ class LaneLeases:
     # -- leases that outlive a process ------------------------------------------------------
 
     def detach(self, leased: LeasedMessage) -> str:
-        """Take a lease from this process; return the handle that ``attach`` takes."""
+        """Detach a lease from this process; return the handle for ``attach``."""
         secret = new_token()
         if not self._db.write(lambda tx: lanes.transfer(tx, leased.lane, f"{DETACHED}/{secret}")):
             raise lease_lost(leased)
@@ -587,8 +589,8 @@ class LaneLeases:
         found = inbox.find_held(self._db.read, seq, lane, attempt)
         if found is None:
             msg = (
-                "that message is no longer held: it was settled, "
-                "or its time ran out and another reader has it"
+                "that message is no longer leased: it was settled, or its lease ran out and "
+                "another reader has it"
             )
             raise LeaseLost(msg)
         return found
@@ -618,7 +620,7 @@ class InboxLeases(LaneLeases):
         request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
         lease_for = round(1000 * self._deps.settings.lease)
         with self._db.outside_handler():
-            # A claim that a power cut undoes is made again: it has no consequences.
+            # A claim that a power cut undoes is repeated: it has no consequences.
             claimed = self._db.write(
                 lambda tx: inbox.claim(tx, request, owner=self._owner, until=tx.now + lease_for),
                 synced=False,
@@ -626,7 +628,7 @@ class InboxLeases(LaneLeases):
         return claimed[0] if claimed else ()
 
     def _claim_one(self, message_id: str) -> Sequence[LeasedMessage]:
-        """Lease a waiting message, even behind others of its lane."""
+        """Lease a waiting message, even after others of its lane."""
         seq = inbox.find_received(self._db.read, message_id)
         paused = lanes.agenda(self._db.read).paused_at is not None
         if seq is None or paused or disabled_by_environment():
@@ -645,12 +647,12 @@ InboxConsumer = Consumer[LeasedMessage, str | OneMessage | None]
 
 
 def lease_lost(leased: LeasedMessage) -> LeaseLost:
-    """Return the error of a lease that ran out or was taken over."""
+    """Return the error for a lease that ran out or was taken over."""
     return LeaseLost(f"the lease on message {leased.id} ran out; another reader has it")
 
 
 def type_names(wanted: Any) -> tuple[str, ...] | None:
-    """Return the wire names that ``receive(wanted)`` looks for, None for any."""
+    """Return the wire names for ``receive(wanted)``; None for any."""
     if wanted is None:
         return None
     if isinstance(wanted, str):

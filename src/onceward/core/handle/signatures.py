@@ -1,4 +1,4 @@
-"""Check what a handler takes when it is registered, and give it what it depends on."""
+"""Check a handler's parameters when it is registered, and fill its dependencies."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Handler:
     rules: HandlerRules = PLAIN_RULES
     dependencies: Dependencies | None = None
     around: tuple[Sequence[Around], ...] = ()
-    """Generator functions that its agents gave ``around``, those of the outer agent first."""
+    """Generator functions of its agents' ``around``, those of the outer agent first."""
 
     @property
     def attempts(self) -> int | None:
-        """Attempts before a message is a dead letter; None as the retry policy says."""
+        """Attempts before a message becomes a dead letter; None: as in the retry policy."""
         return self.rules.attempts
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that a call may take; None as the settings say."""
+        """Maximum seconds of a call; None: as in the settings."""
         return self.rules.timeout
 
 
@@ -67,9 +67,9 @@ class Handlers:
 
 
 WITH_CONTEXT: Final = 2
-"""Number of parameters of a handler that takes a context beside its message."""
+"""Number of parameters of a handler with a context."""
 OURS: Final = (Context, AsyncContext, Message, AsyncMessage, Transaction, AsyncTransaction)
-"""Classes that no body is read as."""
+"""Classes as which no body can be read."""
 Around = Callable[[Any], Iterator[None]]
 """A generator function of the context; it yields once, where the handler is called."""
 CONTEXT_NAMES: Final = frozenset({"ctx", "context"})
@@ -77,22 +77,23 @@ BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 
 
 class HandlerSignature(NamedTuple):
-    """Arguments of a handler, and how it is called."""
+    """The arguments of a handler, and how to call it."""
 
     body: Any
-    """Type that the body is read as; None takes plain values."""
+    """Type as which the body is read; None for plain values."""
     takes_context: bool
     is_async: bool
     needs: tuple[Need, ...] = ()
-    """Parameters that depend on other functions, and then that of the context, too."""
+    """Parameters that depend on other functions, then also the context's."""
 
 
 def message_signature(call: Callable[..., Any], model: type | None) -> HandlerSignature:
     """
-    Return the signature of a handler of messages; *model* is the class that it is registered for.
+    Return the signature of a message handler; *model* is the class that it is registered for.
 
     Raises:
-        InvalidArgument: it cannot be called with body and context; the error shows what can.
+        InvalidArgument: it cannot be called with body and context; the error shows a valid
+        signature.
 
     """
     is_async, refuse = is_coroutine(call), partial(refuse_handler, call, _shown(call, model))
@@ -105,7 +106,7 @@ def message_signature(call: Callable[..., Any], model: type | None) -> HandlerSi
     takes_context = bool(others) and is_context(others[0], call)
     if takes_context:
         check_given(others[0], call, AsyncContext if is_async else Context, refuse)
-    if needs and takes_context:  # a place between them may be one that depends
+    if needs and takes_context:  # a parameter between them may be a dependency
         return HandlerSignature(body, False, is_async, (*needs, Need(others[0].name, None)))  # noqa: FBT003
     return HandlerSignature(body, takes_context, is_async, needs)
 
@@ -114,7 +115,7 @@ def is_coroutine(call: Callable[..., Any]) -> bool:
     """Return whether a function, a partial of one or a callable object is ``async def``."""
     plain = _unwrapped(call)
     return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(
-        getattr(plain, "__call__", None)  # noqa: B004 - the method is what is looked at
+        getattr(plain, "__call__", None)  # noqa: B004 - the method itself is examined
     )
 
 
@@ -137,13 +138,13 @@ def _shown(call: Callable[..., Any], model: type | None) -> str:
 
 
 def name_of(call: Callable[..., Any]) -> str:
-    """Return the name of a function, also of one below partials."""
+    """Return the name of a function, also inside partials."""
     plain = _unwrapped(call)
     return getattr(plain, "__name__", None) or type(plain).__name__
 
 
 def _unwrapped(call: Callable[..., Any]) -> Any:
-    """Return the function below partials."""
+    """Return the function inside partials."""
     while isinstance(call, partial):
         call = call.func
     return call
@@ -152,10 +153,10 @@ def _unwrapped(call: Callable[..., Any]) -> Any:
 def parameters_of(
     call: Callable[..., Any], refuse: Refuse
 ) -> tuple[list[Parameter], tuple[Need, ...]]:
-    """Return the parameters that are filled by position, and those that depend on functions."""
+    """Return the positional parameters, and those that depend on functions."""
     plain = _unwrapped(call)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        refuse("it yields, so that calling it would do nothing")
+        refuse("it has a yield, so calling it would do nothing")
     found, needs = list[Parameter](), list[Need]()
     for each in inspect.signature(call).parameters.values():
         annotation = annotation_of(each, call)
@@ -174,7 +175,7 @@ def parameters_of(
         if each.kind is Parameter.KEYWORD_ONLY and each.default is Parameter.empty
     ]
     if named:
-        refuse(f"parameter {named[0]} has no default, and it is given none")
+        refuse(f"parameter {named[0]} has no default, and it gets no value")
     placed = [each for each in found if each.kind in BY_POSITION]
     placed = placed or [each for each in found if each.kind is Parameter.VAR_POSITIONAL]
     return placed, tuple(needs)
@@ -194,7 +195,7 @@ class Unresolved(NamedTuple):
 def annotation_of(
     parameter: Parameter, call: Callable[..., Any], known: tuple[type, ...] = OURS
 ) -> Any:
-    """Return the value of an annotation; of *known* classes their name is enough."""
+    """Return the value of an annotation; for *known* classes the name is enough."""
     if parameter.annotation is Parameter.empty:
         return None
     plain = _unwrapped(call)
@@ -211,7 +212,7 @@ def annotation_of(
 
 
 def _classes(annotation: Any) -> tuple[type, ...] | None:
-    """Return the classes that an annotation allows; None where that cannot be said."""
+    """Return the classes that an annotation allows; None if unknown."""
     if get_origin(annotation) is Annotated:
         return _classes(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -223,7 +224,7 @@ def _classes(annotation: Any) -> tuple[type, ...] | None:
 
 
 def is_context(parameter: Parameter, call: Callable[..., Any]) -> bool:
-    """Return whether the second parameter is the context; one with a default may be its own."""
+    """Return whether the second parameter is the context; with a default it may be the user's."""
     if parameter.default is Parameter.empty or parameter.name in CONTEXT_NAMES:
         return True
     annotation = annotation_of(parameter, call)
@@ -239,21 +240,21 @@ def check_given(
     refuse: Refuse,
     known: tuple[type, ...] = OURS,
 ) -> None:
-    """Refuse a parameter whose annotation does not allow what it is given."""
+    """Refuse a parameter whose annotation does not allow its value."""
     classes = _classes(annotation_of(parameter, call, known))
     if classes is not None and not any(issubclass(given, each) for each in classes):
         told = " | ".join(each.__name__ for each in classes)
-        refuse(f"parameter {parameter.name} is annotated {told}, but is given {given.__name__}")
+        refuse(f"parameter {parameter.name} is annotated {told}, but gets {given.__name__}")
 
 
 def _body(
     parameter: Parameter, call: Callable[..., Any], model: type | None, refuse: Refuse
 ) -> Any:
-    """Return the type that the body is read as: the annotation's, or the registered one."""
+    """Return the type as which the body is read: the annotation's, or the registered one."""
     annotation = annotation_of(parameter, call)
     if annotation is None:
         if parameter.name in CONTEXT_NAMES:
-            refuse(f"the first parameter is the message, and is called {parameter.name}")
+            refuse(f"the first parameter is the message, but is called {parameter.name}")
         return model
     if isinstance(annotation, Unresolved):
         if model is None:
@@ -261,10 +262,10 @@ def _body(
         return model
     classes = _classes(annotation)
     if any(issubclass(each, OURS) for each in classes or ()):
-        refuse("the first parameter is given the message's body")
+        refuse("the first parameter gets the message's body")
     if model is not None and classes is not None:
         if model not in classes and any(issubclass(model, each) for each in classes):
-            return model  # its base class would lose its fields
+            return model  # reading it as its base class would lose fields
         if not any(each is model or message_type(each) == message_type(model) for each in classes):
             refuse(f"it is registered for {model.__name__}, but takes another type")
     check_readable(annotation, refuse)
@@ -282,7 +283,7 @@ def check_readable(annotation: Any, refuse: Refuse) -> None:
 
 
 def check_around(work: Around) -> None:
-    """Raise InvalidArgument where *work* is not a generator function."""
+    """Raise InvalidArgument if *work* is not a generator function."""
     if not inspect.isgeneratorfunction(_plain(work)):
         msg = (
             f"agent.around takes a generator function, not {name_of(work)}: def f(ctx) with one"
@@ -294,50 +295,48 @@ def check_around(work: Around) -> None:
 # -- dependencies ---------------------------------------------------------------------------
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
-"""Function to call by the function that a handler names; for tests."""
+"""Replacement functions by the functions that handlers name; for tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """The default of a parameter whose value a function returns."""
+    """The default of a parameter that gets a function's value."""
 
     call: Callable[..., Any]
 
 
-def Depends(call: Callable[..., Any]) -> Any:  # noqa: N802 - stands where a value of any type may
+def Depends(call: Callable[..., Any]) -> Any:  # noqa: N802 - used as a default of any type
     """
-    Give a handler's parameter the value that *call* returns, before each call of the handler.
+    Fill a handler's parameter with the value of *call*, before each call of the handler.
 
-    ``def pay(invoice: Invoice, rates: Rates = Depends(load_rates))``, or
-    ``rates: Annotated[Rates, Depends(load_rates)]``. *call* takes a parameter
-    called ``ctx`` or ``context`` where it wants the context, and others that
-    depend in turn. It is called once for a message, however many parameters name
-    it. A generator yields its value, and what follows the ``yield`` runs when the
-    handler has ended, before the commit; there a failure of the handler is raised.
-    An ``async def`` serves async handlers only. Tests put other functions into
-    ``agent.overrides``.
+    ``def pay(invoice: Invoice, rates: Rates = Depends(load_rates))``, or ``rates: Annotated[Rates,
+    Depends(load_rates)]``. *call* may have a parameter called ``ctx`` or ``context``, which gets
+    the context, and dependencies of its own. It is called once per message, however many parameters
+    name it. A generator yields its value; the code after the ``yield`` runs when the handler has
+    ended, before the commit, and a failure of the handler is raised there. An ``async def`` works
+    for async handlers only. Tests put replacements into ``agent.overrides``.
     """
     if not isinstance(call, Hashable):
-        msg = f"Depends({name_of(call)}): it cannot be hashed: give a function or a method"
+        msg = f"Depends({name_of(call)}): it is not hashable: give a function or a method"
         raise InvalidArgument(msg)
     return Dependency(call)
 
 
 class Need(NamedTuple):
-    """A parameter and the function whose value it gets; None for the context."""
+    """A parameter and the function that fills it; None for the context."""
 
     name: str
     call: Callable[..., Any] | None
 
 
 class Dependencies(NamedTuple):
-    """The dependencies of one handler, and the functions that tests put in their place."""
+    """The dependencies of one handler, and the tests' replacements for them."""
 
     needs: tuple[Need, ...]
     overrides: Overrides
 
     def sync(self, context: Any, stack: ExitStack) -> dict[str, Any]:
-        """Return the values by parameter; generators are ended with *stack*."""
+        """Return the values by parameter; *stack* ends generators."""
         made: dict[Any, Any] = {}
 
         def value(call: Callable[..., Any]) -> Any:
@@ -374,7 +373,7 @@ class Dependencies(NamedTuple):
 
 
 def call_with(needed: Dependencies, call: Callable[..., Any], body: Any, context: Any) -> Any:
-    """Call a handler with what it depends on; no clean-up hides what the handler raised."""
+    """Call a handler with its dependencies; no clean-up hides the handler's exception."""
     failure: BaseException | None = None
     with ExitStack() as stack:
         given = needed.sync(context, stack)
@@ -389,7 +388,7 @@ def call_with(needed: Dependencies, call: Callable[..., Any], body: Any, context
 async def await_with(
     needed: Dependencies, call: Callable[..., Any], body: Any, context: Any
 ) -> Any:
-    """Await a handler with what it depends on; no clean-up hides what the handler raised."""
+    """Await a handler with its dependencies; no clean-up hides the handler's exception."""
     failure: BaseException | None = None
     async with AsyncExitStack() as stack:
         given = await needed.on_loop(context, stack)
@@ -413,7 +412,7 @@ async def _value_on_loop(
 
 
 def dependency_of(parameter: Parameter, annotation: Any) -> Dependency | None:
-    """Return what a parameter depends on, by its default or its annotation."""
+    """Return the dependency of a parameter, by its default or its annotation."""
     if isinstance(parameter.default, Dependency):
         return parameter.default
     if get_origin(annotation) is Annotated:
@@ -422,7 +421,7 @@ def dependency_of(parameter: Parameter, annotation: Any) -> Dependency | None:
 
 
 def check(needs: tuple[Need, ...], *, is_async: bool) -> None:
-    """Raise InvalidArgument where a dependency cannot be called, or not by this handler."""
+    """Raise InvalidArgument if a dependency cannot be called, or not by this handler."""
     for need in needs:
         if need.call is not None:
             _check(need.call, is_async=is_async, path=())
@@ -431,11 +430,11 @@ def check(needs: tuple[Need, ...], *, is_async: bool) -> None:
 def _check(call: Callable[..., Any], *, is_async: bool, path: tuple[Any, ...]) -> None:
     if call in path:
         names = " -> ".join(name_of(each) for each in (*path, call))
-        msg = f"dependencies lead back to themselves: {names}"
+        msg = f"circular dependencies: {names}"
         raise InvalidArgument(msg)
     plain = _plain(call)
     if not is_async and (inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain)):
-        msg = f"dependency {name_of(call)} is async: make the handler async def, too"
+        msg = f"dependency {name_of(call)} is async: make the handler async def"
         raise InvalidArgument(msg)
     for need in _needs_of(call):
         if need.call is not None:
@@ -444,7 +443,7 @@ def _check(call: Callable[..., Any], *, is_async: bool, path: tuple[Any, ...]) -
 
 @cache
 def _needs_of(call: Callable[..., Any]) -> tuple[Need, ...]:
-    """Return the parameters of a dependency that are filled; others keep their defaults."""
+    """Return the parameters of a dependency to fill; others keep their defaults."""
     try:
         found = inspect.signature(call, eval_str=True).parameters.values()
     except NameError:
@@ -482,7 +481,7 @@ _FILLED: Final = (
 
 
 def _plain(call: Callable[..., Any]) -> Any:
-    """Return the function below partials; of an object that is called, its method."""
+    """Return the function inside partials; for a callable object, its method."""
     while isinstance(call, partial):
         call = call.func
     return call if inspect.isroutine(call) or isinstance(call, type) else type(call).__call__

@@ -1,8 +1,8 @@
 """
-Give contexts their steps: ``ctx.step`` in handlers, batches and runs.
+Add steps to contexts: ``ctx.step`` in handlers, batches and runs.
 
-The core knows the message of a step and how it is committed separately; the feature decides what is
-stored and when its function is called.
+The core knows a step's message and commits it separately; the feature decides what to store and
+when to call its function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onceward.message.options import StepOptions
 from onceward.message.times import Span
 from onceward.message.vocabulary import StepState
 
-# Rows of a call end with the record of its message: in the inbox, or a dead letter.
+# Rows of a call are deleted with the row of its message, in the inbox or the dead letters.
 ORPHANED: Final = """
 DELETE FROM {table}
  WHERE seq IN (SELECT s.seq
@@ -46,36 +46,36 @@ Ts = TypeVarTuple("Ts")
 
 
 def orphaned(table: str, at: str) -> str:
-    """Return the statement that deletes a slice of rows whose message is gone, by their time."""
+    """Return the statement that deletes a slice of old rows whose message no longer exists."""
     return ORPHANED.format(table=table, at=at)
 
 
 class Committer(Protocol):
-    """Commits what belongs to a step by itself, before the handler ends."""
+    """Commits the writes of a step separately, before the handler ends."""
 
     def free(self) -> None:
-        """Give the lock back; raises InvalidArgument where the handler has written."""
+        """Release the lock; raises InvalidArgument if the handler has written."""
 
     def write(self, work: Callable[[StoreTransaction], T]) -> T:
         """Commit *work*, which may be run again."""
         ...
 
     def beside(self, work: Callable[[StoreTransaction], None]) -> None:
-        """Commit *work* at once; with the handler's writes where it has some."""
+        """Commit *work* at once, with the handler's writes if it has any."""
 
     def at_end(self, work: Callable[[StoreTransaction], None]) -> None:
         """Commit *work* with the end of the call, which has returned."""
 
     def block(self) -> AbstractContextManager[tuple[Transaction, StoreTransaction]]:
-        """Commit what is written in a block."""
+        """Commit the writes of a block."""
         ...
 
     def wait(self, suspended: Suspended) -> None:
-        """End the call until it is to go on, or return when that is."""
+        """End the call until it can continue, or return if that is now."""
 
     @property
     def on_own_thread(self) -> bool:
-        """Whether the calling thread is the one that the handler runs on."""
+        """Whether the calling thread runs the handler."""
         ...
 
 
@@ -87,12 +87,12 @@ class StepHome:
     lease: Lease
     commits: Committer
     scope: str = ""
-    """Digest of the messages of a run, which tells its steps from those of others."""
+    """Digest of the messages of a run, which identifies its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredStep:
-    """A step of an earlier run, as it is stored."""
+    """A stored step of an earlier run."""
 
     name: str
     """Its name, with its ordinal and version as ``onceward show`` prints them: ``think#2``."""
@@ -105,7 +105,7 @@ class StoredStep:
 
 @dataclass(frozen=True, slots=True)
 class StepFunction:
-    """A function that a handler calls as a step, and what it is called with."""
+    """A function that a handler calls as a step, and its arguments."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -115,7 +115,7 @@ class StepFunction:
 
 class OutputStream:
     """
-    Takes the output of a handler while it runs, for readers that follow it by ``box.stream``.
+    Accepts the output of a running handler, for readers that follow it with ``box.stream``.
 
     Chunks are committed in batches: those of ``stream_batch_for`` (0.1 s) or
     ``stream_batch_bytes`` (16 KiB) together, in one commit, and the rest with the end of the
@@ -126,15 +126,15 @@ class OutputStream:
         self, name: str, add: Callable[[str, object], bool], flush: Callable[[], None]
     ) -> None:
         self.name = name
-        """Tells the streams of one message apart."""
+        """Name of the stream within its message."""
         self._add, self._flush = add, flush
 
     def append(self, chunk: object) -> None:
         """
-        Append text, bytes, or what can be written as JSON.
+        Append text, bytes, or a value that can be written as JSON.
 
         Raises:
-            StreamFull: the output of this message takes all that it may.
+            StreamFull: the output of this message has reached its limit.
             InvalidMessage: the chunk cannot be written as JSON.
             LeaseLost: another worker handles the message, or its handler has ended.
 
@@ -148,15 +148,15 @@ class OutputStream:
 
 
 class AsyncOutputStream(AsyncFace[OutputStream]):
-    """Takes the output of a coroutine while it runs; see ``OutputStream``."""
+    """Accepts the output of a running coroutine; see ``OutputStream``."""
 
     @property
     def name(self) -> str:
-        """Return what tells the streams of one message apart."""
+        """Return the name of the stream within its message."""
         return self._plain.name
 
     async def append(self, chunk: object) -> None:
-        """Append text, bytes, or what can be written as JSON; see ``OutputStream.append``."""
+        """Append text, bytes, or a JSON value; see ``OutputStream.append``."""
         if self._plain._add(self.name, chunk):
             await self.flush()
 
@@ -167,15 +167,15 @@ class Steps(Protocol):
     """The steps of one call of a handler."""
 
     def call(self, step: StepFunction) -> Any:
-        """Return the result of a step: the stored one, or that of the function."""
+        """Return the result of a step: the stored one, or the function's."""
         ...
 
     async def await_call(self, step: StepFunction, *, off_loop: OffLoop) -> Any:
-        """Do so for a coroutine; a plain function runs on a thread of its own."""
+        """Do so for a coroutine; a plain function runs on its own thread."""
         ...
 
     def sleep(self, span: Span) -> None:
-        """End the call for *span*; return where that is over."""
+        """End the call for *span*; return if that has passed."""
 
     async def await_sleep(self, span: Span, *, off_loop: OffLoop) -> None:
         """Do so for a coroutine."""
@@ -183,11 +183,11 @@ class Steps(Protocol):
     def once(
         self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
     ) -> Any:
-        """Return the result of *work*, which is committed with it once; *args* tell it apart."""
+        """Return the result of *work*, committed with it once; *args* identify it."""
         ...
 
     def wait(self, what: type | str, timeout: Span | None) -> Any:
-        """Return the body of a message that came, or end the call until one comes."""
+        """Return the body of an awaited message, or end the call until one comes."""
         ...
 
     async def await_wait(self, what: type | str, timeout: Span | None, *, off_loop: OffLoop) -> Any:
@@ -195,7 +195,7 @@ class Steps(Protocol):
         ...
 
     def stream(self, name: str | None) -> OutputStream:
-        """Return a stream of output; without a name, that of the step that is being called."""
+        """Return an output stream; without a name, the stream of the running step."""
         ...
 
     def now(self) -> datetime:
@@ -211,20 +211,20 @@ class Steps(Protocol):
         ...
 
     def of_others(self, sender: str, message_id: str, scope: str) -> tuple[StoredStep, ...]:
-        """Return the steps of another call, in their order."""
+        """Return the steps of another call, in order."""
         ...
 
     def commit(self, work: Callable[[StoreTransaction], None]) -> None:
-        """Commit *work* by itself, where the lease is still held."""
+        """Commit *work* separately, if the lease is still held."""
 
     def refuse_inside(self, what: str) -> None:
-        """Raise InvalidArgument where the function of a step is being called."""
+        """Raise InvalidArgument while the function of a step runs."""
 
     def end_call(self) -> None:
-        """End a call that has returned all the same, where it is to go on later."""
+        """End a call that returned although it must continue later."""
 
     def close(self) -> None:
-        """Take no further step: the call has ended."""
+        """Refuse further steps: the call has ended."""
 
 
 class Streams(Protocol):
@@ -235,20 +235,20 @@ class Streams(Protocol):
         ...
 
     def flush(self) -> None:
-        """Commit what waits, with the transaction that the calling thread is in."""
+        """Commit the waiting chunks, with the transaction of the calling thread."""
 
     def void(self, name: str) -> None:
-        """Begin a stream again at its next chunk: its step failed, and is called again."""
+        """Restart a stream at its next chunk: its step failed, and is called again."""
 
     def storing(self) -> AbstractContextManager[Callable[[StoreTransaction], None]]:
-        """Yield the work that stores what waits, for a commit of the block; it may be run again."""
+        """Yield the work that stores the waiting chunks in the block's commit; it may run again."""
         ...
 
     def end(self) -> None:
         """Commit the rest with the end of the call, which has returned."""
 
     def close(self) -> None:
-        """Take no further chunk: the call has ended."""
+        """Refuse further chunks: the call has ended."""
 
 
 class WithSteps:
@@ -256,7 +256,7 @@ class WithSteps:
 
     _steps: Steps
     _face: Any = None
-    """The object that a coroutine is given in place of this one."""
+    """The object that a coroutine gets instead of this one."""
 
     def _at_end(self, work: Callable[[StoreTransaction], None]) -> None:
         """Commit *work* with the processed mark, once the handler has returned."""
@@ -404,4 +404,4 @@ class AsyncWithSteps(AsyncFace[W_co]):
 
 
 CONTEXT: Final[ContextVar[WithSteps | None]] = ContextVar("onceward_handled", default=None)
-"""The context of the handler that is being called."""
+"""The context of the running handler."""

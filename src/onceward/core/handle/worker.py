@@ -60,16 +60,16 @@ QUICK: Final = 0.05
 """
 Seconds below which a claim is called quick, so that the next one is larger.
 
-A handler that takes longer has the lanes given back that its worker has not begun.
+During a longer call the lanes that its worker has not begun are released.
 """
 SLOW: Final = 0.5
 """Seconds above which a claim is called slow, so that the next one has a single message."""
 LANES: Final = 100
-"""Most lanes that one claim looks at."""
+"""Maximum lanes that one claim examines."""
 MANY: Final = 16
-"""Messages of a claim from which on the next one is read and decoded before the lock is taken."""
+"""Size of a claim from which the next one is read and decoded before the lock is taken."""
 ASYNC_WORKERS: Final = 8
-"""Most coroutines of an agent that run at once where no number was said."""
+"""Default maximum of an agent's concurrent coroutines."""
 NO_LEASE: Final = Lease(0, 0, "", isolate=False)
 HANDLED: Final = Done()
 LATE: Final = "the call took longer than its timeout of {:g} s"
@@ -79,7 +79,7 @@ CANCELLED: Final = "cancelled while the handler ran"
 
 @dataclass(slots=True)
 class RunningCall:
-    """The handler that runs now, as the heartbeat sees it."""
+    """The running handler, as the heartbeat sees it."""
 
     started: float
     limit: float
@@ -91,20 +91,20 @@ class RunningCall:
 
 
 class CallGuard(Protocol):
-    """Decides in the file, by a note of each message, whether its handler is called."""
+    """Decides by a stored note of each message whether its handler is called."""
 
     def note(self, ready: Prepared, leased: LeasedMessage) -> Any:
-        """Return the note of a message, None where its handler is called anyway."""
+        """Return the note of a message; None if its handler is always called."""
 
     def claim(self, tx: StoreTransaction, note: Any) -> Settlement | None:
-        """Write a note before the call, in a commit of its own; return how the message ends."""
+        """Write a note before the call, in a separate commit; return the settlement, if any."""
 
     def keep(self, tx: StoreTransaction, note: Any) -> None:
-        """Keep a note, in the commit of what the handler wrote."""
+        """Keep a note, in the commit of the handler's writes."""
 
 
 def _stay() -> bool:
-    """Start no further worker."""
+    """Stop starting workers."""
     return False
 
 
@@ -117,30 +117,30 @@ class Worker:
     """
 
     _many = False
-    """Whether the last claim had many messages, and what was read ahead of it was used."""
+    """Whether the last claim had many messages and used the rows that were read ahead."""
     _registered = False
-    """Whether the file says that this worker may handle messages of an open claim."""
+    """Whether this worker is registered to handle messages of an open claim."""
     _logs_each = False
-    """Whether a line of the log for each message would be written."""
+    """Whether a log line per message would be written."""
     _active = False
-    """Whether a claim is handled, which the keeper looks after."""
+    """Whether a claim is being handled, during which the keeper beats."""
     _beaten = 0.0
     """When the leases were last prolonged."""
     _quick = False
-    """Whether the last round's handlers were well, and quicker than an open claim waits."""
+    """Whether the last round's handlers succeeded, faster than an open claim waits."""
     _exhausted = False
-    """Whether the round has ended all that was ready when it began, and was told of nothing new."""
+    """Whether the round has ended all messages that were ready, without a new notification."""
     _due_at: Millis | None = None
-    """When the first lane was due that rested or was leased as the round began."""
+    """When the first backed-off or leased lane was due as the round began."""
     _left_leases = False
     """Whether an error may have left leases that this worker no longer works on."""
     _run_now: RunningCall | None = None
     _took: float | None = None
-    """Seconds that the last handler ran; None where the last message had none."""
+    """Seconds that the last handler ran; None if the last message had none."""
     _raised: BaseException | None = None
     """The exception of the last handler, for observers."""
     _note: Any = None
-    """The guard's note of the message that is handled now; None where it has none."""
+    """The guard's note of the current message, or None."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Worker:
         self._types = _only_types(agent)
         self._gate, self._guard = gate, guard
         self._grow = grow
-        """Start a further worker; False once there is no more to start."""
+        """Start another worker; return False once there is no more to start."""
         self._may_grow = grow is not _stay
         self._loop = EngineLoop(
             deps.db,
@@ -180,13 +180,13 @@ class Worker:
         self._keeper = EngineLoop(deps.db, "keeper", self._keep)
         self._size = 1
         self._prepared: dict[RowKey, Prepared | Settlement] = {}
-        """Messages that were decoded ahead of their claim, by sequence, id and attempt."""
+        """Messages that were decoded before their claim, by sequence, id and attempt."""
         self._served: frozenset[int] = frozenset()
-        """Lanes that had a turn although more may wait in them: the others come first."""
+        """Lanes that had a turn although more messages may wait in them: others come first."""
         self._held: dict[int, Lease] = {}
         self._unbegun: deque[list[LeasedMessage]] = deque()
         self._beginning = Lock()
-        """Held while a lane is begun, or those that are not are given back."""
+        """Held while a lane is begun, or while unstarted ones are released."""
         self._rounds = Lock()
         """Held during a round: the loop's thread and callers of ``run_due`` take turns."""
 
@@ -199,11 +199,10 @@ class Worker:
 
     def stop(self, timeout: float) -> None:
         """
-        Claim no more; wait up to *timeout* seconds for the running handler, return the rest.
+        Stop claiming; wait up to *timeout* seconds for the running handler, release the rest.
 
-        A handler that takes longer keeps the worker registered until it ends. Where the file
-        is closed before that, the next process that finds this one dead claims alone what
-        the handler may have been at.
+        A handler that takes longer keeps the worker registered until it ends. If the file is closed
+        before that, the next process that finds this one dead claims its possible messages alone.
         """
         self._loop.stop(timeout)
         if not self._loop.busy:
@@ -211,7 +210,7 @@ class Worker:
         self._unregister()
 
     def cancel(self) -> None:
-        """Cancel the coroutine that still runs, if any, after ``stop``; its message goes back."""
+        """Cancel the coroutine that still runs after ``stop``, if any; its message is released."""
         run = self._run_now
         if run is not None and run.context._cancel is not None:
             run.stopped = STOPPED
@@ -237,7 +236,7 @@ class Worker:
         if wait == 0.0:
             with self._rounds:
                 found = self.round()
-            if self._loop.stopping.is_set():  # ``stop`` may have waited in vain
+            if self._loop.stopping.is_set():  # ``stop`` may have timed out
                 self._unregister()
             if not found:
                 return self._idle_for(nothing_here=True)
@@ -246,15 +245,15 @@ class Worker:
         return wait
 
     def _until_due(self) -> float | None:
-        """Return the seconds until a lane is due; None where none rests or is leased."""
+        """Return the seconds until a lane is due; None if none is backed off or leased."""
         return None if self._due_at is None else max(0.0, (self._due_at - self._db.now()) / 1000)
 
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
         """
-        Return the seconds until there is something to claim: None for not before a notification.
+        Return the seconds until messages can be claimed; None: not before a notification.
 
-        With *nothing_here* a claim has just found nothing, so what is ready is
-        for readers or other workers; a commit that changes this notifies.
+        *nothing_here*: a claim has just found nothing, so ready messages are for readers or other
+        workers; a commit that changes this notifies.
         """
         paused_at, ready, self._due_at = lanes.agenda(self._db.read)
         if disabled_by_environment() or paused_at is not None:
@@ -273,9 +272,9 @@ class Worker:
 
     def run_due(self) -> int:
         """
-        Handle, on this thread, one claim of what is ready; return how many messages it had.
+        Handle one claim of ready messages on this thread; return their number.
 
-        That is none while another thread handles a claim, and after ``stop``.
+        It is 0 while another thread handles a claim, and after ``stop``.
         """
         if self._loop.stopping.is_set() or not self._rounds.acquire(blocking=False):
             return 0
@@ -285,21 +284,21 @@ class Worker:
             self._rounds.release()
 
     def round(self) -> int:
-        """Claim what is ready, handle and settle it; return how many messages were claimed."""
+        """Claim ready messages, handle and settle them; return how many were claimed."""
         request = ClaimRequest(
             messages=self._size,
             lanes=LANES if self._types is None else -1,
             types=self._types,
             served=self._served,
         )
-        self._batch.lost = False  # before the claim, which may be lost itself
+        self._batch.lost = False  # before the claim, which may also be lost
         try:
             if self._many and self._shares_claims and self._gate is None and self._types is None:
                 request = self._read_ahead(request)
             work = partial(self._claim, request=request)
             claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
             total = sum(map(len, claimed))
-            if total >= self._size:  # its last lane may have more, and waits for the others now
+            if total >= self._size:  # its last lane may have more, and now waits for the others
                 last, turn = claimed[-1][0].lane.lane_id, self._served
                 over = last in turn or len(turn) >= LANES
                 self._served = frozenset([last]) if over else turn | {last}
@@ -323,7 +322,7 @@ class Worker:
         return total
 
     def _read_ahead(self, request: ClaimRequest) -> ClaimRequest:
-        """Read and decode what a claim will find, so that no other writer waits for that."""
+        """Read and decode the messages of the next claim before other writers have to wait."""
         rows, now = inbox.read_ahead(self._db.read, request), self._db.now()
         for row in rows:
             leased = LeasedMessage(NO_LEASE, *row)
@@ -332,12 +331,12 @@ class Worker:
         return replace(request, ahead=dict(zip(self._prepared, rows, strict=True)))
 
     def _has_all_of(self, claimed: list[list[LeasedMessage]]) -> bool:
-        """Return whether a claim that is not full has all that was ready of its lanes."""
+        """Return whether a claim that is not full has all ready messages of its lanes."""
         alone = any(lane[0].lane.isolate for lane in claimed)
         return self._types is None and self._gate is None and len(claimed) < LANES and not alone
 
     def _is_ahead(self, claimed: list[list[LeasedMessage]]) -> bool:
-        """Return whether a claim found what was read ahead of it, and no other worker had it."""
+        """Return whether a claim got the rows that were read ahead, and no other worker did."""
         return SAME(claimed[0][0]) in self._prepared
 
     @property
@@ -345,14 +344,14 @@ class Worker:
         """
         Whether a claim is committed with the effects of its handlers.
 
-        Only while they are quick, and where the heartbeat can commit it alone, should
-        one not be. A worker that dies meanwhile leaves its row in the file: the
-        messages it may have died of are then claimed alone and counted first.
+        Only while they are quick, and if the heartbeat can commit it alone in case one is not. A
+        worker that dies before that leaves its row in the file: the messages that may have killed
+        it are then claimed alone and counted first.
         """
         return self._registered and self._quick and not self._left_leases
 
     def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
-        """Claim messages; before that release what an error had left leased to this worker."""
+        """Claim messages, after releasing the lanes that an error left leased to this worker."""
         if not self._registered and self._loop.started:
             lanes.register(tx, self.owner)
             tx.after_commit(self._note_registration)
@@ -374,7 +373,7 @@ class Worker:
             self._size = min(self._size * 4, self._settings.claim_messages)
 
     def _handle_all(self, claimed: list[list[LeasedMessage]]) -> None:
-        """Handle a claim, commit what came of it, and give back what was not begun."""
+        """Handle a claim, commit the results, and release lanes that were not begun."""
         self._held = {}
         for lane in claimed:
             self._held[lane[0].lane.lane_id] = lane[0].lane
@@ -395,7 +394,7 @@ class Worker:
                 self._give_back_rest()
 
     def _handle_claimed(self) -> None:
-        """Handle the claim's lanes, each until it is done or a pause leaves it for later."""
+        """Handle the claim's lanes, each until its end or until a pause."""
         while self._unbegun and not self._loop.stopping.is_set() and not self._batch.lost:
             with self._beginning:
                 lane = self._unbegun.popleft() if self._unbegun else []
@@ -405,11 +404,11 @@ class Worker:
                 break
 
     def _delay_for(self, attempt: int) -> Millis:
-        """Return the delay of a message whose commit failed although it had one of its own."""
+        """Return the delay of a message whose own commit failed."""
         return self._policy.delay(attempt, self._rng)
 
     def _give_back_rest(self) -> None:
-        """Give back what is left at the end of a round; later, where the file fails."""
+        """Release the remaining lanes at the end of a round; later, if the file fails."""
         try:
             self._give_back(self._write)
         except OncewardError:
@@ -421,7 +420,7 @@ class Worker:
         return True
 
     def _give_back(self, write: Callable[[Callable[[StoreTransaction], None]], bool]) -> None:
-        """Release the lanes that are not begun, so that other workers and processes take them."""
+        """Release lanes that were not begun, so that other workers and processes can take them."""
         with self._beginning:
             if not self._unbegun or not write(self._release_unbegun):
                 return
@@ -439,7 +438,7 @@ class Worker:
             self._gate.give_back(tx, {each.seq for lane in self._unbegun for each in lane})
 
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
-        """Handle a lane's messages in order; return those that a pause leaves for later."""
+        """Handle a lane's messages in order; return the rest after a pause."""
         now = self._db.now()
         prepared = [
             resolve_handler(self._agent, leased, now, self._policy) if known is None else known
@@ -453,7 +452,7 @@ class Worker:
             settlement = self._handle(leased, ready)
             if self._batch.lost:
                 break
-            last = self._loop.stopping.is_set()  # asked once: what is not ended is gone on with
+            last = self._loop.stopping.is_set()  # checked once: unfinished messages are continued
             rest = len(messages) if last else index + 1
             events = self._events(leased, settlement) if self._hooks._hooks else []
             if self._batch.end(leased, settlement, rest=(messages, rest), events=events):
@@ -465,7 +464,7 @@ class Worker:
         return []
 
     def _paused(self) -> bool:
-        """Return whether the file is paused; a pause notifies, so it is asked after those only."""
+        """Return whether the file is paused; read only after notifications, which a pause sends."""
         self._loop.notified = self._exhausted = False
         disabled = SWITCH in os.environ and disabled_by_environment()
         return disabled or lanes.agenda(self._db.read).paused_at is not None
@@ -480,7 +479,7 @@ class Worker:
         return settlement if settlement is HANDLED else self._told(leased, settlement)
 
     def _handle_observed(self, leased: LeasedMessage, ready: Prepared) -> Settlement:
-        """Handle a message in an attempt that observers see."""
+        """Handle a message in an attempt for observers."""
         from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
 
         attempt = Attempt(
@@ -500,9 +499,9 @@ class Worker:
 
     def _told(self, leased: LeasedMessage, settlement: Settlement) -> Settlement:
         """
-        Tell the caller of a dispatched task, in the same commit, how the task ended.
+        Send the caller of a dispatched task its result, in the same commit.
 
-        Returns the settlement, or a retry where the outbox has no place for the result.
+        Return the settlement, or a retry if the outbox has no capacity for the result.
         """
         if isinstance(settlement, RetryAt) or requests.task_of(leased) is None:
             return settlement
@@ -534,7 +533,7 @@ class Worker:
             self._call(ready, leased, context)
         except Suspended as waiting:
             return self._suspend(ready, leased, context, waiting)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the message
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - every error settles the message
             self._batch.undo()
             self._quick = False
             if self._run_now.stopped:
@@ -557,7 +556,7 @@ class Worker:
         return HANDLED
 
     def _late(self, ready: Prepared, leased: LeasedMessage, limit: float) -> Settlement:
-        """Undo a call that returned after its timeout, which has failed like any other."""
+        """Undo a call that returned after its timeout, which counts as a failure."""
         self._batch.undo()
         error = TimeoutError(LATE.format(limit))
         self._raised = error
@@ -565,7 +564,7 @@ class Worker:
         return self._failed(error, ready, leased)
 
     def _log_return(self, leased: LeasedMessage, kind: str) -> None:
-        """Log that a handler returned; its commit is still to come."""
+        """Log that a handler returned; its commit follows."""
         fields = {
             "agent": self._db.agent,
             "session": leased.session,
@@ -578,7 +577,7 @@ class Worker:
     def _suspend(
         self, ready: Prepared, leased: LeasedMessage, context: Context, waiting: Suspended
     ) -> Settlement:
-        """Store that a handler waits, and what it has asked; it is called again from its start."""
+        """Store that a handler waits, with its requests; it is called again from its start."""
         self._batch.undo()
         try:
             tx = self._batch.join()
@@ -593,7 +592,7 @@ class Worker:
     def _failed(self, error: BaseException, ready: Prepared, leased: LeasedMessage) -> Settlement:
         took = self._measured()
         if isinstance(error, RequestFailed) and self._asked(error.message_id):
-            # Each call would find the same failure.
+            # Every call would find the same failure.
             return Dead("rejected", error_text(error), raised=raised(error, took))
         now, policy, rng = self._db.now(), self._policy, self._rng
         return settlement_of(error, ready, leased, now=now, policy=policy, rng=rng, took=took)
@@ -601,19 +600,19 @@ class Worker:
     def _measured(self) -> float:
         """Return the seconds of the call that has just ended, measured once."""
         if self._took is None:
-            assert self._run_now is not None  # noqa: S101 - it is forgotten after this
+            assert self._run_now is not None  # noqa: S101 - it is cleared after this
             self._took = time.monotonic() - self._run_now.started
         return self._took
 
     def _asked(self, message_id: str | None) -> bool:
-        """Return whether the handler that runs now made a request, which its next call finds."""
+        """Return whether the running handler made a request, which its next call finds."""
         context = self._run_now.context.__dict__ if self._run_now is not None else {}
         return "_requests" in context and context["_requests"].has(message_id)
 
     def _refused(
         self, guard: CallGuard, ready: Prepared, leased: LeasedMessage
     ) -> Settlement | None:
-        """Ask the guard whether a handler is called; return how its message ends instead."""
+        """Ask the guard whether to call a handler; return its message's settlement otherwise."""
         note = guard.note(ready, leased)
         if note is None:
             return None
@@ -625,7 +624,7 @@ class Worker:
         return ended
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
-        # What the handler writes to its file is committed with its settlement.
+        # The handler's writes to its file are committed with its settlement.
         self._db.writer.thread_transactions.bind(self._batch)
         handled = CONTEXT.set(context)
         try:
@@ -646,7 +645,7 @@ class Worker:
             self._db.writer.thread_transactions.unbind()
 
     def _raise_cause(self, error: BaseException) -> NoReturn:
-        """Raise what the messages of a call end with that *error* has ended."""
+        """Raise the error by which the messages of a call are settled that *error* ended."""
         run = self._run_now
         if run is not None and run.late and isinstance(error, CancelledError):
             raise TimeoutError(LATE.format(run.limit)) from error
@@ -669,23 +668,23 @@ class Worker:
     # -- heartbeat --------------------------------------------------------------------------
 
     def _beat(self) -> float:
-        """Have the keeper look after the claim that is handled; see ``EngineTask``."""
+        """Make the keeper beat while a claim is handled; see ``EngineTask``."""
         if self._active:
             self._keeper.notify()
         return QUICK_TICK if self._quick else TICK
 
     def _keep(self) -> None:
-        """Look after the claim that is handled, which may wait for its file."""
+        """Beat for the current claim; this may wait for its file."""
         if not (self._active or self._held):
             return
         now = time.monotonic()
         due = now - self._beaten >= max(0.05, self._settings.lease / 3)
         self._beaten = now if due else self._beaten
-        with suppress(OncewardError):  # the file fails: the round that it is of says so
+        with suppress(OncewardError):  # the file fails: its round reports that
             self._look_after(due=due)
 
     def _look_after(self, *, due: bool) -> None:
-        """Stop what is late, give back what waits, and prolong leases if that is *due*."""
+        """Stop late calls, release waiting lanes, and prolong leases if *due*."""
         self._stop_late()
         self._stop_cancelled()
         if self._unbegun and self._is_slow():
@@ -694,7 +693,7 @@ class Worker:
         self._add_worker()
 
     def _add_worker(self) -> None:
-        """Start a further worker, if there may be one, while a call takes time and others wait."""
+        """Start another worker, if allowed, while a call takes time and others wait."""
         run = self._run_now
         if run is None or not self._may_grow or time.monotonic() - run.started < CLAIM_WAITS:
             return
@@ -702,7 +701,7 @@ class Worker:
             self._may_grow = self._grow()
 
     def _is_slow(self) -> bool:
-        """Return whether the handler that runs now is no longer quick."""
+        """Return whether the running handler is no longer quick."""
         run = self._run_now
         return run is not None and time.monotonic() - run.started > QUICK
 
@@ -719,7 +718,7 @@ class Worker:
             run.context._cancel()
 
     def _stop_cancelled(self) -> None:
-        """Cancel a coroutine whose message was cancelled; a function asks ``ctx.cancelled``."""
+        """Cancel a coroutine whose message was cancelled; a function checks ``ctx.cancelled``."""
         run = self._run_now
         if run is None or run.stopped or run.context._cancel is None or not self._is_slow():
             return
@@ -742,8 +741,8 @@ def _only_types(agent: Handlers) -> tuple[str, ...] | None:
     wild = [h.pattern for h in agent.handlers if "*" in h.pattern or "#" in h.pattern]
     if wild:
         msg = (
-            f"agent {agent.name} leaves unhandled messages waiting, "
-            f"so its handlers need exact types, not {wild[0]!r}"
+            f"agent {agent.name} leaves unhandled messages waiting, so its handlers need exact "
+            f"types instead of {wild[0]!r}"
         )
         raise InvalidArgument(msg)
     return tuple(h.pattern for h in agent.handlers)
@@ -751,10 +750,10 @@ def _only_types(agent: Handlers) -> tuple[str, ...] | None:
 
 class WorkerPool:
     """
-    The workers of one agent; *gate* makes what admits messages to one of them.
+    The workers of one agent; *gate* creates the gate of each.
 
-    The setting ``workers`` starts that many. Without it there is one, and further ones are
-    started when they are needed, up to what the handlers can use.
+    The setting ``workers`` starts that many. Without it there is one, and more are started when
+    needed, up to the number that the handlers can use.
     """
 
     def __init__(
@@ -774,13 +773,13 @@ class WorkerPool:
             self._new = partial(self._new, grow=self.grow)
         self._lock, self._name = Lock(), agent.name
         self.workers: list[Worker] = [self._make() for _ in range(said or 1)]
-        """The workers that there are; further ones are added at the end."""
+        """The existing workers; new ones are appended."""
 
     def _make(self) -> Worker:
         return self._new() if self._gate is None else self._new(gate=self._gate())
 
     def grow(self) -> bool:
-        """Start a further worker where there may be one; return whether there may be another."""
+        """Start another worker if allowed; return whether there may be one more."""
         with self._lock:
             if self._spare > 0:
                 self._spare -= 1
@@ -794,13 +793,13 @@ class WorkerPool:
             return self._spare > 0
 
     def end(self) -> None:
-        """Start no further worker."""
+        """Stop starting workers."""
         with self._lock:
             self._spare = 0
 
 
 def pool_size(agent: Handlers, workers: int | None) -> int:
-    """Return how many workers an agent has: as said, or as many as its handlers can use."""
+    """Return an agent's number of workers: the setting, or as many as its handlers can use."""
     if workers is not None:
         return workers
     single = [each for each in agent.handlers if not each.rules.batch]

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 TEMPLATES_MAX: Final = 4096
-"""Most templates of one generation; two are kept."""
+"""Maximum templates of one generation; two are kept."""
 
 
 class OutgoingMessage(NamedTuple):
     """A message that only needs to be stored."""
 
     headers: FrameHeaders
-    """Its options, which all copies of a message share: the recipient is the message's own."""
+    """Its options, which all copies of a message share, except for the recipient."""
     id: str
     recipient: str
     frame: str
@@ -56,13 +56,13 @@ class OutgoingMessage(NamedTuple):
     created_at: Millis
     due_at: Millis | None = None
     held_by: str | None = None
-    """``channel:NAME`` or ``limit:SCOPE:NAME``; None where nothing holds it."""
+    """``channel:NAME`` or ``limit:SCOPE:NAME``; None if nothing holds it."""
     body_id: int | None = None
-    """The stored body, where the body stands beside the message and the frame ends before it."""
+    """The number of a body that is stored separately; the frame then ends before it."""
     body: str | None = None
-    """The text of a body that stands beside the message; no column of the outbox."""
+    """The text of a body that is stored separately; not a column of the outbox."""
     sending: ObservedSend | None = None
-    """The send that it belongs to, where observers see it; no column of the outbox."""
+    """Its send, for observers; not a column of the outbox."""
 
     @property
     def session(self) -> str:
@@ -76,7 +76,7 @@ class OutgoingMessage(NamedTuple):
 
     @property
     def correlation_id(self) -> str | None:
-        """Id of the conversation's first message; None where it is the first."""
+        """Id of the conversation's first message; None if it is the first."""
         return self.headers.correlation_id
 
     @property
@@ -86,7 +86,7 @@ class OutgoingMessage(NamedTuple):
 
     @property
     def caller_chose_id(self) -> bool:
-        """Whether the caller chose the id or a key, so that the message may be known already."""
+        """Whether the caller chose the id or a key, so that the message may be a repetition."""
         return self.headers.chosen_id or self.headers.key is not None
 
 
@@ -96,14 +96,14 @@ def split_digest(head: str, body_digest: bytes) -> bytes:
 
 
 class Template(NamedTuple):
-    """The part that all messages without options from a session to an agent share."""
+    """The part shared by all messages without options from a session to an agent."""
 
     headers: FrameHeaders
     prefix: str
 
 
 class Sender(Protocol):
-    """The file whose messages are composed: its agent, and the time that it has."""
+    """The file whose messages are composed: its agent and its time."""
 
     @property
     def agent(self) -> str:
@@ -145,7 +145,7 @@ class Composer:
         self.hooks = hooks
         """Their observers see each send."""
         self.mint = ids
-        """Mints one new id at each call."""
+        """Mints a new id on each call."""
         self.recipients = recipients
         """The agents and subscriptions of the home."""
         self.topics = TopicPolicies(settings.topics, settings.session_topics)
@@ -153,18 +153,18 @@ class Composer:
         self._good: set[str] = set()
         self._templates: dict[tuple[str, str, str, str], Template] = {}
         self._older_templates = self._templates
-        """Those that were made before the last ``TEMPLATES_MAX``; the ones in use move over."""
+        """The older generation of templates; used ones move to the new one."""
 
     def compose(
         self, session: str, to: str, body: object, options: MessageOptions = PLAIN
     ) -> OutgoingMessage:
-        """Check, mint and serialise a message; nothing is written, any SendError may be raised."""
+        """Check, mint and serialise a message without writing; any SendError may be raised."""
         if self.hooks.observers:
             return self._compose_observed(session, [(to, body)], options)[0]
         return self.compose_at(session, to, body, options, self.begin())
 
     def check(self, session: str, to: str, body: object, options: MessageOptions) -> None:
-        """Raise what ``compose`` would raise; nothing is sent, so no observer sees it."""
+        """Raise the errors of ``compose`` without sending; no observer sees it."""
         self.compose_at(session, to, body, options, self.begin())
 
     def compose_many(
@@ -182,7 +182,7 @@ class Composer:
     def _compose_observed(
         self, session: str, messages: Sequence[tuple[str, object]], options: MessageOptions
     ) -> list[OutgoingMessage]:
-        """Compose the messages of one send, which observers see."""
+        """Compose the messages of one send for observers."""
         send = self.observe(session, [to for to, _ in messages], options)
         with send.composing():
             now, named = self.begin(), with_headers(options, send)
@@ -196,7 +196,7 @@ class Composer:
     def observe(
         self, session: str, recipients: Sequence[str], options: MessageOptions
     ) -> ObservedSend:
-        """Begin a send that observers see."""
+        """Begin a send for observers."""
         from onceward.observed import ObservedSend  # noqa: PLC0415 - rarely needed
 
         facts = SendFacts(
@@ -210,7 +210,7 @@ class Composer:
         return ObservedSend(self.hooks.observers, facts)
 
     def begin(self) -> Millis:
-        """Return the moment of a send; raises Paused where the environment forbids it."""
+        """Return the moment of a send; raise Paused if the environment forbids it."""
         if SWITCH in os.environ and disabled_by_environment():
             msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
             raise Paused(msg)
@@ -219,7 +219,7 @@ class Composer:
     def compose_at(
         self, session: str, to: str, body: object, options: MessageOptions, now: Millis
     ) -> OutgoingMessage:
-        """Check, mint and serialise a message of one moment, which no observer sees."""
+        """Check, mint and serialise a message of one moment, without observers."""
         media, text, declared = payload = encode(body)
         beside = len(text) * 4 > self._cut and self._is_long(body, payload)
         kind = options.get("type") if options else None
@@ -248,11 +248,11 @@ class Composer:
         )
 
     def _is_long(self, body: object, payload: Payload) -> bool:
-        """Return whether a body is stored beside its message; raises TooLarge beyond max_body."""
+        """Return whether a body is stored separately; raise TooLarge above max_body."""
         return self.check_size(body, payload) > self._settings.body_threshold
 
     def check_size(self, body: object, payload: Payload) -> int:
-        """Return the size of a body in bytes; raises TooLarge beyond max_body."""
+        """Return the size of a body in bytes; raise TooLarge above max_body."""
         size, limit = size_of(body, payload), self._settings.max_body
         if size > limit:
             msg = (
@@ -265,7 +265,7 @@ class Composer:
     def _template(
         self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
     ) -> Template:
-        """Return the checked headers of a message and its frame's prefix, kept if it is plain."""
+        """Return the checked headers of a message and its frame's prefix, cached if plain."""
         key = session, to, kind, media
         template = None if options else self._older_templates.get(key)
         if template is None:
@@ -279,7 +279,7 @@ class Composer:
         return template
 
     def allow_recipient(self, name: str) -> None:
-        """Accept messages to *name* without a known address: it wrote to us, and will be found."""
+        """Accept messages to *name* without a known address: it wrote to us and can be found."""
         self._good.add(agent_name(name))
 
     def _check_recipient(self, to: str) -> None:
@@ -288,8 +288,8 @@ class Composer:
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
             msg = (
-                f"no agent is called {to!r}: create {to}.db beside this file, tell where it is "
-                "(onceward peers add), or open this one with hold_unknown=True"
+                f"no agent is called {to!r}: create {to}.db beside this file, register its "
+                "address (onceward peers add), or open this one with hold_unknown=True"
             )
             raise UnknownRecipient(msg)
         self._good.add(to)
@@ -297,7 +297,7 @@ class Composer:
     def headers(
         self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
     ) -> FrameHeaders:
-        """Return everything of a message but its id, time and body, checked."""
+        """Return all checked attributes of a message except its id, time and body."""
         topic, reply_to = options.get("topic"), options.get("reply_to")
         return FrameHeaders(
             sender=self._sender.agent,
@@ -340,7 +340,7 @@ def size_of(body: object, payload: Payload) -> int:
 
 
 def _due(options: MessageOptions, now: Millis) -> Millis | None:
-    """Return when a message may leave; None is at once."""
+    """Return when a message may leave; None for at once."""
     delay, at = options.get("delay"), options.get("at")
     if at is not None:
         if delay is not None:
@@ -384,26 +384,26 @@ def _hops(hops: object) -> int:
 
 
 def with_headers(options: MessageOptions, send: ObservedSend) -> MessageOptions:
-    """Return *options* with the extension attributes of observers; those of the caller stay."""
+    """Return *options* with the extension attributes of observers; the caller's take precedence."""
     if not send.headers:
         return options
     return {**options, "headers": {**send.headers, **(options.get("headers") or {})}}
 
 
 def _extensions(options: MessageOptions) -> dict[str, Any] | None:
-    """Return the extension attributes of a message, checked; None where it has none."""
+    """Return the checked extension attributes of a message, or None."""
     ephemeral = {EPHEMERAL: True} if options.get("ephemeral") else {}
     headers: dict[str, Any] = {**(options.get("headers") or {}), **ephemeral}
     for name, value in headers.items():
         if name in RESERVED_ATTRIBUTES:
-            msg = f"header {name!r} is an attribute of the frame: use the argument of send"
+            msg = f"header {name!r} is an attribute of the frame: use send's argument"
             raise InvalidMessage(msg)
         check_extension(name, value)
     return headers or None
 
 
 EVERY_AGENT: Final = (None, "all", "broadcast")
-"""Recipients that stand for every registered agent of the home but the sender."""
+"""Recipients that mean every registered agent of the home except the sender."""
 PLACEHOLDER: Final = "placeholder"
 """Placeholder recipient for the headers that all copies of a message share."""
 
@@ -433,17 +433,17 @@ class Fanout(NamedTuple):
 
     @property
     def result(self) -> SendResult:
-        """Return what the caller is given once all copies are committed."""
+        """Return the caller's result once all copies are committed."""
         return SendResult(self.id, tuple((each.recipient, each.id) for each in self.messages))
 
 
 def to_everyone(composer: Composer, session: str, body: object, options: MessageOptions) -> Fanout:
-    """Compose a message to every other agent of the home; raises UnknownRecipient for none."""
+    """Compose a message to every other agent of the home; raise UnknownRecipient for none."""
     others = composer.recipients.other_agents()
     if not others:
         msg = (
-            "a message to all reaches every registered agent of the home, and there is no"
-            " other: opening a file under its agent's name registers it"
+            "a message to all reaches every other registered agent of the home, and there is "
+            "none: opening a file under its agent's name registers it"
         )
         raise UnknownRecipient(msg)
     return compose_fanout(composer, session, others, body, options)
@@ -476,8 +476,7 @@ def compose_fanout(
     """
     Check and serialise a message once and mint an id for each recipient; writes nothing.
 
-    *rooted* gives it a correlation id where it has none, so that its copies
-    can be found by what they share.
+    *rooted* adds a correlation id if it has none, so that its copies can be found by it.
 
     Raises:
         ValidationFailed, InvalidMessage, TooLarge, Paused: nothing was written.
@@ -504,7 +503,7 @@ def _compose(
     rooted: bool,
 ) -> Fanout:
     if options.get("message_id") is not None:
-        msg = "a message to many has an id for each recipient: use a key, not message_id"
+        msg = "a message to many has one id per recipient: use a key instead of message_id"
         raise InvalidMessage(msg)
     now = composer.begin()
     payload = encode(body)

@@ -1,7 +1,7 @@
 """
-Decide by the limits of a file what becomes of a message, how fast it is taken and from whom.
+Apply the limits of a file to messages: capacity, rate of sending and rate of accepting.
 
-Without limits a message costs nothing here.
+Without limits this costs a message nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SELECT EXISTS (SELECT 1 FROM _onceward_limits)
        OR EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'send')
        OR (SELECT max_file_bytes FROM _onceward_file_info) IS NOT NULL
 """
-# The limits that a new message meets, each with how full it is; its own name goes before the star.
+# The limits that apply to a new message, with their usage; its own name precedes the star.
 MET: Final = """
 SELECT l.scope, s.name, l.max_messages, l.max_bytes, l.overflow, coalesce(f.messages, 0),
        coalesce(f.bytes, 0),
@@ -70,7 +70,7 @@ UNDROPPABLE_ROW: Final = """
  OR coalesce(json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END,
                           '$.protected'), 0))
 """
-# Oldest first; messages that have left, or are about to, are not dropped.
+# Oldest first; messages that have left, or are in a parcel, are not dropped.
 CANDIDATES: Final = f"""
 SELECT o.seq, o.id, o.recipient, o.session, o.type, length(CAST(o.frame AS BLOB)),
        substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END,
@@ -138,7 +138,7 @@ SELECT ((SELECT page_count FROM pragma_page_count)
   FROM pragma_page_size
 """
 ALONE: Final = " by this message alone"
-UNDROPPABLE: Final = ", and what is there may not be dropped"
+UNDROPPABLE: Final = ", and its messages may not be dropped"
 Rows = Callable[[str], list[tuple[Any, ...]]]
 PROTECTED: Final = frozenset({"worker_result", SUMMARY})
 
@@ -154,7 +154,7 @@ class LimitHit(NamedTuple):
 
     @property
     def held(self) -> str:
-        """The value of ``held_by`` of a message that this limit holds."""
+        """The value of ``held_by`` for a message that this limit holds."""
         return f"limit:{self.scope}:{self.name}"
 
     @property
@@ -164,7 +164,7 @@ class LimitHit(NamedTuple):
 
     @property
     def reached(self) -> str:
-        """The words for it in the reason of a dropped message."""
+        """Its text in the reason of a dropped message."""
         return f"the limit of {self.where} is reached"
 
     def error(self, why: str = "") -> QueueFull:
@@ -193,11 +193,11 @@ class Accept(NamedTuple):
     """Admission: the message is stored as it is."""
 
     evicted: tuple[DropCandidate, ...] = ()
-    """The messages that are dropped to make room for it."""
+    """The messages that are dropped to store it."""
 
 
 class Hold(NamedTuple):
-    """Admission: the message is stored, and waits until its limit lets it leave."""
+    """Admission: the message is stored, and waits until its limit allows it to leave."""
 
     limit: LimitHit
     evicted: tuple[DropCandidate, ...] = ()
@@ -213,20 +213,20 @@ Admission = Accept | Hold | DropNew
 
 
 class FileUsage(NamedTuple):
-    """Bytes of a file in use, and the limit of them."""
+    """Used bytes of a file, and their limit."""
 
     bytes: int
     limit: int
 
 
 class AdmissionControl:
-    """Decides by the limits of a file which messages come into its outbox."""
+    """Decides by the limits of a file which messages its outbox accepts."""
 
     def __init__(self, db: Database, hooks: Hooks) -> None:
         self._db, self._hooks = db, hooks
         self._warned = False
         self.unlimited: bool | None = None
-        """Whether the file has no limits; None until the first message reads that."""
+        """Whether the file has no limits; None until the first message reads them."""
 
     def reload(self, read: Rows | None = None) -> bool:
         """
@@ -239,14 +239,14 @@ class AdmissionControl:
         return unlimited
 
     def is_limit_error(self, error: ConstraintError) -> bool:
-        """Return whether a row was refused by a limit that was set meanwhile; notices the limit."""
+        """Return whether a limit that was set since refused a row; remember the limit."""
         if "_full" not in str(error) or "queue_full" in str(error):
             return False
         return not self.reload()
 
     def admit(self, tx: StoreTransaction, message: OutgoingMessage) -> Admission:
         """
-        Decide whether a message is accepted, held or dropped, and drop what gives way to it.
+        Decide whether a message is accepted, held or dropped; drop messages in its favour.
 
         Raises:
             QueueFull, StoreFull, RateLimited, StoreCapacity: nothing was written nor dropped.
@@ -266,7 +266,7 @@ class AdmissionControl:
         return admission
 
     def _nearly_full(self, at: Millis, used: FileUsage | None) -> Iterable[Event]:
-        """Yield a warning the first time that the file is nearly full."""
+        """Yield a warning once when the file is nearly full."""
         if used is None:
             return
         full = used.bytes >= WARN_AT * used.limit
@@ -293,7 +293,7 @@ def _protected(message: OutgoingMessage) -> bool:
     """
     Return whether a message may exceed the limits.
 
-    A critical one may, a worker's result, an awaited reply, and one that says so.
+    Critical messages may, workers' results, awaited replies, and messages marked protected.
     """
     whole = message.body is None and message.body_id is None
     frame = Frame.parse(message.frame if whole else f"{message.frame}null}}")
@@ -307,10 +307,10 @@ def _protected(message: OutgoingMessage) -> bool:
 
 def _admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) -> Admission:
     """
-    Return what the limits that a message meets make of it; nothing is changed yet.
+    Return the decision of a message's limits, without changes.
 
     Raises:
-        QueueFull, StoreFull: a limit is reached and nothing may be dropped for it.
+        QueueFull, StoreFull: a limit is reached and no message may be dropped for it.
 
     """
     size = byte_length(message.frame)
@@ -355,7 +355,7 @@ def _full(tx: StoreTransaction, named: dict[str, Any], size: int) -> list[LimitH
 
 
 def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> list[DropCandidate]:
-    """Return the oldest that may be dropped, as many as the new message needs."""
+    """Return the oldest droppable messages, as many as the new message needs."""
     messages, left, chosen = full.messages, full.bytes, list[DropCandidate]()
     for row in tx.rows(CANDIDATES.replace("{same}", SAME[full.scope]), named):
         if messages <= 0 and left <= 0:
@@ -368,7 +368,7 @@ def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> 
 
 
 def _make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
-    """Drop messages that give way to a new one; each has a reason, a time and a record."""
+    """Drop messages in favour of a new one; each gets a reason, a time and a record."""
     for v in evicted:
         policy = cast("Reason", v.full.overflow)  # one of those that drop
         reason = reason_text(policy, v.full.reached)
@@ -388,9 +388,9 @@ def record_drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) 
 
 def tell_callers(tx: StoreTransaction, message_ids: Iterable[str]) -> None:
     """
-    Send the sessions that dispatched dropped messages as tasks the results of these.
+    Send the results of dropped tasks to the sessions that dispatched them.
 
-    Results may exceed the limit, so what they gave way to is stored before.
+    Results may exceed the limit, so the new message is stored before them.
     """
     for message_id in message_ids:
         if tx.run(TASK_DROPPED, (message_id,)):
@@ -404,7 +404,7 @@ def _count(tx: StoreTransaction, dropped: int) -> None:
 def unsummarized_drops(
     tx: StoreTransaction, recipient: str, session: str
 ) -> tuple[list[int], list[str], list[str]]:
-    """Return drops for the next summary, their last lines, and unsent summaries it replaces."""
+    """Return the drops and last lines for the next summary, and the unsent ones it replaces."""
     found = tx.rows(UNSUMMARIZED, (recipient, session))
     return (
         [seq for seq, _, _ in found],
@@ -423,7 +423,7 @@ def mark_summarized(
 
 
 def _take_token(tx: StoreTransaction, sender: str) -> None:
-    """Count one message against the rate; raise RateLimited with the wait where it is exceeded."""
+    """Count one message against the rate; raise RateLimited with the wait if it is exceeded."""
     for tokens, per_second, burst in tx.rows(TAKE, {"now": tx.now}):
         if tokens < 0:
             wait = -tokens / per_second
@@ -435,7 +435,7 @@ def _take_token(tx: StoreTransaction, sender: str) -> None:
 
 
 def _check_file_size(tx: StoreTransaction) -> FileUsage | None:
-    """Return the file's usage where it is limited; raise StoreCapacity where it is full."""
+    """Return the file's usage if it is limited; raise StoreCapacity if it is full."""
     [(limit,)] = tx.rows(FILE)
     if limit is None:
         return None
@@ -443,8 +443,8 @@ def _check_file_size(tx: StoreTransaction) -> FileUsage | None:
     found = FileUsage(size, limit)
     if found.bytes >= found.limit:
         msg = (
-            f"{size} bytes of the file are in use and {found.limit} may be; nothing was written:"
-            " let messages be settled and pruned"
+            f"{size} bytes of the file are in use, the limit is {found.limit}; nothing was "
+            "written: wait until messages are settled and pruned"
         )
         raise StoreCapacity(msg)
     return found
@@ -452,11 +452,10 @@ def _check_file_size(tx: StoreTransaction) -> FileUsage | None:
 
 def accept_at_rate(tx: StoreTransaction, sender: str, messages: int) -> Millis:
     """
-    Count a sender's parcel against the accept rate; return the wait, 0 where it is taken.
+    Count a sender's parcel against the accept rate; return the wait, 0 if it is accepted.
 
-    More than a burst at once is taken when the bucket is full, and paid off
-    afterwards: a parcel is taken whole or not at all. A refused sender consumes
-    no tokens.
+    A parcel larger than a burst is accepted when the bucket is full, and paid off afterwards: a
+    parcel is accepted as a whole or not at all. A refused sender consumes no tokens.
     """
     bucket = f"accept/{sender}"
     for per_second, burst, tokens in tx.rows(SENDERS_BUCKET, {"now": tx.now, "bucket": bucket}):

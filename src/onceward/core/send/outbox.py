@@ -1,7 +1,7 @@
 """
 Keep the outbox: add messages in the caller's transaction, each once; read and settle them.
 
-A body that stands beside its message is stored once, for all messages that share it.
+A separately stored body exists once, for all messages that share it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from onceward.observed import ObservedSend
 
 MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
-"""Placeholder of a body that is gone: its message is delivered nevertheless."""
+"""Placeholder for a lost body: its message is delivered nevertheless."""
 
 
 def frame_of(row: str) -> str:
-    """Return the expression of the whole frame of an outbox *row*, with its body."""
+    """Return the SQL expression of the whole frame of an outbox *row*, with its body."""
     return f"""
 CASE WHEN {row}.body_id IS NULL THEN {row}.frame
      ELSE {row}.frame
@@ -52,7 +52,7 @@ CASE WHEN {row}.body_id IS NULL THEN {row}.frame
 
 
 def body_digest_of(row: str) -> str:
-    """Return the expression of the digest of a body that is stored beside an outbox *row*."""
+    """Return the SQL expression of the digest of an outbox *row*'s separate body."""
     return f"(SELECT b.digest FROM _onceward_bodies AS b WHERE b.body_id = {row}.body_id)"
 
 
@@ -62,7 +62,7 @@ SHARED: Final = (
     *("channel", "kind", "correlation_id", "in_reply_to"),
 )
 COLUMNS: Final = (*OWN, *SHARED)
-"""The columns that a new message fills: its own fields, and those of its headers."""
+"""The columns of a new message: its own fields, and those of its headers."""
 ROW: Final = attrgetter(*OWN, *(f"headers.{name}" for name in SHARED))
 """The bindings of ``INSERT``, for a message."""
 CHOSEN: Final = attrgetter("headers.chosen_id")
@@ -107,7 +107,7 @@ SELECT {ROW_READ},
  ORDER BY rank, seq
  LIMIT ?
 """
-# Of an agent to itself. A url of its own, a parcel of it in flight, a backoff, a blocked lane or a
+# Messages of an agent to itself. Its own url, a parcel in flight, a backoff, a blocked lane or a
 # rate leave all of them to parcels.
 READY_OWN: Final = f"""
 SELECT {ROW_READ},
@@ -158,10 +158,10 @@ RETURNING id
 """
 ASK_PAUSES: Final = (1, 2, 4, 8, 16)
 """
-Pauses before a peer is asked about a message, in times of the first one.
+Pauses before a peer is asked about a message, as multiples of the first one.
 
-Each is prolonged by up to a quarter, to a moment that all messages of the peer share:
-what was sent at about the same time is asked about in one push.
+Each is prolonged by up to a quarter, to a moment that all messages of the peer share: one push asks
+about messages that were sent at about the same time.
 """
 SENT_BEFORE: Final = """
 SELECT id
@@ -202,7 +202,7 @@ SENT_FIRST: Final[States] = (
 )
 PENDING_FIRST: Final[States] = (SENT_FIRST[1], SENT_FIRST[0], SENT_FIRST[2])
 FEW: Final = 8
-"""Messages that are often handled before the answer to their parcel is settled here."""
+"""States of messages that may be handled before the answer to their parcel is settled here."""
 LATE: Final = """
 UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
  WHERE origin = 'outbox'
@@ -240,7 +240,7 @@ class OutboxRow(NamedTuple):
     seq: int
     id: str
     frame: str
-    """The whole frame, or the part before a body that is stored beside it."""
+    """The whole frame, or the part before a separately stored body."""
     digest: bytes | None
     expires_at: Millis | None
     pushed: int
@@ -249,34 +249,34 @@ class OutboxRow(NamedTuple):
     rank: int
     sent_at: Millis | None
     beside: int = 0
-    """Whether the body is stored beside the frame."""
+    """Whether the body is stored separately."""
     body: str | None = None
     body_digest: bytes | None = None
     blocked_until: Millis | None = None
-    """Until when its lane waits behind a message that failed alone; None where it does not."""
+    """Until when its lane waits behind a message that failed individually, or None."""
 
     def expired(self, now: Millis) -> bool:
-        """Whether it has expired; of a message that the peer has stored the peer decides."""
+        """Whether it has expired; if the peer has stored the message, the peer decides."""
         return self.sent_at is None and self.expires_at is not None and self.expires_at <= now
 
     @property
     def intact(self) -> bool:
-        """Whether the frame is what was written; rows from plain SQL carry no digest yet."""
+        """Whether the frame is unchanged since it was written; rows from SQL have no digest yet."""
         if not self.beside:
             text = self.frame.encode()  # digest, without its call
             return self.digest is None or sha256(text).digest()[:DIGEST_BYTES] == self.digest
         if self.body is None or self.body_digest is None:
-            return True  # its body is gone, and the frame says so
+            return True  # its body is lost, and the frame says so
         sealed = self.digest is None or split_digest(self.frame, self.body_digest) == self.digest
         return sealed and digest(self.body) == self.body_digest
 
     @property
     def body_bytes(self) -> int:
-        """How many bytes a body that is stored beside it adds to the frame; 0 where none is."""
+        """Bytes that a separately stored body adds to the frame; 0 if there is none."""
         return byte_length(self.body or MISSING) + 1 if self.beside else 0
 
     def carried(self, *, again: bool = False) -> ParcelFrame:
-        """Return its frame as it is carried, with the digest of the whole."""
+        """Return its frame as it travels, with the digest of the whole."""
         if self.beside:
             text = f"{self.frame}{self.body or MISSING}}}"
             return ParcelFrame(self.id, text, digest(text), again)
@@ -288,29 +288,29 @@ class OwnRow(NamedTuple):
 
     row: OutboxRow
     known: int
-    """Whether the inbox may have had it."""
+    """Whether the inbox may already have had it."""
     waiting: int
     """How many messages wait in the inbox."""
 
     def is_plain(self, now: Millis) -> bool:
-        """Return whether it is new, in time, and what was written."""
+        """Return whether it is new, not expired and undamaged."""
         return not self.known and not self.row.expired(now) and self.row.intact
 
 
 class Outbox:
-    """The outbox of one file: messages are composed for it, and then added in a transaction."""
+    """The outbox of one file: composes messages, and adds them in a transaction."""
 
     def __init__(self, db: Database, composer: Composer, hooks: Hooks) -> None:
         self.db = db
         """The file whose outbox this is."""
         self.composer = composer
-        """Composes what is added."""
+        """Composes the messages to add."""
         self.compose = composer.compose
         """Checks and serialises one message."""
         self.admission = AdmissionControl(db, hooks)
-        """Decides by the limits of the file what becomes of a message."""
+        """Applies the limits of the file to a message."""
         self.audited: Callable[[Sequence[OutgoingMessage], Millis], None] | None = None
-        """Called after the commit with what was stored, where an audit is kept."""
+        """Called after the commit with the stored messages, for the audit."""
         self._hooks = hooks
         self._notify_due = partial(db.notifier.notify, "out")
 
@@ -319,7 +319,7 @@ class Outbox:
         Store a message in the caller's transaction; return its id, new or known.
 
         Raises:
-            Conflict: the id or key stands for another message.
+            Conflict: the id or key belongs to another message.
             QueueFull, StoreFull, RateLimited, StoreCapacity, Paused: nothing was written.
 
         """
@@ -346,14 +346,14 @@ class Outbox:
             raise
 
     def _unlimited(self, tx: StoreTransaction) -> bool:
-        """Return whether the file has no limits; a reader's connection is not opened for it."""
+        """Return whether the file has no limits, without opening a reader's connection."""
         known = self.admission.unlimited
         return self.admission.reload(tx.rows) if known is None else known
 
     def _add_within_limits(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
         """Store, hold or drop a message as the limits of the file decide; return its id."""
         if _is_known(tx, message):
-            message_id = self._announced(tx, message)  # sent before: it is there, or it conflicts
+            message_id = self._announced(tx, message)  # sent before: it is stored, or it conflicts
             if message.sending is not None:
                 message.sending.known()
             return message_id
@@ -372,14 +372,14 @@ class Outbox:
         return message_id
 
     def _announced(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
-        """Store a message and announce it if it is new; return its id, or that of the first."""
+        """Store a message and announce it if it is new; return its id, or that of the first one."""
         message_id = _store(tx, message)
         if message_id == message.id:
             self._announce(tx, (message,))
         return message_id
 
     def _summarize(self, tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
-        """Tell each session of the messages that a limit with ``summarize`` has dropped."""
+        """Send each session a summary of the messages that a limit with ``summarize`` dropped."""
         told = [(v.recipient, v.session) for v in evicted if v.full.overflow == "summarize"]
         for recipient, session in dict.fromkeys(told):
             drops, lines, replaced = limits.unsummarized_drops(tx, recipient, session)
@@ -394,7 +394,7 @@ class Outbox:
         return self.db.write(partial(self.add, message=message))
 
     def add_many(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> list[str]:
-        """Store many messages in the caller's transaction, in their order; return their ids."""
+        """Store many messages in the caller's transaction, in order; return their ids."""
         if self._unlimited(tx) and not _any_may_be_known(messages):
             stored = [each if each.body is None else _with_body(tx, each) for each in messages]
             if self._insert(tx, stored):
@@ -414,7 +414,7 @@ class Outbox:
         return [self.add(tx, each) for each in shared]
 
     def _insert(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> bool:
-        """Insert many rows at once; False where the file has limits by now, which must decide."""
+        """Insert many rows at once; return False if the file now has limits, which must decide."""
         try:
             tx.insert(INSERT, list(map(ROW, messages)))
         except ConstraintError as error:
@@ -425,7 +425,7 @@ class Outbox:
         return True
 
     def _announce(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> None:
-        """Wake the dispatcher and tell hooks and audit of stored messages after the commit."""
+        """Wake the dispatcher and report stored messages to hooks and audit after the commit."""
         tx.message_ids += map(ID, messages)
         for each in messages:
             if each.due_at is None:
@@ -456,9 +456,9 @@ class Outbox:
         self, tx: StoreTransaction, fanout: Fanout, body_id: int | None = None
     ) -> SendResult:
         """
-        Store all copies of a message, whose body may be stored already, or none of them.
+        Store all copies of a message or none; its body may already be stored.
 
-        With a key, a recipient that was sent it before is not sent it again.
+        With a key, a recipient that already got it is skipped.
         """
         if not fanout.messages:
             return fanout.result
@@ -481,7 +481,7 @@ def insert_body(tx: StoreTransaction, text: str) -> int:
 
 
 def _release_body(tx: StoreTransaction, body_id: int) -> None:
-    """Take back a body that no message refers to after all."""
+    """Delete a stored body that no message refers to."""
     tx.run(RELEASE_BODY, (body_id,))
 
 
@@ -489,10 +489,10 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """
     Store a message; return its id, or the id of the same message stored before.
 
-    A body beside the message is stored too, unless ``body_id`` names it already.
+    A separate body is also stored, unless ``body_id`` names a stored one.
 
     Raises:
-        Conflict: the id or key stands for another message.
+        Conflict: the id or key belongs to another message.
         QueueFull, Paused: from the admission trigger; nothing was written.
 
     """
@@ -513,7 +513,7 @@ def _store(tx: StoreTransaction, message: OutgoingMessage) -> str:
 
 
 def add_if_possible(tx: StoreTransaction, message: OutgoingMessage) -> bool:
-    """Store a message of the library's own; return False where it is known or refused."""
+    """Store one of the library's own messages; return False if it is known or refused."""
     try:
         with tx.nested():
             tx.run(INSERT, ROW(message))
@@ -524,7 +524,7 @@ def add_if_possible(tx: StoreTransaction, message: OutgoingMessage) -> bool:
 
 
 def _store_dropped(tx: StoreTransaction, message: OutgoingMessage, reason: str) -> None:
-    """Store a message as dropped: it has an id, a reason and a time, and leaves nowhere."""
+    """Store a message as dropped: it has an id, a reason and a time, and never leaves."""
     beside = message.body is not None and message.body_id is None
     stored = _with_body(tx, message) if beside else message
     gone = stored._replace(due_at=None, held_by=None)
@@ -532,7 +532,7 @@ def _store_dropped(tx: StoreTransaction, message: OutgoingMessage, reason: str) 
 
 
 def _with_body(tx: StoreTransaction, message: OutgoingMessage) -> OutgoingMessage:
-    """Store the body that stands beside a message; return the message with its number."""
+    """Store the separate body of a message; return the message with its number."""
     return message._replace(body_id=insert_body(tx, cast("str", message.body)))
 
 
@@ -547,11 +547,11 @@ def _is_known(tx: StoreTransaction, message: OutgoingMessage) -> bool:
 
 
 def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
-    """Return the id of the same message stored before; raises Conflict where it is another one."""
+    """Return the id of the same message stored before; raise Conflict if it is another one."""
     known = tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.headers.key))
     if len(known) > 1:
         two = sorted((str(row[0]) for row in known), key=lambda each: each != message.id)
-        msg = f"id {two[0]} and {_key_of(message)} stand for two messages: choose another id or key"
+        msg = f"id {two[0]} and {_key_of(message)} belong to two messages: choose another id or key"
         raise Conflict(
             msg,
             message_id=two[0],
@@ -571,14 +571,14 @@ def _key_of(message: OutgoingMessage) -> str:
 
 
 def _conflict(message: OutgoingMessage, known_id: str, differs: tuple[str, ...]) -> Conflict:
-    """Return the error that names the id, or the key, that stands for another message."""
+    """Return the error that names the id or key of another message."""
     by_id = known_id == message.id
     name = "id" if by_id else "key"
     said = (
         f"id {message.id}" if by_id else f"key {quoted(message.headers.key)} to {message.recipient}"
     )
     msg = (
-        f"{said} already stands for message {known_id} with another {', '.join(differs)}:"
+        f"{said} already belongs to message {known_id} with another {', '.join(differs)}:"
         f" choose another {name}, or send the same message"
     )
     return Conflict(
@@ -592,9 +592,9 @@ def _conflict(message: OutgoingMessage, known_id: str, differs: tuple[str, ...])
 
 def _differences(known: Frame, message: OutgoingMessage) -> Iterator[str]:
     """
-    Yield the options that make a message another one than that of the same id or key.
+    Yield the options in which a message differs from the one with the same id or key.
 
-    Spans and moments are those of the first; ids of the conversation are only told.
+    Spans, moments and ids of the conversation are not compared.
     """
     sent = Frame.parse(message.text)
     if message.headers.chosen_id and known.id != sent.id:
@@ -620,18 +620,18 @@ def _refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
 
 
 def ready(tx: StoreTransaction, peer: str, limit: int) -> list[OutboxRow]:
-    """Return what may be packed for *peer* now, in the order of handing over."""
+    """Return the messages that may be packed for *peer* now, in order of delivery."""
     return list(starmap(OutboxRow, tx.rows(READY, (peer, limit))))
 
 
 def ready_own(tx: StoreTransaction, agent: str, limit: int) -> list[OwnRow]:
-    """Return the messages of an agent to itself that may enter its inbox now, in their order."""
+    """Return the messages of an agent to itself that may enter its inbox now, in order."""
     found = tx.rows(READY_OWN, {"agent": agent, "limit": limit})
     return [OwnRow(OutboxRow(*row[:-2]), *row[-2:]) for row in found]
 
 
 def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: list[str]) -> Moved:
-    """Mark what has entered the agent's own inbox; end those of *done*, which it has handled."""
+    """Mark messages that entered the agent's own inbox; end those of *done*, handled ones."""
     seqs = to_json([each.row.seq for each in rows]).decode()
     count = tx.run(TAKE_OWN, {"now": tx.now, "seqs": seqs})
     bump(tx, ended_pending=count, sent=count)
@@ -640,7 +640,7 @@ def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: lis
 
 
 def by_seq(tx: StoreTransaction, seqs: Sequence[int]) -> list[OutboxRow]:
-    """Return the rows of a stored parcel, in its order; rows that are gone are missing."""
+    """Return the rows of a stored parcel, in order, without deleted ones."""
     return [OutboxRow(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
 
 
@@ -648,7 +648,7 @@ NONE_AGAIN: Final[frozenset[str]] = frozenset()
 
 
 class Moved(NamedTuple):
-    """Which messages changed state by a batch of receipts."""
+    """The messages whose state a batch of receipts changed."""
 
     sent: tuple[str, ...] = ()
     acked: tuple[str, ...] = ()
@@ -660,9 +660,9 @@ class Moved(NamedTuple):
     cancelled: tuple[tuple[str, str], ...] = ()
     """(id, reason) of messages that the peer cancelled."""
     sent_again: frozenset[str] = NONE_AGAIN
-    """Those of ``sent`` that the peer was known to hold: it was asked for their outcome."""
+    """Those of ``sent`` that the peer was known to have: it was asked for their outcome."""
     at_once: tuple[str, ...] = ()
-    """Those of ``acked`` that the peer was not known to hold."""
+    """Those of ``acked`` that the peer was not known to have."""
 
     @property
     def ended(self) -> bool:
@@ -688,7 +688,7 @@ def settle(
     parcel: int | None = None,
 ) -> Moved:
     """
-    Take the peer's word for its messages, a constant number of statements for any number of them.
+    Apply a peer's receipts, in a constant number of statements.
 
     A receipt may come early, late or twice: states only ever move forward.
     """
@@ -779,7 +779,7 @@ def _sent(
     held: bool,
 ) -> list[str]:
     """
-    Mark what the peer stored; what it *held* before proves it busy and spends no budget.
+    Mark messages that the peer stored; those it *held* before show it busy and spend no budget.
 
     The pause before it is asked about doubles each time.
     """
@@ -823,7 +823,7 @@ def _ack(
 
 
 def _states_before(tx: StoreTransaction, peer: str, count: int) -> States:
-    """Return the states that messages may have had before they were acked, the likely one first."""
+    """Return the states that messages may have had before they were acked, likely ones first."""
     to_oneself = tx.own is not None and tx.own.agent == peer
     return SENT_FIRST if to_oneself or count > FEW else PENDING_FIRST
 

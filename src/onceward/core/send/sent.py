@@ -1,4 +1,4 @@
-"""Change messages of the outbox that wait or were sent: ask again, resend, expire, cancel."""
+"""Change waiting and sent messages of the outbox: ask again, resend, expire, cancel."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from onceward.message.vocabulary import SentState
 
 def pushed(row: str) -> str:
     """
-    Return the expression that says whether the peer of an outbox *row* may know it.
+    Return the SQL expression for whether the peer of an outbox *row* may know it.
 
-    It was in a parcel that was answered or given up, is in the one in flight, or was
-    written before this file was put back or copied.
+    It was in a parcel that was answered or given up, is in the one in flight, or was written before
+    this file was restored or copied.
     """
     return f"""
 ({row}.pushed
@@ -97,16 +97,16 @@ SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
 
 
 def fail_request(tx: StoreTransaction, message_id: str, reason: str) -> None:
-    """End the wait for the reply to a message that ended here, if it is a request."""
+    """If a message that ended here is a request, end the wait for its reply."""
     tx.run(TICKET_FAILED, (reason, tx.now, message_id))
 
 
 def undelivered(tasks: str, outcome: str = "undelivered") -> str:
     """
-    Return the statement that tells callers, once each, that their *tasks* were never handled.
+    Return the statement that reports to callers, once each, that their *tasks* never ran.
 
-    *tasks* selects ``id``, ``session``, ``error`` and ``head`` of messages, tasks or not; the
-    head is a frame, or the frame with another body.
+    *tasks* selects ``id``, ``session``, ``error`` and ``head`` of any messages; the head is a
+    frame, or the frame with another body.
     """
     return f"""
 INSERT INTO onceward_send (recipient, type, session, key, body)
@@ -137,13 +137,13 @@ def requeue_due(
     tx: StoreTransaction, limit: int, exhausted: Callable[[int], bool]
 ) -> tuple[int, list[int]]:
     """
-    Make due rows ready: parked ones, and sent ones whose outcome is unknown.
+    Make due rows ready: delayed ones, and sent ones whose outcome is unknown.
 
-    The outcome of a sent row is asked for by pushing it again.
+    Pushing a sent row again asks for its outcome.
 
-    Returns how many are ready now, and the sequences of those that were stored
-    again and again but never processed: they are not asked about any more. A
-    message that was stored once is always asked about.
+    Return how many are ready now, and the sequences of those that were repeatedly stored but never
+    processed: the peer is not asked about them again. It is always asked about a message that was
+    stored once.
     """
     due = tx.rows(DUE, (tx.now, limit))
     parked = [seq for seq, state, _ in due if state == "pending"]
@@ -161,18 +161,18 @@ def requeue_due(
 
 
 def expired(tx: StoreTransaction, limit: int) -> list[int]:
-    """Return the messages, by their sequence, whose time ran out before they were stored."""
+    """Return the messages, by sequence, that expired before they were stored."""
     return [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
 
 
 def oldest(tx: StoreTransaction, peer: str) -> str | None:
-    """Return the id of the oldest message for *peer* that is retained, None where there is none."""
+    """Return the id of the oldest retained message for *peer*, or None."""
     found = tx.rows(OLDEST, (peer,))
     return str(found[0][0]) if found else None
 
 
 def resend(tx: StoreTransaction, peer: str, *, after: int) -> int:
-    """Make everything pending again that left in a parcel later than *after*; return how many."""
+    """Make all messages pending again that left in a parcel later than *after*; return how many."""
     total = 0
     for was, deltas in (
         ("sent", {"sent": -1}),
@@ -186,18 +186,18 @@ def resend(tx: StoreTransaction, peer: str, *, after: int) -> int:
 
 
 def cancel(tx: StoreTransaction, message_id: str) -> bool:
-    """Withdraw a message that has not left yet; say whether it was still possible."""
+    """Withdraw a message that has not left yet; return whether that was possible."""
     if not tx.run(CANCEL, (tx.now, message_id)):
         return bool(
             tx.rows(CANCELLED, (message_id,))
-        )  # asked twice, or repeated after a COMMIT whose outcome was lost
+        )  # called twice, or repeated after a COMMIT whose outcome was lost
     bump(tx, ended_pending=1, cancelled=1)
     fail_request(tx, message_id, "cancelled")
     return True
 
 
 def tell_cancelled(tx: StoreTransaction, message_ids: Sequence[str]) -> None:
-    """Tell the sessions that dispatched cancelled messages as tasks how those ended."""
+    """Report the end of cancelled tasks to the sessions that dispatched them."""
     tx.run(TASKS_CANCELLED, (json.dumps(message_ids),))
 
 
@@ -205,7 +205,7 @@ class ParcelRow(NamedTuple):
     """
     A message of a parcel that was answered.
 
-    ``attempts`` counts each handing over, ``free_attempts`` those that spend no budget.
+    ``attempts`` counts each delivery, ``free_attempts`` those that spend no budget.
     """
 
     seq: int
@@ -218,27 +218,27 @@ class ParcelRow(NamedTuple):
 
     @property
     def ordering(self) -> tuple[str, int]:
-        """The unit of order that it belongs to."""
+        """Its unit of order."""
         return self.lane, self.rank
 
 
 def in_parcel(tx: StoreTransaction, seqs: Sequence[int]) -> list[ParcelRow]:
-    """Return the rows of a parcel, in its order; dead letters are missing."""
+    """Return the rows of a parcel, in order, without dead letters."""
     return [ParcelRow(*row) for row in tx.rows(IN_PARCEL, (json.dumps(seqs),))]
 
 
 def hold_back(tx: StoreTransaction, seq: int, *, due_at: Millis | None) -> None:
-    """Let a message that no answer names wait for its lane, as one that perhaps has left."""
+    """Make a message that no answer names wait for its lane; it may have left."""
     tx.run(HOLD_BACK, (due_at, seq))
 
 
 def note_pruned(tx: StoreTransaction, before: Millis) -> None:
-    """Record that messages that ended *before* may be missing: what arrived is not an orphan."""
+    """Record that messages that ended *before* may be missing, so their receipts are no orphans."""
     tx.run(PRUNED, (before,))
 
 
 def unsent(db: Database) -> int:
-    """Return how many messages wait to leave."""
+    """Return how many messages are waiting to leave."""
     [(count,)] = db.read(UNSENT)
     return int(count)
 
