@@ -246,7 +246,7 @@ def test_a_mailbox_made_anew_starts_empty(home: Any, fill: Fill) -> None:
         == bodies(new.lease("g", start="earliest"))
         == bodies(new.lease("h"))
     )
-    with pytest.raises(Exception, match="not in flight"):
+    with pytest.raises(Exception, match="no longer in flight"):
         leased.ack()
     with pytest.raises(NoMailbox):
         old.query()

@@ -129,8 +129,8 @@ def test_a_ping_says_that_the_key_is_another(cli: Cli, home: Path, bob: str) -> 
     none = cli("peers", "ping", "bob")
 
     assert (1, 1) == (other.code, none.code)
-    assert "key or name: that home serves no agent bob" in other.err
-    assert f"has to list shop with {mark}, else" in other.err
+    assert "key or name: that home does not serve agent bob" in other.err
+    assert f"must list shop with {mark}, otherwise" in other.err
     assert "onceward keys new bob" in none.err
 
 
@@ -153,12 +153,12 @@ def test_a_ping_says_that_the_url_is_wrong(cli: Cli, home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     cli("peers", "add", "bob", url)
-    assert "url: no server is reached there" in cli("peers", "ping", "bob").err
+    assert "url: no server was reached there" in cli("peers", "ping", "bob").err
     with scripted(lambda _: (404, {}, b"")) as other:
         cli("peers", "add", "bob", other)
         assert "no onceward at this url" in cli("peers", "ping", "bob").err
         cli("peers", "add", "bob", other.replace("http:", "https:"))
-        assert "server is there, but no https is spoken" in cli("peers", "ping", "bob").err
+        assert "the server does not speak https" in cli("peers", "ping", "bob").err
     assert 2 == cli("peers", "ping", "shop").code
 
 
@@ -190,7 +190,7 @@ def test_a_wrong_url_is_no_peers(cli: Cli) -> None:
     found = cli("peers", "add", "bob", "http://bob.example")
 
     assert 2 == found.code
-    assert "over https" in found.err
+    assert "need https" in found.err
 
 
 @pytest.mark.usefixtures("shop")
@@ -485,7 +485,7 @@ def test_a_relay_says_which_peers_it_leaves(cli: Cli) -> None:
     [peer] = cli("peers", "ls", "--json").json
 
     assert "bob poll for their parcels; they are left to the process that listens" in ran.err
-    assert "bob has not asked for its parcels yet" in pinged.err
+    assert "bob has not polled for its parcels yet" in pinged.err
     assert (0, None) == (peer["failures"], peer["last_error"])
 
 

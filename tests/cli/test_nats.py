@@ -127,7 +127,7 @@ def test_a_server_without_room_for_the_streams(home: Path, cli: Cli) -> None:
         wrong = cli(*apply, "--max-bytes", 0)
 
     assert (1, 0, 2) == (refused.code, made.code, wrong.code)
-    assert "lets it hold less: onceward nats setup" in refused.err
+    assert "allows less storage: onceward nats setup" in refused.err
     assert "--max-bytes N: " in refused.err
 
 
@@ -167,7 +167,7 @@ def test_setup_by_an_agent_that_is_no_keeper(home: Path, cli: Cli) -> None:
         other = cli("nats", "setup", "--user", "other", "--url", server.url(), "--apply")
 
     assert (1, 1) == (ran.code, other.code)
-    assert "stream OW_PARCELS cannot be made by shop, a keeper makes it" in ran.err
+    assert "shop cannot create stream OW_PARCELS, a keeper must create it" in ran.err
     assert "key or name: " in other.err
 
 
@@ -203,7 +203,7 @@ def test_setup_as_json(home: Path, cli: Cli) -> None:
     [
         ([], 2, "which agents"),
         (["--user", "no name"], 2, "agent name 'no name'"),
-        (["--user", "shop", "--apply", "--replicas", "9"], 2, "replicas is a number from 1 to 5"),
+        (["--user", "shop", "--apply", "--replicas", "9"], 2, "replicas must be from 1 to 5"),
         (["--user", "shop", "--apply", "--url", "http://x"], 2, "is not a url of an agent"),
         (["--user", "shop", "--apply", "--url", "nats://127.0.0.1:1"], 1, "no connection to"),
     ],
@@ -229,7 +229,7 @@ def test_a_damaged_secret_is_refused(home: Path) -> None:
     (home / "nats").mkdir()
     (home / "nats" / "shop.nk").write_text("SUnothing", encoding="ascii")
     (home / "nats" / "shop.nk").chmod(0o600)
-    with pytest.raises(InvalidArgument, match=r"shop\.nk holds no usable seed"):
+    with pytest.raises(InvalidArgument, match=r"shop\.nk contains no usable seed"):
         make_user(home, "shop")
 
 

@@ -19,7 +19,7 @@ REACHED = ("model", "db", "transports", "store", "runtime", "api")
 NO_SHELL = {
     "the postbox is not open: use `async with`, or await open()",
     "attempts={}: a handler runs at least once",
-    "a batch handler returns None: it answers by ctx.reply(message, body)",
+    "a batch handler must return None: answer with ctx.reply(message, body)",
 }
 """Texts that only a program of Python can meet."""
 
@@ -36,10 +36,10 @@ NO_SHELL = {
         ("stats --nope", "there is no option --nope"),
         ("ls --lmit 3", "there is no option --lmit: did you mean --limit?"),
         ("--nope", "there is no option --nope"),
-        ("limits set session a --messages 0", "a limit is --messages or --size (bytes)"),
+        ("limits set session a --messages 0", "a limit needs --messages or --size (bytes)"),
         ("mailbox ensure a.b --ttl 0", "at least a millisecond, or --forever"),
-        ("mailbox ensure a.c --exclusive", "leave --exclusive out, or choose another name"),
-        ("channel create room", "--ensure takes it as it is"),
+        ("mailbox ensure a.c --exclusive", "omit --exclusive, or choose another name"),
+        ("channel create room", "--ensure uses the existing one"),
         ("channel ack room nonsense", "give the handle that onceward channel receive printed"),
         ("send nowhere 1", "or set ONCEWARD_HOLD_UNKNOWN=1"),
         ("search word", "run this once with ONCEWARD_SEARCH=1"),

@@ -125,8 +125,8 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
             "name what it handles in brackets: @agent.session",
         ),
         (lambda agent: agent.on("job")(lambda: None), "must take the message"),
-        (lambda agent: agent.session()(lambda: None), "must take the run"),
-        (lambda agent: agent.session()(lambda _run, _context: None), "must take the run"),
+        (lambda agent: agent.session()(lambda: None), "must take only the run"),
+        (lambda agent: agent.session()(lambda _run, _context: None), "must take only the run"),
     ],
 )
 def test_a_declaration_that_would_handle_nothing_is_refused(

@@ -64,6 +64,6 @@ def test_a_mailbox_that_is_missing_says_what_makes_it(tmp_path: Path) -> None:
     """A name alone opens one that is there; making one needs a word more."""
     with (
         postbox(tmp_path) as box,
-        pytest.raises(LookupError, match="to make a public one say public=True"),
+        pytest.raises(LookupError, match="to create a public one set public=True"),
     ):
         box.mailboxes.ensure("m")

@@ -266,7 +266,7 @@ def test_a_trickling_answer_is_given_up(tmp_path: Path) -> None:
         thread = Thread(target=trickle, args=(server,))
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(Unreachable, match=r"no whole answer within 0\.2 s"):
+        with pytest.raises(Unreachable, match=r"no complete answer within 0\.2 s"):
             transport.deliver(url, a_parcel())
         stop.set()
         thread.join()
@@ -345,13 +345,13 @@ def test_both_secrets_of_a_rotation_are_taken(tmp_path: Path) -> None:
     [
         ("https://user:password@bob.example", "user name"),
         ("https://user@bob.example", "user name"),
-        ("http://bob.example", "over https"),
-        ("http://192.0.2.1:8080", "over https"),
-        ("http://127.0.0.1.example", "over https"),
-        ("http://[::2]", "over https"),
+        ("http://bob.example", "need https"),
+        ("http://192.0.2.1:8080", "need https"),
+        ("http://127.0.0.1.example", "need https"),
+        ("http://[::2]", "need https"),
         ("https:", "a host"),
         ("https:///path", "a host"),
-        ("https://:8443", "no host"),
+        ("https://:8443", "host is missing"),
         ("http:not a url at all", "space"),
         ("https://bob.example:0", "a host"),
         ("https://bob.example:99999", "range"),

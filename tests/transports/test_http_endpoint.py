@@ -236,8 +236,8 @@ def test_the_operator_is_told_why(there: Served, caplog: pytest.LogCaptureFixtur
     assert {(401, NOT_TAKEN)} == {(each.status_code, each.content) for each in found}
     assert ("mallory", "name or key: there is no key for it: onceward keys add mallory") == told[0]
     assert ("alice", "no such agent is served here") == told[1]
-    assert "clock: it was signed at another time" in told[2][1]
-    assert f"key: it is not signed with the one that is here, {ours}" in told[3][1]
+    assert "clock: the signature is outside the time window" in told[2][1]
+    assert f"key: it is not signed with the key that is here, {ours}" in told[3][1]
 
 
 def test_strangers_do_not_fill_the_log(there: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -549,7 +549,7 @@ def test_a_lack_of_files_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         loop.call_exception_handler({"message": "accept", "exception": OSError(number, "")})
     loop.close()
 
-    assert ["connections wait for files: raise the limit (ulimit -n)", "accept"] == [
+    assert ["connections wait for file descriptors: raise the limit (ulimit -n)", "accept"] == [
         each.message.splitlines()[0] for each in caplog.records
     ]
 

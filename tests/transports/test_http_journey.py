@@ -79,7 +79,7 @@ def test_a_wrong_url_is_refused_when_it_is_registered(tmp_path: Path) -> None:
     """A url that cannot be a home's is not a peer's."""
     with (
         Postbox(tmp_path / "alice.db", agent="alice", start=False) as alice,
-        pytest.raises(InvalidArgument, match="over https"),
+        pytest.raises(InvalidArgument, match="need https"),
     ):
         alice.peers.add("bob", "http://bob.example")
 
@@ -166,15 +166,15 @@ def test_http_and_https_that_are_mixed_up_are_no_absent_server(
     (tmp_path / "plain").mkdir()
     with served(tmp_path / "plain") as plain:
         wrong = {
-            over_tls.url.replace("https:", "http:"): "it speaks https",
-            plain.url.replace("http:", "https:"): "no https is spoken, maybe http",
+            over_tls.url.replace("https:", "http:"): "it expects https",
+            plain.url.replace("http:", "https:"): "does not speak https, perhaps http",
         }
         for url, words in wrong.items():
-            with pytest.raises(Unreachable, match=f"url: a server is there, .*{words}"):
+            with pytest.raises(Unreachable, match=f"url: the server .*{words}"):
                 over_tls.transport(http_ca=trusted).ping(url, "bob")
     for url in wrong:
         if url.startswith("https:"):
-            with pytest.raises(Unreachable, match="url: no server is reached there"):
+            with pytest.raises(Unreachable, match="url: no server was reached there"):
                 over_tls.transport(http_ca=trusted).ping(url, "bob")
 
 
@@ -183,7 +183,7 @@ def test_a_server_that_agrees_on_no_tls_in_time(over_tls: Served, trusted: str) 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
         patient = over_tls.transport(http_ca=trusted, deliver_timeout=0.2)
-        with pytest.raises(Unreachable, match="url: a server is there, but no https is spoken"):
+        with pytest.raises(Unreachable, match="url: the server does not speak https"):
             patient.deliver(url, a_parcel())
 
 

@@ -76,7 +76,7 @@ def test_a_look_up_is_within_the_deadline(tmp_path: Path, monkeypatch: pytest.Mo
     way = HttpTransport(context(tmp_path, "alice", deliver_timeout=0.2))
     with (
         deaf_resolver(monkeypatch),
-        pytest.raises(Unreachable, match=r"no whole answer within 0\.2 s"),
+        pytest.raises(Unreachable, match=r"no complete answer within 0\.2 s"),
     ):
         way.deliver("https://nowhere.test", a_parcel())
     way.close()
@@ -118,7 +118,7 @@ def test_an_unread_parcel_is_given_up(tmp_path: Path) -> None:
         thread = Thread(target=sip, args=(server,))
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(Unreachable, match=r"no whole answer within 0\.3 s"):
+        with pytest.raises(Unreachable, match=r"no complete answer within 0\.3 s"):
             way.deliver(url, a_parcel("x" * (16 << 20)))
         stop.set()
         thread.join()

@@ -165,7 +165,7 @@ def test_a_secret_that_the_server_does_not_know_is_told(tmp_path: Path) -> None:
     told = refusal(tmp_path, users)
 
     assert "key or name: " in told
-    assert "put what onceward nats setup --user near prints" in told
+    assert "add the entry that onceward nats setup --user near prints" in told
 
 
 def test_a_missing_permission_is_told(tmp_path: Path) -> None:
@@ -174,14 +174,14 @@ def test_a_missing_permission_is_told(tmp_path: Path) -> None:
 
     told = refusal(tmp_path, users.replace("ow.ping.*.near", "ow.x"))
 
-    assert 'publish to "ow.ping.far.near": put what onceward nats setup' in told.lower()
+    assert 'publish to "ow.ping.far.near": add the entry that onceward nats setup' in told.lower()
 
 
 def test_missing_streams_are_told(tmp_path: Path) -> None:
     """A user that may not make the streams is told who may."""
     users = users_block(user_entries([make_user(tmp_path, "near")]))
 
-    assert "cannot be made by near, a keeper makes it: onceward nats setup" in refusal(
+    assert "near cannot create stream OW_PARCELS, a keeper must create it: onceward nats setup" in refusal(
         tmp_path, users
     )
 

@@ -241,7 +241,7 @@ def test_a_peer_that_does_not_ask_is_away(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(poll, "GONE", SOON)
     transport = PollTransport(context(tmp_path, "alice"))
 
-    with pytest.raises(Unreachable, match="does not ask"):
+    with pytest.raises(Unreachable, match="is not polling"):
         transport.deliver("poll:", a_parcel())
     with pytest.raises(InvalidArgument):
         transport.check("poll:bob")
@@ -359,7 +359,7 @@ def test_a_ping_tells_when_a_peer_asked(homes: Homes) -> None:
         homes.far / "bob.db", agent="bob", start=False, testing=Controls(clock=clock)
     ) as other:
         other.peers.add("laptop", "poll:")
-        with pytest.raises(Unreachable, match="laptop has not asked for its parcels yet: bob has"):
+        with pytest.raises(Unreachable, match="laptop has not polled for its parcels yet: bob must"):
             other.peers.ping("laptop")
         with (
             homes.bob(testing=Controls(clock=clock)) as (_, url),
@@ -393,7 +393,7 @@ def test_a_listener_that_cannot_ask_says_why(
     Keys(homes.near).rotate("bob")
     Keys(homes.near).retire("bob")
     with homes.bob() as (_, url), homes.laptop(url):
-        until(lambda: any("no parcel asked for" in each.message for each in caplog.records))
+        until(lambda: any("polling failed" in each.message for each in caplog.records))
 
     assert any(
         each.levelname == "WARNING" and "401" in each.message and "peers ping" in each.message

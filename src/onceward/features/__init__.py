@@ -1,5 +1,5 @@
 """
-Hold the features, which plug into the way of a message; each is one folder.
+Hold the features, one folder each, which plug into the core as data.
 
 Imports core, file and message; never another feature.
 """

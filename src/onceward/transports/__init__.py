@@ -1,8 +1,8 @@
 """
-Define the contract of transports for their authors: what they get, answer and check.
+Define the contract of transports for their authors: inputs, answers and checks.
 
-Every parcel that arrives is checked with ``refuse_damaged`` before it is
-accepted: a frame whose text does not fit its ``digest`` is pushed again.
+Check every arriving parcel with ``refuse_damaged`` before accepting it: a frame whose text does not
+match its ``digest`` is pushed again.
 
 Imports core, file and message.
 """
@@ -68,7 +68,7 @@ LATER: Final = {
     "FunctionTransport": "onceward.transports.function",
     "wire": "onceward.message.wire",
 }
-"""Names whose modules are imported on first use: that takes long, or needs an extra."""
+"""Names whose modules are imported on first use: the import is slow, or needs an extra."""
 
 
 def __getattr__(name: str) -> Any:

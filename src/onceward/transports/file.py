@@ -1,9 +1,9 @@
 """
 Write parcels into the recipient's file, which stays open; the recipient need not be running.
 
-A sender that goes through more files than may be open, or warm, would find each of
-them cold if the one used longest ago had to make room. So a file makes room for
-another one only where that one was used again before it; else the newcomer goes itself.
+If a sender cycles through more files than may be open, or warm, closing the least recently used one
+would make every file cold. So a file is closed for another one only if that one was used again
+before it; otherwise the new file is closed itself.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Parcel
 
 OPEN_MAX: Final = 1024
-"""Most files that are kept open to deliver to."""
+"""Maximum files that are kept open for deliveries."""
 SHARE: Final = 2
-"""All such files together use at most one of this many parts of RLIMIT_NOFILE."""
+"""All such files together use at most this fraction (1/n) of RLIMIT_NOFILE."""
 KEPT: Final = 128
-"""Files that stay open however long they are idle."""
+"""Number of files that stay open even if idle."""
 IDLE: Final = 60.0
-"""Seconds after which a file that is idle is closed where more than those are open."""
+"""Seconds after which an idle file is closed if more than those are open."""
 WAIT: Final = 10.0
-"""Longest wait for a file to fall idle, in seconds."""
+"""Maximum seconds to wait for an idle file."""
 
 WARM: Final = 128
-"""Files that keep their schema in memory; all others give it back after each delivery."""
+"""Number of files that keep their schema in memory; others free it after each delivery."""
 
 
 class Opened(NamedTuple):
-    """Functions that deliver a parcel to an open file, close it, and give back its memory."""
+    """Functions that deliver a parcel to an open file, close it, and free its memory."""
 
     accept: Accept
     close: Callable[[], None]
@@ -71,34 +71,34 @@ class Slot:
     idle_since: float = 0.0
     """Time of the monotonic clock at which its last use ended."""
     stale: bool = False
-    """Whether it is to be closed once it is idle, because an error or a move made it useless."""
+    """Whether to close it once it is idle, because of an error or a move."""
 
     def retire(self) -> bool:
-        """Let its last user close it; return whether there is none."""
+        """Mark it to be closed by its last user; return whether there is none."""
         self.stale = True
         return self.users == 0
 
 
 class FileSlots:
-    """The files that are open to deliver to, least recently used first; closed when needed."""
+    """The files that are open for deliveries, least recently used first; closed when needed."""
 
     def __init__(self) -> None:
         self._slots: OrderedDict[Key, Slot] = OrderedDict()
         self._warm: OrderedDict[Slot, None] = OrderedDict()
-        """The files that keep their schema, the one used last at the end."""
+        """The files that keep their schema, most recently used last."""
         self._closed: OrderedDict[Key, float] = OrderedDict()
-        """When the files that made room were last used, of the ``OPEN_MAX`` closed last."""
+        """When the last ``OPEN_MAX`` evicted files were last used."""
         self._lock = Lock()
         self._changed, self._waiting = Condition(self._lock), 0
         self._count = 0
-        """Files that are open or being opened, stale ones included."""
+        """Number of files that are open or being opened, including stale ones."""
 
     def lend(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
         """
-        Return the open file of *key*, opened now if it is not; it stays open until given back.
+        Return the file of *key*, opened if necessary; it stays open until it is released.
 
         Raises:
-            OutOfDescriptors: this process can open no further file just now.
+            OutOfDescriptors: this process has reached its limit of open files.
 
         """
         with self._lock:
@@ -122,16 +122,16 @@ class FileSlots:
         if close:
             self._close(slot)
         if cold is not None:
-            with suppress(OncewardError):  # it is met by the next delivery
+            with suppress(OncewardError):  # the next delivery gets the error
                 cold.opened.rest()
 
     def _cooled_by(self, slot: Slot, before: float) -> Slot | None:
-        """Return the idle file that gives its schema back now that *slot* was used, if any."""
+        """Return the idle file that must free its schema after the use of *slot*, if any."""
         oldest = None
         if slot not in self._warm and len(self._warm) >= WARM:
             oldest = next(iter(self._warm))
             if before <= oldest.idle_since:
-                return None if slot.users else slot  # what was just used is freed quickest
+                return None if slot.users else slot  # freeing the most recent one is quickest
             del self._warm[oldest]
         self._warm[slot] = None
         self._warm.move_to_end(slot)
@@ -143,7 +143,7 @@ class FileSlots:
             return [path for of, path in self._slots if of is owner]
 
     def forget(self, key: Key) -> None:
-        """Close a file, or let its last user close it."""
+        """Close a file, or mark it to be closed by its last user."""
         with self._lock:
             slot = self._slots.pop(key, None)
             idle = slot is not None and slot.retire()
@@ -159,7 +159,7 @@ class FileSlots:
         return self._close_beyond(KEPT, lambda slot: now - slot.idle_since >= IDLE)
 
     def _close_beyond(self, kept: int, wanted: Callable[[Slot], bool]) -> int:
-        """Close the idle files that are *wanted*, but for the *kept* that were used last."""
+        """Close the *wanted* idle files, except the *kept* most recently used ones."""
         with self._lock:
             spare = islice(self._slots.items(), max(0, len(self._slots) - kept))
             keys = [key for key, slot in spare if not slot.users and wanted(slot)]
@@ -169,7 +169,7 @@ class FileSlots:
         return len(idle)
 
     def leave_to_the_parent(self) -> None:
-        """Forget all files in a forked child, which may not close them."""
+        """Forget all files in a forked child, which must not close them."""
         self.__init__()  # type: ignore[misc]
 
     def _add(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
@@ -189,7 +189,7 @@ class FileSlots:
         return slot
 
     def _reserve(self, key: Key) -> None:
-        """Count one more file, after closing an idle one if need be."""
+        """Count one more file, after closing an idle one if necessary."""
         deadline = time.monotonic() + WAIT
         while True:
             with self._lock:
@@ -205,7 +205,7 @@ class FileSlots:
                 raise _out(why)
 
     def _wait(self, seconds: float) -> bool:
-        """Wait until a file falls idle or is closed; return whether one was in time."""
+        """Wait until a file is idle or closed; return whether that happened in time."""
         with self._lock:
             if self._count < files_allowed() or any(not s.users for s in self._slots.values()):
                 return True
@@ -217,10 +217,10 @@ class FileSlots:
 
     def _least_wanted(self, wanted: Key) -> Slot | None:
         """
-        Take the idle file out of the table that makes room for *wanted*; None where all are in use.
+        Remove and return the idle file to close for *wanted*; None if all are in use.
 
-        It is the one idle for longest where *wanted* was used since, or where all others
-        were used more than once; else the newest that was used once.
+        It is the one idle for longest if *wanted* was used since, or if all others were used more
+        than once; otherwise the newest that was used once.
         """
         with self._lock:
             oldest = next((key for key, slot in self._slots.items() if not slot.users), None)
@@ -267,13 +267,13 @@ class FileSlots:
 
 
 def files_allowed() -> int:
-    """Return how many files this process may have open to deliver to."""
+    """Return the maximum number of files that this process may have open for deliveries."""
     return max(1, min(OPEN_MAX, files_limit() // (SHARE * DESCRIPTORS)))
 
 
 def _out(why: str) -> OutOfDescriptors:
     return OutOfDescriptors(
-        f"this process can open no further file ({why}): raise its limit (ulimit -n)"
+        f"this process cannot open another file ({why}): raise its limit (ulimit -n)"
     )
 
 
@@ -289,7 +289,7 @@ SCHEME: Final = "file:"
 
 @lru_cache(maxsize=OPEN_MAX)
 def _path_of(url: str) -> Path:
-    """Return the path of a file's url; a path is compared without being parsed again."""
+    """Return the path of a file's url; cached, so that comparing does not parse it again."""
     return Path(url.removeprefix(SCHEME))
 
 
@@ -297,8 +297,8 @@ class FileTransport:
     """
     Commits each parcel in one transaction of the recipient's file, which stays open.
 
-    The peer's file is opened with the peer's own durability and open barrier,
-    so a receipt means the same whichever process wrote it.
+    The peer's file is opened with the peer's own durability and open barrier, so a receipt means
+    the same from any process.
     """
 
     features = Features(schemes=frozenset({"file"}))
@@ -318,9 +318,9 @@ class FileTransport:
         Commit the parcel into the file at *url*.
 
         Raises:
-            Unreachable: there is no such file yet, or other processes hold it.
+            Unreachable: there is no such file yet, or other processes hold its lock.
             Refused: the file belongs to another agent or cannot be used.
-            OutOfDescriptors: this process has too many files open; the peer is well.
+            OutOfDescriptors: this process has too many files open; the peer is not at fault.
 
         """
         path = _path_of(url)
@@ -352,12 +352,12 @@ class FileTransport:
         return self._open_file(path, agent)
 
     def _forget_moved(self) -> None:
-        """Close files whose names are gone: one of them is the file under its new name."""
+        """Close files whose paths no longer exist: one may be the same file under its old name."""
         for path in slots.paths(self):
             if file_key(path) is None:
                 slots.forget((self, path))
 
     def close(self) -> None:
-        """Close every file that was opened to deliver."""
+        """Close every file that was opened for deliveries."""
         for path in slots.paths(self):
             slots.forget((self, path))

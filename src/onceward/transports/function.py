@@ -1,4 +1,4 @@
-"""Deliver frames by a function of the user, which says which of them arrived."""
+"""Deliver frames through a user's function, which returns which of them arrived."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ Receipts = Sequence[Answered] | Mapping[str, Answered] | bool | None
 Send = Callable[[list[Frame]], Receipts] | Callable[[list[Frame]], Awaitable[Receipts]]
 
 
-NO_ANSWER: Final = "the function gave no answer for it"
+NO_ANSWER: Final = "the function returned no answer for it"
 CALLS_BEGIN_WITHIN: Final = 10.0
-"""Seconds in which the calls for one parcel begin; what is left comes with the next parcel."""
+"""Seconds in which calls for one parcel may begin; the other frames come with the next parcel."""
 
 
 class FunctionTransport:
     """
     Calls ``send(frames)``, sync or async, and reads its answer.
 
-    The answer is a receipt or a boolean per frame, in order or by id, or one
-    boolean for all. A call gets at most one frame of each lane; the next frame
-    of a lane follows once the function has taken the one before it. A frame
-    without an answer, or with False, is tried again by itself while its lane
-    waits; an exception is a failed push of the frames of that call. With
-    *all_or_none* the function takes all frames of a call or none: then it gets
-    a parcel in one call, and all come again if it refuses one.
-    The other end must keep frame ids: a frame may come twice.
+    The answer is a receipt or a boolean per frame, in order or by id, or one boolean for all. A
+    call gets at most one frame of each lane; the next frame of a lane follows once the function has
+    accepted the previous one. A frame without an answer, or with False, is retried individually
+    while its lane waits; an exception is a failed push of the frames of that call. With
+    *all_or_none* the function accepts all frames of a call or none: it gets a parcel in one call,
+    and all frames come again if it refuses one. The other end must remember frame ids: a frame may
+    come twice.
     """
 
     features = Features(schemes=frozenset({"function"}), streams=False)
@@ -61,9 +60,9 @@ class FunctionTransport:
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
-        Call the function and return its receipts; an exception of the first call fails the push.
+        Call the function and return its receipts; an exception in the first call fails the push.
 
-        Frames that were not handed over have no receipt.
+        Frames that were not passed to it have no receipt.
 
         Raises:
             Unreachable: the function raised it, or did not answer in time.
@@ -81,7 +80,7 @@ class FunctionTransport:
         return Answer(verdict="accepted", receipts=tuple(receipts), durability=self._durability)
 
     def _hand_over(self, frames: list[Frame]) -> list[Receipt]:
-        """Hand over the first frames of all lanes, then the frames behind those that were taken."""
+        """Pass the first frames of all lanes, then the frames after the accepted ones."""
         lanes: dict[tuple[str, int], deque[Frame]] = {}
         for frame in frames:
             lanes.setdefault((frame.lane, frame.priority), deque()).append(frame)
@@ -91,7 +90,7 @@ class FunctionTransport:
             heads = [lane.popleft() for lane in lanes.values()]
             try:
                 answered = self._call(heads)
-            except Exception as error:  # what the calls before it took is kept
+            except Exception as error:  # the results of earlier calls are kept
                 if not receipts:
                     raise
                 return receipts + _failed(heads, error)
@@ -135,7 +134,7 @@ class FunctionTransport:
             return self._loop
 
     def close(self) -> None:
-        """End async functions that run, and stop their loop."""
+        """Cancel running async functions, and stop their loop."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -151,7 +150,7 @@ def _end_all(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _receipts(said: Receipts, frames: list[Frame]) -> list[Receipt]:
-    """Return one receipt for each of *frames*, in their order."""
+    """Return one receipt for each of *frames*, in order."""
     if said is None or isinstance(said, bool):
         words = dict[str, Answered].fromkeys((frame.id for frame in frames), said)
     elif isinstance(said, Mapping):
@@ -169,7 +168,7 @@ def _receipt(word: Answered, message_id: str) -> Receipt:
         return word
     if word:
         return Receipt(message_id, "stored")
-    return Receipt(message_id, "busy", "the function said no" if word is False else NO_ANSWER)
+    return Receipt(message_id, "busy", "the function refused it" if word is False else NO_ANSWER)
 
 
 def _all_or_none(receipts: list[Receipt]) -> list[Receipt]:
@@ -179,7 +178,7 @@ def _all_or_none(receipts: list[Receipt]) -> list[Receipt]:
 
 
 def _failed(frames: list[Frame], error: Exception) -> list[Receipt]:
-    """Return a refusal of each frame; none where the peer was away, which costs no attempt."""
+    """Return a refusal of each frame; none if the peer was unreachable, which costs no attempt."""
     if isinstance(error, Unreachable | Refused):
         return []  # these frames are first in the next parcel, and the same error fails its push
     return [Receipt(frame.id, "busy", str(error)) for frame in frames]

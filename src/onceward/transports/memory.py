@@ -12,14 +12,14 @@ from onceward.message.parcel import Answer, Parcel
 
 SCHEME: Final = "memory:"
 CLOSE_WITHIN: Final = 30.0
-"""Longest wait for calls that are under way when a listener is closed, in seconds."""
+"""Maximum seconds to wait for running calls when a listener is closed."""
 _here: dict[str, tuple[Accept, ...]] = {}
-"""By name: the functions of its listeners; the latest takes what comes."""
+"""The functions of the listeners of each name; the latest one gets the parcels."""
 _lock = Lock()
 
 
 class MemoryTransport:
-    """Delivers to the agent that listens under the name in this process."""
+    """Delivers to the agent that listens under a name in this process."""
 
     features = Features(schemes=frozenset({"memory"}))
 
@@ -28,7 +28,7 @@ class MemoryTransport:
         agent_name(url.removeprefix(SCHEME))
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
-        """Call the recipient's ``accept``; raise Unreachable where no such agent listens."""
+        """Call the recipient's ``accept``; raise Unreachable if no such agent listens."""
         listening = _here.get(url.removeprefix(SCHEME))
         if not listening:
             msg = f"no agent listens at {url} in this process: open its postbox"
@@ -36,7 +36,7 @@ class MemoryTransport:
         return listening[-1](parcel)
 
     def close(self) -> None:
-        """Release nothing, as nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 class MemoryListener:
@@ -45,11 +45,11 @@ class MemoryListener:
     def __init__(self) -> None:
         self._mine: list[tuple[str, Accept]] = []
         self._under_way: list[int] = []
-        """Threads in a call of an agent's function."""
+        """Threads that are calling an agent's function."""
         self._ended = Condition()
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Take parcels for *name* before older listeners of that name."""
+        """Accept parcels for *name*, before older listeners of that name."""
 
         def counted(parcel: Parcel) -> Answer:
             with self._ended:
@@ -67,9 +67,9 @@ class MemoryListener:
 
     def close(self) -> None:
         """
-        Take nothing more; an older listener of a name takes what comes for it.
+        Stop accepting; an older listener of a name then gets its parcels.
 
-        Calls that are under way on other threads are waited for.
+        Wait for running calls on other threads.
         """
         with _lock:
             for name, accept in self._mine:

@@ -272,7 +272,7 @@ def test_the_queue_is_in_your_hands(scripted_agent: Any) -> None:
     one.go()
 
     assert [["c"], ["a"], ["d"]] == one.seen
-    assert ("dropped", "removed: taken out of its queue by hand") == one.harness.sql(
+    assert ("dropped", "removed: removed from its queue manually") == one.harness.sql(
         "SELECT state, reason FROM onceward_inbox WHERE id = ?", (ids[1],)
     )[0]
 

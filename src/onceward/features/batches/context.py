@@ -1,4 +1,4 @@
-"""The context of a handler that takes several messages at once, and its async face."""
+"""Define the context of a batch handler, sync and async."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Key = tuple[str, str]
 
 class BatchContext(WithSteps):
     """
-    Messages, verdicts and writes of one call: committed together, or not at all.
+    Messages, outcomes and writes of one call: committed together, or not at all.
 
-    ``messages`` are in the order of the bodies. A message that no verdict names is
-    processed when the call returns; an exception fails all of them.
+    ``messages`` are in the order of the bodies. A message without an explicit outcome is processed
+    when the call returns; an exception fails all of them.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BatchContext(WithSteps):
 
     @property
     def tx(self) -> Transaction:
-        """Return the transaction that all processed marks commit with; opened on first use."""
+        """Return the transaction of all processed marks, opened on first use."""
         if self._transaction is None:
             hops = max(each._frame.hops for each in self._contexts.values()) + 1
             joined = self._group.join()
@@ -57,16 +57,16 @@ class BatchContext(WithSteps):
         return self._transaction
 
     def reject(self, message: Message[Any], reason: str) -> None:
-        """Make one message a dead letter; the others are not touched."""
+        """Make one message a dead letter; the others are unchanged."""
         key = self._known(message)
         self._retried.pop(key, None)
         self._rejected[key] = reason
 
     def retry(self, message: Message[Any], *, after: Span | None = None) -> None:
         """
-        Hand one message over again, alone: *after* a span, by default as the policy says.
+        Retry one message alone, *after* a span; by default as in the policy.
 
-        Later messages of its lane that are in this batch are not held back.
+        Later messages of its lane in this batch do not wait for it.
         """
         key, delay = self._known(message), None if after is None else millis("after", after)
         self._rejected.pop(key, None)
@@ -90,12 +90,12 @@ class BatchContext(WithSteps):
     def stream(  # type: ignore[override]  # its first argument is the message
         self, message: Message[Any], name: str | None = None
     ) -> OutputStream:
-        """Return a stream of output of one message; see ``Context.stream``."""
+        """Return an output stream of one message; see ``Context.stream``."""
         return self._contexts[self._known(message)].stream(name)
 
     @property
     def _steps(self) -> NoReturn:  # type: ignore[override]
-        msg = "a step of a batch is of one message: ctx.step(message, function, …)"
+        msg = "a step in a batch belongs to one message: ctx.step(message, function, …)"
         raise InvalidArgument(msg)
 
     def _known(self, message: Message[Any]) -> Key:
@@ -110,7 +110,7 @@ class BatchContext(WithSteps):
         return face
 
     def _end_call(self) -> None:
-        """End a call that has returned: commit what its messages have put out with it."""
+        """End a call that has returned: commit its messages' output with it."""
         for each in self._contexts.values():
             each._end_call()
 
@@ -138,7 +138,7 @@ class _BatchTransaction(AsyncTransaction):
 
 
 class AsyncBatchContext(AsyncFace[BatchContext]):
-    """Messages, verdicts and writes of an ``async def`` batch handler; see ``BatchContext``."""
+    """Messages, outcomes and writes of an ``async def`` batch handler; see ``BatchContext``."""
 
     def __init__(self, context: BatchContext, on_worker: OnWorker) -> None:
         worker = WorkerThread(on_worker)
@@ -146,7 +146,7 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         self.messages: list[Message[Any]] = context.messages
         """The messages, in the order of the bodies."""
         self.tx: AsyncTransaction = _BatchTransaction(context, worker)
-        """The transaction that all processed marks commit with; opened on first use."""
+        """The transaction of all processed marks; opened on first use."""
 
     reply = awaitable(BatchContext.reply)
 
@@ -185,13 +185,13 @@ class AsyncBatchContext(AsyncFace[BatchContext]):
         )
 
     def stream(self, message: Message[Any], name: str | None = None) -> AsyncOutputStream:
-        """Return a stream of output of one message; see ``Context.stream``."""
+        """Return an output stream of one message; see ``Context.stream``."""
         return AsyncOutputStream(self._plain.stream(message, name), self._off_loop)
 
     def reject(self, message: Message[Any], reason: str) -> None:
-        """Make one message a dead letter; the others are not touched."""
+        """Make one message a dead letter; the others are unchanged."""
         self._plain.reject(message, reason)
 
     def retry(self, message: Message[Any], *, after: Span | None = None) -> None:
-        """Hand one message over again, alone; see ``BatchContext.retry``."""
+        """Retry one message alone; see ``BatchContext.retry``."""
         self._plain.retry(message, after=after)

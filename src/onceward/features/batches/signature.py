@@ -1,4 +1,4 @@
-"""Check the signature of a handler that takes several messages at once."""
+"""Check the signature of a batch handler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from onceward.message.body import message_type
 
 KNOWN: Final = (*OURS, BatchContext, AsyncBatchContext)
 LISTS: Final = (list, Sequence)
-"""Classes that the first parameter may be annotated with."""
+"""Classes allowed as the annotation of the first parameter."""
 
 
 def batch_signature(call: Callable[..., Any], model: type | None) -> HandlerSignature:
@@ -54,17 +54,17 @@ def batch_signature(call: Callable[..., Any], model: type | None) -> HandlerSign
     takes_context = bool(others) and is_context(others[0], call)
     if takes_context:
         check_given(others[0], call, given, refuse, KNOWN)
-    if needs and takes_context:  # a place between them may be one that depends
+    if needs and takes_context:  # a parameter between them may be a dependency
         return HandlerSignature(read_as, False, is_async, (*needs, Need(others[0].name, None)))  # noqa: FBT003
     return HandlerSignature(read_as, takes_context, is_async, needs)
 
 
 def _element(annotation: Any, model: type | None, refuse: Refuse) -> Any:
-    """Return the type that each body is read as: the list's, or the registered one."""
+    """Return the type as which each body is read: the list's, or the registered one."""
     if annotation is None or isinstance(annotation, Unresolved) or annotation is list:
         return model
     if get_origin(annotation) not in LISTS:
-        refuse("the first parameter is given a list of bodies")
+        refuse("the first parameter gets a list of bodies")
     [found] = get_args(annotation)
     if model is not None and found is not model and not _reads(found, model):
         refuse(f"it is registered for {model.__name__}, but takes a list of another type")
@@ -73,7 +73,7 @@ def _element(annotation: Any, model: type | None, refuse: Refuse) -> Any:
 
 
 def _reads(found: Any, model: type) -> bool:
-    """Return whether bodies of *model* may be read as another class: its base, or a like type."""
+    """Return whether bodies of *model* may be read as another class: a base or compatible."""
     if not isinstance(found, type):
         return found is Any
     return issubclass(model, found) or message_type(found) == message_type(model)

@@ -1,4 +1,4 @@
-"""Run the messages of one handler through it in batches: one claim, one call, one commit."""
+"""Run messages through a batch handler: one claim, one call, one commit."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class BatchGate:
     """
     Admits the messages of one batch handler.
 
-    A message whose attempt is not its first, or that is claimed in isolation, is a batch of
-    its own: one that fails, or kills its process, takes no neighbours with it again.
+    A message that is retried, or claimed in isolation, is a batch of its own: if it fails again, or
+    kills its process, it does not affect other messages.
     """
 
     def __init__(self, agent: Handlers, handler: Handler) -> None:
@@ -76,7 +76,7 @@ class BatchGate:
         self._admitted = self._closed = False
 
     def fits(self, kind: Kind) -> bool:
-        """Return whether a message is for this handler."""
+        """Return whether this handler handles a message."""
         return find_handler(self._agent.handlers, *kind) is self._handler
 
     def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
@@ -97,16 +97,16 @@ class BatchGate:
         """Do nothing: a batch has no rate."""
 
     def call(self, seq: int) -> None:
-        """Do nothing: a batch is claimed whole."""
+        """Do nothing: a batch is claimed as a whole."""
 
     def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
-        """Do nothing: a batch holds no place."""
+        """Do nothing: a batch has no slot."""
 
     def leave(self) -> None:
-        """Do nothing: a batch holds no place."""
+        """Do nothing: a batch has no slot."""
 
     def wait(self, now: Millis) -> float | None:
-        """Return None: nothing but a commit brings more."""
+        """Return None: only a commit brings more."""
         del now
         return None
 
@@ -130,13 +130,13 @@ class BatchWorker(Worker):
         if self._left_leases and not nothing_here:
             return 0.0
         wait = self._until_full(self._db.read) if ready else None
-        if wait == 0.0 and nothing_here:  # other workers were quicker, or runs serve them
+        if wait == 0.0 and nothing_here:  # other workers were faster, or runs serve them
             wait = engine.MAX_IDLE_SECONDS
         return min((each for each in (idle, wait) if each is not None), default=None)
 
     def _until_full(self, read: Rows) -> float | None:
-        """Return the seconds until a batch begins: it is full, or its first message has waited."""
-        passes = self._types is not None  # other types of a lane are left for readers
+        """Return the seconds until a batch is full or its first message has waited long enough."""
+        passes = self._types is not None  # readers get the other types of a lane
         named = {"pattern": self._handler.pattern, "batch": self._most, "passes": passes}
         [(count, since)] = read(WAITING, named)
         if not count:
@@ -145,7 +145,7 @@ class BatchWorker(Worker):
         return float(max(0, min(left, self._within)) / 1000)
 
     def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
-        """Claim a batch; where none is due, only wake the lanes that are."""
+        """Claim a batch; if none is due, only wake the due lanes."""
         if not self._left_leases:
             lanes.wake_due(tx)
             if self._until_full(tx.rows) != 0.0:
@@ -158,7 +158,7 @@ class BatchWorker(Worker):
     # -- handling ---------------------------------------------------------------------------
 
     def _handle_claimed(self) -> None:
-        """Handle the claim in one call; a pause, or the end of the worker, leaves it for later."""
+        """Handle the claim in one call; after a pause or a stop, leave it for later."""
         if self._loop.stopping.is_set() or self._paused():
             return
         with self._beginning:
@@ -171,7 +171,7 @@ class BatchWorker(Worker):
         self._size = self._most
 
     def _handle_batch(self, claimed: list[list[LeasedMessage]]) -> None:
-        """Call the handler once, and commit how each message ends with its effects."""
+        """Call the handler once, and commit its effects and the settlement of each message."""
         now, messages = self._db.now(), [each for lane in claimed for each in lane]
         ended: dict[int, Settlement] = {}
         ready: list[tuple[LeasedMessage, Prepared]] = []
@@ -189,7 +189,7 @@ class BatchWorker(Worker):
         if self._batch.lost:
             return
         listed: list[tuple[SettledMessage, LaneRest, list[Event]]] = []
-        for lane in claimed:  # the last of a lane says when it is claimed again
+        for lane in claimed:  # the last message of a lane decides when the lane is claimed again
             for leased in sorted(lane, key=lambda each: isinstance(ended[each.seq], RetryAt)):
                 events = self._events(leased, ended[leased.seq]) if self._hooks._hooks else []
                 settled = SettledMessage(leased, ended[leased.seq])
@@ -197,7 +197,7 @@ class BatchWorker(Worker):
         self._batch.end_all(listed)
 
     def _observed(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
-        """Call the handler, in an attempt that observers see where there are some."""
+        """Call the handler, in an attempt for observers if there are any."""
         if not self._hooks.observers:
             return self._call_once(ready)
         from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
@@ -216,7 +216,7 @@ class BatchWorker(Worker):
         return ended
 
     def _call_once(self, ready: list[tuple[LeasedMessage, Prepared]]) -> dict[int, Settlement]:
-        """Call the handler with all bodies; return how each message ends, by its sequence."""
+        """Call the handler with all bodies; return the settlement of each message, by sequence."""
         contexts = [
             Context(
                 leased,
@@ -237,7 +237,7 @@ class BatchWorker(Worker):
             self._call_handler([each.body for _, each in ready], ready[0][1], batch)
         except Suspended as waiting:
             return self._all_wait(waiting, ready)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the messages
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - every error settles them
             self._batch.undo()
             self._quick, self._raised = False, error
             log_failure(error, self._db.agent, ready[0][0], ready[0][1].frame.type)
@@ -251,7 +251,7 @@ class BatchWorker(Worker):
         return {leased.seq: self._verdict(batch, leased, each) for leased, each in ready}
 
     def _call_handler(self, bodies: list[Any], first: Prepared, batch: BatchContext) -> None:
-        # What the handler writes to its file is committed with the settlements.
+        # The handler's writes to its file are committed with the settlements.
         self._db.writer.thread_transactions.bind(self._batch)
         context = CONTEXT.set(batch)
         try:
@@ -263,13 +263,13 @@ class BatchWorker(Worker):
             CONTEXT.reset(context)
             self._db.writer.thread_transactions.unbind()
         if answer is not None:
-            msg = "a batch handler returns None: it answers by ctx.reply(message, body)"
+            msg = "a batch handler must return None: answer with ctx.reply(message, body)"
             raise TypeError(msg)
 
     def _all_wait(
         self, waiting: Suspended, ready: list[tuple[LeasedMessage, Prepared]]
     ) -> dict[int, Settlement]:
-        """Return that all messages of a call wait until a step of one may be called again."""
+        """Return retries of all messages of a call, until a step of one may be called again."""
         self._batch.undo()
         again = Waits(waiting.until(self._batch.join()), str(waiting), counted=False)
         return dict.fromkeys((leased.seq for leased, _ in ready), again)
@@ -278,10 +278,10 @@ class BatchWorker(Worker):
         self, error: BaseException, ready: list[tuple[LeasedMessage, Prepared]]
     ) -> dict[int, Settlement]:
         """
-        Return how messages end whose call raised; those of several are tried alone.
+        Return the settlements after a call raised; the messages of a batch are then tried alone.
 
-        That call is counted for none of them: each has all its attempts, whatever is wrong
-        with its neighbours.
+        That call does not count as an attempt: each message keeps all its attempts, even if another
+        one is at fault.
         """
         if len(ready) == 1 or isinstance(error, Paused):
             return {leased.seq: self._failed(error, each, leased) for leased, each in ready}
@@ -296,7 +296,7 @@ class BatchWorker(Worker):
     def _verdict(
         self, batch: BatchContext, leased: LeasedMessage, prepared: Prepared
     ) -> Settlement:
-        """Return what the handler said of a message; by default it is processed."""
+        """Return the handler's outcome for a message; by default it is processed."""
         key = (leased.sender, leased.id)
         if key in batch._rejected:
             return Dead("rejected", batch._rejected[key])
@@ -310,9 +310,9 @@ class BatchWorker(Worker):
         self, messages: list[LeasedMessage], ended: dict[int, Settlement]
     ) -> dict[int, Settlement]:
         """
-        Tell the callers of dispatched tasks, in the same commit, how the tasks ended.
+        Send the callers of dispatched tasks their results, in the same commit.
 
-        Where the outbox has no place for a result, nothing of the batch is kept.
+        If the outbox has no capacity for a result, the whole batch is undone.
         """
         tasks = [
             each

@@ -1,5 +1,5 @@
 """
-Cancel messages wherever they are: here, on their way, or at their recipient.
+Cancel messages here, on their way, or at their recipient.
 
 Imports core, file and message; never another feature.
 """

@@ -1,4 +1,4 @@
-"""Cancel messages that have arrived: one commit ends each, and takes it from its handler."""
+"""Cancel messages that have arrived: one commit ends each, and its handler's lease."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onceward.message.parcel import UNANSWERED, Receipt
 from onceward.message.vocabulary import reason_text
 
 CANCELLED: Final = "cancelled"
-"""The decision of a recipient that has cancelled a message."""
+"""A recipient's decision: the message is cancelled."""
 TOO_LATE: Final = "too late"
-"""Begins the decision of a recipient that has not; the state of the message follows."""
+"""Start of a recipient's decision that it is too late; the state of the message follows."""
 UNKNOWN: Final = "outside the deduplication window"
-"""State of a message that may have ended so long ago that its record is pruned."""
-# A mailbox's message has no lane: storing it was its effect, and a reader deletes it there.
+"""State of a message whose record may already be pruned."""
+# A mailbox's message has no lane: storing it was its effect, and readers delete it.
 END: Final = """
 UPDATE _onceward_inbox
    SET state = 'cancelled', ended_at = :now, reason = :reason
@@ -40,7 +40,7 @@ MARK_UNSEEN: Final = """
 INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
 VALUES (?, ?, ?, 'cancelled', ?)
 """
-# A lease of a message that has ended is over: its holder can commit nothing under the old token.
+# The lease of an ended message is over: its holder can commit nothing under the old token.
 FENCE: Final = """
 UPDATE _onceward_lanes
    SET head_seq = (SELECT min(seq)
@@ -86,7 +86,7 @@ SELECT b.seq, b.state, p.outcome,
 
 
 class ArrivedMessage(NamedTuple):
-    """The state of a message of a sender, as its recipient knows it."""
+    """The state of a sender's message, as its recipient knows it."""
 
     seq: int | None
     state: str | None
@@ -95,21 +95,21 @@ class ArrivedMessage(NamedTuple):
 
     @property
     def known_as(self) -> str | None:
-        """Return how it ended, or else its state; None for one that never came."""
+        """Return how it ended, otherwise its state; None for one that never came."""
         return self.outcome or self.state
 
 
 class Canceller:
-    """Cancels messages of an inbox, by their agent or by a request of their sender."""
+    """Cancels messages of an inbox, for its agent or at their sender's request."""
 
     def __init__(self, emitter: EventEmitter, prepare: Sequence[Prepare] = ()) -> None:
         self._emitter, self._prepare = emitter, prepare
 
     def end(self, tx: StoreTransaction, seqs: Sequence[int], reason: str) -> set[int]:
         """
-        End those of the messages that wait or are being handled; return their sequences.
+        End the waiting and running ones of the messages; return their sequences.
 
-        Each lease on one of them is over, so that its handler's writes roll back.
+        Each lease on one of them ends, so that its handler's writes roll back.
         """
         for prepare in self._prepare:
             prepare(tx, list(seqs))
@@ -130,9 +130,9 @@ class Canceller:
 
     def _cancel_requests(self, tx: StoreTransaction, ids: Sequence[str], reason: str) -> None:
         """
-        Cancel the requests that handlers of ended messages have made, whose replies none awaits.
+        Cancel the requests of ended messages' handlers, whose replies are no longer awaited.
 
-        One that has not left is withdrawn; of the others, the recipient is asked.
+        A request that has not left is withdrawn; the recipients of the others are asked.
         """
         _, _, said = reason.partition(": ")
         for state, *row in tx.rows(ASKED, (json.dumps(ids),)):
@@ -146,7 +146,7 @@ class Canceller:
                 ask_to_cancel(tx, request, said)
 
     def take(self, tx: StoreTransaction, sender: str, asked: Sequence[Frame]) -> None:
-        """Decide the requests of a sender, and tell it of each in the same commit."""
+        """Decide the requests of a sender, and report each decision in the same commit."""
         for frame in asked:
             decision = self._decide(tx, sender, frame)
             told = Receipt(frame.id, "processed", reason_text(UNANSWERED, decision))
@@ -163,14 +163,14 @@ class Canceller:
             return CANCELLED if same else f"{TOO_LATE}: {found.known_as}"
         if message_id <= found.horizon_id and OWN_ID.fullmatch(message_id):
             return f"{TOO_LATE}: {UNKNOWN}"
-        # It may still come: its record refuses it then.
+        # It may still come: its record then refuses it.
         tx.run(MARK_UNSEEN, (sender, message_id, frame.session, tx.now))
         receipts.enqueue(tx, [(sender, Receipt(message_id, "cancelled", reason))])
         return CANCELLED
 
     @staticmethod
     def look_up(tx: StoreTransaction, sender: str, message_id: str) -> ArrivedMessage:
-        """Return what this file knows of a message."""
+        """Return the stored state of a message."""
         return ArrivedMessage(*tx.rows(PRESENT, {"sender": sender, "id": message_id})[0])
 
 

@@ -1,4 +1,4 @@
-"""Cancel a message wherever it is: in the outbox, on its way, at its recipient, or in the inbox."""
+"""Cancel a message in the outbox, on its way, at its recipient, or in the inbox."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ SELECT seq, id
  ORDER BY seq LIMIT :limit
 """
 SLICE: Final = 200
-"""Messages that one transaction of a bulk cancels."""
+"""Messages that one transaction of a bulk cancellation cancels."""
 ENDED: Final = frozenset({"failed", "dropped", "cancelled"})
-"""States of the outbox in which a message cannot be cancelled any more."""
+"""States of the outbox in which a message can no longer be cancelled."""
 YOURSELF: Final = (
     "a handler does not cancel the message that it handles: raise Drop() or Reject(reason) instead"
 )
@@ -75,7 +75,7 @@ YOURSELF: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelFilter:
-    """Which messages to cancel: all that are given must hold."""
+    """Filter of messages to cancel: all given conditions must hold."""
 
     to: str | None = None
     sender: str | None = None
@@ -129,7 +129,7 @@ class Cancelling:
         return decided or found
 
     def cancel_all(self, which: CancelFilter, reason: str) -> Cancellations:
-        """Cancel the messages that match, in transactions of a slice each."""
+        """Cancel the matching messages, one slice per transaction."""
         found = Cancellations()
         for box, left_out in (("outbox", which.sender), ("inbox", which.to)):
             after: int | None = 0 if left_out is None else None
@@ -197,7 +197,7 @@ class Cancelling:
     def _elsewhere(
         self, tx: StoreTransaction, message_id: str, row: SentMessage, reason: str
     ) -> Cancellation:
-        """Say what became of a message that has left; ask its recipient where that is open."""
+        """Return the outcome of a message that has left; ask its recipient if it is open."""
         if row.state in ENDED or (row.state == "acked" and self._settings.ack != "stored"):
             done = row.state == "cancelled"
             return Cancellation(message_id, "cancelled" if done else "too_late", row.state)
@@ -219,7 +219,7 @@ class Cancelling:
         requests.add_request(tx, self._outbox, message, None)
 
     def _decision(self, message_id: str) -> Cancellation | None:
-        """Return what the recipient has decided; None where that is still awaited."""
+        """Return the recipient's decision; None while it is awaited."""
         rows = self._db.read(SENT, (message_id,))
         if not rows:
             return Cancellation(message_id, "too_late", "absent")
@@ -238,7 +238,7 @@ class Cancelling:
 
 
 def _refuse_own(message_id: str) -> None:
-    """Raise InvalidArgument for the message whose handler is calling."""
+    """Raise InvalidArgument if the message's own handler is calling."""
     leased = getattr(CONTEXT.get(), "_leased", None)
     if leased is not None and leased.id == message_id:
         raise InvalidArgument(YOURSELF)
@@ -251,7 +251,7 @@ def _key(message_id: str) -> str:
 def _read_decision(
     message_id: str, state: str, rows: Sequence[tuple[str, str | None]]
 ) -> Cancellation:
-    """Return what a recipient answered, as the request that waits for it has it."""
+    """Return the recipient's answer, from the request that waits for it."""
     reason = rows[0][1] or "" if rows else ""
     decision = reason.removeprefix(f"{UNANSWERED}: ")
     if decision == "cancelled":

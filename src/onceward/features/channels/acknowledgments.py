@@ -64,7 +64,7 @@ def stage(status: str) -> int:
 
 
 def note(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
-    """Store the acknowledgment that a frame is; False where it is an ordinary message."""
+    """Store a frame that is an acknowledgment; return False for an ordinary message."""
     said = frame.data
     if frame.causationid is None or not isinstance(said, dict) or said.get("status") not in STAGES:
         return False
@@ -77,10 +77,10 @@ def note(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of the old acknowledgments of messages that are gone; return how many."""
+    """Prune a slice of old acknowledgments whose messages no longer exist; return how many."""
     return tx.run(OLD, {"before": before, "limit": limit})
 
 
 def of(db: Database, message_id: str) -> list[Acknowledgment]:
-    """Return the acknowledgments of a message, by its id or the id that its copies carry."""
+    """Return the acknowledgments of a message, by its id or the id that its copies share."""
     return [Acknowledgment(*row) for row in db.ask(OF, (message_id,))]

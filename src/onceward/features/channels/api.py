@@ -1,4 +1,4 @@
-"""Use channels: create, join, post, receive with leases, acknowledge, look back."""
+"""Use channels: create, join, post, receive with leases, acknowledge, read the history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from onceward.message.vocabulary import (
 
 
 class ChannelLeases(LaneLeases):
-    """Lease one channel's messages; what is searched are topic patterns, any topic for none."""
+    """Lease one channel's messages, searched by topic patterns; None for any topic."""
 
     def __init__(self, deps: RuntimeDeps, channel: ChannelInfo) -> None:
         super().__init__(deps, channel_policy(channel))
@@ -80,14 +80,14 @@ class ChannelLeases(LaneLeases):
         )
 
     def time_for(self, attempt: int) -> Millis:
-        """Return the ack timeout of an attempt, and the delay before the next one if there is."""
+        """Return the ack timeout of an attempt, and the delay before the next one, if any."""
         timeout = round(1000 * self._channel.config.ack_timeout)
         if self.policy.exhausted(attempt):
             return timeout
         return timeout + self.policy.delay(attempt, self._deps.rng)
 
     def problem(self, leased: LeasedMessage) -> Settlement | None:
-        """Return how a message ends that no reader may see, None for all others."""
+        """Return the settlement of a message that no reader may see; None for others."""
         problem = super().problem(leased)
         if problem is not None:
             return problem
@@ -102,17 +102,17 @@ ChannelConsumer = Consumer[LeasedMessage, tuple[str, ...]]
 
 
 def channel_policy(channel: ChannelInfo) -> RetryPolicy:
-    """Return the retries of a channel: its backoff, doubled each time, without jitter."""
+    """Return the retry policy of a channel: its backoff, doubled each time, without jitter."""
     return exponential(channel.config.retry_backoff, channel.config.max_retries)
 
 
 T = TypeVar("T")
 Topics = str | Iterable[str] | None
-"""Topics to read: one, or patterns of which one must match; None is all."""
+"""Topics to read: one, or patterns of which one must match; None for all."""
 
 
 class ChannelOptions(TypedDict, total=False):
-    """The keyword arguments that configure a channel; ``ChannelConfig`` says what each means."""
+    """The keyword arguments that configure a channel; ``ChannelConfig`` explains each."""
 
     delivery: DeliveryMode
     max_message_size: int
@@ -137,7 +137,7 @@ FindMessages = Callable[..., Page]
 
 class Channel:
     """
-    One channel, as this agent takes part in it.
+    One channel, from the view of this agent.
 
     The home's directory holds the participants. A send writes one copy for each into the outbox, in
     one commit; received messages are read from the inbox like any other, or here by channel.
@@ -159,14 +159,14 @@ class Channel:
         self.session = plain_text("session", session)
         """Conversation in which messages are sent."""
         self.created = created
-        """Whether the call that returned this made the channel."""
+        """Whether the call that returned this created the channel."""
         self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
         self._find = find
         self._leases = ChannelLeases(consumer.deps, channel_sender.info(name))
         self._own_consumer: ChannelConsumer = Consumer(consumer.deps, self._leases)
 
     def __repr__(self) -> str:
-        """Name the channel and this agent."""
+        """Return the repr with the channel and this agent."""
         return f"<Channel {self.name} for {self._db.agent}>"
 
     def info(self) -> ChannelInfo:
@@ -355,7 +355,7 @@ class Channel:
 
     def _settle(self, message: Message[Any], status: AckStatus, detail: str | None) -> None:
         if message.settled:
-            return  # said again, or after its end: the sender is told, nothing else changes
+            return  # repeated, or after its end: only the sender is told
         match status:
             case "completed":
                 message.ack()
@@ -450,7 +450,7 @@ class Channel:
     def _readable(self, topics: Topics) -> tuple[str, ...]:
         info = self.info()
         if info.state == "closed":
-            msg = f"channel {self.name} is closed: nothing is read here any more"
+            msg = f"channel {self.name} is closed: it can no longer be read"
             raise ChannelRefused(msg)
         channels.require(
             self._channel_sender.role(self.name), CHANNEL_ROLES, self.name, self._db.agent, "read"

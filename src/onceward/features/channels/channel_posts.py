@@ -1,4 +1,4 @@
-"""Store what a file keeps for channels: posts, held messages, background tasks, their history."""
+"""Store a file's channel data: posts, held messages, background tasks, history."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ SELECT NULL, expires_at
 LIMIT 1
 """
 
-# In the directory: notices that this agent is to send; in its own file: dead letters.
+# In the directory: notices that this agent must send; in its own file: dead letters.
 NOTICES: Final = """
 SELECT number, topic, body
   FROM system_notices
@@ -111,12 +111,12 @@ TELLING: Final = "SELECT 1 FROM _onceward_background_tasks WHERE kind = 'notices
 
 
 def start(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
-    """Start a background task at *position*; one that exists already keeps its own."""
+    """Start a background task at *position*; an existing one keeps its own."""
     tx.run(START, (kind, name, position))
 
 
 def next_task(tx: StoreTransaction, kind: str, name: str) -> tuple[int, bool] | None:
-    """Return a task's progress and whether messages wait for it; None where there is none."""
+    """Return a task's progress and whether messages wait for it; None if there is none."""
     found = tx.rows(NEXT_TASK, (kind, name))
     return (found[0][0], bool(found[0][1])) if found else None
 
@@ -137,18 +137,18 @@ def tasks(read: Rows) -> list[Task]:
 
 
 def advance(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
-    """Store how far a task has come."""
+    """Store the position of a task."""
     tx.run(ADVANCE, (position, kind, name))
 
 
 def end_tasks(tx: StoreTransaction, channel: str) -> None:
-    """End the tasks of a channel, and forget what it retains."""
+    """End the tasks of a channel, and delete its retained posts."""
     tx.run(FORGET, (channel,))
     tx.run(DONE, (channel,))
 
 
 def hold(tx: StoreTransaction, channel: str) -> None:
-    """Note that messages wait for a channel."""
+    """Record that messages wait for a channel."""
     tx.run(HOLD, (channel,))
 
 
@@ -158,12 +158,12 @@ def is_retained(tx: StoreTransaction, channel: str, correlation_id: str | None) 
 
 
 def notices(read: Rows, agent: str, after: int) -> list[tuple[int, str, str]]:
-    """Return the next notices of a home (number, topic, body) that an agent is to send."""
+    """Return the next notices of a home (number, topic, body) that an agent must send."""
     return [(number, topic, body) for number, topic, body in read(NOTICES, (agent, after))]
 
 
 def forget_notices(tx: StoreTransaction, agent: str, upto: int) -> None:
-    """Forget the notices of a home that an agent has sent."""
+    """Delete the notices of a home that an agent has sent."""
     tx.run(TOLD, (agent, upto))
 
 
@@ -173,27 +173,27 @@ def is_telling(read: Rows) -> bool:
 
 
 def last_dead_letter(read: Rows) -> int:
-    """Return the sequence of the newest dead letter, 0 where there is none."""
+    """Return the sequence of the newest dead letter; 0 if there is none."""
     return int(read(LAST_DEAD_LETTER, ())[0][0])
 
 
 def next_dead_letters(read: Rows, after: int) -> list[tuple[Any, ...]]:
-    """Return the next dead letters that are to be told of, their sequence first."""
+    """Return the next dead letters to notify about, their sequence first."""
     return read(DEAD_LETTERS, (after,))
 
 
 def end_telling(tx: StoreTransaction) -> None:
-    """End the task that tells of dead letters once none is left."""
+    """End the task that notifies about dead letters once none is left."""
     tx.run(ALL_TOLD)
 
 
 def keep(tx: StoreTransaction, values: tuple[Any, ...]) -> None:
-    """Store a retained post, whose body is stored already."""
+    """Store a retained post, whose body is already stored."""
     tx.run(KEEP, values)
 
 
 def trim(tx: StoreTransaction, channel: str, config: ChannelConfig) -> None:
-    """Delete the oldest posts beyond what the channel retains."""
+    """Delete the oldest posts above the channel's retention."""
     if config.retain_for is not None:
         tx.run(TOO_OLD, (channel, tx.now - round(1000 * config.retain_for)))
     if config.retain_count is not None:
@@ -203,7 +203,7 @@ def trim(tx: StoreTransaction, channel: str, config: ChannelConfig) -> None:
 
 
 class RetainedPost(NamedTuple):
-    """A post that a channel retains for members who join later; its body is stored once."""
+    """A post that a channel retains for later members; its body is stored once."""
 
     session: str
     lane: str
@@ -221,12 +221,12 @@ class RetainedPost(NamedTuple):
 
 
 def retained(tx: StoreTransaction, channel: str) -> list[RetainedPost]:
-    """Return what a channel retains, oldest first."""
+    """Return the retained posts of a channel, oldest first."""
     return [RetainedPost(*row) for row in tx.rows(RETAINED, (channel, tx.now))]
 
 
 def held_by(channel: str) -> str:
-    """Return what ``held_by`` says of messages that a channel holds."""
+    """Return the value of ``held_by`` for messages that a channel holds."""
     return f"channel:{channel}"
 
 
@@ -256,14 +256,14 @@ def dead_letter(tx: StoreTransaction, channel: str) -> list[tuple[str, str]]:
 
 
 class Asked(NamedTuple):
-    """A message that began a conversation: its sender (None: us) and when it ends."""
+    """A message that began a conversation: its sender (None: us) and when it expires."""
 
     sender: str | None
     expires_at: Millis | None
 
 
 def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> Asked | None:
-    """Return the message of that kind that began a conversation, None where there is none."""
+    """Return the message of that kind that began a conversation, or None."""
     found = tx_rows(ASKED, (correlation_id, channel, kind))
     return Asked(*found[0]) if found else None
 
@@ -271,7 +271,7 @@ def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> Asked |
 NEWEST_TO_GO: Final = """
 SELECT seq FROM _onceward_{box} WHERE channel = ? ORDER BY seq DESC LIMIT 1 OFFSET ?
 """
-# A key stands for its message until retention ends it.
+# A key belongs to its message until that is pruned.
 OLD_OUTBOX: Final = """
 DELETE FROM _onceward_outbox
  WHERE seq IN (SELECT seq
@@ -280,7 +280,7 @@ DELETE FROM _onceward_outbox
                 ORDER BY seq LIMIT ?)
 RETURNING ended_at
 """
-# The dedup record is what tells a duplicate once the row is gone.
+# After the row is deleted, the dedup record identifies duplicates.
 OLD_INBOX: Final = """
 DELETE FROM _onceward_inbox
  WHERE seq IN (SELECT seq
@@ -297,9 +297,9 @@ HISTORY: Final = {"outbox": OLD_OUTBOX, "inbox": OLD_INBOX}
 
 def prune_history(tx: StoreTransaction, channel: str, *, count: int, limit: int) -> int:
     """
-    Delete a slice of the ended messages of a channel, sparing the newest *count* of each box.
+    Delete a slice of a channel's ended messages, except the newest *count* of each box.
 
-    Returns how many; 0 where none is left to delete.
+    Return how many; 0 if none is left to delete.
     """
     gone = 0
     for box, sql in HISTORY.items():

@@ -1,4 +1,4 @@
-"""Sends to the channels of a home: a message is checked first, then all copies are one commit."""
+"""Send to the channels of a home: check a message, then commit all its copies together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onceward.message.topics import check_topic
 from onceward.message.vocabulary import CHANNEL_ROLES, KINDS
 
 ANSWERS = {"response": "query"}
-"""Kinds that answer something, and what they answer."""
+"""Kinds that answer another kind, and which."""
 
 
 class ChannelMessage(NamedTuple):
@@ -43,11 +43,11 @@ class ChannelSender:
         self.directory: DirectoryCache = tasks.directory
 
     def info(self, name: str) -> ChannelInfo:
-        """Return a channel as it is now; raises UnknownChannel."""
+        """Return the current state of a channel; raise UnknownChannel."""
         return channels.info(self.directory.channel(name), name)
 
     def role(self, name: str) -> str | None:
-        """Return this agent's role in a channel, None where it takes no part."""
+        """Return this agent's role in a channel; None if it is not a member."""
         return channels.role_of(self.directory.members(name), self._db.agent)
 
     def prepare(
@@ -69,7 +69,7 @@ class ChannelSender:
             options = {**options, "answer_by": asked.expires_at}
         else:
             recipients = self._recipients(found, options)
-        # A channel that waits holds back its own messages only.
+        # A held channel delays only its own messages.
         lane = options.get("ordering_key")
         lane = name if lane is None else lane
         options = {**options, "ordering_key": lane, "channel": name}
@@ -83,13 +83,14 @@ class ChannelSender:
     def _check_state(self, found: ChannelInfo) -> None:
         if found.state in ("draining", "closed") or (found.state == "paused" and not found.holds):
             msg = (
-                f"channel {found.name} is {found.state}: it takes no messages; nothing was written"
+                f"channel {found.name} is {found.state}: it accepts no messages; nothing was "
+                "written"
             )
             raise ChannelRefused(msg)
 
     def _check(self, found: ChannelInfo, body: object, options: MessageOptions) -> None:
         if options.get("kind") == acknowledgments.KIND:
-            refuse("kind", "is said with acknowledge(), which knows what is answered")
+            refuse("kind", "must be sent with acknowledge(), which knows the answered message")
         if options.get("kind") not in KINDS:
             refuse("kind", f"is not one of {', '.join(KINDS)}", len(str(options.get("kind"))))
         answer = options.get("kind") in ANSWERS
@@ -99,7 +100,7 @@ class ChannelSender:
             refuse("content", "is empty")
         topic = options.get("topic")
         if found.type == "pubsub" and topic is None and not answer:
-            refuse("topic", "is missing: messages of a pubsub channel have one")
+            refuse("topic", "is missing: messages of a pubsub channel need one")
         if topic is not None:
             check_topic(topic)
             found.config.policy.check(topic)
@@ -112,7 +113,7 @@ class ChannelSender:
             names = [member.agent for member in self.directory.members(found.name)]
         return sorted(
             name for name in names if name != me or found.config.echo
-        )  # as the index has them: half the cost of many
+        )  # in index order: half the cost for many
 
     def _asked(self, name: str, options: MessageOptions) -> Asked:
         """Return the message that is answered; raise ValidationFailed if it is unknown."""
@@ -120,13 +121,13 @@ class ChannelSender:
         correlation_id = options.get("correlation_id") or ""
         asked = channel_posts.asked(self._db.read, correlation_id, name, wanted)
         if asked is None:
-            refuse("correlation_id", f"names no {wanted} of channel {name}", len(correlation_id))
+            refuse("correlation_id", f"is not a {wanted} of channel {name}", len(correlation_id))
         return asked
 
     # -- writing ----------------------------------------------------------------------------
 
     def _add(self, tx: StoreTransaction, message: ChannelMessage) -> SendResult:
-        """Store the copies of a message and, in a sticky channel, the post that is retained."""
+        """Store the copies of a message and, in a sticky channel, the retained post."""
         found, config = message.channel, message.channel.config
         if config.sticky:
             channel_posts.start(tx, "channel", found.name, message.newest)
@@ -140,7 +141,7 @@ class ChannelSender:
         return result
 
     def _held(self, tx: StoreTransaction, found: ChannelInfo, fanout: Fanout) -> Fanout:
-        """Return the copies, held where the channel is paused or has max_pending of ours."""
+        """Return the copies, held if the channel is paused or has max_pending of ours."""
         most, count = found.config.max_pending, len(fanout.messages)
         full = most is not None and channel_posts.under_way(tx, found.name) + count > most
         behind = (
@@ -157,7 +158,7 @@ class ChannelSender:
         return fanout._replace(messages=held)
 
     def _retain(self, tx: StoreTransaction, message: ChannelMessage) -> int | None:
-        """Retain a message for later members; return its body's number, None if it is retained."""
+        """Retain a message for later members; return its body's number, or None if known."""
         fanout, name = message.fanout, message.channel.name
         e, key = fanout.headers, message.options.get("key")
         if key is not None and channel_posts.is_retained(tx, name, e.correlation_id):

@@ -27,17 +27,17 @@ SYSTEM_SESSION: Final = "_system"
 
 class ChannelTasks:
     """
-    Does what a change of the directory or of the file leaves to do.
+    Does the follow-up work of changes in the directory or the file.
 
-    Each task stores its position in the transaction of what it did, so a crash
-    repeats nothing and leaves nothing out.
+    Each task stores its position in the transaction of its work, so a crash neither repeats nor
+    skips work.
     """
 
     def __init__(self, db: Database, outbox: Outbox, directory: DirectoryCache) -> None:
         self._db, self._outbox, self.directory = db, outbox, directory
 
     def run(self) -> None:
-        """Run what is due now; do nothing inside an open transaction, which may be undone."""
+        """Run the due tasks; do nothing inside an open transaction, which may be undone."""
         if self._db.writer.held:
             return
         for kind, name, position, held in channel_posts.tasks(self._db.read):
@@ -76,7 +76,7 @@ class ChannelTasks:
 
     def serve(self, tx: StoreTransaction, found: ChannelInfo) -> None:
         """
-        Send the retained messages to the agents that joined since the last time, in order.
+        Send the retained messages to newly joined agents, in order.
 
         The position moves in the same transaction.
         """
@@ -118,7 +118,7 @@ class ChannelTasks:
         ]
 
     def prune_history(self, limit: int) -> int:
-        """Delete a slice of the history that channels bound; return how many messages."""
+        """Delete a slice of history above the channels' bounds; return how many messages."""
         if not self.directory.home.known:
             return 0
         for row in self.directory.channels():
@@ -146,7 +146,7 @@ class ChannelTasks:
             directory.write(lambda tx: channel_posts.forget_notices(tx, self._db.agent, upto))
 
     def _dead_letters(self, position: int) -> None:
-        """Tell the home of new dead letters; the task ends with the last of them."""
+        """Notify the home about new dead letters; the task ends with the last of them."""
         upto = channel_posts.last_dead_letter(self._db.read)  # before asking for listeners
         fanouts: list[Fanout] = []
         if self.directory.home.known and self.directory.subscribers(DEAD):
@@ -173,13 +173,13 @@ class ChannelTasks:
     ) -> None:
         task = channel_posts.next_task(tx, kind, "")
         if task is None or task[0] != position:
-            return  # another process was quicker
+            return  # another process was faster
         for fanout in fanouts:
             self._outbox.add_fanout(tx, fanout)
         channel_posts.advance(tx, kind, "", upto)
 
     def begin(self) -> None:
-        """Begin to tell the home what this agent changes in the directory; idempotent."""
+        """Start sending notices about this agent's changes in the directory; idempotent."""
         if not channel_posts.is_telling(self._db.read):
             self._db.write(lambda tx: channel_posts.start(tx, "notices", "", 0))
 
@@ -197,7 +197,7 @@ def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]
 def _copy(
     post: channel_posts.RetainedPost, late: str, channel: str, *, agent: str, message_id: str
 ) -> OutgoingMessage:
-    """Return a retained post as a new message: only its id and its recipient are new."""
+    """Return a retained post as a new message; only its id and recipient are new."""
     frame = render_head(f"{post.head}{json_string(late)}{post.tail}", message_id, post.created_at)
     headers = FrameHeaders(
         sender=agent,

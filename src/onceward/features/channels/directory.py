@@ -1,4 +1,4 @@
-"""Store the channels of a home with their members and states, in the directory."""
+"""Store the channels of a home, with members and states, in the directory."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ TRANSITIONS: Final = {
     "draining": ("active",),
     "closed": ("draining",),
 }
-"""By new state: the states from which it is reached; a pause may also change its mode."""
+"""The states from which each new state is reached; a pause may also change its mode."""
 
 
 class ChannelConfig(BaseModel):
-    """How one channel behaves; spans are seconds, sizes bytes of UTF-8, None means no limit."""
+    """The configuration of a channel: seconds, bytes of UTF-8, and None for no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -68,35 +68,35 @@ class ChannelConfig(BaseModel):
     """
     Promise of ``receive`` about a message.
 
-    It is returned once at most, or until it is settled, or it is settled in the
-    transaction of its effects.
+    It is returned at most once, or until it is settled, or it is settled in the transaction of its
+    effects.
     """
     max_message_size: Annotated[int, Field(ge=1)] = 1 << 20
-    """Largest content, on send and on receipt."""
+    """Maximum content, on send and on receipt."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
-    """Most members."""
+    """Maximum members."""
     ack_timeout: Positive = 30.0
-    """Seconds a reader has a message before it is delivered again."""
+    """Seconds that a reader holds a message before it is delivered again."""
     max_retries: Annotated[int, Field(ge=0)] = 3
-    """Re-attempts of a reader before a message becomes a dead letter."""
+    """Retries of a reader before a message becomes a dead letter."""
     retry_backoff: Seconds = 1.0
-    """Pause before the first re-attempt; it doubles with each further one."""
+    """Pause before the first retry; it doubles with each further one."""
     echo: bool = False
-    """Whether senders get what they send."""
+    """Whether senders get their own messages."""
     sticky: bool = False
-    """Whether new members get what the channel retains."""
+    """Whether new members get the retained messages."""
     priority_ordering: bool = True
-    """Whether urgent messages are read first; otherwise in the order of arrival."""
+    """Whether urgent messages are read first; otherwise in order of arrival."""
     max_pending: Annotated[int, Field(ge=1)] | None = None
-    """Messages of one sender that may be in flight; more are accepted and held."""
+    """Maximum messages of one sender in flight; more are accepted and held."""
     retain_for: Positive | None = None
     """How long a sticky channel retains messages."""
     retain_count: Annotated[int, Field(ge=1)] | None = None
-    """How many messages of each sender a sticky channel retains."""
+    """Messages of each sender that a sticky channel retains."""
     retain_bytes: Annotated[int, Field(ge=1)] | None = None
-    """How many bytes of each sender's content a sticky channel retains."""
+    """Bytes of each sender's content that a sticky channel retains."""
     bound_history: bool = False
-    """Whether ``retain_count`` also bounds each participant's history, in outbox and inbox."""
+    """Whether ``retain_count`` also limits each participant's history, in outbox and inbox."""
     topics: frozenset[str] | None = None
     """The topics that are allowed; None allows all."""
 
@@ -108,7 +108,7 @@ class ChannelConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ChannelInfo:
-    """A channel as the directory knows it."""
+    """A channel in the directory."""
 
     name: str
     type: ChannelType
@@ -131,9 +131,9 @@ def _config(text: str) -> ChannelConfig:
 
 
 def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
-    """Return a channel from its row; raise UnknownChannel where there is none."""
+    """Return a channel from its row; raise UnknownChannel if there is none."""
     if row is None:
-        msg = f"there is no channel {name!r}: create it, or list those there are"
+        msg = f"there is no channel {name!r}: create it, or list the existing ones"
         raise UnknownChannel(msg)
     name, kind, state, mode, config, description, created_by, created_at = row
     return ChannelInfo(
@@ -142,7 +142,7 @@ def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
 
 
 def checked_config(given: dict[str, Any]) -> ChannelConfig:
-    """Return a config; raise ValidationFailed naming the wrong field."""
+    """Return a config; raise ValidationFailed with the name of the wrong field."""
     if unknown := given.keys() - ChannelConfig.model_fields:
         refuse(min(unknown), no_option("a channel", unknown, ChannelConfig.model_fields))
     try:
@@ -151,7 +151,7 @@ def checked_config(given: dict[str, Any]) -> ChannelConfig:
         first = error.errors()[0]
         refuse(".".join(map(str, first["loc"])) or "config", first["msg"])
     if made.bound_history and made.retain_count is None:
-        refuse("bound_history", "needs retain_count, which says how many messages stay")
+        refuse("bound_history", "needs retain_count, the number of messages to keep")
     for topic in made.topics or ():
         check_topic(topic)
     return made
@@ -166,7 +166,7 @@ def create(
     config: ChannelConfig,
     description: str,
 ) -> bool:
-    """Create a channel with its owner; False where one of the name exists, left as it is."""
+    """Create a channel with its owner; return False, unchanged, if the name exists."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         refuse("name", f"must match {NAME.pattern}", len(str(name)))
     if kind not in ("direct", "group", "broadcast", "pubsub"):
@@ -186,9 +186,9 @@ def create(
 
 
 def refuse_duplicate(name: str, *, created: bool) -> None:
-    """Raise DuplicateChannel where the channel exists already."""
+    """Raise DuplicateChannel if the channel already exists."""
     if not created:
-        msg = f"there is a channel {name!r} already: channels.ensure takes it as it is"
+        msg = f"there is already a channel {name!r}: channels.ensure returns the existing one"
         raise DuplicateChannel(msg)
 
 
@@ -196,7 +196,7 @@ def join(
     directory: DirectoryDatabase, channel: ChannelInfo, agent: str, role: str, by: str
 ) -> bool:
     """
-    Add a member; False where it is one already.
+    Add a member; return False if it already is one.
 
     Constraints decide, so the limit holds for any number of processes.
     """
@@ -228,13 +228,13 @@ def _explain_join(tx: StoreTransaction, channel: ChannelInfo, most: int | None) 
     if not found:
         info(None, channel.name)
     if found[0][0] in ("draining", "closed"):
-        msg = f"channel {channel.name} is {found[0][0]}: it takes no new members"
+        msg = f"channel {channel.name} is {found[0][0]}: it accepts no new members"
         raise ChannelRefused(msg)
-    refuse("participants", f"channel {channel.name} takes {most}, and has them", most or 0)
+    refuse("participants", f"channel {channel.name} has reached its limit of {most}", most or 0)
 
 
 def leave(directory: DirectoryDatabase, channel: str, agent: str, by: str) -> bool:
-    """Remove a member; False where it was none. The owner closes the channel instead."""
+    """Remove a member; return False if it was not one. The owner closes the channel instead."""
 
     def work(tx: StoreTransaction) -> bool:
         if not tx.run(LEAVE, (channel, agent)):
@@ -253,11 +253,11 @@ def change_state(
     directory: DirectoryDatabase, name: str, state: str, agent: str, mode: PauseMode | None = None
 ) -> None:
     """
-    Set a channel's state, by one statement that names the states it may be reached from.
+    Set a channel's state by one statement that names the allowed previous states.
 
     Raises:
-        ChannelRefused: there is no such move from the present state.
-        NotParticipant: only the owner may.
+        ChannelRefused: the current state does not allow that change.
+        NotParticipant: only the owner may do this.
 
     """
     before = (*TRANSITIONS[state], "paused") if state == "paused" else TRANSITIONS[state]
@@ -286,7 +286,7 @@ def change_state(
 
 
 def _next(state: str) -> str:
-    """Return what a channel may become from a state, in words."""
+    """Return the possible next states of a channel, as text."""
     states = [new for new, before in TRANSITIONS.items() if state in before]
     return f"becomes {' or '.join(states)}" if states else "can only be removed"
 
@@ -314,16 +314,16 @@ def _role(tx: StoreTransaction, channel: str, agent: str) -> str | None:
 
 
 def role_of(members: tuple[Member, ...], agent: str) -> str | None:
-    """Return the role of an agent, None where it is not a member."""
+    """Return the role of an agent; None if it is not a member."""
     return next((member.role for member in members if member.agent == agent), None)
 
 
 def require(
     role: str | None, allowed: tuple[str, ...], channel: str, agent: str, to_do: str
 ) -> None:
-    """Raise NotParticipant unless *role* is one of the allowed."""
+    """Raise NotParticipant unless *role* is an allowed one."""
     if role not in allowed:
-        what = "takes no part in" if role is None else f"is {role} of"
+        what = "is not a member of" if role is None else f"is {role} of"
         cure = "; join first" if role is None and "member" in allowed else ""
         roles = " or ".join(allowed)
         msg = f"{agent} {what} channel {channel} and may not {to_do}: {roles} may{cure}"
@@ -331,5 +331,5 @@ def require(
 
 
 def notice(tx: StoreTransaction, by: str, topic: str, **body: Any) -> None:
-    """Store a notice under a reserved topic, in the transaction of its cause; *by* sends it."""
+    """Store a notice under a reserved topic, in the transaction of its cause; *by* will send it."""
     tx.run(NOTICE, (by, f"_system.{topic}", json.dumps(body), tx.now))

@@ -1,5 +1,5 @@
 """
-Check the invariants of a file, and repair what breaks them.
+Check the invariants of a file, and repair violations.
 
 Imports core, file and message; never another feature.
 """

@@ -1,4 +1,4 @@
-"""Write audit entries of committed sends and damaged messages, never of what a body holds."""
+"""Write audit entries of committed sends and damaged messages, never with bodies."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from onceward.message.parcel import Durability
 
 Verdict = Literal["ok", "degraded", "failing"]
 WAITS: Final = 300_000
-"""Milliseconds after which the oldest message that is due has waited too long."""
+"""Milliseconds after which the oldest due message has waited too long."""
 AHEAD: Final = 60_000
-"""Milliseconds by which the file's time may be ahead of the wall clock."""
+"""Allowed milliseconds of the file's time ahead of the wall clock."""
 LARGE_WAL: Final = 256 << 20
-"""Bytes of a WAL that a reader keeps from being emptied."""
+"""Size in bytes of a pinned WAL that is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,11 @@ class Health:
 
     verdict: Verdict
     """
-    How the agent stands.
+    Verdict on the agent.
 
     ``failing``: paused, or a full disk keeps the file closed; nothing is handled. ``degraded``: it
-    works, and ``reasons`` need a person. ``ok``: neither. Dead letters change no verdict.
+    works, but ``reasons`` need an operator. ``ok``: neither. Dead letters do not change the
+    verdict.
     """
     reasons: tuple[str, ...]
     """Why the verdict is not ``ok``."""
@@ -46,11 +47,11 @@ class Health:
     dead_letters: int
     breakers_open: int
     behind_barrier: bool
-    """False while a full disk keeps the file closed: a power cut may take what is read then."""
+    """False while a full disk keeps the file closed: a power cut may lose data read then."""
     clock_ahead: Millis
     """Milliseconds that the file's time is ahead of the wall clock, which was set back."""
     calls_left: int
-    """Calls of aborted runs that have not returned after the grace, in processes that live."""
+    """Calls of aborted runs in live processes that did not return within the grace."""
 
 
 STATS: Final = "SELECT * FROM onceward_stats"
@@ -100,7 +101,7 @@ def read_health(db: Database, *, calls_left: int) -> Health:
 def _judged(found: Health, db: Database) -> Health:
     stops = {
         "the file is paused": found.paused,
-        "the disk is full: the file is read, not written": not found.behind_barrier,
+        "the disk is full: the file is read-only": not found.behind_barrier,
     }
     [(handled_at, sent_at)] = db.ask(OLDEST)
     latest = db.now() - WAITS

@@ -1,9 +1,9 @@
 """
-Check what must hold at every instant, in one file and between two.
+Check the invariants of one file and between two files.
 
-Rules about one file are SQL: each query returns the offenders, and should
-return none. Rules about a pair compare a sender's file with its recipient's:
-the sender has dropped only what the recipient keeps.
+Rules about one file are SQL: each query returns the offenders, and should return none. Rules about
+a pair compare a sender's file with its recipient's: the sender has settled only messages that the
+recipient keeps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "S2": (
-        "no message that waits has vanished: rows in 'pending' are as many as the counters say",
+        "no waiting message has vanished: the number of 'pending' rows matches the counters",
         """
         SELECT 'pending ' || n || ', counted ' || expected FROM (
             SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'pending') AS n,
@@ -41,7 +41,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "S3": (
-        "rows in 'sent' are as many as the counters say",
+        "the number of 'sent' rows matches the counters",
         """
         SELECT 'sent ' || n || ', counted ' || expected FROM (
             SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'sent') AS n,
@@ -59,7 +59,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "S5": (
-        "a message that waits for a peer's outcome has a date on which it is asked about",
+        "a message that waits for a peer's outcome has a time at which the peer is asked",
         """
         SELECT id FROM _onceward_outbox
          WHERE state = 'sent' AND due_at IS NULL
@@ -67,7 +67,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "S7": (
-        "a message to oneself that waits for its outcome waits in the inbox of the same file",
+        "a message to oneself that waits for its outcome is pending in the inbox of the same file",
         """
         SELECT o.id
           FROM _onceward_outbox AS o
@@ -96,7 +96,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "S11": (
-        "a body that is stored once goes with the last message that refers to it",
+        "a shared body is deleted with the last message that refers to it",
         """
         SELECT 'body ' || b.body_id FROM _onceward_bodies AS b
          WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.body_id = b.body_id)
@@ -104,7 +104,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "R1": (
-        "processed and marked are the same thing",
+        "a message is processed exactly if it has a dedup record",
         """
         SELECT b.id FROM _onceward_inbox AS b
           LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender
@@ -117,7 +117,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "R2": (
-        "nothing that waits is marked as handled",
+        "no waiting message has a dedup record",
         """
         SELECT b.id FROM _onceward_inbox AS b
           JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id
@@ -125,7 +125,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "R3": (
-        "rows in 'pending' of the inbox are as many as the counters say",
+        "the number of 'pending' inbox rows matches the counters",
         """
         SELECT 'pending ' || n || ', counted ' || expected FROM (
             SELECT (SELECT count(*) FROM _onceward_inbox WHERE state = 'pending') AS n,
@@ -144,7 +144,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "R5": (
-        "every waiting message has a lane that will hand it out",
+        "every waiting message has a lane that will deliver it",
         """
         SELECT b.id
           FROM _onceward_inbox AS b
@@ -153,7 +153,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "R6": (
-        "every dead letter of the inbox is marked, so that its frame is not accepted again",
+        "every dead letter of the inbox has a dedup record, so its frame is not accepted again",
         """
         SELECT d.id FROM _onceward_dead_letters AS d
           LEFT JOIN _onceward_processed_messages AS p ON p.sender = d.peer AND p.message_id = d.id
@@ -173,7 +173,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "Q1": (
-        "a message that is bound to a run is so to one that is open, in whose list it stands",
+        "a message that is bound to a run is bound to an open one, which lists it",
         """
         SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_runs AS r ON r.seq = b.run_seq
          WHERE b.state = 'pending' AND b.run_seq IS NOT NULL
@@ -191,7 +191,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "Q3": (
-        "what was dropped waits for a run that can be told of it",
+        "a dropped message waits for a run that gets its summary",
         """
         SELECT d.id
           FROM _onceward_drops AS d
@@ -200,7 +200,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "M1": (
-        "mail for a mailbox waits in no lane, and its sender knows that it was stored",
+        "a mailbox's message is in no lane, and its sender knows that it was stored",
         """
         SELECT b.id FROM _onceward_inbox AS b
           LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender
@@ -215,7 +215,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "M2": (
-        "what is in the hands of a reader was passed by its position",
+        "a message that a reader holds is before the reader's position",
         """
         SELECT r.mailbox || '/' || r.name || ' row ' || h.seq FROM _onceward_mailbox_leases AS h
           LEFT JOIN _onceward_mailbox_readers AS r ON r.reader_id = h.reader_id
@@ -233,7 +233,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """,
     ),
     "D1": (
-        "SQLite finds the file sound",
+        "SQLite finds no damage in the file",
         """
         SELECT substr(integrity_check, 1, 400)
           FROM pragma_integrity_check
@@ -246,10 +246,10 @@ AT_ONCE: Final = " UNION ALL ".join(
     for name, (_, sql) in INVARIANTS.items()
     if name != "D1"
 )
-"""All of them in one statement, but SQLite's own check."""
+"""All of them in one statement, except SQLite's own check."""
 FRAMES: Final = {
     "S8": (
-        "every frame of the outbox is what was written",
+        "every frame of the outbox is unchanged since it was written",
         """
         SELECT id, frame, digest
           FROM _onceward_outbox
@@ -257,15 +257,15 @@ FRAMES: Final = {
         """,
     ),
     "S9": (
-        "every body that is stored once is what was written",
+        "every shared body is unchanged since it was written",
         "SELECT 'body ' || body_id, text, digest FROM _onceward_bodies",
     ),
     "R8": (
-        "every frame of the inbox is what was accepted",
+        "every frame of the inbox is unchanged since it was accepted",
         "SELECT id, frame, digest FROM _onceward_inbox",
     ),
     "R9": (
-        "every dead letter is what it was",
+        "every dead letter is unchanged",
         "SELECT id, frame, digest FROM _onceward_dead_letters WHERE digest IS NOT NULL",
     ),
 }
@@ -277,7 +277,7 @@ SELECT id FROM _onceward_outbox WHERE body_id = :body
 SELECT 'post ' || number FROM _onceward_retained_posts WHERE body_id = :body
 """
 DAMAGED: Final = frozenset({"S8", "S9", "S10", "R8", "R9"})
-"""Rules whose offenders are messages that are not what was stored, or are without a body."""
+"""Rules whose offenders are altered messages, or messages without a body."""
 HEADS: Final = f"""
 SELECT id, frame, digest, {body_digest_of("o")}
   FROM _onceward_outbox AS o
@@ -286,7 +286,7 @@ SELECT id, frame, digest, {body_digest_of("o")}
 
 
 class ReadableFile(Protocol):
-    """An agent's file, as far as it is checked: an open database is one."""
+    """The parts of an agent's file that checks use; an open database has them."""
 
     @property
     def agent(self) -> str:
@@ -308,7 +308,7 @@ class Violation:
 
 
 def check(db: ReadableFile) -> list[Violation]:
-    """Return what is wrong with a file; empty is good."""
+    """Return the violations in a file; empty if there are none."""
     found: list[Violation] = []
     for name, (rule, sql) in INVARIANTS.items():
         found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
@@ -328,7 +328,7 @@ def check(db: ReadableFile) -> list[Violation]:
 
 
 def look(db: ReadableFile) -> list[tuple[str, str]]:
-    """Return (invariant, offender) of what is wrong with the rows of a file, by one statement."""
+    """Return (invariant, offender) of the violations in a file's rows, by one statement."""
     return [(str(name), str(offender)) for name, offender in db.ask(AT_ONCE)]
 
 
@@ -353,9 +353,10 @@ def _ask(
 # -- between two files --------------------------------------------------------------------
 
 PAIR_RULES: Final = {
-    "X1": "what the sender counts as stored, the recipient keeps or has marked",
-    "X2": "the recipient's stream is not behind the parcels that the sender has settled",
-    "X3": "the recipient's stream is not ahead of the parcels that the sender has packed",
+    "X1": "the recipient keeps, or has a dedup record of, each message that the sender counts as "
+    "stored",
+    "X2": "the recipient's stream is not before the parcels that the sender has settled",
+    "X3": "the recipient's stream is not after the parcels that the sender has packed",
     "X4": "the same id is the same message on both sides",
 }
 SLICE: Final = 1000
@@ -391,11 +392,10 @@ class _Row(NamedTuple):
 
 def check_pair(sender: ReadableFile, recipient: ReadableFile) -> list[Violation]:
     """
-    Return what the messages from one open file to another break; empty is good.
+    Return the violations by messages from one open file to another; empty if there are none.
 
-    Both may be in use, as what the sender counts as stored is read first.
-    A recipient that was restored from a backup breaks X1 or X2 until the
-    sender has sent again what it retains.
+    Both may be in use, because the sender's stored messages are read first. A recipient that was
+    restored from a backup violates X1 or X2 until the sender has sent its retained messages again.
     """
     return [*_streams(sender, recipient), *_messages(sender, recipient)]
 

@@ -1,8 +1,8 @@
 """
-Find and mend leases and positions that no process will mend by itself.
+Find and repair leases and positions that no process repairs automatically.
 
-A lease is cut, never taken: its token still fences a late writer, and the message is
-claimed again as after any lease that has run out.
+A lease is shortened, never taken over: its token still fences a late writer, and the message is
+claimed again as after any expired lease.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from onceward.message.clock import Millis, iso
 
 RepairKind = Literal["lease", "position"]
 FAR: Final[Millis] = 30 * 86_400_000
-"""No lease is meant to last this long; one that does came from a wrong clock or a damaged file."""
+"""No lease should last this long; one that does came from a wrong clock or a damaged file."""
 
 
 class LeaseTable(NamedTuple):
-    """One kind of lease: how it is found, and the statement that cuts it while it is the same."""
+    """One kind of lease: the query that finds it, and the statement that shortens it."""
 
     what: str
     find: str
@@ -98,7 +98,7 @@ UPDATE _onceward_mailbox_readers
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A fault of a file that no process mends by itself, and the change that mends it."""
+    """A fault of a file that no process repairs automatically, and its repair."""
 
     kind: RepairKind
     subject: str
@@ -114,12 +114,12 @@ class _Step(NamedTuple):
 
 
 def find(rows: Rows, now: Millis, lease_for: Millis) -> list[Repair]:
-    """Return what is to be mended, and change nothing."""
+    """Return the faults to repair, without changes."""
     return [step.repair for step in _steps(rows, now, lease_for)]
 
 
 def mend(tx: StoreTransaction, lease_for: Millis) -> list[Repair]:
-    """Mend leases and positions; return each change that this transaction made."""
+    """Repair leases and positions; return each change of this transaction."""
     steps = list(_steps(tx.rows, tx.now, lease_for))
     return [step.repair for step in steps if tx.run(step.sql, step.named)]
 
@@ -146,7 +146,7 @@ def _leases(
         gone = is_dead(owner)
         if not gone and ends - now <= FAR:
             continue
-        why = "by a process that has ended" if gone else "which no lease is meant to"
+        why = "by a process that has ended" if gone else "longer than any lease should last"
         until = now if gone else now + lease_for
         change = "ends now" if gone else f"ends in {lease_for / 1000:g} s, unless it is prolonged"
         said = f"{table.what} {name} is leased until {iso(ends)}, {why}"

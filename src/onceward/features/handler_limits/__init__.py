@@ -1,5 +1,5 @@
 """
-Limit handlers: calls at once, calls in a span of time, like bodies once.
+Limit handlers: concurrent calls, rate of calls, repeated bodies.
 
 Imports core, file and message; never another feature.
 """

@@ -1,4 +1,4 @@
-"""Keep the limits of handlers: how many calls run at once, and how often calls begin."""
+"""Apply the limits of handlers: concurrent calls, and the rate of calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onceward.message.clock import Millis
 from onceward.message.times import Rate
 
 KINDS: Final = 4096
-"""Types and topics of which the handler is remembered."""
+"""Maximum types and topics whose handler is cached."""
 LEASED: Final = """
 SELECT DISTINCT l.owner, b.type, b.topic
   FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j
@@ -26,18 +26,18 @@ SELECT DISTINCT l.owner, b.type, b.topic
  WHERE l.due_at IS NOT NULL AND l.owner IS NOT NULL
 """
 LOOK_AGAIN: Final = 0.1
-"""Seconds until a worker asks again for a place that a worker of another postbox has."""
+"""Seconds until a worker retries for a slot that a worker of another postbox has."""
 SEQ: Final = 0
 """Column of a message's sequence in a row of a claim."""
 
 
 class HandlerLimits:
     """
-    The calls that are under way, by handler: shared by the workers of one postbox.
+    The running calls by handler, shared by the workers of one postbox.
 
-    A call has a place from the claim of its message on. How often calls begin is
-    counted in the file. *alone* are handlers of which only one, of all of them, runs
-    at a time. *free* is called when a place is free that a worker has asked for.
+    A call has a slot from the claim of its message. The rate of calls is counted in the file.
+    *alone* are handlers of which only one in total runs at a time. *free* is called when a slot
+    that a worker has requested is free.
     """
 
     def __init__(self, agent: Handlers, *, alone: frozenset[str], free: Callable[[], None]) -> None:
@@ -46,27 +46,27 @@ class HandlerLimits:
         self._lock = Lock()
         self._taken = Counter[str]()
         self._missed = False
-        """Whether a worker has asked in vain since a place became free."""
+        """Whether a worker was refused since a slot became free."""
         self._next_at: dict[str, Millis] = {}
-        """By the pattern of a handler that no call is left of: when there is one again."""
+        """For handlers that have reached their rate, by pattern: when the next call is allowed."""
         self._unused = Counter[str]()
-        """Calls that were counted in the file, and not made."""
+        """Calls that were counted in the file but not made."""
 
     def places(self, handler: Handler) -> tuple[str, int | None]:
-        """Return under which name calls of a handler are counted, and how many there may be."""
+        """Return the name under which calls of a handler are counted, and their maximum."""
         if handler.rules.concurrency is not None:
             return handler.pattern, handler.rules.concurrency
         return ("", 1) if handler.pattern in self._alone else (handler.pattern, None)
 
     def has_place(self, name: str, most: int) -> bool:
-        """Return whether a call may begin; a worker that is refused is told of the next place."""
+        """Return whether a call may begin; a refused worker is notified of the next free slot."""
         with self._lock:
             found = self._taken[name] < most
             self._missed |= not found
         return found
 
     def take_place(self, name: str, most: int) -> bool:
-        """Take a place; return False where there is none."""
+        """Take a slot; return False if there is none."""
         with self._lock:
             if self._taken[name] >= most:
                 self._missed = True
@@ -75,7 +75,7 @@ class HandlerLimits:
         return True
 
     def leave(self, names: set[str]) -> None:
-        """Give places back."""
+        """Release slots."""
         if not names:
             return
         with self._lock:
@@ -85,11 +85,11 @@ class HandlerLimits:
             self._free()
 
     def exhausted(self, pattern: str, now: Millis) -> bool:
-        """Return whether a handler is known to have no call left before a later time."""
+        """Return whether a handler is known to have no call left until a later time."""
         return self._next_at.get(pattern, 0) > now
 
     def calls_left(self, tx: StoreTransaction, pattern: str, rate: Rate) -> int:
-        """Return how many calls may begin now; where it is none, note when there will be one."""
+        """Return how many calls may begin now; if none, remember when the next may begin."""
         left = rates.left(tx, pattern, rate)
         with self._lock:
             left = min(rate.burst, left + self._unused[pattern])
@@ -98,13 +98,13 @@ class HandlerLimits:
         return int(left)
 
     def count(self, tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
-        """Count calls in the file, less those that were counted before and not made."""
+        """Count calls in the file, less those that were counted earlier but not made."""
         with self._lock:
             unused = self._unused.pop(pattern, 0)
         rates.take(tx, pattern, rate, calls - unused)
 
     def keep_unused(self, pattern: str, calls: int) -> None:
-        """Keep calls that were counted and not made for the next claim."""
+        """Keep calls that were counted but not made for the next claim."""
         with self._lock:
             self._unused[pattern] += calls
             self._next_at.pop(pattern, None)
@@ -115,35 +115,35 @@ class HandlerLimits:
             self._next_at = {each: at for each, at in self._next_at.items() if at > now}
 
     def wait(self, now: Millis) -> float | None:
-        """Return the seconds until a handler has a call left again; None where none waits."""
+        """Return the seconds until a handler has a call left again; None if none waits."""
         with self._lock:
             first = min(self._next_at.values(), default=None)
         return None if first is None else max(0.0, (first - now) / 1000)
 
 
 class WorkerGate:
-    """Decides which messages one worker claims, and holds their places until its round ends."""
+    """Decides which messages one worker claims, and holds their slots until its round ends."""
 
     def __init__(self, limits: HandlerLimits) -> None:
         self._limits = limits
         self._now: Millis = 0
         self._held: set[str] = set()
-        """Names of the places that this worker has; it makes one call at a time."""
+        """Names of the slots that this worker has; it makes one call at a time."""
         self._waiting: dict[int, Handler] = {}
-        """Messages that are claimed and not begun, by their sequence."""
+        """Claimed messages that have not begun, by sequence."""
         self._left: dict[str, int] = {}
-        """By pattern: calls that this claim may still admit."""
+        """Calls that this claim may still admit, by pattern."""
         self._counted = False
-        """Whether the commit is done that counts the calls of ``_waiting`` in the file."""
+        """Whether the calls of ``_waiting`` are committed in the file."""
         self._running: str | None = None
-        """Name of the place of the call that runs now."""
+        """Name of the running call's slot."""
         self._leased: Counter[str] | None = None
-        """Workers of this file that have leases, by the pattern of a handler of these."""
+        """Workers of this file with leases, by the pattern of the handler."""
         self._missed = False
-        """Whether this claim found a handler's places taken, in any postbox of the file."""
+        """Whether this claim found a handler's slots taken, in any postbox of the file."""
 
     def wait(self, now: Millis) -> float | None:
-        """Return the seconds until a claim that found nothing may find something."""
+        """Return the seconds until a claim may find messages again."""
         rated = self._limits.wait(now)
         if not self._missed:
             return rated
@@ -152,18 +152,18 @@ class WorkerGate:
     # -- a claim ----------------------------------------------------------------------------
 
     def begin(self, now: Millis) -> None:
-        """Forget what a claim before this one decided: it was rolled back."""
+        """Forget the decisions of an earlier claim, which was rolled back."""
         self._counted = False
         self.leave()
         self._left, self._now, self._leased, self._missed = {}, now, None, False
         self._limits.forget_waits(now)
 
     def fits(self, kind: Kind) -> bool:
-        """Return whether a message may be claimed, as far as can be seen without the file."""
+        """Return whether a message may be claimed, without reading the file."""
         handler = self._limits.handler_of(kind)
         if handler is None:
             return True
-        if handler.rules.batch is not None:  # for a worker of its own
+        if handler.rules.batch is not None:  # for its own worker
             return False
         name, most = self._limits.places(handler)
         if most is not None and name not in self._held and not self._limits.has_place(name, most):
@@ -171,7 +171,7 @@ class WorkerGate:
         return not self._limits.exhausted(handler.pattern, self._now)
 
     def admit(self, tx: StoreTransaction, rows: list[tuple[Any, ...]], *, alone: bool) -> int:
-        """Return how many rows of a lane are claimed; their calls have a place then."""
+        """Return how many rows of a lane to claim; their calls then have a slot."""
         del alone
         for index, row in enumerate(rows):
             handler = self._limits.handler_of(row[MESSAGE:])
@@ -202,10 +202,10 @@ class WorkerGate:
 
     def _is_taken(self, tx: StoreTransaction, handler: Handler) -> bool:
         """
-        Return whether workers of this file, in any process, have all places of a handler.
+        Return whether workers of this file, in any process, have all slots of a handler.
 
-        A worker has one from its claim to the end of its lease, which a kill ends, too; it
-        makes one call at a time. None of its leases is left when it claims again.
+        A worker has one from its claim to the end of its lease, which a kill also ends; it makes
+        one call at a time. None of its leases is left when it claims again.
         """
         most = handler.rules.concurrency
         if most is None:
@@ -233,18 +233,18 @@ class WorkerGate:
     # -- a round ----------------------------------------------------------------------------
 
     def call(self, seq: int) -> None:
-        """Note that the handler of a message is called."""
+        """Record that the handler of a message is called."""
         handler = self._waiting.pop(seq, None)
         self._running = None if handler is None else self._limits.places(handler)[0]
 
     def give_back(self, tx: StoreTransaction, seqs: set[int]) -> None:
-        """Give back, in the commit that releases messages, what they hold of the limits."""
+        """Release the slots and counted calls of messages, in the commit that releases them."""
         for pattern, rate, calls in _rated([each for seq, each in self._of() if seq in seqs]):
             self._limits.count(tx, pattern, rate, -calls)
         tx.after_commit(lambda: self._forget(seqs))
 
     def _of(self) -> list[tuple[int, Handler]]:
-        """Return the messages that are not begun; the heartbeat asks while handlers begin."""
+        """Return the messages that have not begun; the heartbeat calls it while handlers begin."""
         return list(self._waiting.items())
 
     def _forget(self, seqs: set[int]) -> None:
@@ -256,7 +256,7 @@ class WorkerGate:
         self._limits.leave(over)
 
     def leave(self) -> None:
-        """Give everything back at the end of a round."""
+        """Release everything at the end of a round."""
         for pattern, _, calls in _rated(self._waiting.values()) if self._counted else ():
             self._limits.keep_unused(pattern, calls)
         self._waiting, self._running, self._counted = {}, None, False
@@ -265,7 +265,7 @@ class WorkerGate:
 
 
 def _rated(handlers: Iterable[Handler]) -> list[tuple[str, Rate, int]]:
-    """Return pattern and rate of the handlers that have one, and how often each is there."""
+    """Return pattern and rate of the handlers with a rate, and how often each occurs."""
     rated = [(each.pattern, each.rules.rate) for each in handlers if each.rules.rate is not None]
     return [(pattern, rate, calls) for (pattern, rate), calls in Counter(rated).items()]
 
@@ -273,7 +273,7 @@ def _rated(handlers: Iterable[Handler]) -> list[tuple[str, Rate, int]]:
 def gates(
     agent: Handlers, workers: int | None, free: Callable[[], None]
 ) -> Callable[[], WorkerGate] | None:
-    """Return what makes the gate of one worker of an agent, None where all is admitted."""
+    """Return the factory of an agent's gates; None if all messages are admitted."""
     one_by_one = alone(agent, workers)
     rules = [each.rules for each in agent.handlers]
     plain = [each.concurrency is None and each.rate is None and not each.batch for each in rules]
@@ -287,8 +287,8 @@ def alone(agent: Handlers, workers: int | None) -> frozenset[str]:
     """
     Return the handlers of which one runs at a time although there are several workers.
 
-    Those are the functions that say no *concurrency*, where the number of workers was not
-    said: there are several only because other handlers can use them.
+    Those are functions without *concurrency*, if the number of workers was not set: there are
+    several only because other handlers can use them.
     """
     if workers is not None or pool_size(agent, None) == 1:
         return frozenset()

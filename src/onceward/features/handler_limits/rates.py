@@ -1,4 +1,4 @@
-"""Count the calls of handlers that have a rate, for all processes on the file."""
+"""Count the calls of handlers with a rate, for all processes on the file."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def bucket(pattern: str) -> str:
 
 
 def left(tx: StoreTransaction, pattern: str, rate: Rate) -> float:
-    """Return how many calls a handler may begin now; less than 1 for none."""
+    """Return how many calls a handler may begin now; below 1 means none."""
     rows = tx.rows(LEFT, _named(tx, pattern, rate))
     return float(rows[0][0]) if rows else float(rate.burst)
 
 
 def take(tx: StoreTransaction, pattern: str, rate: Rate, calls: int) -> None:
-    """Count calls; a negative number gives back those that were not made."""
+    """Count calls; a negative number takes back calls that were not made."""
     tx.run(TAKE, _named(tx, pattern, rate) | {"calls": calls})
 
 
 def wait(rate: Rate, found: float) -> Millis:
-    """Return the milliseconds until a handler of which *found* calls are left may begin one."""
+    """Return the milliseconds until a handler with *found* calls left may begin one."""
     return max(1, ceil(1000 * (1 - found) / rate.per_second))
 
 

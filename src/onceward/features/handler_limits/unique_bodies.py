@@ -1,4 +1,4 @@
-"""Note what a handler handles, and has handled lately, so that a like message is dropped."""
+"""Record bodies that a handler handles or recently handled, to drop repetitions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.vocabulary import Done, Settlement
 
-# A note is bound to its message until that is processed. Where the message ends in another way,
-# or its row is gone with a dead letter, the note holds no longer: nothing has to delete it.
+# A note belongs to its message until that is processed. If the message ends otherwise, or its row
+# becomes a dead letter, the note no longer applies and needs no deletion.
 PENDING: Final = """
 EXISTS (SELECT 1
           FROM _onceward_inbox AS b
@@ -37,11 +37,13 @@ DELETE FROM _onceward_unique_bodies
                               WHERE until_at <= :now AND NOT {PENDING}
                               LIMIT :limit)
 """
-REPEATED: Final = "a message with the same type and body is to be handled, or was within unique_for"
+REPEATED: Final = (
+    "a message with the same type and body is pending, or was handled within unique_for"
+)
 
 
 class UniqueBody(NamedTuple):
-    """A body as a handler notes it, the message that has it, and for how many milliseconds."""
+    """A body's digest for a handler, its message, and how many milliseconds it applies."""
 
     handler: str
     digest: bytes
@@ -51,21 +53,21 @@ class UniqueBody(NamedTuple):
 
 def claim(tx: StoreTransaction, body: UniqueBody) -> bool:
     """
-    Note the body of a message that is about to be handled; return False for a repetition.
+    Record the body of a message before its handler is called; return False for a repetition.
 
-    That is one of another message that is pending, or was processed within the span.
+    A repetition has the body of another message that is pending, or was processed within the span.
     """
     return tx.run(CLAIM, _named(tx, body)) == 1
 
 
 def keep(tx: StoreTransaction, body: UniqueBody) -> None:
-    """Let a note hold for its span from now: its message is processed."""
+    """Make a note apply for its span from now: its message is processed."""
     tx.run(KEEP, _named(tx, body))
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Delete a slice of the notes that hold no longer; return how many."""
-    del before  # each note says itself how long it holds
+    """Delete a slice of expired notes; return how many."""
+    del before  # each note has its own expiry
     return tx.run(PRUNE, {"now": tx.now, "limit": limit})
 
 
@@ -74,23 +76,23 @@ def _named(tx: StoreTransaction, body: UniqueBody) -> dict[str, object]:
 
 
 class UniqueBodies:
-    """Drops a message with the type and body of another, of handlers that say ``unique_for``."""
+    """Drops a message with the type and body of another one, for handlers with ``unique_for``."""
 
     def note(self, ready: Prepared, leased: LeasedMessage) -> UniqueBody | None:
-        """Return the note of a message, None where its handler takes every one."""
+        """Return the note of a message; None if its handler accepts repetitions."""
         return None if ready.handler.rules.unique_for is None else unique_body(ready, leased)
 
     def claim(self, tx: StoreTransaction, note: UniqueBody) -> Settlement | None:
-        """Note the body of a message before its call; return how a repetition of one ends."""
+        """Record the body of a message before its call; return the settlement of a repetition."""
         return None if claim(tx, note) else Done("dropped", REPEATED)
 
     def keep(self, tx: StoreTransaction, note: UniqueBody) -> None:
-        """Let the note hold, in the commit that settles its message."""
+        """Make the note apply, in the commit that settles its message."""
         keep(tx, note)
 
 
 def unique_body(ready: Prepared, leased: LeasedMessage) -> UniqueBody:
-    """Return the note of a message: like ones have the same handler, type and body."""
+    """Return the note of a message: repetitions have the same handler, type and body."""
     rules, frame = ready.handler.rules, ready.frame
     like = sha256(repr((frame.type, frame.data, frame.data_base64)).encode()).digest()
     return UniqueBody(ready.handler.pattern, like, leased.seq, rules.unique_for or 0)

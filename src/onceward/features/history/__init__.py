@@ -1,5 +1,5 @@
 """
-Find past messages: pages, threads, words.
+Find past messages: pages, threads, full text.
 
 Imports core, file and message; never another feature.
 """

@@ -56,8 +56,8 @@ SELECT m.id, m.origin, m.seq, m.created_at
   FROM json_each(?) AS j
   JOIN _onceward_dead_letters AS m ON m.id = j.value
 """
-# The newest of each box stays: it says how far the index has come. Holes above the oldest row
-# go when that row goes.
+# The newest of each box stays: it marks how far the index has come. Holes above the oldest row are
+# deleted with that row.
 GONE: Final = f"""
 SELECT doc FROM _onceward_search_docs AS d
  WHERE (d.doc BETWEEN 1 AND (SELECT coalesce(min(seq), {NEVER}) FROM _onceward_outbox) - 1
@@ -74,7 +74,7 @@ FORGET: Final = (
 
 
 def switch(db: Database, *, on: bool) -> None:
-    """Create the index, or drop it; it is filled by the next search or maintenance."""
+    """Create the index, or drop it; the next search or maintenance fills it."""
     if bool(db.read(PRESENT)) != on:
         db.write(_on if on else _off)
 
@@ -91,7 +91,7 @@ def _off(tx: StoreTransaction) -> None:
 
 
 def catch_up(db: Database) -> None:
-    """Add messages that are not indexed yet; do nothing where the agent did not opt in."""
+    """Add messages that are not indexed yet; do nothing if the agent did not opt in."""
     if not db.read(PRESENT):
         return
     for sql in NEXT.values():
@@ -122,11 +122,10 @@ def _forget(tx: StoreTransaction) -> int:
 
 def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page:
     """
-    Return the messages whose body holds all words of *text*, best match first.
+    Return the messages whose body contains all words of *text*, best match first.
 
-    Case and accents do not matter; a word that ends in ``*`` stands for all that
-    begin like it, and words in double quotes stand together. A text without words
-    finds nothing.
+    Case and accents do not matter; a word that ends in ``*`` matches all words with that prefix,
+    and words in double quotes are a phrase. A text without words finds nothing.
 
     Raises:
         InvalidArgument: the agent did not opt in (``search=True``).
@@ -161,7 +160,7 @@ def _quoted(part: str) -> str:
 
 
 def _located(db: Database, docs: list[tuple[Any, ...]]) -> list[Hit]:
-    """Return where the documents lie now, in their order; dead letters are found, too."""
+    """Return the current places of the documents, in order, including dead letters."""
     at: dict[int, Hit] = {}
     for place, sign in ((OUT, 1), (IN, -1)):
         seqs = json.dumps([doc * sign for doc, _ in docs if doc * sign > 0])

@@ -28,7 +28,7 @@ from onceward.message.topics import WILD, check_pattern, matches
 from onceward.message.vocabulary import INBOX_STATES, OUTBOX_STATES
 
 BATCH: Final = 2000
-"""Rows of one read, so that other readers do not wait long."""
+"""Rows of one read, few enough that other readers do not wait long."""
 NEVER: Final = 1 << 62
 PRIORITY: Final = """
 CASE m.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low'
@@ -46,12 +46,12 @@ PROCESSING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
      ELSE m.state END"""
 ORIGIN: Final = "CASE WHEN m.queue IS NULL THEN m.origin ELSE 'queue' END"
 LISTS: Final = ("kind", "rank")
-"""Conditions that name several values."""
+"""Conditions that accept several values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One of the three tables, and how each attribute is spelled there."""
+    """One of the three tables, with its expression for each attribute."""
 
     table: str
     box: str
@@ -64,7 +64,7 @@ class Source:
     indexed: frozenset[str] = frozenset()
     """Conditions that an index answers."""
     by_seq: bool = True
-    """Whether its sequence is the order of its times, up to clock steps."""
+    """Whether its sequence is the order of its times, except for clock steps."""
 
     def where(self, names: Iterable[str]) -> str:
         """Return the conditions of these names as SQL."""
@@ -130,7 +130,7 @@ SOURCES: Final = (OUT, IN, DEAD)
 
 
 class HistoryFilter(NamedTuple):
-    """Filter of past messages: conditions by name for SQL; tests of topic and body in Python."""
+    """Filter of past messages: conditions by name for SQL; checks of topic and body in Python."""
 
     agent: str
     values: dict[str, Any]
@@ -153,7 +153,7 @@ class HistoryFilter(NamedTuple):
 
     @property
     def judged(self) -> bool:
-        """Whether a row must be read whole before it is known to fit."""
+        """Whether a row must be read in full to decide whether it matches."""
         return self.topic is not None or self.content is not None
 
 
@@ -161,7 +161,7 @@ class Hit(NamedTuple):
     """Position of one matching message."""
 
     at: int
-    """Time by which sources are merged; at one moment sent, then received, then dead ones."""
+    """Time by which sources are merged; at equal times sent, then received, then dead ones."""
     seq: int
     source: Source
 
@@ -177,7 +177,7 @@ class Scan:
 
     @property
     def names(self) -> set[str]:
-        """The conditions that not every row of this source fulfils."""
+        """The conditions that rows of this source may not fulfil."""
         spelled = {
             "sender": self.source.sender,
             "recipient": self.source.recipient,
@@ -188,7 +188,7 @@ class Scan:
         }
 
     def count(self) -> int:
-        """Return how many rows fit."""
+        """Return how many rows match."""
         if not self.names and not self.filter.judged:
             [(total,)] = self.db.ask(f"SELECT count(*) FROM _onceward_{self.source.table}")
             return int(total)
@@ -219,7 +219,7 @@ class Scan:
             yield from self._judged(batch) if self.filter.judged else batch
 
     def _candidates(self, below: int) -> Iterator[list[int]]:
-        """Yield rows that fit in SQL: by an index, by their time, or by batches of all rows."""
+        """Yield rows that match in SQL: by an index, by their time, or by batches of all rows."""
         names = self.names
         if not self.source.by_seq or names & self.source.indexed:
             yield from _cut(self._at_once(), below)
@@ -265,7 +265,7 @@ class Scan:
             below = rows[-1][0]
 
     def _judged(self, seqs: list[int]) -> list[int]:
-        """Return those whose topic and body fit, in time proportional to the texts."""
+        """Return those whose topic and body match, in time proportional to the texts."""
         frame = self.source.frame
         body = (
             f"CASE WHEN json_valid({frame}) THEN {frame} ->> '$.data' END"
@@ -304,7 +304,7 @@ FILTERS: Final = (
 )  # fmt: skip
 STATES: Final = frozenset[str]().union(*(place.states for place in SOURCES))
 TOKEN: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)")
-# An id is unique for each sender: the index on both is asked once for each sender there is.
+# An id is unique per sender: the index on both is searched once for each sender.
 OF_ID: Final = """
 WITH RECURSIVE senders (name) AS (
     SELECT min(sender) FROM _onceward_inbox
@@ -347,17 +347,16 @@ def find(
     """
     Return sent, received and dead messages, newest first.
 
-    Filters, all of which must hold: session, sender, recipient, type, topic
-    (also a pattern), state, since and until (moments), channel, kind and
-    priority (also several), correlation_id, content (a regular expression that
-    occurs in the body's text). Channel, correlation, the sender of received
-    messages and time cost what they find; the others cost what is left to scan.
+    Filters, all of which must hold: session, sender, recipient, type, topic (also a pattern),
+    state, since and until (moments), channel, kind and priority (also several), correlation_id,
+    content (a regular expression that occurs in the body's text). Channel, correlation, the sender
+    of received messages and time use an index; the others scan the remaining rows.
 
-    ``Page.next``, given as *after*, goes on where a page ended, also after
-    messages were added. ``count=False`` leaves ``total_count`` out and stops early.
+    ``Page.next``, given as *after*, continues where a page ended, even after messages were added.
+    ``count=False`` omits ``total_count`` and stops early.
 
     Raises:
-        InvalidArgument: a filter of that name does not exist, or its value is none.
+        InvalidArgument: a filter of that name does not exist, or its value is invalid.
 
     """
     if limit < 0 or offset < 0:
@@ -422,7 +421,7 @@ def _listed(value: str | Iterable[str]) -> list[str]:
 
 
 def rows(db: Database, chosen: list[Hit]) -> list[MessageRecord]:
-    """Return the chosen messages whole, read source by source, in their order."""
+    """Return the chosen messages in full, read source by source, in order."""
     read: dict[tuple[str, int], MessageRecord] = {}
     for place in SOURCES:
         seqs = [each.seq for each in chosen if each.source is place]
@@ -449,7 +448,7 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
 
 
 def _token(cuts: dict[str, tuple[int, int]], seen: list[Hit]) -> str:
-    """Return the token from which the next page goes on, after the last of each source."""
+    """Return the token from which the next page continues, after the last row of each source."""
     for each in seen:
         cuts[each.source.table] = (each.at, each.seq)
     (at, dead) = cuts["dead_letters"]
@@ -457,7 +456,7 @@ def _token(cuts: dict[str, tuple[int, int]], seen: list[Hit]) -> str:
 
 
 def of_id(db: Database, message_id: str) -> list[MessageRecord]:
-    """Return a message as it was sent, as it was received, and as a dead letter, in this order."""
+    """Return a message as sent, as received, and as a dead letter, in this order."""
     found = db.ask(OF_ID, {"id": message_id})
     return rows(db, [Hit(at, seq, _source_of(table)) for table, seq, at, _ in found])
 
@@ -466,8 +465,8 @@ def thread(db: Database, message_id: str) -> list[MessageRecord]:
     """
     Return every message of a conversation, oldest first, each after the one that it answers.
 
-    *message_id* is any message of it, or an id that all its copies carry. A message
-    that was sent to a channel is listed once, by its first copy; a dead copy stays.
+    *message_id* is any message of it, or an id that its copies share. A message to a channel is
+    listed once, by its first copy; dead copies are listed separately.
     """
     from onceward.message.record import after_causes  # noqa: PLC0415 - rarely needed
 
@@ -488,17 +487,17 @@ def thread(db: Database, message_id: str) -> list[MessageRecord]:
 
 
 def _causes_of(entry: MessageRecord) -> list[str]:
-    """Return the ids of the messages that one answers or follows from, as its frame says."""
+    """Return the ids of the messages that one answers or follows from, from its frame."""
     try:
         frame = json.loads(entry.text)
-    except ValueError:  # a damaged one says nothing
+    except ValueError:  # a damaged one has none
         return []
     named = (frame.get("inreplyto"), frame.get("causationid")) if isinstance(frame, dict) else ()
     return [each for each in named if isinstance(each, str)]
 
 
 def _without_copies(entries: Iterable[MessageRecord]) -> Iterator[MessageRecord]:
-    """Yield each message to a channel once; a second copy for one recipient is a second send."""
+    """Yield each message to a channel once; a second copy for a recipient is a second send."""
     sent: dict[str, dict[str, str]] = {}
     for entry in entries:
         if entry.channel is None or entry.state == "dead":

@@ -105,7 +105,7 @@ class Journey:
 
     @property
     def record(self) -> MessageRecord:
-        """The message in its last place: as a dead letter, else as received, else as sent."""
+        """The message in its latest place: as a dead letter, else as received, else as sent."""
         return self.records[-1]
 
 

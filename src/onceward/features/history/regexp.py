@@ -1,4 +1,4 @@
-"""Match SQLite's own regular expressions, in time linear in the text for any pattern."""
+"""Match SQLite's own regular expressions, in linear time for any pattern."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from onceward.message.names import quoted
 
 LONGEST: Final = 1000
 STEPS: Final = 250
-"""Steps that a pattern may have with its repetitions written out; each may cost each other one."""
+"""Maximum steps of a pattern with expanded repetitions; matching may take their square."""
 LENGTH_LIMIT: Final = 2 * (STEPS - 75)
-"""The limit of SQLite from which its matcher derives how many steps it takes."""
+"""The limit of SQLite from which its matcher derives the maximum number of steps."""
 TOO_BIG: Final = "pattern too big"
 DIALECT: Final = "literals . [a-z] [^a-z] * + ? {n,m} ( | ) ^ $ \\d \\w \\s \\b"
 
@@ -44,8 +44,8 @@ class Pattern:
             self.close()
             if TOO_BIG in str(error):
                 msg = (
-                    f"content {quoted(pattern)} is larger than about {STEPS} steps with"
-                    " its repetitions written out: repeat less, or search for a shorter text"
+                    f"content {quoted(pattern)} is larger than about {STEPS} steps with expanded "
+                    "repetitions: repeat less, or search for a shorter text"
                 )
                 raise InvalidArgument(msg) from error
             msg = f"content {quoted(pattern)} is not a regular expression of {DIALECT}: {error}"
@@ -64,14 +64,14 @@ class Pattern:
 
 
 def _plain(pattern: str) -> bool:
-    """Return whether SQL reads a pattern whole: it holds no NUL and no half of a surrogate pair."""
+    """Return whether SQL reads a pattern completely: it has no NUL and no half surrogate pair."""
     return "\0" not in pattern and pattern == pattern.encode(errors="ignore").decode()
 
 
 def _load(con: apsw.Connection) -> None:
     msg = (
         "this build of apsw has no regular expressions:"
-        " install a wheel of apsw, or filter the messages yourself"
+        " install an apsw wheel, or filter the messages in Python"
     )
     try:
         from apsw import sqlite_extra  # noqa: PLC0415 - searches by content only

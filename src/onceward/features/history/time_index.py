@@ -12,9 +12,9 @@ from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 
 LENGTH: Final = 1000
-"""Messages of one index row."""
+"""Messages per index row."""
 SLICE: Final = 20
-"""Index rows of one commit."""
+"""Index rows per commit."""
 AT: Final = {"outbox": "created_at", "inbox": "received_at"}
 END: Final = "SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = ?"
 TAIL: Final = {
@@ -41,7 +41,7 @@ DELETE FROM _onceward_time_index
 """
     for box in AT
 }
-# Rows that the time index lists for the span, and those that it does not cover yet.
+# Rows that the time index lists for the span, and rows that it does not cover yet.
 WITHIN: Final = {
     box: f"""
 SELECT m.seq FROM _onceward_time_index AS c CROSS JOIN _onceward_{box} AS m
@@ -61,7 +61,7 @@ SELECT m.seq FROM _onceward_{box} AS m
 
 
 def write(tx: StoreTransaction, box: str) -> int:
-    """Write the next index rows of a box, delete those of pruned rows; return how many written."""
+    """Write the next index rows of a box, delete pruned ones; return how many were written."""
     tx.run(FORGET[box])
     [(after,)] = tx.rows(END, (box,))
     return sum(1 for _ in _written(tx, box, after))
@@ -77,7 +77,7 @@ def _written(tx: StoreTransaction, box: str, after: int) -> Iterator[int]:
 
 
 def catch_up(db: Database, box: str) -> None:
-    """Write the missing index rows; where the file cannot be written, reads only take longer."""
+    """Write the missing index rows; if the file cannot be written, reads only take longer."""
     with suppress(OncewardError):
         while db.read(TAIL[box])[0][0] > LENGTH and db.write(lambda tx: write(tx, box)) == SLICE:
             pass

@@ -1,4 +1,4 @@
-"""Keep what history reads: the indexes of past messages, and a row of each transition."""
+"""Maintain the data of history: indexes of past messages, and a row per transition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _off(tx: StoreTransaction) -> None:
 
 
 def index(db: Database) -> None:
-    """Index what has ended since the last round."""
+    """Index messages that have ended since the last round."""
     for box in time_index.AT:
         time_index.catch_up(db, box)
     full_text.catch_up(db)

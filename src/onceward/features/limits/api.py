@@ -23,9 +23,9 @@ from onceward.message.vocabulary import (
 
 WHOLE: Final = ("outbox", "store")
 RATES: Final = {"send": 1, "accept": 100}
-"""Burst of a rate that is a number, by scope."""
+"""Burst of a numeric rate, by scope."""
 KEYWORDS: Final = {"send": ("rate", "burst"), "accept": ("rate", "burst"), "file": ("size",)}
-"""Keywords of a limit by scope; of other scopes they are ``messages`` and ``size``."""
+"""Keywords of a limit by scope; for other scopes ``messages`` and ``size``."""
 LIST: Final = """
 SELECT scope, name, max_messages, max_bytes, NULL, NULL, overflow
   FROM _onceward_limits
@@ -129,7 +129,7 @@ class Limits:
         return [LimitInfo(*row) for row in self._db.read(LIST)]
 
     def fullness(self) -> dict[str, tuple[int, int]]:
-        """Return by scope and name (``session run-42``) the messages and bytes that count now."""
+        """Return the current messages and bytes by scope and name (``session run-42``)."""
         return stored.fullness(self._db)
 
     def drops(self, *, limit: int = 100) -> builtins.list[DropRecord]:
@@ -164,7 +164,7 @@ def _check(scope: str, overflow: str, given: Mapping[str, object]) -> None:
     if wrong or not (numbers or given["rate"] is not None):
         kinds, policies = ", ".join(LIMIT_SCOPES), ", ".join(OVERFLOWS)
         msg = (
-            f"a limit is messages= or size= (bytes), from 1, of {kinds}; size= of file; "
-            f"rate= of send or accept; overflow= is one of {policies} (a store rejects)"
+            f"a limit needs messages= or size= (bytes), from 1, for {kinds}; size= for file; "
+            f"rate= for send or accept; overflow= is one of {policies} (a store rejects)"
         )
         raise InvalidArgument(msg)

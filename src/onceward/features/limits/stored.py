@@ -1,4 +1,4 @@
-"""Store the limits that users set, and count what each of their scopes holds."""
+"""Store the limits that users set, and count the usage of each scope."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ UPDATE _onceward_file_info SET max_file_bytes = NULL WHERE max_file_bytes IS NOT
 @dataclass(frozen=True, slots=True)
 class Limit:
     """
-    Most messages and bytes that may be unsettled in one scope.
+    Maximum unsettled messages and bytes of one scope.
 
-    The name ``*`` limits each session, lane or channel by itself.
+    The name ``*`` limits each session, lane or channel separately.
     """
 
     scope: LimitScope
@@ -109,30 +109,30 @@ DROPS: Final = f"SELECT {columns(DropRecord)} FROM onceward_drops ORDER BY seq D
 
 
 def fullness(db: Database) -> dict[str, tuple[int, int]]:
-    """Return by scope and name (``session run-42``) the messages and bytes that count now."""
+    """Return the current messages and bytes by scope and name (``session run-42``)."""
     return {f"{scope} {name}".rstrip(): (n, size) for scope, name, n, size in db.read(FULLNESS)}
 
 
 def drops(db: Database, limit: int) -> list[DropRecord]:
-    """Return what policies dropped, newest first."""
+    """Return the messages that policies dropped, newest first."""
     return [DropRecord(*row) for row in db.read(DROPS, (limit,))]
 
 
 def save(tx: StoreTransaction, limit: Limit) -> None:
-    """Set a limit; messages beyond it that exist already stay."""
+    """Set a limit; existing messages above it stay."""
     tx.run(KEEP, (limit.scope, limit.name, limit.messages, limit.bytes, limit.overflow))
     _recount(tx)
 
 
 def remove(tx: StoreTransaction, scope: str, name: str) -> bool:
-    """Remove a limit and release what only it held back; return whether it existed."""
+    """Remove a limit and release messages that only it held back; return whether it existed."""
     gone = tx.run(REMOVE, (scope, name)) > 0
     _recount(tx)
     return gone
 
 
 def _recount(tx: StoreTransaction) -> None:
-    """Put the triggers there while there are limits, and count what each scope holds."""
+    """Create the triggers while there are limits, and count the usage of each scope."""
     for kind, name in tx.rows(INSTALLED):
         tx.run(f'DROP {kind} "{name}"')
     tx.run(EMPTY)
@@ -154,16 +154,16 @@ def remove_rate(tx: StoreTransaction, of: str) -> bool:
 def set_rate(tx: StoreTransaction, of: str, per_second: float, burst: float) -> None:
     """Set the rate of sending (``send``), or of accepting from each sender (``accept``)."""
     if not burst >= 1:
-        msg = f"a rate has a burst of at least one message, not {burst!r}"
+        msg = f"a rate needs a burst of at least one message, not {burst!r}"
         raise InvalidArgument(msg)
     tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 
 
 def set_file(tx: StoreTransaction, max_bytes: int) -> None:
-    """Set how many bytes of the file may be in use."""
+    """Set the maximum bytes in use of the file."""
     tx.run(SET_FILE, (max_bytes,))
 
 
 def remove_file(tx: StoreTransaction) -> bool:
-    """Let the file grow without limit; return whether it had one."""
+    """Remove the size limit of the file; return whether it had one."""
     return tx.run(NO_FILE) > 0

@@ -67,7 +67,7 @@ class HandlerTransaction:
 
     @cached_property
     def tx(self) -> Transaction:
-        """Return the transaction of the mark; it is opened on first use."""
+        """Return the transaction of the mark, opened on first use."""
         return self._stack.enter_context(self._session.begin())
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
@@ -76,7 +76,7 @@ class HandlerTransaction:
 
 
 class MailboxFields:
-    """The fields of a mailbox; ``Mailbox`` and ``AsyncMailbox`` add the verbs."""
+    """The fields of a mailbox; ``Mailbox`` and ``AsyncMailbox`` add the methods."""
 
     def __init__(self, address: MailboxInfo, *, id: str, created: bool) -> None:
         self._address = address
@@ -98,7 +98,7 @@ class MailboxFields:
         """Whether a newer message replaces an older one of the same ordering key."""
 
     def __repr__(self) -> str:
-        """Name the mailbox, a private one without its id."""
+        """Return the repr, without the id of a private mailbox."""
         name = self._address.key if self.public else "private"
         return f"<{type(self).__name__} {name} of {self.owner}>"
 
@@ -336,7 +336,7 @@ class Mailbox(MailboxFields):
 
         """
         if mode not in READER_MODES:
-            msg = f"mode {mode!r} has no position: reset a cursor, or a group by mode='lease'"
+            msg = f"mode {mode!r} has no position: reset a cursor, or a group with mode='lease'"
             raise InvalidArgument(msg)
         self._reader.reset(mode, plain_text("reader", reader), _start(start))
 
@@ -481,8 +481,8 @@ class Mailboxes:
             return self.get(name)
         except NoMailbox as error:
             msg = (
-                "no mailbox has this name or id, or it has expired: to make a public one"
-                " say public=True, to make a private one leave the name out"
+                "no mailbox has this name or id, or it has expired: to create a public one set "
+                "public=True, to create a private one omit the name"
             )
             raise NoMailbox(msg) from error
 
@@ -503,7 +503,7 @@ class Mailboxes:
 
         """
         if name is not None and not public:
-            msg = "a private mailbox gets its id: leave the name out, or say public=True"
+            msg = "a private mailbox gets its own id: omit the name, or set public=True"
             raise InvalidArgument(msg)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
         wanted = replace(wanted, newest_per_key=newest_per_key)
@@ -562,7 +562,7 @@ def _millis(ttl: Span | None) -> Millis | None:
         return None
     span = seconds("ttl", ttl)
     if not TTL_MIN <= span <= TTL_MAX:
-        msg = f"ttl {quoted(ttl)} must be at least a millisecond, or None for ever"
+        msg = f"ttl {quoted(ttl)} must be at least a millisecond, or None for no expiry"
         raise InvalidArgument(msg)
     return round(1000 * span)
 
@@ -587,7 +587,7 @@ def _model(wanted: Any) -> Any:
 
 
 def _filter(wanted: Any, filters: MailboxFilters, known: TopicPolicy) -> MessageFilter:
-    """Return the checked filter; raises InvalidArgument for a filter that does not exist."""
+    """Return the checked filter; raise InvalidArgument for an unknown one."""
     unknown = set(filters) - MailboxFilters.__annotations__.keys()
     if unknown:
         known_names = "type, topics, sender, session and tags"

@@ -1,4 +1,4 @@
-"""Store the mailboxes of a home: owner and expiry; of a private one only its id's hash."""
+"""Store the mailboxes of a home: owner and expiry; for a private one only its id's hash."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ ENDED: Final = "_system.mailbox.expired"
 
 @dataclass(frozen=True, slots=True)
 class MailboxInfo:
-    """A mailbox as the home's directory knows it."""
+    """A mailbox in the home's directory."""
 
     public: bool
     name: str
-    """The name of a public mailbox; of a private one the hash of its id, which opens nothing."""
+    """The name of a public mailbox; for a private one its id's hash, which gives no access."""
     owner: str
-    """Agent in whose file its messages are kept."""
+    """Agent whose file stores its messages."""
     ttl: Millis | None
     created_at: Millis
     expires_at: Millis | None
     description: str
     newest_per_key: bool = False
-    """Whether an older message goes when a newer one of its ordering key comes."""
+    """Whether a newer message replaces an older one of the same ordering key."""
 
     @property
     def key(self) -> str:
-        """Its name in frames and rows; no public name equals the key of a private mailbox."""
+        """Its name in frames and rows; no public name equals a private mailbox's key."""
         return self.name if self.public else f"~{self.name}"
 
 
 def new_secret() -> str:
-    """Mint the id of a private mailbox: 122 random bits, the only right to it."""
+    """Mint the id of a private mailbox: 122 random bits, the only access to it."""
     return str(uuid.uuid4())
 
 
@@ -124,7 +124,7 @@ def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
 
 
 def unknown(directory: DirectoryDatabase, keys: Iterable[str], owner: str) -> set[str]:
-    """Return which keys of frames name no mailbox of *owner*."""
+    """Return the keys of frames that belong to no mailbox of *owner*."""
     missing: set[str] = set()
     for key in keys:
         named = (0, key[1:]) if key.startswith("~") else (1, key)
@@ -143,18 +143,18 @@ def ensure(directory: DirectoryDatabase, wanted: MailboxInfo) -> tuple[MailboxIn
     """
     Return the mailbox, created if there was none, and whether this call created it.
 
-    Its time to live is that of the first call. One that has expired is gone, so
-    that this one is new.
+    Its time to live is that of the first call. An expired one no longer exists, so a new one is
+    created.
     """
     return directory.write(lambda tx: _ensure(tx, wanted))
 
 
 def create(directory: DirectoryDatabase, wanted: MailboxInfo) -> MailboxInfo:
-    """Create a mailbox; raise DuplicateMailbox where one of that name exists."""
+    """Create a mailbox; raise DuplicateMailbox if one of that name exists."""
     made, created = ensure(directory, wanted)
     if not created:
         ends = "without an end" if made.expires_at is None else f"until {iso(made.expires_at)}"
-        msg = f"the mailbox {made.name} exists already, {ends}: use ensure, or another name"
+        msg = f"the mailbox {made.name} already exists, {ends}: use ensure, or another name"
         raise DuplicateMailbox(msg)
     return made
 
@@ -188,7 +188,7 @@ def _ensure(tx: StoreTransaction, wanted: MailboxInfo) -> tuple[MailboxInfo, boo
 
 
 def sweep(directory: DirectoryDatabase, limit: int) -> int:
-    """Delete expired mailboxes, which cannot be found any more; return how many."""
+    """Delete expired mailboxes, which can no longer be found; return how many."""
     now = directory.now()
     if not directory.read(DUE, (now,)):
         return 0
@@ -214,11 +214,13 @@ def secret_name(secret: str) -> str:
     return _entry(secret)[1]
 
 
-NO_MAILBOX: Final = reason_text("no_mailbox", "the recipient has no such mailbox, or not any more")
+NO_MAILBOX: Final = reason_text(
+    "no_mailbox", "the recipient has no such mailbox, or no longer has it"
+)
 
 
 def inspect(home: DirectoryHandle, agent: str, frames: list[ParsedFrame]) -> list[ParsedFrame]:
-    """Return the frames; those for a mailbox that *agent* does not have are refused."""
+    """Return the frames; refuse those for a mailbox that *agent* does not have."""
     keys = {each.frame.mailbox for each in frames if each.frame and each.frame.mailbox}
     if home.known:
         keys = unknown(home.directory, keys, agent)

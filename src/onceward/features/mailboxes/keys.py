@@ -1,4 +1,4 @@
-"""Keep the newest message of each key in the mailboxes that keep no older ones."""
+"""Keep only the newest message of each key in mailboxes with that option."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'superseded
 
 def supersede(tx: StoreTransaction, sender: str, messages: Sequence[KeyedMessage]) -> None:
     """
-    End the message of each key that was there before, in the commit that stores the new ones.
+    End the previous message of each key, in the commit that stores the new ones.
 
-    Each new message, in their order, ends at most one, so that the work is bounded.
+    Each new message, in order, ends at most one, so the work is bounded.
     """
     ended = 0
     for each in messages:
@@ -43,7 +43,7 @@ def supersede(tx: StoreTransaction, sender: str, messages: Sequence[KeyedMessage
 
 
 def readmit(tx: StoreTransaction, sender: str, message_id: str) -> None:
-    """Give a message that comes back its key, or end it where a newer one of its key is there."""
+    """Restore the key of a returning message, or end the message if a newer one has its key."""
     [(key, superseded)] = tx.rows(RETURNED, (sender, message_id)) or [(None, False)]
     if superseded:
         ended = tx.run(END, (tx.now, sender, message_id))

@@ -1,4 +1,4 @@
-"""Read one mailbox for a reader, and lease what is handled."""
+"""Read one mailbox for a reader, and lease messages for handling."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class MailboxReader:
         self.db, self.mailbox = db, mailbox
 
     def check_alive(self) -> None:
-        """Raise NoMailbox from the millisecond on in which the mailbox expires."""
+        """Raise NoMailbox once the mailbox has expired."""
         if self.mailbox.expires_at is not None and self.mailbox.expires_at <= self.db.now():
             raise NoMailbox
 
     @property
     def closed(self) -> bool:
-        """Whether the file is paused, so that nothing may be read."""
+        """Whether the file is paused, so that reading is not allowed."""
         self.check_alive()
         return disabled_by_environment() or identity.is_paused(self.db.read)
 
     def has_work(self, mode: str, name: str) -> bool:
-        """Return whether a cursor or a group has something to read or to recover."""
+        """Return whether a cursor or a group has messages to read or to recover."""
         return mailboxes.has_work(self.db.read, self.mailbox, mode, name, now=self.db.now())
 
     def replay(self, passed: tuple[int, ...] | None, limit: int) -> list[MailboxRow]:
@@ -85,7 +85,7 @@ class MailboxReader:
         return [row.record(wanted) for row in found]
 
     def reset(self, mode: str, name: str, start: Start) -> None:
-        """Commit a new position of a cursor or a group, and wake those that wait for messages."""
+        """Commit a new position of a cursor or a group, and wake waiting readers."""
         self.check_alive()
 
         def work(tx: StoreTransaction) -> None:
@@ -110,7 +110,7 @@ class MailboxReader:
 
     def until_due(self, left: float | None) -> float | None:
         """Return the seconds until a lease or the mailbox ends, at most *left*; None: never."""
-        # A lease that has run out already was looked at: only later ones count.
+        # Expired leases were already checked: only later ones count.
         due_at = mailbox_readers.next_due(self.db.read, self.db.now())
         moments = [at for at in (due_at, self.mailbox.expires_at) if at is not None]
         waits = [max(0.001, (at - self.db.now()) / 1000) for at in moments]
@@ -118,7 +118,7 @@ class MailboxReader:
 
 
 class MailboxLeases:
-    """Lease and settle one mailbox's messages; what is searched is a group's claim."""
+    """Lease and settle one mailbox's messages, searched by a group's claim."""
 
     at_most_once = False
 
@@ -133,7 +133,7 @@ class MailboxLeases:
             return self._db.write(lambda tx: mailboxes.lease(tx, self._reader.mailbox, search))
 
     def problem(self, leased: MailboxLease) -> Settlement | None:
-        """Return how a damaged or exhausted message ends, None for all others."""
+        """Return the settlement of a damaged or exhausted message; None for others."""
         if digest(leased.frame) != leased.digest:
             return Dead("corrupt", "the stored frame does not match its digest", tried=False)
         return never_settled(leased, self.policy)
@@ -153,7 +153,7 @@ class MailboxLeases:
                 assert_never(settlement)
 
     def mark(self, tx: StoreTransaction, leased: MailboxLease) -> None:
-        """Do nothing: the end of a lease is all that a group keeps of a message."""
+        """Do nothing: a group records only the end of a lease."""
 
     def extend(self, tx: StoreTransaction, leased: MailboxLease, until: Millis) -> None:
         """Keep a lease until a moment; raises LeaseLost."""
@@ -161,20 +161,20 @@ class MailboxLeases:
 
 
 class ExactlyOnceLeases(MailboxLeases):
-    """Leases of a group whose mark of a message commits with its handler's writes, once."""
+    """Leases of a group whose mark of a message commits with its handler's writes."""
 
     def __init__(self, deps: RuntimeDeps, reader: MailboxReader, group: str) -> None:
         super().__init__(deps, reader)
         self._consumer = f"{reader.mailbox.mailbox}/{group}"
 
     def problem(self, leased: MailboxLease) -> Settlement | None:
-        """Return the end of a message that the group has handled before, or may never see."""
+        """Return the settlement of a message that the group already handled or may never see."""
         if mailboxes.marked(self._db.read, leased, self._consumer):
             return Done()
         return super().problem(leased)
 
     def mark(self, tx: StoreTransaction, leased: MailboxLease) -> None:
-        """Record that the group has handled a message; raises LeaseLost if it had before."""
+        """Record that the group has handled a message; raise LeaseLost if it already had."""
         mailboxes.mark(tx, leased, self._consumer)
 
 

@@ -67,7 +67,7 @@ KEEP: Final = """
 INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
 """
 TAKEN: Final = "DELETE FROM _onceward_mailbox_leases WHERE reader_id = ? AND seq = ?"
-# A lease is proved in the statement that ends it; an expired message has no lease any more.
+# A lease is proved in the statement that ends it; an expired message no longer has a lease.
 MINE: Final = """
 reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
    AND NOT EXISTS (SELECT 1
@@ -101,10 +101,9 @@ class Start:
     """
     Where a new position begins; an existing one stays where it is.
 
-    ``Start("earliest")``, ``Start("latest")``: only what comes after;
-    ``Start("from_id", id)``: that message and what came after it;
-    ``Start("from_time", at)``: what was stored at that moment or later (a datetime,
-    milliseconds, a date as text, or how long ago it was, as in ``"2h"``).
+    ``Start("earliest")``; ``Start("latest")``: only later messages; ``Start("from_id", id)``: that
+    message and later ones; ``Start("from_time", at)``: messages stored at that moment or later (a
+    datetime, milliseconds, a date as text, or a duration ago such as ``"2h"``).
     """
 
     kind: str = "earliest"
@@ -114,8 +113,8 @@ class Start:
         """Raise InvalidArgument for a start that is not valid."""
         if self.kind not in PLACES or not isinstance(self.value, PLACES[self.kind]):
             msg = (
-                f"start {self.kind!r} with {self.value!r}: say earliest, latest,"
-                " from_id and an id, or from_time and a moment"
+                f"start {self.kind!r} with {self.value!r}: give earliest, latest, from_id and an "
+                "id, or from_time and a moment"
             )
             raise InvalidArgument(msg)
         if self.kind == "from_time":
@@ -149,13 +148,13 @@ class MailboxLease(NamedTuple):
 
 
 def find(read: Rows, mailbox: str, mode: str, name: str, *, now: Millis) -> Reader | None:
-    """Return a position, None where there is none; that of an expired mailbox counts as none."""
+    """Return a position, or None; an expired mailbox's position does not count."""
     named = {"mailbox": mailbox, "mode": mode, "name": name, "now": now}
     return next((Reader(row[0], tuple(row[1:])) for row in read(FIND, named)), None)
 
 
 def next_due(read: Rows, now: Millis) -> Millis | None:
-    """Return when the first lease ends that has not ended by now."""
+    """Return when the first active lease ends."""
     due_at: Millis | None = read(NEXT_DUE, (now,))[0][0]
     return due_at
 
@@ -170,10 +169,10 @@ def open_reader(
     expires_at: Millis | None,
 ) -> Reader:
     """
-    Return a position, created on first use; that of an expired mailbox counts as none.
+    Return a position, created on first use; an expired mailbox's position does not count.
 
     Raises:
-        InvalidArgument: it would begin at a message that is not there.
+        InvalidArgument: it would begin at a message that does not exist.
 
     """
     found = find(tx.rows, mailbox, mode, name, now=tx.now)
@@ -192,12 +191,12 @@ def reset(
     expires_at: Millis | None,
 ) -> Reader:
     """
-    Set a position to *start*, created if there is none; forget its leases and kept messages.
+    Set a position to *start*, creating it if needed; delete its leases and kept messages.
 
-    Its tokens go on, so that a lease from before never proves anything again.
+    Its tokens continue, so an earlier lease never becomes valid again.
 
     Raises:
-        InvalidArgument: it would begin at a message that is not there.
+        InvalidArgument: it would begin at a message that does not exist.
 
     """
     after = resolve_start(tx, mailbox, start)
@@ -235,7 +234,7 @@ def wake(tx: StoreTransaction, reader: Reader) -> None:
 
 
 def advance(tx: StoreTransaction, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:
-    """Move the position past *seen*, (rank, sequence) of each; return this move's own token."""
+    """Move the position past *seen*, (rank, sequence) of each; return this move's token."""
     passed = list(reader.passed)
     for rank, seq in seen:
         passed[rank] = max(passed[rank], seq)
@@ -268,13 +267,13 @@ def keep_skipped(tx: StoreTransaction, reader: Reader, rows: Sequence[tuple[int,
 
 
 def forget_kept(tx: StoreTransaction, reader: Reader, seqs: Iterable[int]) -> None:
-    """Delete kept messages that are now delivered for good."""
+    """Delete kept messages that are now delivered."""
     tx.many(TAKEN, [(reader.reader_id, seq) for seq in seqs])
 
 
 def end(tx: StoreTransaction, held: MailboxLease) -> None:
     """
-    End a lease for good, as this group has settled the message.
+    End a lease permanently, because this group has settled the message.
 
     Raises:
         LeaseLost: another member has it, or it has expired; roll the transaction back.
@@ -284,12 +283,12 @@ def end(tx: StoreTransaction, held: MailboxLease) -> None:
 
 
 def put_back(tx: StoreTransaction, held: MailboxLease, due_at: Millis) -> None:
-    """End a lease so that the message is leased again from *due_at* on; raise LeaseLost."""
+    """End a lease so that the message can be leased again at *due_at*; raise LeaseLost."""
     _assert_held(tx, PUT_BACK, held, {"due_at": due_at})
 
 
 def extend(tx: StoreTransaction, held: MailboxLease, until: Millis) -> None:
-    """Extend a lease; raise LeaseLost where it does not hold."""
+    """Extend a lease; raise LeaseLost if it is not held."""
     _assert_held(tx, EXTEND, held, {"due_at": until})
 
 
@@ -303,8 +302,8 @@ def _assert_held(tx: StoreTransaction, sql: str, held: MailboxLease, more: dict[
     }
     if not tx.run(sql, named | more):
         msg = (
-            f"message {held.id} is not in flight here any more:"
-            " its lease ran out, or it expired; do nothing"
+            f"message {held.id} is no longer in flight here: its lease ran out, or it expired; no "
+            "action is needed"
         )
         raise LeaseLost(msg)
 

@@ -23,7 +23,7 @@ ALIVE: Final = (
     "mailbox = :mailbox AND state = 'pending' AND (expires_at IS NULL OR expires_at > :now)"
 )
 RANKS: Final = range(mailbox_readers.RANKS)
-# One arm for each priority, in index order: a read costs what it returns, not what waits.
+# One arm per priority, in index order: a read costs only the rows that it returns.
 NEXT: Final = " UNION ALL ".join(
     f"""
 SELECT {COLUMNS}, 0
@@ -88,7 +88,7 @@ MARKED: Final = """
 SELECT 1 FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND consumer = ?
 """
 SCAN: Final = 500
-"""Rows scanned under one lock; a reader whose filter skips more commits in between."""
+"""Maximum rows scanned under one lock; a reader whose filter skips more commits in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class MessageFilter:
     sender: str | None = None
     session: str | None = None
     tags: frozenset[str] | None = None
-    """Tags of which one must be the message's."""
+    """Tags, one of which the message must have."""
 
     def wants(self, row: MailboxRow) -> bool:
         """Return whether a message matches."""
@@ -121,7 +121,7 @@ class MessageFilter:
 
 
 class MailboxRow(NamedTuple):
-    """A message of a mailbox, as it is stored."""
+    """A stored message of a mailbox."""
 
     rank: int
     seq: int
@@ -136,7 +136,7 @@ class MailboxRow(NamedTuple):
     attempts: int
 
     def record(self, wanted: Any = None) -> MessageRecord:
-        """Return the row as a record; raise InvalidArgument where its frame cannot be read."""
+        """Return the row as a record; raise InvalidArgument if its frame cannot be read."""
         sound = digest(self.frame) == self.digest
         return read_record(
             self.frame, self.received_at, wanted, attempts=self.attempts, sound=sound
@@ -148,7 +148,7 @@ ALL: Final = MessageFilter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxRef:
-    """Key of a mailbox as its rows store it."""
+    """Key of a mailbox in its rows."""
 
     mailbox: str
     expires_at: Millis | None
@@ -157,7 +157,7 @@ class MailboxRef:
 def next_messages(
     rows: Rows, mailbox: str, passed: tuple[int, ...], *, now: Millis, limit: int
 ) -> list[MailboxRow]:
-    """Return the rows after a position, in delivery order: by priority, then as stored."""
+    """Return the rows after a position, in delivery order: by priority, then by arrival."""
     named = {"mailbox": mailbox, "now": now, "limit": limit} | _marks(passed)
     return sorted((MailboxRow(*row) for row in rows(NEXT, named)), key=_order)[:limit]
 
@@ -192,9 +192,9 @@ def _age(row: MailboxRow) -> int:
 
 def has_work(rows: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis) -> bool:
     """
-    Return whether a position may find something, before the write lock is taken.
+    Return whether a position may find messages, before taking the write lock.
 
-    A position that does not exist yet is to be made, so it may.
+    True for a position that does not exist yet, which must be created.
     """
     found = mailbox_readers.find(rows, place.mailbox, mode, name, now=now)
     if found is None:
@@ -224,10 +224,10 @@ def read_on(
     tx: StoreTransaction, place: MailboxRef, how: CursorRead
 ) -> tuple[list[MailboxRow], bool]:
     """
-    Move a cursor past the next messages; return those that match, and whether to go on.
+    Move a cursor past the next messages; return the matching ones, and whether to continue.
 
-    The position is part of the caller's commit, so a crash after it loses the
-    messages that were not delivered yet, and none comes twice.
+    The position is part of the caller's commit, so a crash after it loses undelivered messages, and
+    none comes twice.
     """
     if identity.is_paused(tx.rows):
         return [], False
@@ -248,7 +248,7 @@ def read_on(
         return (
             [],
             False,
-        )  # no position moves: a commit would only wake other readers, and theirs this one
+        )  # no position moves: a commit would only make readers wake each other
     mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in seen])
     mailbox_readers.forget_kept(
         tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)]
@@ -321,15 +321,16 @@ def marked(rows: Rows, held: MailboxLease, consumer: str) -> bool:
 
 def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
     """
-    Record a message as handled by *consumer*.
+    Record that *consumer* has handled a message.
 
     Raises:
-        LeaseLost: it was recorded before; the caller's transaction must be rolled back.
+        LeaseLost: it is already recorded; the caller's transaction must be rolled back.
 
     """
     if not tx.run(MARK, (held.sender, held.id, consumer, held.session, tx.now)):
         msg = (
-            f"message {held.id} was handled by this group before: our writes are undone, do nothing"
+            f"this group has already handled message {held.id}: the writes are undone; no action "
+            "is needed"
         )
         raise LeaseLost(msg)
 
@@ -343,14 +344,14 @@ def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: Reason, err
 
 
 def delete(tx: StoreTransaction, mailbox: str, message_id: str) -> bool:
-    """Delete a message from a mailbox, for all readers; return whether it was there."""
+    """Delete a message from a mailbox, for all readers; return whether it existed."""
     gone = tx.run(DELETE, {"mailbox": mailbox, "id": message_id, "now": tx.now})
     bump(tx, processed=gone, ended=gone)
     return gone > 0
 
 
 def expire(tx: StoreTransaction, limit: int) -> int:
-    """End expired messages of mailboxes, which no read returns any more, to free space."""
+    """End expired messages of mailboxes, which reads no longer return, to free space."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
     if seqs:
         gone = tx.run(EXPIRE, (tx.now, json.dumps(seqs)))

@@ -25,7 +25,7 @@ NEWEST: Final = (
 )
 # Messages of sessions with runs, and of mailboxes, are read elsewhere.
 SCAN: Final = 500
-"""Rows that one poll looks at."""
+"""Maximum rows that one poll examines."""
 NEXT: Final = """
 SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at,
        l.owner IS NOT NULL OR l.due_at IS NOT NULL
@@ -68,7 +68,7 @@ class PolledRow(NamedTuple):
     received_at: Millis
     expires_at: Millis | None
     held: int
-    """Whether its lane is leased or backs off, so that a poll leaves it."""
+    """Whether its lane is leased or backs off, so that a poll skips it."""
 
     def record(self) -> MessageRecord:
         """Return the message as a record."""
@@ -93,7 +93,7 @@ class Poll:
 
 
 class ScanPosition(NamedTuple):
-    """How far a poll has read, and the first message it left, before which the cursor stays."""
+    """How far a poll has read, and the first skipped message, before which the cursor stays."""
 
     looked_to: int | None = None
     left: int | None = None
@@ -113,9 +113,8 @@ def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
     """
     Move a session's cursor and end the messages it passes.
 
-    Matching ones end processed, skipped ones dropped, late ones expired, all in
-    the caller's one commit before any is returned. The cursor stops before the
-    first leased or kept message.
+    Matching ones end processed, skipped ones dropped, late ones expired, all in the caller's commit
+    before any is returned. The cursor stops before the first leased or kept message.
     """
     cursor = _cursor(tx, wanted.session)
     if identity.is_paused(tx.rows):
@@ -140,7 +139,7 @@ def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
 
 @dataclass(slots=True)
 class _SortedRows:
-    """Messages by how they end, the first that does not, and the last sequence read."""
+    """Messages by outcome, the first one that does not end, and the last sequence read."""
 
     ends: dict[Outcome, list[PolledRow]]
     left: int | None = None

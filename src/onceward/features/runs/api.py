@@ -57,14 +57,14 @@ class RunInfo:
     checkpoint_at: Millis | None
     ended_at: Millis | None
     left_at: Millis | None
-    """When its call, which had not returned in time, no longer counted."""
+    """When its overdue call no longer counted."""
     returned_at: Millis | None
     """When that call finally returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """One session's queue: its settings, all levels merged, and its content."""
+    """One session's queue: its merged settings and its content."""
 
     session: str
     state: QueueState
@@ -165,7 +165,7 @@ class SessionQueues:
             for each in session_queues.waiting(tx, held, -1, placed=False)
             if each.id == message_id
         ]
-        removed = Done("dropped", reason_text("removed", "taken out of its queue by hand"))
+        removed = Done("dropped", reason_text("removed", "removed from its queue manually"))
         self._closing.conclude(tx, [SettledMessage(each, removed) for each in chosen])
         session_queues.update_head(tx, held.lane_id)
         tx.after_commit(lambda: self._db.notifier.notify("out"))
@@ -194,7 +194,7 @@ class SessionQueues:
         def work(tx: StoreTransaction) -> None:
             open_now = session_queues.open_under(tx, glob(pattern))
             if open_now is not None:
-                msg = f"session {open_now!r} has a run open: pause it, abort the run, then remove"
+                msg = f"session {open_now!r} has an open run: pause it, abort the run, then remove"
                 raise InvalidArgument(msg)
             session_queues.unregister(tx, glob(pattern))
 
@@ -228,7 +228,7 @@ class SessionQueues:
         found = self._db.ask(RUN, (run_id,))
         return _run(found[0]) if found else None
 
-    def abort(self, run_id: str, cause: str = "aborted by hand") -> bool:
+    def abort(self, run_id: str, cause: str = "aborted manually") -> bool:
         """
         End an open run from outside, as a steering message does; return whether it was open.
 

@@ -44,7 +44,7 @@ M = TypeVar("M", bound=ReceivedMessage[Any])
 
 
 class Holder(Protocol):
-    """Keeps the run's lease and commits for it."""
+    """Holds the run's lease and commits for it."""
 
     def checkpoint(self, partial: Any) -> None:
         """Commit partial output and the messages sent so far."""
@@ -101,7 +101,7 @@ class PreviousRun(Generic[M]):
 
 
 class RunFields(Generic[M]):
-    """The fields of a run; ``Run`` and ``AsyncRun`` add the verbs."""
+    """The fields of a run; ``Run`` and ``AsyncRun`` add the methods."""
 
     def __init__(self, started: StartedRun, messages: list[M], holder: Holder) -> None:
         self.id: str = started.run.id
@@ -120,7 +120,7 @@ class RunFields(Generic[M]):
         """The previous run, if it was aborted, or failed and is retried."""
 
     def __repr__(self) -> str:
-        """Name the run without its messages."""
+        """Return the repr without the messages."""
         count = len(self.messages)
         return f"<{type(self).__name__} {self.id} of {self.session}: {self.mode}, {count} messages>"
 
@@ -258,7 +258,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
 
     def inbox(self) -> list[Message[Any]]:
         """
-        Take the messages that arrived meanwhile into this run; they end with it.
+        Add the messages that arrived since the run began to this run; they end with it.
 
         ``steer`` with ``inject`` leaves new messages to this call instead of ending
         the run. Raises RunAborted.
@@ -268,7 +268,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
         return fresh
 
     def _follow(self, options: SendOptions) -> None:
-        """Set the cause of a message."""
+        """Return a message's options with the cause set."""
         options.setdefault("causation_id", self.message.id)
         options.setdefault("hops", self.message.frame.hops + 1)
 
@@ -291,7 +291,7 @@ class Run(RunFields[Message[Any]], WithSteps, WithReplies):
             self._steps.end_call()
 
     def _close(self) -> None:
-        """Take no further step."""
+        """Refuse further steps."""
         if "_steps" in self.__dict__:
             self._steps.close()
 
@@ -310,7 +310,7 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
     """
     One call of a session's ``async def`` handler; see ``Run``.
 
-    A run that is ended from outside has its handler cancelled.
+    If a run is ended from outside, its handler is cancelled.
     """
 
     def __init__(self, run: Run, on_worker: OnWorker) -> None:
@@ -342,8 +342,8 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
         """
         Run the coroutine function *work* on a transaction and commit it at once.
 
-        It may be run again, and holds the file's write lock: await its
-        transaction and nothing else of this file.
+        It may run again, and holds the file's write lock: await only its transaction, nothing else
+        of this file.
 
         Raises:
             RunAborted: the run was ended from outside; nothing was written.
@@ -354,15 +354,15 @@ class AsyncRun(RunFields[AsyncMessage[Any]], AsyncWithSteps[Run]):
 
     def at_end(self, work: Callable[[AsyncTransaction], Awaitable[object]]) -> None:
         """
-        Run the coroutine function *work* in the transaction that ends the run well.
+        Run the coroutine function *work* in the transaction that ends the run successfully.
 
-        It may be run again, and holds the file's write lock: await its
-        transaction and nothing else of this file.
+        It may run again, and holds the file's write lock: await only its transaction, nothing else
+        of this file.
         """
         self._plain.at_end(_on_loop(work))
 
     async def inbox(self) -> list[AsyncMessage[Any]]:
-        """Take the messages that arrived meanwhile into this run; see ``Run.inbox``."""
+        """Add the messages that arrived since the run began to this run; see ``Run.inbox``."""
         off_loop = self._off_loop
         fresh = [AsyncMessage(each, off_loop) for each in await off_loop.call(self._plain.inbox)]
         self.messages += fresh
@@ -390,7 +390,7 @@ def check_session_signature(call: Callable[..., Any]) -> bool:
     Check the signature of a session's handler; return whether it is a coroutine function.
 
     Raises:
-        InvalidArgument: it cannot be called with the run alone; the error shows what can.
+        InvalidArgument: it cannot be called with the run alone; the error shows a valid signature.
 
     """
     is_async = is_coroutine(call)
@@ -399,8 +399,10 @@ def check_session_signature(call: Callable[..., Any]) -> bool:
     refuse = partial(refuse_handler, call, shown)
     parameters, needs = parameters_of(call, refuse)
     if needs:
-        refuse(f"parameter {needs[0].name} depends on a function, which a run does not call")
+        refuse(
+            f"parameter {needs[0].name} depends on a function, but runs do not support dependencies"
+        )
     if not parameters or len(required(parameters)) > 1:
-        refuse("it must take the run, and nothing else")
+        refuse("it must take only the run")
     check_given(parameters[0], call, given, refuse, (Run, AsyncRun))
     return is_async

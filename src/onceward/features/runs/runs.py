@@ -66,7 +66,7 @@ SELECT id, state, coalesce(cause, ''), event_ids, consumed, bound, began_with
    AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = :session AND seq < :run)
    AND (state = 'aborted' OR (state = 'failed' AND consumed = 0))
 """
-# A run that is ended before it has stored anything does not hide what the run before it stored.
+# A run that ended without stored output does not hide the output of the run before it.
 PARTIAL: Final = """
 SELECT partial FROM _onceward_runs
  WHERE session = :session
@@ -113,14 +113,14 @@ SELECT seq, id, session, mode, lane_id, token, owner, bound, partial
   FROM _onceward_runs
  WHERE id = ? AND state = 'open'
 """
-CANCELLED: Final = "a message of it was cancelled"
+CANCELLED: Final = "one of its messages was cancelled"
 BOUND_TO: Final = """
 SELECT DISTINCT r.id
   FROM _onceward_inbox AS b JOIN _onceward_runs AS r ON r.seq = b.run_seq AND r.state = 'open'
  WHERE b.seq IN (SELECT value FROM json_each(?)) AND b.state = 'pending'
 """
 CALL_ENDS_WITHIN: Final = 10_000
-"""Milliseconds that the lane waits for the call at most; one that returns lets it go at once."""
+"""Maximum milliseconds that the lane waits for the call; a returning call releases it at once."""
 LOST: Final = """
 SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.partial
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id
@@ -133,7 +133,7 @@ UPDATE _onceward_lanes
  WHERE lane_id = :lane
 RETURNING token
 """
-# The lane of an aborted run stays leased, for no message, until its call has returned.
+# The lane of an aborted run stays leased, without messages, until its call has returned.
 HOLD: Final = """
 UPDATE _onceward_lanes
    SET head_seq = (SELECT min(seq)
@@ -173,7 +173,7 @@ class Summary:
     """
     Messages that a full queue dropped before this run.
 
-    ``lines`` has one line per message; of very many only the newest.
+    ``lines`` has one line per message; if there are very many, only the newest.
     """
 
     count: int
@@ -191,7 +191,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """The row of the run just before another one of its session."""
+    """The row of the previous run of a session."""
 
     id: str
     state: RunState
@@ -223,7 +223,7 @@ class OpenRun(NamedTuple):
 
     @property
     def named(self) -> dict[str, object]:
-        """The bindings that prove a write is the run's own."""
+        """The bindings that prove that a write is the run's own."""
         return {"run": self.seq, "token": self.token, "lane": self.lane_id, "owner": self.owner}
 
 
@@ -238,10 +238,10 @@ def begin(
     until: Millis,
 ) -> OpenRun:
     """
-    Lease a session's queue as *held* says, bind messages to a new run, and count their attempt.
+    Lease a session's queue by *held*, bind messages to a new run, and count their attempt.
 
     Raises:
-        LeaseLost: another worker serves this session by now.
+        LeaseLost: another worker now serves this session.
 
     """
     lane_id, token, owner, _ = held
@@ -278,13 +278,13 @@ def begin(
 
 
 def summary(tx: StoreTransaction, run: OpenRun) -> Summary | None:
-    """Return what was dropped before a run, None where nothing was."""
+    """Return the messages that were dropped before a run, or None."""
     rows = tx.rows(SUMMARY, (run.seq,))
     return Summary(rows[0][1], tuple(text for text, _ in reversed(rows))) if rows else None
 
 
 def previous(tx: StoreTransaction, run: OpenRun) -> EarlierRun | None:
-    """Return the session's last run if it was aborted, or failed and is tried again."""
+    """Return the session's last run if it was aborted, or failed and is retried."""
     named = {"session": run.session, "run": run.seq}
     for run_id, state, cause, event_ids, consumed, bound, first in tx.rows(BEFORE, named):
         partial = next((json.loads(text) for (text,) in tx.rows(PARTIAL, named)), None)
@@ -294,7 +294,7 @@ def previous(tx: StoreTransaction, run: OpenRun) -> EarlierRun | None:
 
 
 def names(read: Rows, seqs: Sequence[int]) -> list[tuple[str, str]]:
-    """Return the senders and ids of a run's messages, as far as the inbox has them."""
+    """Return the senders and ids of a run's messages that are in the inbox."""
     return [(sender, message_id) for sender, message_id in read(NAMES, (json.dumps(seqs),))]
 
 
@@ -302,10 +302,10 @@ def add_messages(
     tx: StoreTransaction, run: OpenRun, ids: Sequence[str], messages: Sequence[LeasedMessage]
 ) -> OpenRun:
     """
-    Add messages to an open run; *ids* are those of all its messages then.
+    Add messages to an open run; *ids* are the ids of all its messages afterwards.
 
     Raises:
-        RunAborted: the run is not ours any more.
+        RunAborted: the run is no longer ours.
 
     """
     seqs = run.seqs + [each.seq for each in messages]
@@ -318,18 +318,18 @@ def add_messages(
 
 
 def prove(tx: StoreTransaction, run: OpenRun) -> None:
-    """Raise RunAborted unless the run is open under our lease, as it then is until COMMIT."""
+    """Raise RunAborted unless the run is open under our lease; it then stays so until COMMIT."""
     if not tx.rows(PROVE, run.named):
         raise aborted_error(run)
 
 
 def is_open(db: Database, run: OpenRun) -> bool:
-    """Return whether a run is open under its lease at this moment."""
+    """Return whether a run is open under its lease now."""
     return bool(db.read(PROVE, run.named))
 
 
 def checkpoint(tx: StoreTransaction, run: OpenRun, partial: str) -> None:
-    """Store partial output; raise RunAborted where its lease does not hold."""
+    """Store partial output; raise RunAborted if its lease is not held."""
     if not tx.run(CHECKPOINT, run.named | {"partial": partial, "now": tx.now}):
         raise aborted_error(run)
 
@@ -337,13 +337,13 @@ def checkpoint(tx: StoreTransaction, run: OpenRun, partial: str) -> None:
 def aborted_error(run: OpenRun) -> RunAborted:
     """Return the error for a handler whose run was ended from outside."""
     return RunAborted(
-        f"run {run.id} of session {run.session!r} was ended from outside:"
-        " nothing more of it can be committed"
+        f"run {run.id} of session {run.session!r} was ended from outside: it can commit nothing "
+        "more"
     )
 
 
 def take_over(tx: StoreTransaction, run: OpenRun, owner: str) -> Lease:
-    """Take a run's lease over; its previous owner is fenced off from this statement on."""
+    """Take over a run's lease; this statement fences its previous owner off."""
     rows = tx.rows(
         TAKE_OVER, {"owner": owner, "now": tx.now, "bound": run.bound, "lane": run.lane_id}
     )
@@ -351,22 +351,22 @@ def take_over(tx: StoreTransaction, run: OpenRun, owner: str) -> Lease:
 
 
 def hold(tx: StoreTransaction, held: Lease, holder: str, until: Millis) -> None:
-    """Lease a lane, until *until* at the latest, to the owner of the call that was aborted."""
+    """Lease a lane, until *until* at the latest, to the owner of the aborted call."""
     named = {"holder": holder, "until": until}
     tx.run(HOLD, named | {"lane": held.lane_id, "token": held.token, "owner": held.owner})
 
 
 def call_returned(tx: StoreTransaction, run: OpenRun) -> None:
-    """Let the lane of an aborted run go, now that its call has returned."""
+    """Release the lane of an aborted run, because its call has returned."""
     _let_go(tx, run)
     tx.run(RETURNED, (tx.now, run.seq))
 
 
 def leave(tx: StoreTransaction, run: OpenRun) -> bool:
     """
-    Let the lane of an aborted run go, though its call has not returned, and store that.
+    Release the lane of an aborted run although its call has not returned, and store that.
 
-    Returns False where it was stored before, or where the run was not aborted.
+    Return False if it is already stored, or if the run was not aborted.
     """
     _let_go(tx, run)
     return tx.run(LEAVE, (tx.now, run.seq)) > 0
@@ -383,7 +383,7 @@ def still_open(read: Rows, owner: str) -> set[str]:
 
 
 def calls_left(db: Database) -> int:
-    """Return how many aborted calls still run in processes that live."""
+    """Return how many aborted calls still run in live processes."""
     return sum(not file_checks.is_dead(owner) for (owner,) in db.ask(LEFT))
 
 
@@ -397,10 +397,10 @@ def end(
     result: str | None = None,
 ) -> None:
     """
-    End a run; unconsumed messages, and the summary it was given, are unbound again.
+    End a run; unbind its unconsumed messages and its summary.
 
     Raises:
-        RunAborted: it has ended already.
+        RunAborted: it has already ended.
 
     """
     named = {
@@ -432,7 +432,7 @@ def by_id(tx: StoreTransaction, run_id: str) -> OpenRun | None:
 
 
 def abandoned(tx: StoreTransaction) -> list[OpenRun]:
-    """Return open runs whose lease ran out or was taken: the owners are dead or too late."""
+    """Return open runs whose lease ran out or was taken: their owners are dead or late."""
     return [OpenRun(*row) for row in tx.rows(LOST)]
 
 
@@ -464,7 +464,7 @@ class PendingEffects:
 
 
 class RunOutcome(NamedTuple):
-    """How a run ended: a settlement for each of its messages, in their order."""
+    """How a run ended: a settlement for each of its messages, in order."""
 
     settlements: Sequence[Settlement]
     result: str | None = None
@@ -515,7 +515,7 @@ class RunCompletion:
         """
         End a run by its outcome: done, or failed with its messages left for another attempt.
 
-        The caller has proved, in this transaction, that it holds the run.
+        The caller has proved in this transaction that it holds the run.
 
         Raises:
             RunAborted, LeaseLost: the run was ended from outside; roll the transaction back.
@@ -567,11 +567,10 @@ class RunCompletion:
         """
         End a run from outside; then its holder can commit nothing.
 
-        A preempted run that stored partial output has delivered its messages,
-        if the policy says so; all others go back to the head, in order. The
-        session begins no run until the call has returned or is left.
-        *lost* says that the lease ran out: the attempt counts against the budget,
-        and no call is waited for.
+        A preempted run that stored partial output has delivered its messages, if the policy says
+        so; all others go back to the head, in order. The session begins no run until the call has
+        returned or is abandoned. *lost*: the lease ran out, so the attempt counts against the
+        budget, and there is no call to wait for.
         """
         held = take_over(tx, run, self._owner)
         messages = session_queues.of_seqs(tx, run.seqs, held)
@@ -585,7 +584,8 @@ class RunCompletion:
         if lost:
             lanes.settle(tx, held, rest=[], due_at=None)
         else:
-            # A coroutine gets the grace twice; a call that returns or is left lets the lane go.
+            # A coroutine gets the grace twice; a call that returns or is abandoned releases the
+            # lane.
             hold(tx, held, run.owner, tx.now + 2 * self._grace)
         self._emitter.emit(tx, RunWasAborted(
             agent=self._agent, at=tx.now, session=run.session, run_id=run.id, cause=cause,
@@ -601,7 +601,7 @@ class RunCompletion:
     def _deliver(
         self, tx: StoreTransaction, run: OpenRun, messages: Sequence[LeasedMessage], cause: str
     ) -> None:
-        """End the messages of an aborted run as processed; tell the callers of tasks."""
+        """End the messages of an aborted run as processed; send results to tasks' callers."""
         done = Done(reason=reason_text("delivered to an aborted run", cause)[:500])
         inbox.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
         for message in messages:
@@ -616,7 +616,7 @@ class RunCompletion:
         result: str | None = None,
         took: float | None = None,
     ) -> None:
-        """Settle messages; tell the callers of those that are dispatched tasks and have ended."""
+        """Settle messages; send the callers of ended tasks their results."""
         inbox.apply_settlements(tx, ended)
         for leased, settlement in ended:
             if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
@@ -628,7 +628,7 @@ class RunCompletion:
 def settlements(
     messages: Sequence[LeasedMessage], settle: Callable[[LeasedMessage], Settlement]
 ) -> tuple[Settlement, ...]:
-    """Return a settlement for each message of a failed run; all retries are due at the latest."""
+    """Return a settlement for each message of a failed run; all retries get the latest due time."""
     found = [settle(each) for each in messages]
     latest = max((each.due_at for each in found if isinstance(each, RetryAt)), default=0)
     return tuple(

@@ -54,12 +54,12 @@ from onceward.message.vocabulary import (
 )
 
 ARRIVALS: Final = 2000
-"""Most arrivals that one look takes in."""
+"""Maximum arrivals that one pass enqueues."""
 SESSION: Final = attrgetter("session")
 
 
 class ReadMessage(NamedTuple):
-    """A message whose frame and body could be read."""
+    """A message with its decoded frame and body."""
 
     leased: LeasedMessage
     frame: Frame
@@ -67,14 +67,14 @@ class ReadMessage(NamedTuple):
 
     @property
     def thread(self) -> tuple[str, str | None] | None:
-        """Where a reply goes and which conversation it is of; None for results of tasks."""
+        """Recipient of a reply and its conversation; None for results of tasks."""
         if self.frame.type == WORKER_RESULT:
-            return None  # it wants no reply, so it goes with any thread
+            return None  # it needs no reply, so it fits with any thread
         return self.frame.replyto or self.leased.sender, self.frame.correlationid
 
 
 class StartedRun(NamedTuple):
-    """A run that has begun, and everything that its handler is given."""
+    """A run that has begun, with its handler's input."""
 
     run: OpenRun
     handler: SessionHandler
@@ -86,12 +86,12 @@ class StartedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHandler:
-    """The function that runs an agent's sessions of one pattern, and how their queues are set."""
+    """The function that runs an agent's sessions of one pattern, and their queue settings."""
 
     pattern: str
     call: Callable[..., Any]
     options: Mapping[str, Any]
-    """Fields of a queue policy; None where the home's setting holds."""
+    """Fields of a queue policy; None where the home's setting applies."""
     types: Mapping[str, type]
     """Body classes by their types' wire names."""
     allow_override_from: tuple[str, ...]
@@ -99,10 +99,10 @@ class SessionHandler:
     attempts: int | None = None
     timeout: float | None = None
     around: tuple[Sequence[Around], ...] = ()
-    """Generator functions that its agents gave ``around``, those of the outer agent first."""
+    """Generator functions of its agents' ``around``, those of the outer agent first."""
 
     def wants(self, session: str) -> bool:
-        """Return whether sessions of this name are for this handler."""
+        """Return whether this handler serves sessions of this name."""
         return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), session) is not None
 
 
@@ -116,17 +116,17 @@ def handler_of(session: str, handlers: Iterable[SessionHandler]) -> SessionHandl
 
 @dataclass(slots=True)
 class SchedulePass:
-    """Changes that one look made."""
+    """Changes that one pass made."""
 
     started: list[StartedRun] = field(default_factory=list)
     moved: int = 0
-    """Messages that came into a queue, or ended in it."""
+    """Messages that entered a queue, or ended in it."""
     index_is_damaged: bool = False
-    """Whether some session was left for later because of an error."""
+    """Whether a session was skipped because of an error."""
 
 
 class RunScheduler:
-    """Decides, inside one transaction, what becomes of the messages of sessions with runs."""
+    """Enqueues, drops and binds the messages of sessions with runs, inside one transaction."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class RunScheduler:
         self.patterns = json.dumps([glob(handler.pattern) for handler in handlers])
 
     def register(self, tx: StoreTransaction) -> None:
-        """Store which sessions are served by runs: readers and workers leave their messages."""
+        """Store which sessions runs serve: readers and workers skip their messages."""
         for handler in self._handlers:
             session_queues.register(
                 tx,
@@ -159,7 +159,7 @@ class RunScheduler:
             )
 
     def queue(self, tx: StoreTransaction, session: str) -> Queue:
-        """Return a session's queue, set by itself, else by its handler, the home, the default."""
+        """Return a session's queue settings: its own, its handler's, the home's, the default."""
         handler = handler_of(session, self._handlers)
         return session_queues.look_up(
             tx, session, self._home if handler is None else self._home.merged(**handler.options)
@@ -171,8 +171,8 @@ class RunScheduler:
         """
         Enqueue arrivals, abort runs that are abandoned or preempted, begin up to *slots* runs.
 
-        All of it is one transaction, which may be repeated: after a crash either
-        all of it happened, or none and the next look finds everything as it was.
+        All of it is one transaction, which may be repeated: after a crash either all of it
+        happened, or none, and the next pass finds the previous state.
         """
         looked = SchedulePass()
         lanes.wake_due(tx)
@@ -188,7 +188,7 @@ class RunScheduler:
         return looked
 
     def next_run(self, tx: StoreTransaction) -> StartedRun | None:
-        """Begin a run of the session that has waited longest; None where there is none to begin."""
+        """Begin a run of the session that has waited longest; return None if none can begin."""
         looked = SchedulePass()
         self._start_runs(tx, looked, 1)
         return looked.started[0] if looked.started else None
@@ -202,7 +202,7 @@ class RunScheduler:
     def _isolated(
         self, tx: StoreTransaction, looked: SchedulePass, session: str, work: Callable[[], None]
     ) -> None:
-        """Do one session's part; undo it if it fails, so that no session stops the others."""
+        """Do one session's part; undo it if it fails, so that it does not block the others."""
         started, moved = len(looked.started), looked.moved
         try:
             with tx.nested():
@@ -247,7 +247,7 @@ class RunScheduler:
         session_queues.hurry(tx, lane_id)
 
     def _mode_of(self, session: str, fresh: Sequence[NewMessage], policy: QueuePolicy) -> str:
-        """Return the preempting mode of new messages, empty for none; ``queue`` is never left."""
+        """Return the preempting mode of new messages, empty for none; ``queue`` never changes."""
         handler = handler_of(session, self._handlers)
         trusted: tuple[str, ...] = ()
         if handler is not None and policy.mode != "queue":
@@ -270,7 +270,7 @@ class RunScheduler:
         fresh: Sequence[NewMessage],
         policy: QueuePolicy,
     ) -> set[int]:
-        """Drop or refuse what exceeds the queue's cap; return the rows that are gone."""
+        """Drop or refuse messages above the queue's cap; return the removed rows."""
         held, protected = session_queues.counts(tx, lane_id)
         if policy.cap is None or held <= policy.cap:
             return set()
@@ -300,7 +300,7 @@ class RunScheduler:
         if not dropped and not refused:
             return
         full = f"the queue of session {session!r} is full at {policy.cap}"
-        dropping = cast("Reason", policy.overflow)  # one that drops, where anything is dropped
+        dropping = cast("Reason", policy.overflow)  # a dropping policy, if messages were dropped
         gave_way = Done("dropped", reason_text(dropping, full))
         self._completion.conclude(tx, [SettledMessage(each, gave_way) for each in dropped])
         self._completion.conclude(
@@ -413,7 +413,7 @@ class RunScheduler:
     def _emit_bound(
         self, tx: StoreTransaction, run: OpenRun, bound: Sequence[LeasedMessage], *, began: bool
     ) -> None:
-        """Emit, after the commit, which messages a run has."""
+        """Emit the messages of a run after the commit."""
         if not self._emitter.listening:
             return
         about: dict[str, Any] = {
@@ -432,7 +432,7 @@ class RunScheduler:
         self, tx: StoreTransaction, run: OpenRun, handler: SessionHandler, known: Sequence[str]
     ) -> tuple[OpenRun, list[ReadMessage]]:
         """
-        Bind what waits to a run that is open.
+        Bind the waiting messages to an open run.
 
         Raises:
             RunAborted: the run was ended from outside.
@@ -460,17 +460,17 @@ def _oldest(tx: StoreTransaction, lane_id: int, limit: int, but: set[int]) -> li
 
 
 def problem(leased: LeasedMessage, now: Millis, *, spent: bool) -> Settlement | None:
-    """Return how a message ends that must not reach a run, None for all others."""
+    """Return the settlement of a message that must not reach a run; None for others."""
     if (unfit := leased.undeliverable(now)) is not None:
         return unfit
     if spent:
-        error = "its runs never came to an end: process killed or lease lost"
+        error = "its runs never finished: process killed or lease lost"
         return Dead("max_retries_exceeded", error, tried=False)
     return None
 
 
 def read(leased: LeasedMessage, models: Mapping[str, type]) -> ReadMessage | Settlement:
-    """Return a message's frame and body, as the class of its type where there is one."""
+    """Return a message's frame and body, as the class of its type if there is one."""
     try:
         frame = Frame.accepted(leased.frame)
         body = decode(frame.data, frame.data_base64, models.get(frame.type))
@@ -499,12 +499,12 @@ def text_of(frame: str) -> str:
 
 
 def exhausted(policy: RetryPolicy, handler: SessionHandler, attempt: int) -> bool:
-    """Return whether a message's *attempt*-th run was the last that is allowed."""
+    """Return whether a message's *attempt*-th run was the last allowed one."""
     return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
 
 
 def metadata(mode: str, messages: Sequence[ReadMessage]) -> dict[str, Any]:
-    """Return the metadata of a run about the batch that it was given."""
+    """Return the metadata about the batch of a run."""
     about = {
         "count": len(messages),
         "event_ids": [each.leased.id for each in messages],
@@ -516,7 +516,7 @@ def metadata(mode: str, messages: Sequence[ReadMessage]) -> dict[str, Any]:
 
 
 def home_policy(settings: Settings) -> QueuePolicy:
-    """Return how sessions queue where neither they nor their handlers say."""
+    """Return the default queue policy of sessions."""
     fields: dict[str, Any] = {
         "mode": settings.queue_mode,
         "debounce": settings.queue_debounce,

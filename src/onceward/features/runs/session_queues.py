@@ -1,8 +1,8 @@
 """
 Store the queues of sessions with runs: waiting messages, settings, and drops.
 
-A session's queue is a lane of its own, without a sender: messages move into it
-from the lanes they arrived in, all of the session in the order of arrival.
+A session's queue is a separate lane without a sender: all messages of the session move into it from
+their arrival lanes, in order of arrival.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from onceward.message.vocabulary import QueueMode
 
 RANK: Final = 2
 FAIR_AMONG: Final = 256
-"""Sessions, those with the oldest messages, among which slots are given in turn."""
+"""Number of sessions, those with the oldest messages first, that share slots in turn."""
 LANES_MAX: Final = 200
-"""Lanes that one pass takes messages from."""
+"""Maximum lanes from which one pass takes messages."""
 ALL: Final = 10_000
-"""Most messages of one run."""
+"""Maximum messages of one run."""
 MOST: Final = 2**63 - 1
 SEQ: Final = attrgetter("seq")
 
@@ -111,7 +111,7 @@ UPDATE _onceward_lanes
                     WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?))
 """
-# A session is in line since its head came, or since its last run ended: the longest wait is first.
+# A session waits since its head came, or since its last run ended: the longest wait is first.
 READY: Final = f"""
 SELECT w.lane_id, w.session, w.token
   FROM (SELECT l.lane_id, l.session, l.token, l.head_seq
@@ -230,7 +230,7 @@ Change = Callable[[StoreTransaction], object]
 
 
 class NewMessage(NamedTuple):
-    """A message that is in no queue yet."""
+    """A message that is not in a queue yet."""
 
     seq: int
     session: str
@@ -240,7 +240,7 @@ class NewMessage(NamedTuple):
     sender: str
     id: str
     frame: str
-    """Its frame if that may ask for a mode, else empty."""
+    """Its frame if that may request a mode, else empty."""
 
     @property
     def protected(self) -> bool:
@@ -255,15 +255,15 @@ class Queue(NamedTuple):
     waits: WaitTimes
     rest_at: Millis | None
     goes_on_with: str | None
-    """The messages of a run that waits, as JSON: its next run has the same ones."""
+    """The messages of a waiting run, as JSON: its next run has the same ones."""
     paused: bool
     reordered: bool
     next_mode: QueueMode | None
-    """Mode of the next run, where a message has asked for it."""
+    """Mode of the next run, if a message has requested one."""
 
 
 def look_up(tx: StoreTransaction, session: str, declared: QueuePolicy) -> Queue:
-    """Return a session's queue; what it does not set itself is as *declared*."""
+    """Return a session's queue; its missing settings are those *declared*."""
     rows = tx.rows(QUEUE, (session,))
     if not rows:
         fresh = declared, WaitTimes(), None, None
@@ -290,31 +290,31 @@ def _policy_fields(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def declared(tx: StoreTransaction, session: str) -> QueuePolicy:
-    """Return the policy that a session's handler was declared with; defaults without one."""
+    """Return the declared policy of a session's handler, or the defaults."""
     rows = tx.rows(DECLARED, {"session": session})
     return QueuePolicy(**_policy_fields(rows[0])) if rows else QueuePolicy()
 
 
 class RunAgenda(NamedTuple):
-    """The work that the sessions of one process have for its runs."""
+    """The work for runs in the sessions of one process."""
 
     paused_at: Millis | None
-    """Since when the file is paused; None where it is not."""
+    """Since when the file is paused; None if it is not."""
     arrived: int
-    """Whether a message is in no queue yet."""
+    """Whether a message is not in a queue yet."""
     ready: int
     """Whether a queue may begin a run."""
     due_at: Millis | None
-    """When the first lane is due that rests or is leased."""
+    """When the first backed-off or leased lane is due."""
 
 
 def agenda(read: Rows, patterns: str) -> RunAgenda:
-    """Return what the sessions of *patterns* have for runs."""
+    """Return the work for runs in the sessions of *patterns*."""
     return RunAgenda._make(read(AGENDA, {"patterns": patterns})[0])
 
 
 def know(tx: StoreTransaction, session: str) -> None:
-    """Make a session's row where it has none."""
+    """Create a session's row if it has none."""
     tx.run(KNOW, (session,))
 
 
@@ -324,67 +324,67 @@ def set_policy(tx: StoreTransaction, session: str, fields: Mapping[str, Any]) ->
 
 
 def pause(tx: StoreTransaction, session: str) -> None:
-    """Begin no further run of a session."""
+    """Pause a session: begin no further runs."""
     tx.run(PAUSE, (tx.now, session))
 
 
 def resume(tx: StoreTransaction, session: str) -> None:
-    """Go on where ``pause`` stopped."""
+    """Resume a session after ``pause``."""
     tx.run(RESUME, (session,))
 
 
 def rest(tx: StoreTransaction, session: str, due_at: Millis) -> None:
-    """Begin no run of a session before a moment."""
+    """Delay the next run of a session until a moment."""
     tx.run(REST, (due_at, session))
 
 
 def go_on_with(tx: StoreTransaction, session: str, seqs: Sequence[int]) -> None:
-    """Begin no run of a session but one with the same messages, once its lane is due."""
+    """Allow a session only a run with the same messages, once its lane is due."""
     tx.run(GO_ON_WITH, (json.dumps(seqs), session))
 
 
 def steer(tx: StoreTransaction, session: str, mode: str) -> None:
-    """Begin the next run of a session at once, in a mode."""
+    """Make the next run of a session begin at once, in a mode."""
     tx.run(STEER, (mode, session))
 
 
 def begun(tx: StoreTransaction, session: str, *, more: bool) -> None:
-    """Note that a run has begun, and whether messages are left for another."""
+    """Record that a run has begun, and whether messages are left for another."""
     tx.run(BEGUN, {"more": more, "session": session})
 
 
 def lane_of(tx: StoreTransaction, session: str) -> int | None:
-    """Return the lane of a session's queue, None where it has none."""
+    """Return the lane of a session's queue; None if it has none."""
     return next((int(row[0]) for row in tx.rows(LANE, (session,))), None)
 
 
 def hurry(tx: StoreTransaction, lane_id: int) -> None:
-    """Let a queue be looked at now, unless a run has it."""
+    """Make a queue due now, unless a run has it."""
     tx.run(HURRY, (lane_id,))
 
 
 def defer(tx: StoreTransaction, lane_id: int, due_at: Millis) -> None:
-    """Let a queue be looked at after a moment, unless a run has it."""
+    """Make a queue due at a moment, unless a run has it."""
     tx.run(DEFER, (due_at, lane_id))
 
 
 def open_under(tx: StoreTransaction, pattern: str) -> str | None:
-    """Return a session of a pattern that has a run open."""
+    """Return a session of a pattern that has an open run."""
     return next((str(session) for (session,) in tx.rows(OPEN_UNDER, (pattern,))), None)
 
 
 def unregister(tx: StoreTransaction, pattern: str) -> None:
-    """Serve sessions of a pattern by runs no longer."""
+    """Stop serving sessions of a pattern by runs."""
     tx.run(UNREGISTER, (pattern,))
 
 
 def oldest(tx: StoreTransaction, lane_id: int, limit: int) -> list[int]:
-    """Return the oldest messages of a queue that a full one may drop."""
+    """Return the oldest droppable messages of a queue."""
     return [seq for (seq,) in tx.rows(OLDEST, (lane_id, limit))]
 
 
 def name_queue(tx: StoreTransaction, session: str, dead: Iterable[LeasedMessage]) -> None:
-    """Note in dead letters which queue refused them."""
+    """Record in dead letters which queue refused them."""
     tx.many(OF_QUEUE, [(session, each.sender, each.id) for each in dead])
 
 
@@ -394,7 +394,7 @@ def register(
     """
     Serve sessions of a pattern by runs in all processes.
 
-    No worker and no reader takes their messages then.
+    Workers and readers then skip their messages.
     """
     named = {
         name: getattr(policy, name)
@@ -413,16 +413,16 @@ def register(
 
 def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage]:
     """
-    Return messages of sessions with runs that are in no queue yet, by arrival.
+    Return messages of sessions with runs that are not in a queue yet, by arrival.
 
-    About *limit* messages at most; stops at the first truncated lane, so that
-    arrival order is kept.
+    Return about *limit* messages at most; stop at the first truncated lane, to keep arrival order.
     """
     sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
     upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else MOST
     found: list[NewMessage] = []
     for lane_id, head, shared in sources[:LANES_MAX]:
-        if len(found) >= limit:  # of what is left, only what came before the last of these counts
+        # of the others, only those that came before the last of these count
+        if len(found) >= limit:
             found = sorted(found, key=SEQ)[:limit]
             upto = min(upto, found[-1].seq)
         if head > upto:
@@ -440,7 +440,7 @@ def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage
 def _before_others(
     tx: StoreTransaction, rows: list[tuple[Any, ...]], patterns: str
 ) -> list[tuple[Any, ...]]:
-    """Return the rows before the first that is of a session without runs."""
+    """Return the rows before the first one of a session without runs."""
     [(first,)] = tx.rows(OTHERS, (json.dumps([row[0] for row in rows]), patterns))
     return rows if first is None else [row for row in rows if row[0] < first]
 
@@ -460,7 +460,7 @@ def update_head(tx: StoreTransaction, lane_id: int) -> None:
 
 
 def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, str, int]]:
-    """Return (lane, session, token) of queues that may be served, the longest waiting first."""
+    """Return (lane, session, token) of ready queues, the longest waiting first."""
     rows = tx.rows(READY, {"patterns": patterns, "limit": limit})
     return [(lane_id, name, token) for lane_id, name, token in rows]
 
@@ -468,7 +468,7 @@ def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, st
 def next_messages(
     tx: StoreTransaction, held: Lease, queue: Queue, limit: int
 ) -> list[LeasedMessage]:
-    """Return the messages of the run that goes on, or the first ones of the queue."""
+    """Return the messages of the continuing run, or the first ones of the queue."""
     if queue.goes_on_with is not None:
         rows = tx.rows(OF_SEQS, (queue.goes_on_with,))
         if rows:
@@ -477,12 +477,12 @@ def next_messages(
 
 
 def waiting(tx: StoreTransaction, held: Lease, limit: int, *, placed: bool) -> list[LeasedMessage]:
-    """Return the first messages of a queue, as if each was leased so for its next attempt."""
+    """Return the first messages of a queue, as if leased for their next attempt."""
     return _read(tx.rows(NEXT_PLACED if placed else NEXT, (held.lane_id, limit)), held)
 
 
 def of_seqs(tx: StoreTransaction, seqs: Iterable[int], held: Lease) -> list[LeasedMessage]:
-    """Return a run's messages that still wait, as of the attempt counted when they were bound."""
+    """Return a run's messages that still wait, with the attempt counted when they were bound."""
     return _read(tx.rows(OF_SEQS, (json.dumps(list(seqs)),)), held, counted=True)
 
 
@@ -515,7 +515,7 @@ def counts(tx: StoreTransaction, lane_id: int) -> tuple[int, int]:
 def record_drops(
     tx: StoreTransaction, session: str, policy: str, dropped: Sequence[tuple[LeasedMessage, str]]
 ) -> None:
-    """Record messages that a full queue dropped, with a line of each for the next summary."""
+    """Record messages that a full queue dropped, with a line each for the next summary."""
     rows = [
         (each.id, each.sender, session, session, policy, line, tx.now) for each, line in dropped
     ]
@@ -538,7 +538,7 @@ def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]
     missing = [each for each in ids if each not in by_id]
     if missing or len(set(ids)) != len(ids):
         named = ", ".join(map(quoted, missing or ids))
-        msg = f"not waiting in the queue of {session!r}, or named twice: {named}"
+        msg = f"not waiting in the queue of {session!r}, or given twice: {named}"
         raise InvalidArgument(msg)
     chosen = [by_id[each] for each in ids] + [each for each in listed if each.id not in set(ids)]
     tx.many(

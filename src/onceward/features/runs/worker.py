@@ -70,21 +70,21 @@ from onceward.message.vocabulary import Done, Settlement, Waits
 
 T = TypeVar("T")
 LEFT_MAX: Final = 3
-"""Calls of one session that are left; with so many it waits until one of them has returned."""
+"""Maximum abandoned calls of one session; at the maximum it waits until one has returned."""
 
 
 SCOPE: Final = 16
-"""Digits of the digest that tells the messages of a run."""
+"""Digits of the digest that identifies the messages of a run."""
 RECHECK: Final = 1.0
-"""Shortest time in seconds after which such a session is looked at again."""
+"""Minimum seconds after which such a session is checked again."""
 
 
 class OpenCalls:
     """
     The calls of this process, by run.
 
-    A session has one call at a time. A call that was left counts no longer, for
-    its session or for the number of runs, but a session leaves LEFT_MAX at most.
+    A session has one call at a time. An abandoned call no longer counts, for its session or for the
+    number of runs, but a session abandons LEFT_MAX at most.
     """
 
     def __init__(self, grace: float) -> None:
@@ -108,7 +108,7 @@ class OpenCalls:
             self._update()
 
     def update(self) -> None:
-        """Look again which calls were left."""
+        """Update which calls were abandoned."""
         with self._lock:
             self._update()
 
@@ -119,12 +119,12 @@ class OpenCalls:
             self.quiet.set()
 
     def counted(self) -> list[RunExecution]:
-        """Return the calls that count: those that were not left."""
+        """Return the calls that count: those that were not abandoned."""
         with self._lock:
             return [call for call in self._calls.values() if not call.left]
 
     def delay(self, session: str) -> float:
-        """Return the seconds for which a session begins no run; 0.0 is none."""
+        """Return the seconds for which a session begins no run; 0.0 if it may begin one."""
         with self._lock:
             calls = [each for each in self._calls.values() if each.session == session]
         left = sum(each.left and not each.returned for each in calls)
@@ -133,19 +133,19 @@ class OpenCalls:
 
 
 class RunCommits:
-    """Commits the steps of a run by themselves; see ``Committer``."""
+    """Commits the steps of a run separately; see ``Committer``."""
 
     def __init__(self, execution: RunExecution) -> None:
         self._execution = execution
         self.write = self.beside = self.at_end = execution._db.write
 
     def free(self) -> None:
-        """Do nothing but look whether the run goes on: it holds no lock."""
+        """Only check that the run is still open: it holds no lock."""
         self._execution._run.raise_if_cancelled()
 
     @contextmanager
     def block(self) -> Iterator[tuple[Transaction, StoreTransaction]]:
-        """Commit what is written in a block."""
+        """Commit the writes of a block."""
         execution = self._execution
         with execution._db.transaction() as tx:
             hops = execution._run.message.frame.hops + 1
@@ -156,7 +156,7 @@ class RunCommits:
                 yours._finish()
 
     def wait(self, suspended: Suspended) -> None:
-        """End the run; its messages get another one when it is to go on."""
+        """End the run; its messages get another one when it can continue."""
         raise suspended
 
     @property
@@ -166,7 +166,7 @@ class RunCommits:
 
 
 class RunExecution:
-    """One run that is executed by its thread, and that the heartbeat may stop."""
+    """One run that its thread executes, and that the heartbeat may stop."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class RunExecution:
         watched: bool = True,
     ) -> None:
         self.row: OpenRun = started.run
-        """The run's row as of its last commit."""
+        """The run's row at its last commit."""
         self._started, self._scheduler, self._completion = started, scheduler, completion
         self._db, self._outbox, self._hooks = deps.db, deps.outbox, deps.hooks
         self._deps, self._thread = deps, 0
@@ -205,12 +205,12 @@ class RunExecution:
 
     @property
     def run_id(self) -> str:
-        """The run that is executed."""
+        """The executed run."""
         return self.row.id
 
     @property
     def session(self) -> str:
-        """The session that is served."""
+        """The served session."""
         return self.row.session
 
     @property
@@ -227,7 +227,7 @@ class RunExecution:
         """
         Stop the handler: cancel a coroutine, set ``cancelled`` for a function.
 
-        With *late* only its timeout was exceeded, so the run still ends itself.
+        With *late*, only its timeout was exceeded, so the run still ends itself.
         A second call does nothing.
         """
         if self._cancelled or (late and self._late):
@@ -246,7 +246,7 @@ class RunExecution:
 
     def leave(self) -> bool:
         """
-        Stop to count a call that was aborted and has not returned in time; say whether it is so.
+        Stop counting an aborted call that has not returned in time; return whether that is so.
 
         A coroutine is cancelled once more and gets the grace again.
         """
@@ -264,13 +264,13 @@ class RunExecution:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was ended from outside; asks the file where no thread looks for it."""
+        """Whether the run was ended from outside; reads the file if no thread checks it."""
         if not self._watched and not self._cancelled and not is_open(self._db, self.row):
             self.cancel()
         return self._cancelled
 
     def checkpoint(self, partial: Any) -> None:
-        """Commit partial output and what was sent so far; raises RunAborted."""
+        """Commit partial output and the messages sent so far; raise RunAborted."""
         text, pending = encode(partial).text, self._pending()
 
         def work(tx: StoreTransaction) -> None:
@@ -281,7 +281,7 @@ class RunExecution:
         del self._run._drafts[: len(pending.drafts)]
 
     def write(self, work: Callable[[Transaction], T]) -> T:
-        """Commit work of the run at once; raises RunAborted."""
+        """Commit work of the run at once; raise RunAborted."""
         kept: list[T] = []
 
         def mine(tx: StoreTransaction) -> None:
@@ -294,7 +294,7 @@ class RunExecution:
         return kept[0]
 
     def more(self) -> list[ReadMessage]:
-        """Bind what waits to the run; raises RunAborted."""
+        """Bind the waiting messages to the run; raise RunAborted."""
         known = [each.id for each in self._leased]
         self.row, fresh = self._db.write(
             lambda tx: self._scheduler.inject(tx, self.row, self._started.handler, known)
@@ -306,7 +306,7 @@ class RunExecution:
         return PendingEffects(list(self._run._drafts), [])
 
     def make_steps(self) -> Steps:
-        """Return the steps of the run's first messages: a run that has the same ones finds them."""
+        """Return the steps of the run's first messages: a run with the same messages finds them."""
         ids = [(each.leased.sender, each.leased.id) for each in self._started.messages]
         home = StepHome(
             leased=self._leased[0],
@@ -317,7 +317,7 @@ class RunExecution:
         return self._deps.steps(self._deps, home)
 
     def earlier_steps(self, before: EarlierRun) -> tuple[StoredStep, ...]:
-        """Return the steps of the run before this one; none where its messages were pruned."""
+        """Return the steps of the previous run; none if its messages were pruned."""
         ids = runs.names(self._db.read, before.began_with)
         if len(ids) < len(before.began_with):
             return ()
@@ -329,8 +329,8 @@ class RunExecution:
         """
         Call the handler and end the run; with *go_on* begin and return the next one.
 
-        That is a run of the session that has waited longest. Returns None where there
-        is none, or where the run was ended from outside.
+        That is a run of the session that has waited longest. Return None if there is none, or if
+        the run was ended from outside.
         """
         try:
             if self._hooks.observers:
@@ -341,7 +341,7 @@ class RunExecution:
             return None
 
     def _run_observed(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
-        """Call the handler and end the run in an attempt that observers see."""
+        """Call the handler and end the run, in an attempt for observers."""
         from onceward.observed import ObservedAttempt  # noqa: PLC0415 - rarely needed
 
         attempt = Attempt(
@@ -371,22 +371,23 @@ class RunExecution:
             if self._cancelled:
                 raise aborted_error(self.row) from error
             if self._late:
-                cause = Retry("it ran for longer than it may")
+                cause = Retry("it exceeded its time limit")
             if isinstance(cause, Suspended):
                 return self._suspend(cause, go_on=go_on)
             return self._fail(cause, go_on=go_on)
 
     def _suspend(self, waiting: Suspended, *, go_on: bool) -> StartedRun | None:
-        """End a run that is to go on later: its messages wait, and no attempt is counted."""
+        """End a run that continues later: its messages wait, and no attempt is counted."""
 
-        def outcome(tx: StoreTransaction) -> RunOutcome:  # what came since it looked, it sees
+        # it sees messages that came since its last check
+        def outcome(tx: StoreTransaction) -> RunOutcome:
             again = Waits(waiting.until(tx), str(waiting), counted=False)
             return RunOutcome([again] * len(self._leased), cause=str(waiting), took=self._took)
 
         return self._end(outcome, PendingEffects(), go_on=go_on)
 
     def _let_go(self) -> None:
-        """Let the session go on after an aborted call; without this it does so after the grace."""
+        """Release the session after an aborted call; otherwise it continues after the grace."""
         with suppress(OncewardError):
             self._db.write(lambda tx: call_returned(tx, self.row))
             self._db.notifier.notify("in")
@@ -422,7 +423,7 @@ class RunExecution:
         return run_coroutine(start, loop(), stoppable)
 
     def _answer(self, value: Any) -> tuple[str | None, PendingEffects]:
-        """Return the result as JSON, and the effects to be committed with the run's end."""
+        """Return the result as JSON, and the effects to commit with the run's end."""
         effects = self._pending()
         effects.work = list(self._run._at_end_work)
         if value is None:
@@ -483,7 +484,7 @@ class RunExecution:
 
 
 def _scope(ids: Sequence[tuple[str, str]]) -> str:
-    """Return what tells the steps of a run from those of one that has other messages."""
+    """Return the digest that separates a run's steps from those of other messages."""
     return sha256(json.dumps(ids).encode()).hexdigest()[:SCOPE]
 
 
@@ -533,7 +534,7 @@ class RunWorker:
             self._keeper.stop(timeout)
 
     def cancel(self) -> None:
-        """Do nothing: ``stop`` has cancelled the calls that outlived it."""
+        """Do nothing: ``stop`` has cancelled the calls that were still running."""
 
     @property
     def busy(self) -> bool:
@@ -560,11 +561,11 @@ class RunWorker:
         wait = self._idle_for()
         if wait == 0.0 and self._serve().index_is_damaged:
             return engine.MAX_IDLE_SECONDS
-        # Another process may end a run of this one, so the loop never waits without a limit.
+        # Another process may end a run of this one, so every wait of the loop is limited.
         return math.inf if wait is None else wait
 
     def _idle_for(self) -> float | None:
-        """Return the seconds until there is something to do: None for not before a notification."""
+        """Return the seconds until there is work; None: not before a notification."""
         paused_at, arrived, ready, due_at = session_queues.agenda(
             self._db.read, self.scheduler.patterns
         )
@@ -589,7 +590,7 @@ class RunWorker:
         return looked
 
     def _ended_elsewhere(self) -> list[RunExecution]:
-        """Return the runs that are executed here and were ended from outside."""
+        """Return the runs of this process that were ended from outside."""
         executions = self._calls.counted()
         if not executions:
             return []
@@ -601,7 +602,7 @@ class RunWorker:
             execution.cancel()
 
     def _leave_calls(self) -> None:
-        """Tell of aborted calls that have not returned within the grace, and count them no more."""
+        """Report aborted calls that have not returned within the grace, and stop counting them."""
         for call in [each for each in self._calls.counted() if each.leave()]:
             self._calls.update()
             log.warning(
@@ -616,7 +617,7 @@ class RunWorker:
         """
         Schedule, and execute one run on this thread; return how many messages and runs moved.
 
-        Called from inside a run, it cancels that run where a message has ended it.
+        Called from inside a run, it cancels that run if a message has ended it.
         """
         self._leave_calls()
         if self._idle_for() != 0.0:
@@ -640,7 +641,7 @@ class RunWorker:
         return execution
 
     def _execute(self, execution: RunExecution, *, alone: bool = False) -> None:
-        """Execute a run and, unless *alone*, those that its thread can begin after it."""
+        """Execute a run and, unless *alone*, the runs that its thread can begin afterwards."""
         following: RunExecution | None = execution
         while following is not None:
             execution, following = following, None
@@ -662,7 +663,7 @@ class RunWorker:
     # -- heartbeat --------------------------------------------------------------------------
 
     def _keep(self) -> float | None:
-        """Cancel what is late and prolong the leases of the rest; return when to do so again."""
+        """Cancel late runs and prolong the leases of the others; return when to do so again."""
         every = max(0.02, self._settings.lease / 3)
         late = [execution for execution in self._calls.counted() if execution.overdue]
         for execution in late:

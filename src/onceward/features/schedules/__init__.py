@@ -1,5 +1,5 @@
 """
-Send messages again and again, at dates.
+Send messages repeatedly, at dates.
 
 Imports core, file and message; never another feature.
 """

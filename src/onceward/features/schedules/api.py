@@ -93,7 +93,7 @@ class Schedules:
             unsent=None,
             seen_at=now,
         )
-        self._scheduler.check(made, now)  # what cannot be sent is refused now
+        self._scheduler.check(made, now)  # a message that cannot be sent is refused now
         return self._put(made, None if start_at is None else first)
 
     def list(self) -> list[Schedule]:
@@ -136,12 +136,12 @@ class Schedules:
     def _run_now(self, tx: StoreTransaction, name: str) -> str:
         found = schedules.find(tx.rows, name)
         if found is None:
-            msg = f"there is no schedule {quoted(name)}: onceward schedules ls names them"
+            msg = f"there is no schedule {quoted(name)}: list them with onceward schedules ls"
             raise InvalidArgument(msg)
         return self._scheduler.send_now(tx, found)
 
     def _put(self, made: ScheduledMessage, first: Millis | None) -> Schedule:
-        """Store a schedule; a known one with the same definition is left as it is."""
+        """Store a schedule; one with the same name and definition is unchanged."""
         known = schedules.find(self._db.read, made.name)
         if not (known and known.is_like(made) and _keeps_date(known, made, first)):
             self._db.write(partial(_put, made=made, first=first))
@@ -158,26 +158,27 @@ def _put(tx: StoreTransaction, *, made: ScheduledMessage, first: Millis | None) 
 
 
 def _keeps_date(known: ScheduledMessage, made: ScheduledMessage, first: Millis | None) -> bool:
-    """Return whether the next date of a known schedule is one of *made*, from *first* on."""
+    """Return whether the next date of a known schedule is a date of *made*, not before *first*."""
     if known.rule != made.rule:
         return False
     if first is None:
         return True
     date = known.next_at
-    # A date after the first possible one is kept where the clock was set back: those are sent.
+    # After the clock was set back, a date after the first possible one is kept: the earlier ones
+    # were sent.
     reached = date <= made.next_at or made.next_at <= (known.last_at or 0)
     return first <= date and reached and date == made.rule.until(date, date=first)
 
 
 def _in_own_lane(name: str, options: ScheduleOptions) -> ScheduleOptions:
-    """Return options whose messages wait for no others; an ordering key of the caller's stays."""
+    """Return options with a separate lane, unless the caller set an ordering key."""
     if options.get("ordering_key") is not None:
         return options
     return {**options, "ordering_key": f"schedule.{name}"}
 
 
 def _content(body: object, options: ScheduleOptions) -> tuple[str | None, str | None, str]:
-    """Return media type and text of a body, and the options, as they are stored."""
+    """Return media type and text of a body, and the options, in stored form."""
     unknown = options.keys() - ScheduleOptions.__annotations__.keys()
     if unknown:
         refuse_options("a schedule", unknown, ScheduleOptions.__annotations__)

@@ -23,18 +23,18 @@ from onceward.message.options import MessageOptions
 
 class Scheduler:
     """
-    Sends what the schedules of one file have due.
+    Sends the due messages of one file's schedules.
 
-    Of several processes on the file one sends the message of a date: the date
-    is moved on in the same transaction, where it is still as it was read. Dates go by
-    the wall clock: the file's own time never steps back, and would stay ahead with it.
+    Of several processes on the file one sends the message of a date: the same transaction advances
+    the date, if it is unchanged. Dates follow the wall clock: the file's own time never steps back,
+    so dates would stay ahead with it.
     """
 
     def __init__(self, db: Database, outbox: Outbox) -> None:
         self._db, self._outbox = db, outbox
 
     def run(self) -> None:
-        """Send what is due now; do nothing inside an open transaction, which may be undone."""
+        """Send due messages; do nothing inside an open transaction, which may be undone."""
         if self._db.writer.held:
             return
         now = self._db.clock.now()
@@ -45,24 +45,24 @@ class Scheduler:
                 self._send_due(seen, now)
 
     def send_now(self, tx: StoreTransaction, schedule: ScheduledMessage) -> str:
-        """Send a schedule's message in the caller's transaction, at no date of its own."""
+        """Send a schedule's message in the caller's transaction, independent of its dates."""
         return self._add(tx, schedule, [self.compose(schedule, tx.now)], tx.now)
 
     def _step_back(self, seen: ScheduledMessage, now: Millis) -> ScheduledMessage:
-        """Go back to the first date after a clock that was set back; a sent date stays sent."""
+        """After the clock was set back, return to the first unsent date; sent dates stay sent."""
         then = min(seen.next_at, seen.rule.first(seen.unsent_dates, now))
         self._db.write(partial(schedules.step_back, seen=seen, then=then, now=now))
         return seen._replace(next_at=then, seen_at=now)
 
     def _send_due(self, seen: ScheduledMessage, now: Millis) -> None:
-        """Send what one schedule has due; one that cannot be sent holds up no other."""
+        """Send one schedule's due messages; a failing schedule does not delay others."""
         if seen.next_at > now:
             return
         try:
             due = seen.rule.due(seen.unsent_dates, seen.next_at, now, seen.missed)
             messages = [self.compose(seen, date) for date in due.dates]
             self._db.write(partial(self._advance, seen=seen, messages=messages, due=due, now=now))
-        except StoreError:  # trouble of the file is not the fault of this schedule
+        except StoreError:  # an error of the file is not this schedule's fault
             raise
         except OncewardError as error:
             log.failure(
@@ -105,11 +105,11 @@ class Scheduler:
         return last
 
     def compose(self, schedule: ScheduledMessage, date: Millis) -> OutgoingMessage:
-        """Return the message of one date; nothing is written, any SendError may be raised."""
+        """Return the message of one date without writing; any SendError may be raised."""
         return self._outbox.compose(*_parts(schedule, date))
 
     def check(self, schedule: ScheduledMessage, date: Millis) -> None:
-        """Raise SendError where the message of a date could not be sent."""
+        """Raise SendError if the message of a date could not be sent."""
         self._outbox.composer.check(*_parts(schedule, date))
 
 

@@ -1,4 +1,4 @@
-"""Store schedules, and move each to its next date together with the message of this one."""
+"""Store schedules, and advance each to its next date together with the current date's message."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from onceward.message.dates import ENDLESS, Due, Rule, Spans
 from onceward.message.vocabulary import Missed, Overlap
 
 Origin = Literal["added", "declared", "withdrawn"]
-"""``withdrawn`` was declared, is declared no longer, and is paused for that reason."""
+"""``withdrawn`` was declared, is no longer declared, and is paused for that reason."""
 
 AGAIN: Final = 10_000
-"""Milliseconds after which a message is tried again that the outbox did not take."""
+"""Milliseconds after which a message that the outbox refused is tried again."""
 FIELDS: Final = """name, every, cron, timezone, missed, overlap, recipient, session, media, body,
        options, origin, next_at, unsent, seen_at, last_at"""
 # A date was computed later than now: the wall clock has been set back.
@@ -27,7 +27,7 @@ SELECT {FIELDS}
  ORDER BY due_at, name LIMIT 100
 """
 ONE: Final = f"SELECT {FIELDS} FROM _onceward_schedules WHERE name = ?"
-# The definition of a known name: what was sent, and a pause, stay as they were.
+# The definition of a known name: its sent dates and its pause are kept.
 PUT: Final = """
 INSERT INTO _onceward_schedules (name, every, cron, timezone, missed, overlap, recipient, session,
                                  media, body, options, origin, next_at, unsent, seen_at, due_at,
@@ -43,8 +43,8 @@ ON CONFLICT (name) DO UPDATE
        paused_at = CASE WHEN origin <> 'withdrawn' THEN paused_at END,
        due_at = CASE WHEN paused_at IS NULL OR origin = 'withdrawn' THEN excluded.next_at END
 """
-# All is as it was read before the lock: where another process was quicker, or has replaced the
-# definition, nothing changes.
+# Changes nothing if another process was faster, or has replaced the definition, since the row was
+# read.
 ADVANCE: Final = """
 UPDATE _onceward_schedules
    SET next_at = :then, due_at = :then, unsent = :left, seen_at = :now, last_error = NULL
@@ -118,12 +118,12 @@ SELECT name, every, cron, timezone, missed, overlap, recipient, session, origin,
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """
-    A message that is sent again and again, and how far it has come.
+    A message that is sent repeatedly, and its progress.
 
     *every* is in milliseconds; *next_at* and the other ``*_at`` are milliseconds since 1970.
-    *last_error* says why the message of *next_at* could not be sent yet. *origin* is
-    ``added``, ``declared`` by the agent's code, or ``withdrawn``: paused because the code declares
-    it no longer. *skipped* counts the dates that ``overlap="skip"`` sent no message for.
+    *last_error* says why the message of *next_at* could not be sent yet. *origin* is ``added``,
+    ``declared`` by the agent's code, or ``withdrawn``: paused because the code no longer declares
+    it. *skipped* counts the dates for which ``overlap="skip"`` sent no message.
     """
 
     name: str
@@ -147,7 +147,7 @@ class Schedule:
 
 
 class ScheduledMessage(NamedTuple):
-    """A schedule as its messages are made of it."""
+    """A schedule with the fields of its messages."""
 
     name: str
     every: Millis | None
@@ -163,14 +163,14 @@ class ScheduledMessage(NamedTuple):
     origin: Origin
     next_at: Millis
     unsent: str | None
-    """Unsent dates as JSON; None where they are the next one and all after it."""
+    """Unsent dates as JSON; None if they are the next one and all after it."""
     seen_at: Millis
     """The wall clock when the next date was computed."""
     last_at: Millis | None = None
 
     @property
     def unsent_dates(self) -> Spans:
-        """The dates that no message stands for."""
+        """The dates without a message."""
         if self.unsent is None:
             return ((self.next_at, ENDLESS),)
         return tuple((start, end) for start, end in json.loads(self.unsent))
@@ -181,7 +181,7 @@ class ScheduledMessage(NamedTuple):
         return Rule(self.every, self.cron, self.timezone)
 
     def is_like(self, other: ScheduledMessage) -> bool:
-        """Return whether both are defined alike, whatever their dates are."""
+        """Return whether both have the same definition, regardless of their dates."""
         return self[:DEFINITION] == other[:DEFINITION]
 
 
@@ -199,37 +199,37 @@ def listed(read: Rows, name: str | None = None) -> list[Schedule]:
 
 
 def due(read: Rows, now: Millis) -> list[ScheduledMessage]:
-    """Return the schedules that have a date by now, or one of before the clock was set back."""
+    """Return the schedules with a due date, or with a date from before the clock was set back."""
     return [ScheduledMessage(*row) for row in read(DUE, (now,))]
 
 
 def undeclared(read: Rows, declared: Iterable[str]) -> list[str]:
-    """Return the schedules that were declared once, and are not paused or in *declared*."""
+    """Return the schedules that were declared, and are neither paused nor in *declared*."""
     return [name for (name,) in read(UNDECLARED, (json.dumps(sorted(declared)),))]
 
 
 def put(tx: StoreTransaction, made: ScheduledMessage) -> None:
-    """Store a schedule, in place of one of its name."""
+    """Store a schedule, replacing one of the same name."""
     tx.run(PUT, {**made._asdict(), "now": tx.now})
 
 
 def remove(tx: StoreTransaction, name: str) -> bool:
-    """Remove a schedule; say whether there was one."""
+    """Remove a schedule; return whether there was one."""
     return tx.run(REMOVE, (name,)) > 0
 
 
 def pause(tx: StoreTransaction, name: str) -> bool:
-    """Pause a schedule until it is resumed; say whether that is a change."""
+    """Pause a schedule until it is resumed; return whether that is a change."""
     return tx.run(PAUSE, {"name": name, "now": tx.now}) > 0
 
 
 def withdraw(tx: StoreTransaction, name: str) -> bool:
-    """Pause a schedule until it is declared again; say whether that is a change."""
+    """Pause a schedule until it is declared again; return whether that is a change."""
     return tx.run(WITHDRAW, {"name": name, "now": tx.now}) > 0
 
 
 def resume(tx: StoreTransaction, name: str, now: Millis) -> bool:
-    """Go on with the next date of a paused schedule; say whether that is a change."""
+    """Resume a paused schedule with its next date; return whether that is a change."""
     found = find(tx.rows, name)
     if found is None:
         return False
@@ -238,12 +238,12 @@ def resume(tx: StoreTransaction, name: str, now: Millis) -> bool:
 
 
 def step_back(tx: StoreTransaction, seen: ScheduledMessage, then: Millis, now: Millis) -> None:
-    """Go back to an earlier date after the clock was set back, unless the schedule has changed."""
+    """Return to an earlier date after the clock was set back, unless the schedule has changed."""
     tx.run(STEP_BACK, {**seen._asdict(), "then": then, "now": now})
 
 
 def skip(tx: StoreTransaction, name: str, date: Millis) -> None:
-    """Count a date that no message is sent for."""
+    """Count a date without a message."""
     tx.run(SKIP, {"name": name, "date": date})
 
 
@@ -253,19 +253,19 @@ def note_sent(tx: StoreTransaction, name: str, count: int, date: Millis, last_id
 
 
 def put_off(tx: StoreTransaction, seen: ScheduledMessage, now: Millis, error: str) -> None:
-    """Try a message again later that could not be sent, and store why."""
+    """Delay a message that could not be sent, and store why."""
     fields = {"name": seen.name, "seen": seen.next_at, "now": now, "error": error}
     tx.run(PUT_OFF, {**fields, "due_at": now + AGAIN})
 
 
 def advance(tx: StoreTransaction, seen: ScheduledMessage, due: Due, now: Millis) -> bool:
-    """Move a schedule on, from *seen* to its next date; return False where it has changed."""
+    """Advance a schedule from *seen* to its next date; return False if it has changed."""
     left = None if due.unsent == ((due.next_at, ENDLESS),) else json.dumps(due.unsent)
     fields = {**seen._asdict(), "then": due.next_at, "left": left, "now": now}
     return tx.run(ADVANCE, fields) == 1
 
 
 def unfinished(tx: StoreTransaction, schedule: ScheduledMessage, agent: str) -> str | None:
-    """Return the last message of a schedule while it has not ended."""
+    """Return the last message of a schedule while it is unfinished."""
     rows = tx.rows(UNFINISHED, {"name": schedule.name, "agent": agent})
     return next((message_id for (message_id,) in rows), None)

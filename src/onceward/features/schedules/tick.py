@@ -1,4 +1,4 @@
-"""The body of a scheduled message that was given none."""
+"""Define the default body of a scheduled message."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Keep the results of a handler's steps, so that the next call of the handler goes on after them.
+Keep the results of a handler's steps, so that its next call continues after them.
 
 Imports core, file and message; never another feature.
 """

@@ -1,4 +1,4 @@
-"""Name a step, and tell its arguments apart by their digests."""
+"""Name a step, and compare its arguments by digests."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from onceward.message.body import encode
 from onceward.message.options import StepRules
 
 SHORT: Final = 12
-"""Digits of a digest: what they tell apart are the arguments of one step."""
+"""Digits of a digest, enough to distinguish arguments of one step."""
 LAMBDA: Final = "<lambda>"
 PLAIN: Final[tuple[object, ...]] = (str, int, float, bool, bytes, dict, list)
-"""Annotations that mean what they say."""
+"""Annotations that are used as types."""
 
 
 def base_name(function: Callable[..., Any], rules: StepRules) -> str:
-    """Return the name of a step without its ordinal; raises InvalidArgument for a lambda."""
+    """Return the name of a step without its ordinal; raise InvalidArgument for a lambda."""
     found = rules.name or name_of(function)
     if found == LAMBDA:
-        msg = "a lambda has no name that its step could be found by: say name='…'"
+        msg = "a lambda has no name by which its step could be found: set name='…'"
         raise InvalidArgument(msg)
     return found
 
 
 def digests(args: tuple[Any, ...], named: Mapping[str, Any], step: str) -> str:
     """
-    Return the digests of a step's arguments, as JSON by their place or name.
+    Return the digests of a step's arguments, as JSON by position or name.
 
     Raises:
         InvalidArgument: an argument cannot be written as JSON.
@@ -46,15 +46,15 @@ def _digest(place: str, value: Any, step: str) -> str:
         media, text, _ = encode(value)
     except InvalidMessage as error:
         msg = (
-            f"step {step}: argument {place} is not a value that can be compared at the next call"
-            f" ({error}): bind it to the function by functools.partial"
+            f"step {step}: argument {place} cannot be compared at the next call ({error}): bind "
+            "it to the function with functools.partial"
         )
         raise InvalidArgument(msg) from error
     return sha256(f"{media}\0{text}".encode()).hexdigest()[:SHORT]
 
 
 def check_same(name: StepName, known: str, given: str, message_id: str) -> None:
-    """Raise Conflict where a step had other arguments when its result was stored."""
+    """Raise Conflict if a step had other arguments when its result was stored."""
     if known == given:
         return
     before, now = json.loads(known), json.loads(given)
@@ -67,13 +67,13 @@ def check_same(name: StepName, known: str, given: str, message_id: str) -> None:
     )
     msg = (
         f"step {name} had other arguments when its result was stored (by digest, {told}):"
-        " give it the same at each call, or version='…' where it is another step now"
+        " pass the same ones at each call, or set version='…' if it is another step now"
     )
     raise Conflict(msg, message_id=message_id, key=str(name), differs=tuple(places))
 
 
 def result_type(function: Callable[..., Any]) -> Any:
-    """Return the return annotation of a function; None where it has none that has a value."""
+    """Return the return annotation of a function; None if it has no usable one."""
     from typing import get_type_hints  # noqa: PLC0415 - with the first step only
 
     plain: Any = function

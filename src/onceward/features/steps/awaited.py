@@ -1,4 +1,4 @@
-"""Keep messages that handlers wait for, until a step of their session takes them."""
+"""Keep awaited messages until a step of their session takes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSERT INTO _onceward_awaited_messages (session, type, sender, message_id, media
 SELECT :session, :type, :sender, :id, :media, :body, :now
  WHERE EXISTS (SELECT 1 FROM _onceward_awaited_types WHERE type = :type)
 """
-# The handlers that wait for it are called again in the commit that stores it.
+# The commit that stores it makes its waiting handlers due.
 WAKE: Final = """
 UPDATE _onceward_lanes
    SET due_at = NULL
@@ -49,14 +49,14 @@ DELETE FROM _onceward_awaited_messages
 
 
 class AwaitedBody(NamedTuple):
-    """The body of a message that a step has waited for."""
+    """The body of a message for which a step has waited."""
 
     media: str
     text: str
 
 
 def declare(db: Database, types: Collection[str]) -> None:
-    """Declare which types handlers of this agent wait for; those of before are withdrawn."""
+    """Declare the types that handlers of this agent wait for, replacing earlier ones."""
     if {name for (name,) in db.read(DECLARED, ())} != set(types):
         db.write(lambda tx: _declare(tx, set(types)))
 
@@ -68,7 +68,7 @@ def _declare(tx: StoreTransaction, types: set[str]) -> None:
 
 
 def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
-    """Keep a message of an awaited type, and wake who waits; say whether it was one."""
+    """Keep a message of an awaited type, and wake its handlers; return whether it was one."""
     of_bytes = frame.data_base64 is not None
     named = {
         "session": frame.session,
@@ -86,7 +86,7 @@ def keep(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
 
 
 def is_there(read: Rows, session: str, type_name: str) -> bool:
-    """Return whether a message of a type is there that no step has taken."""
+    """Return whether there is a message of a type that no step has taken."""
     return bool(read(WAITS_HERE, (session, type_name)))
 
 
@@ -96,11 +96,11 @@ def is_declared(read: Rows, type_name: str) -> bool:
 
 
 def take(tx: StoreTransaction, session: str, type_name: str) -> AwaitedBody | None:
-    """Take the oldest message of a type in a session; None where there is none."""
+    """Take the oldest message of a type in a session; return None if there is none."""
     rows = tx.rows(TAKE, (session, type_name))
     return AwaitedBody(*rows[0]) if rows else None
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Delete a slice of the messages that no step has taken in time; return how many."""
+    """Delete a slice of the messages that no step took in time; return how many."""
     return tx.run(PRUNE, {"before": before, "limit": limit})

@@ -25,7 +25,7 @@ from onceward.message.options import StepOptions, step_rules
 
 P = ParamSpec("P")
 R = TypeVar("R")
-NO_STEP: Final = "no step is being called here: read step.{} in the function of a step"
+NO_STEP: Final = "no step is running here: read step.{} in the function of a step"
 
 
 class StepDecorator:
@@ -33,8 +33,7 @@ class StepDecorator:
     Make a function a step wherever a handler calls it; elsewhere it is a plain function.
 
     ``@step`` or ``@step(attempts=5, retry_on=OSError)``. In the function, ``step.key`` is
-    the idempotency key for effects outside of the file: the same at each call for the same
-    message.
+    the idempotency key for effects outside the file: the same at each call for the same message.
     """
 
     @overload
@@ -48,7 +47,7 @@ class StepDecorator:
     def __call__(
         self, function: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]
     ) -> Any:
-        """Return the function as a step; with options, what makes it one."""
+        """Return the function as a step; with options, return the decorator."""
         step_rules(options)
         if function is None:
             return lambda made: _as_step(made, options)
@@ -56,12 +55,12 @@ class StepDecorator:
 
     @property
     def key(self) -> str:
-        """Return the idempotency key of the step that is being called."""
+        """Return the idempotency key of the running step."""
         return self._running("key").key
 
     @property
     def attempt(self) -> int:
-        """Return which call of the function this is, from 1."""
+        """Return the number of this call of the function, from 1."""
         return self._running("attempt").attempt
 
     @property
@@ -69,19 +68,19 @@ class StepDecorator:
         """Return the transaction of a step with ``tx=True``, which commits with its result."""
         found = self._running("tx").tx
         if found is None:
-            msg = "this step has no transaction: give it tx=True"
+            msg = "this step has no transaction: set tx=True"
             raise InvalidArgument(msg)
         return found
 
     def stream(self, name: str | None = None) -> OutputStream:
         """
-        Return a stream of output of the message, as ``ctx.stream`` does: by default the step's.
+        Return an output stream of the message, as ``ctx.stream`` does; by default the step's.
 
-        Where the function is called as a plain one, what it appends is dropped.
+        If the function is called as a plain one, its chunks are dropped.
         """
         within = self._running("stream").within
         if within is not None and _on_loop():
-            msg = "to append would stop the event loop: await what step.async_stream() returns"
+            msg = "append would block the event loop: await the stream of step.async_stream()"
             raise InvalidArgument(msg)
         return _unread(name) if within is None else within.stream(name)
 
@@ -95,10 +94,10 @@ class StepDecorator:
     @property
     def context(self) -> Any:
         """
-        Return the context of the handler that runs here, for functions that are not given it.
+        Return the context of the running handler, for functions that do not get it.
 
-        That is its ``Context``, ``AsyncContext``, ``Run``, ``AsyncRun`` or ``BatchContext``; None
-        outside of handlers, and inside the function of a step.
+        It is a ``Context``, ``AsyncContext``, ``Run``, ``AsyncRun`` or ``BatchContext``; None
+        outside handlers, and inside the function of a step.
         """
         handled = _handled()
         return handled if handled is None else handled._face or handled
@@ -130,7 +129,7 @@ def _plain_step(function: Callable[P, R]) -> Callable[P, R]:
             with _plainly(call):
                 return function(*args, **kwargs)
         if handled._face is not None and _on_loop():
-            msg = f"step {name_of(call)} would stop the event loop: await ctx.step of it"
+            msg = f"step {name_of(call)} would block the event loop: await ctx.step(...)"
             raise InvalidArgument(msg)
         found: R = handled._steps.call(StepFunction(call, args, {}, kwargs))
         return found
@@ -157,7 +156,7 @@ def _async_step(
 
 
 def _handled() -> WithSteps | None:
-    """Return the context of the handler that runs here; None outside, and inside of a step."""
+    """Return the context of the running handler; None outside one, and inside a step."""
     return CONTEXT.get() if RUNNING.get() is None else None
 
 
@@ -169,7 +168,7 @@ def _on_loop() -> bool:
 
 @contextmanager
 def _plainly(function: Callable[..., Any]) -> Iterator[None]:
-    """Let a function that is not a step of its own have a key all the same."""
+    """Give a function that is not a separate step a key."""
     outer = RUNNING.get()
     key = new_token() if outer is None else outer.inner_key(name_of(function))
     running = RunningStep(key=key) if outer is None else replace(outer, key=key, counts={})

@@ -1,4 +1,4 @@
-"""Call each step of a handler once: look its result up, or call its function and store it."""
+"""Call each step of a handler once: return its stored result, or call its function and store it."""
 
 from __future__ import annotations
 
@@ -51,33 +51,33 @@ from onceward.message.options import StepOptions, StepRules, step_rules
 from onceward.message.times import Span, millis
 
 ENDS: Final = (Reject, Drop, Paused, LeaseLost)
-"""Exceptions of a step's function that end the message; they are the handler's at once."""
+"""Exceptions of a step's function that end the message; the handler gets them at once."""
 SLEEP: Final = "sleep"
 """Name of the steps that only wait."""
 OUTPUT: Final = "output"
-"""Name of the stream of a handler, outside of its steps."""
+"""Name of the stream of a handler outside its steps."""
 FOR_EVER: Final[Millis] = 1000 * 86_400 * 36_500
 """Milliseconds of a wait without a timeout: a century."""
-ENDED: Final = "the handler has ended, so that nothing of it can be stored"
+ENDED: Final = "the handler has ended, so nothing of it can be stored"
 KEY: Final = 32
 """Digits of an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningStep:
-    """The step whose function is being called, as ``step.key`` and ``step.tx`` show it."""
+    """The running step, for ``step.key`` and ``step.tx``."""
 
     key: str
     name: str = ""
     attempt: int = 1
     tx: Transaction | None = None
     within: MessageSteps | None = None
-    """The steps that it is one of; None outside of handlers."""
+    """The steps that it belongs to; None outside handlers."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Steps by name that its function has called, which are plain functions then."""
+    """Nested steps, by name, that its function has called as plain functions."""
 
     def inner_key(self, name: str) -> str:
-        """Return a key for a function with ``@step`` that the function of this step calls."""
+        """Return a key for a nested function with ``@step``."""
         self.counts[name] = self.counts.get(name, 0) + 1
         return _digest(self.key, name, self.counts[name])
 
@@ -87,17 +87,17 @@ RUNNING: Final[ContextVar[RunningStep | None]] = ContextVar("onceward_step", def
 
 @dataclass(slots=True)
 class StepCall:
-    """One step of this call of the handler, whose function is to be called."""
+    """One step of this call of the handler whose function must be called."""
 
     name: StepName
     arguments: str
     rules: StepRules
     wanted: Any
-    """The type that its result is read as."""
+    """The type as which its result is read."""
     key: str
     started_at: Millis
     failed: int = 0
-    """Calls of the function that failed before."""
+    """Earlier failed calls of the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,13 @@ class MessageSteps:
         self._mint, self._make_streams = deps.outbox.composer.mint, partial(deps.streams, deps)
         self._known: dict[StepName, StepRecord] | None = None
         self._bytes = 0
-        """Bytes of all results that are stored."""
+        """Bytes of all stored results."""
         self._begun: dict[tuple[str, str], tuple[object, int]] = {}
-        """By name: the thread or task that has called it, and how often."""
+        """The thread or task that has called each name, and how often."""
         self._lock = Lock()
         self._closed = False
         self.passed: Callable[[str, str], object] = _pass
-        """Told, for tests, which point of which step the call has come to."""
+        """Called, for tests, with the step and the point that the call has reached."""
         self._suspended: Suspended | None = None
         self._open: set[Any] = set()
         """A future for each step that a coroutine awaits; it ends with the step."""
@@ -133,7 +133,7 @@ class MessageSteps:
         """Return the result of a step: the stored one, or that of its function."""
         plain, rules = declared(step.function, step.options)
         if is_coroutine(plain):
-            msg = f"step {base_name(plain, rules)} is async: make the handler async def, too"
+            msg = f"step {base_name(plain, rules)} is async: make the handler async def"
             raise InvalidArgument(msg)
         begun = self._begin(plain, step, rules, caller=self._caller())
         while isinstance(begun, StepCall):
@@ -170,7 +170,7 @@ class MessageSteps:
 
     @asynccontextmanager
     async def _as_open(self) -> AsyncIterator[None]:
-        """Let no other task end the call while a block runs; it ends the call after the others."""
+        """Prevent other tasks from ending the call while a block runs."""
         from asyncio import get_running_loop, wait  # noqa: PLC0415 - async handlers only
 
         ended = get_running_loop().create_future()
@@ -200,7 +200,7 @@ class MessageSteps:
 
     @contextmanager
     def _running(self, begun: StepCall, tx: Transaction | None = None) -> Iterator[None]:
-        """Let ``step.key`` be that of a step."""
+        """Make ``step.key`` a step's key."""
         running = RunningStep(
             key=begun.key, name=str(begun.name), attempt=begun.failed + 1, tx=tx, within=self
         )
@@ -216,7 +216,7 @@ class MessageSteps:
     def once(
         self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
     ) -> Any:
-        """Return the result of *work*, which is committed with it once; *args* tell it apart."""
+        """Return the result of *work*, committed with it once; *args* identify it."""
         step = StepFunction(work, args, {})
         begun = self._begin(work, step, StepRules(name=name), caller=self._caller())
         if isinstance(begun, Found):
@@ -233,7 +233,7 @@ class MessageSteps:
         return record
 
     def commit(self, work: Callable[[StoreTransaction], None]) -> None:
-        """Commit *work* by itself, where the lease is still held; it may be run again."""
+        """Commit *work* separately, if the lease is still held; it may run again."""
 
         def fenced(tx: StoreTransaction) -> None:
             stored.prove(tx, self._home)
@@ -245,7 +245,7 @@ class MessageSteps:
         self._home.commits.write(fenced)
 
     def _observed(self, begun: StepCall) -> AbstractContextManager[None]:
-        """Return the block in which observers see a call of a function."""
+        """Return the block for observers of a call of a function."""
         if not self._hooks.observers:
             return nullcontext()
         from onceward.observed import observed_step  # noqa: PLC0415 - rarely needed
@@ -263,11 +263,11 @@ class MessageSteps:
     # -- time and chance --------------------------------------------------------------------
 
     def sleep(self, span: Span) -> None:
-        """End the call for a span; return where that is over."""
+        """End the call for a span; return if that has passed."""
         self._sleep(span, caller=self._caller())
 
     async def await_sleep(self, span: Span, *, off_loop: OffLoop) -> None:
-        """End the call of a coroutine for a span, once what it has begun is stored."""
+        """End the call of a coroutine for a span, once its other steps are stored."""
         from asyncio import current_task  # noqa: PLC0415 - async handlers only
 
         async with self._as_open():
@@ -294,11 +294,11 @@ class MessageSteps:
             self.suspend(f"sleeps until {date}", lambda _: due_at)
 
     def wait(self, what: type | str, timeout: Span | None) -> Any:
-        """Return the body of a message that came, or end the call until one comes."""
+        """Return the body of an awaited message, or end the call until one comes."""
         return self._wait(what, timeout, caller=self._caller())
 
     async def await_wait(self, what: type | str, timeout: Span | None, *, off_loop: OffLoop) -> Any:
-        """Do so for a coroutine, once what it has begun is stored."""
+        """Do so for a coroutine, once its other steps are stored."""
         from asyncio import current_task  # noqa: PLC0415 - async handlers only
 
         async with self._as_open():
@@ -321,7 +321,7 @@ class MessageSteps:
     def _look(
         self, name: StepName, record: StepRecord | None, kind: str, timeout: Span | None
     ) -> StepRecord:
-        """Take a message that has come, or note that it is awaited, and end the call."""
+        """Take an awaited message, or record that it is awaited and end the call."""
         session, now = self._home.leased.session, self._db.now()
         if record is None:
             self._check_room(name)
@@ -359,8 +359,8 @@ class MessageSteps:
     def _check_declared(self, kind: str) -> None:
         if not awaited.is_declared(self._db.read, kind):
             msg = (
-                f"no message of type {kind} is kept for a wait: declare it, agent.waits({kind!r}),"
-                " or with its class, so that one that comes early is kept, too"
+                f"no message of type {kind} is kept for a wait: declare it with "
+                f"agent.waits({kind!r}), or with its class, so that an early message is kept"
             )
             raise InvalidArgument(msg)
 
@@ -377,7 +377,7 @@ class MessageSteps:
         return self._rng.random()
 
     def _caller(self) -> object:
-        """Return what tells the handler's own thread from others, of which each call is one."""
+        """Return the identity of the current thread or task, to detect concurrent calls."""
         return get_ident() if self._home.commits.on_own_thread else object()
 
     # -- looking up -------------------------------------------------------------------------
@@ -385,7 +385,7 @@ class MessageSteps:
     def _begin(
         self, function: Callable[..., Any], step: StepFunction, rules: StepRules, *, caller: object
     ) -> StepCall | Found:
-        """Return the stored result of a step, or the step whose function is to be called."""
+        """Return the stored result of a step, or the step to call."""
         name = base_name(function, rules)
         self.refuse_inside(f"step {name}")
         arguments, wanted = digests(step.args, step.named, name), result_type(function)
@@ -407,15 +407,15 @@ class MessageSteps:
         return begun
 
     def _ordinal(self, name: str, version: str, caller: object) -> int:
-        """Count the steps of a name; only one thread or task may call it, or the order may vary."""
+        """Count the steps of a name; only one thread or task may call it, to fix the order."""
         if self._closed:
-            msg = f"step {name}: its handler has ended, so that nothing of it can be stored"
+            msg = f"step {name}: its handler has ended, so nothing of it can be stored"
             raise LeaseLost(msg)
         known, count = self._begun.get((name, version), (caller, 0))
         if known is not caller and known != caller:
             msg = (
-                f"two steps are called {name}, in threads or tasks whose order may vary:"
-                " give each a name of its own, by name='…'"
+                f"two steps are called {name}, in threads or tasks whose order may vary: give "
+                "each its own name with name='…'"
             )
             raise InvalidArgument(msg)
         self._begun[name, version] = (known, count + 1)
@@ -450,7 +450,7 @@ class MessageSteps:
         raise StepsFull(msg, message_id=self._home.leased.id)
 
     def of_others(self, sender: str, message_id: str, scope: str) -> tuple[StoredStep, ...]:
-        """Return the steps of another call, in their order."""
+        """Return the steps of another call, in order."""
         found = stored.of_message(self._db.read, sender, message_id, scope)
         return tuple(_shown(name, record) for name, record in found.items())
 
@@ -464,7 +464,7 @@ class MessageSteps:
         return read
 
     def _store_with_output(self, begun: StepCall, record: StepRecord) -> None:
-        """Store a step; one that is not called again must have put out all that it did."""
+        """Store a step; a finished one must have stored all its output."""
         if "_streams" not in self.__dict__:
             self._home.commits.write(partial(self._store, begun=begun, record=record))
             return
@@ -477,7 +477,7 @@ class MessageSteps:
             self._home.commits.write(both)
 
     def _call_in_tx(self, begun: StepCall, work: Callable[[], Any]) -> Any:
-        """Call a function, and commit what it writes with its result."""
+        """Call a function, and commit its writes with its result."""
         while True:
             failure: Exception | None = None
             try:
@@ -493,7 +493,7 @@ class MessageSteps:
                     if "_streams" in self.__dict__:
                         self._streams.flush()
             except Exception as error:
-                if error is not failure:  # that of the commit: it may be there
+                if error is not failure:  # the commit's error: the result may be stored
                     raise
                 self._failed(begun, failure)
             else:
@@ -501,7 +501,7 @@ class MessageSteps:
                 return read
 
     def _result(self, begun: StepCall, value: Any) -> tuple[StepRecord, Any]:
-        """Return the record of a result, and the result as it is read back: it must fit."""
+        """Return the record of a result, and the result as it is read back, which must be valid."""
         media, text, _ = encode(value)
         size = byte_length(text)
         record = StepRecord(
@@ -529,7 +529,7 @@ class MessageSteps:
     # -- failures ---------------------------------------------------------------------------
 
     def _failed(self, begun: StepCall, error: Exception) -> None:
-        """Raise what a failure means; return where the function is to be called again at once."""
+        """Raise the error of a failure; return if the function must be called again at once."""
         if isinstance(error, ENDS):
             raise error
         begun.failed += 1
@@ -543,7 +543,7 @@ class MessageSteps:
         elif begun.rules.keep_failure:
             record = record._replace(state="failed")
         elif begun.failed == 1:
-            raise error  # nothing is stored of it: its next call is like the first
+            raise error  # it is not stored: its next call is like the first
         self._home.commits.write(partial(self._store, begun=begun, record=record))
         self._note(begun.name, record)
         if record.state == "failed":
@@ -574,13 +574,13 @@ class MessageSteps:
         )
 
     def _wait_until(self, name: StepName, record: StepRecord) -> None:
-        """Return once a step may be called again; end the call of the handler until then."""
+        """Return if a step may be called again; otherwise end the handler's call until then."""
         due_at = record.due_at or 0
         if due_at > self._db.now():
             self.suspend(f"waits to call step {name} again: {record.error}", lambda _: due_at)
 
     def suspend(self, reason: str, until: Callable[[StoreTransaction], Millis]) -> None:
-        """End the call of the handler, which is called again then; return where that is over."""
+        """End the call of the handler until then; return if that has passed."""
         suspended = Suspended(reason[:500], until)
         self._suspended = suspended
         self._home.commits.wait(suspended)
@@ -592,11 +592,11 @@ class MessageSteps:
         """Raise InvalidArgument inside the function of one of these steps."""
         running = RUNNING.get()
         if running is not None and running.within is self:
-            msg = f"{what} inside of a step is not found again: make it in the handler itself"
+            msg = f"{what} inside a step cannot be found again: make it in the handler itself"
             raise InvalidArgument(msg)
 
     def end_call(self) -> None:
-        """End a call that has returned although it is to go on later."""
+        """End a call that has returned although it must continue later."""
         if self._suspended is not None:
             raise self._suspended
         if "_streams" in self.__dict__:
@@ -616,7 +616,7 @@ class MessageSteps:
         return self._make_streams(self._home)
 
     def stream(self, name: str | None) -> OutputStream:
-        """Return a stream of output; without a name, that of the step that is being called."""
+        """Return an output stream; without a name, the stream of the running step."""
         running = RUNNING.get()
         if name is None:
             name = running.name if running is not None and running.within is self else OUTPUT
@@ -624,11 +624,11 @@ class MessageSteps:
 
 
 def _pass(_point: str, _step: str) -> None:
-    """Go on."""
+    """Continue."""
 
 
 def _unless_there(session: str, kind: str, due_at: Millis, tx: StoreTransaction) -> Millis:
-    """Return when a wait is over: now, where the message has come since the last look."""
+    """Return when a wait ends: now, if the message has come since the last check."""
     return tx.now if awaited.is_there(tx.rows, session, kind) else due_at
 
 
@@ -639,7 +639,7 @@ def _digest(*parts: object) -> str:
 def declared(
     function: Callable[..., Any], options: StepOptions
 ) -> tuple[Callable[..., Any], StepRules]:
-    """Return the function of a step and its options, also where ``@step`` has some."""
+    """Return the function of a step and its options, merged with those of ``@step``."""
     declared = getattr(function, "__onceward_step__", None)
     if declared is None:
         return function, step_rules(options)
@@ -653,6 +653,6 @@ def _shown(name: StepName, record: StepRecord) -> StoredStep:
 
 
 def _read(record: StepRecord, wanted: Any) -> Any:
-    """Return a result as the return annotation says."""
+    """Return a result as the return annotation's type."""
     data = from_json(record.result or "null")
     return decode(None, data, wanted) if record.media == BYTES else decode(data, None, wanted)

@@ -1,4 +1,4 @@
-"""Store the steps of a message: each by itself, under the lease of the message."""
+"""Store the steps of a message, each separately, under the lease of the message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SELECT name, version, ordinal, state, attempts, arguments, media, result, error,
  WHERE sender = ? AND message_id = ? AND scope = ?
  ORDER BY seq
 """
-# The lease is proved in the statement that stores: a worker that is late changes nothing.
+# The storing statement proves the lease: a late worker changes nothing.
 STORE: Final = """
 INSERT INTO _onceward_steps (sender, message_id, scope, name, version, ordinal, state, attempts,
                              arguments, media, result, error, bytes, awaits, due_at,
@@ -51,25 +51,25 @@ PRUNE: Final = orphaned("_onceward_steps", "started_at")
 
 
 class StepName(NamedTuple):
-    """The name of a step among those of its message; the ordinal counts from 1."""
+    """The name of a step within its message; the ordinal counts from 1."""
 
     name: str
     version: str
     ordinal: int
 
     def __str__(self) -> str:
-        """Return it as errors show it."""
+        """Return it in the form of error texts."""
         ordinal = f"#{self.ordinal}" if self.ordinal > 1 else ""
         return f"{self.name}{ordinal}" + (f" ({self.version})" if self.version else "")
 
 
 class StepRecord(NamedTuple):
-    """A step as it is stored."""
+    """A stored step."""
 
     state: StepState
     attempts: int
     arguments: str
-    """Digests of its arguments, as JSON by their place or name."""
+    """Digests of its arguments, as JSON by position or name."""
     media: str | None = None
     result: str | None = None
     """Its result as JSON."""
@@ -91,7 +91,7 @@ def store(
     tx: StoreTransaction, home: StepHome, name: StepName, record: StepRecord, started_at: Millis
 ) -> None:
     """
-    Store what became of a step.
+    Store the outcome of a step.
 
     Raises:
         LeaseLost: another worker handles the message; roll the transaction back.
@@ -129,7 +129,7 @@ def prove(tx: StoreTransaction, home: StepHome) -> None:
 
 def forget(tx: StoreTransaction, *, sender: str, message_id: str, step: str | None) -> None:
     """
-    Delete the steps of a message, from *step* on where it is given: they are called again.
+    Delete the steps of a message, all or from *step* on, so that they are called again.
 
     Raises:
         InvalidArgument: the message has no such step; nothing was deleted.
@@ -152,6 +152,6 @@ def _shown(name: str, version: str, ordinal: int) -> str:
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Delete a slice of the steps whose messages have no record any more; return how many."""
+    """Delete a slice of the steps whose messages no longer exist; return how many."""
     gone = tx.run(PRUNE, {"before": before, "limit": limit})
     return gone or awaited.prune(tx, before=before, limit=limit)

@@ -1,5 +1,5 @@
 """
-Keep what handlers put out while they run, and let readers follow it.
+Store the output of running handlers for readers to follow.
 
 Imports core, file and message; never another feature.
 """

@@ -1,4 +1,4 @@
-"""Collect what a handler puts out, and commit it in batches while the handler runs."""
+"""Collect the output of a handler, and commit it in batches while the handler runs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from onceward.message.log import log
 from onceward.message.names import byte_length, plain_text
 
 FULL: Final = 1000
-"""Chunks of one batch, at most."""
+"""Maximum chunks of one batch."""
 NOTHING: Final = Tail(0, 0, 0)
 PAUSE: Final = 1.0
-"""Seconds after which chunks that could not be committed beside the handler are tried again."""
+"""Seconds after which a failed commit of chunks during the handler is tried again."""
 Work = Callable[[StoreTransaction], None]
 Commit = Callable[[Work], None]
 
 
 class MessageStreams:
-    """The output of one call of a handler, in one order over all its streams."""
+    """The output of one call of a handler, in one order across its streams."""
 
     def __init__(self, deps: RuntimeDeps, home: StepHome) -> None:
         self._home, self._db, self._settings = home, deps.db, deps.settings
@@ -39,7 +39,7 @@ class MessageStreams:
         """Chunks that wait for the next commit, and their bytes."""
         self._since = 0.0
         self._earlier: dict[str, Tail] | None = None
-        """The output of earlier calls that this one has not begun again, by stream."""
+        """The output of earlier calls that this one has not restarted, by stream."""
         self._position = self._count = self._bytes = 0
         self._closed = False
         self._task: EngineTask | None = None
@@ -51,7 +51,7 @@ class MessageStreams:
     # -- collecting -------------------------------------------------------------------------
 
     def _add(self, name: str, chunk: object) -> bool:
-        """Take a chunk; say whether a commit is due."""
+        """Add a chunk; return whether a commit is due."""
         media, text, _ = body.encode(chunk)
         kind = BYTES if media == body.BYTES else JSON
         with self._lock:
@@ -69,7 +69,7 @@ class MessageStreams:
         return due
 
     def _look_back(self) -> dict[str, Tail]:
-        """Return the streams that earlier calls have left."""
+        """Return the streams of earlier calls."""
         if self._earlier is None:
             leased = self._home.leased
             self._earlier = stored.tails(self._db.read, leased.sender, leased.id)
@@ -79,7 +79,7 @@ class MessageStreams:
         return self._earlier
 
     def _begin_again(self, name: str, void: Tail) -> None:
-        """Mark where the output of this call begins, and count that of earlier ones no more."""
+        """Mark where the output of this call begins, and stop counting that of earlier calls."""
         self._count, self._bytes = self._count - void.chunks, self._bytes - void.bytes
         self._put(name, RESTART, "null")
 
@@ -118,14 +118,14 @@ class MessageStreams:
         )
 
     def _wait(self) -> float:
-        """Return the seconds until what waits is to be committed."""
+        """Return the seconds until the waiting chunks must be committed."""
         waited = self._db.clock.monotonic() - self._since
         return self._settings.stream_batch_for - waited
 
     # -- committing -------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Commit what waits; with the handler's writes where it has some."""
+        """Commit the waiting chunks, with the handler's writes if it has any."""
         self._commit(self._home.commits.beside)
 
     def end(self) -> None:
@@ -134,7 +134,7 @@ class MessageStreams:
             self._commit(self._home.commits.at_end)
 
     def close(self) -> None:
-        """Take no further chunk; what a call that failed has put out is committed, too."""
+        """Refuse further chunks; also commit the output of a failed call."""
         with self._lock:
             self._closed = True
         if self._batches:
@@ -144,12 +144,12 @@ class MessageStreams:
             engine_threads().end(self._task)
 
     def flush(self) -> None:
-        """Commit what waits, with the transaction that the calling thread is in."""
+        """Commit the waiting chunks, with the transaction of the calling thread."""
         if self._batches:
             self._flush()
 
     def void(self, name: str) -> None:
-        """Begin a stream again at its next chunk: its step failed, and is called again."""
+        """Restart a stream at its next chunk: its step failed, and is called again."""
         self.flush()
         with self._lock:
             earlier, leased = self._look_back(), self._home.leased
@@ -160,7 +160,7 @@ class MessageStreams:
     @contextmanager
     def storing(self) -> Iterator[Work]:
         """
-        Yield the work that stores what waits, for a commit of the block; it may be run again.
+        Yield the work that stores the waiting chunks in the block's commit; it may run again.
 
         Chunks are taken inside the transaction: a thread that waits for it holds none.
         """
@@ -193,7 +193,7 @@ class MessageStreams:
     # -- pauses -----------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        """Have what waits committed in time, also where the handler puts out nothing more."""
+        """Commit the waiting chunks in time, even if the handler adds no more."""
         if not engine_threads().running:
             return
         if self._task is None:
@@ -209,7 +209,7 @@ class MessageStreams:
             return wait
         try:
             self._commit(self._home.commits.write)
-        except OncewardError as error:  # such as that the handler has written
+        except OncewardError as error:  # for example because the handler has written
             log.failure(
                 "debug",
                 "chunks wait",

@@ -1,4 +1,4 @@
-"""Follow what a message's handler puts out, from any position to the end of the message."""
+"""Follow the output of a message's handler, from any position to the end of the message."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onceward.message.body import decode
 from onceward.message.record import Ticket
 
 FileOfAgent = Callable[[str], Database | None]
-"""Returns the open file of an agent of the home; None where there is none."""
+"""Returns the open file of an agent of the home, or None."""
 RECIPIENT: Final = """
 SELECT recipient FROM _onceward_outbox WHERE id = :id
  UNION ALL
 SELECT recipient FROM _onceward_pending_replies WHERE id = :id
  LIMIT 1
 """
-# The index of the inbox begins with the sender: each sender is looked up.
+# The index of the inbox begins with the sender, so each sender is searched.
 SENDER: Final = """
 WITH RECURSIVE senders (name) AS (
     SELECT min(sender) FROM _onceward_inbox
@@ -36,7 +36,7 @@ SELECT s.name FROM senders AS s JOIN _onceward_inbox AS b ON b.sender = s.name A
 SELECT peer FROM _onceward_dead_letters WHERE origin = 'inbox' AND id = :id
  LIMIT 1
 """
-# The output of a run is that of the first one of its messages.
+# The output of a run is stored with its first message.
 MESSAGE: Final = """
 SELECT b.state, b.reason, coalesce(f.sender, b.sender), coalesce(f.id, b.id)
   FROM _onceward_inbox AS b
@@ -72,7 +72,7 @@ class Chunk(StreamItem):
     """One chunk of output."""
 
     position: int
-    """Where it stands in the output of its message, from 1: what ``after`` takes."""
+    """Its position in the output of its message, from 1, for ``after``."""
     name: str
     """The stream that it was appended to."""
     body: Any
@@ -81,28 +81,28 @@ class Chunk(StreamItem):
 
 @dataclass(frozen=True, slots=True)
 class Restarted(StreamItem):
-    """The handler was called again, and puts this stream out from its beginning."""
+    """The handler was called again, and writes this stream from its beginning."""
 
     position: int
     name: str
-    """The stream whose chunks before this position are void."""
+    """The stream whose chunks before this position are invalid."""
     kind: Literal["restarted"] = "restarted"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended(StreamItem):
-    """The message has ended, and puts out nothing more."""
+    """The message has ended, without further output."""
 
     position: int
     """Position of the last item that came before it."""
     state: str
-    """How it ended: processed, dropped, expired, dead, or what became of it at its sender."""
+    """How it ended: processed, dropped, expired, dead, or its outcome at its sender."""
     reason: str | None
     kind: Literal["ended"] = "ended"
 
 
 class _Message(NamedTuple):
-    """A message at its recipient, and the message that its output is stored with."""
+    """A message at its recipient, and the message under which its output is stored."""
 
     state: str
     reason: str | None
@@ -136,7 +136,7 @@ class StreamReader:
         """The file of the message's recipient, where its output is stored."""
 
     def look(self) -> list[StreamItem] | None:
-        """Return what has come since the last look, None for nothing."""
+        """Return the new items since the last call, or None."""
         message = self._message()
         if message is None:
             return None
@@ -149,7 +149,7 @@ class StreamReader:
         return [Ended(self._after, message.state, message.reason)]
 
     def _message(self) -> _Message | None:
-        """Return the message as it is now, None while it is on its way."""
+        """Return the current state of the message; None while it is on its way."""
         rows = self.file.read(MESSAGE, {"sender": self._sender, "id": self._id})
         if rows:
             return _Message(*rows[0])

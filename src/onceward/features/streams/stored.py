@@ -16,8 +16,8 @@ SELECT name, max(last), sum(length(replace(kinds, 'r', ''))), sum(bytes)
  WHERE message_id = ? AND sender = ?
  GROUP BY name
 """
-# The lease is proved in the statement that stores: a worker that is late adds nothing. A batch
-# whose COMMIT had no clear end is stored once more, with what has come since.
+# The storing statement proves the lease: a late worker adds nothing. A batch whose COMMIT had an
+# unknown outcome is stored again, with the chunks added since.
 ADD: Final = """
 INSERT INTO _onceward_output_batches (sender, message_id, name, first, last, kinds, chunks, bytes,
                                       attempt, stored_at)
@@ -28,7 +28,7 @@ ON CONFLICT (message_id, sender, first) DO UPDATE
    SET last = excluded.last, kinds = excluded.kinds, chunks = excluded.chunks,
        bytes = excluded.bytes, stored_at = excluded.stored_at
 """
-# The chunks of a stream before it was begun again are void: retries add nothing up.
+# The chunks of a stream before its restart are invalid: retries do not accumulate.
 VOID: Final = """
 DELETE FROM _onceward_output_batches
  WHERE message_id = :id AND sender = :sender AND name = :name AND last < :first
@@ -37,7 +37,7 @@ PRUNE: Final = orphaned("_onceward_output_batches", "stored_at")
 JSON: Final = "j"
 BYTES: Final = "b"
 RESTART: Final = "r"
-"""Letters of ``kinds``: a chunk that is JSON, one of bytes, and the mark of a new beginning."""
+"""Letters of ``kinds``: a JSON chunk, a bytes chunk, and the mark of a restart."""
 
 
 class Batch(NamedTuple):
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The part of a stream that earlier calls of the handler have stored."""
+    """The part of a stream that earlier calls of the handler stored."""
 
     last: int
     """Position of its last chunk."""
@@ -67,7 +67,7 @@ class Tail(NamedTuple):
 
 
 def tails(read: Rows, sender: str, message_id: str) -> dict[str, Tail]:
-    """Return what earlier calls have stored, by the names of the streams."""
+    """Return the stored output of earlier calls, by stream name."""
     return {name: Tail(*rest) for name, *rest in read(TAILS, (message_id, sender))}
 
 
@@ -101,5 +101,5 @@ def add(tx: StoreTransaction, *, home: StepHome, batches: list[Batch]) -> None:
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Delete a slice of the chunks whose messages have no record any more; return how many."""
+    """Delete a slice of the chunks whose messages no longer exist; return how many."""
     return tx.run(PRUNE, {"before": before, "limit": limit})

@@ -48,7 +48,7 @@ def abort(
     id: Id,
     /,
     *,
-    cause: str = "aborted by hand",
+    cause: str = "aborted manually",
     where: Where = WHERE,
 ) -> Found:
     """

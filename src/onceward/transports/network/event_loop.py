@@ -1,4 +1,4 @@
-"""Run an event loop on a thread of its own; asyncio is imported only when one is needed."""
+"""Run an event loop on its own thread; import asyncio only when one is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def start_loop(name: str) -> AbstractEventLoop:
     """
     Start a loop on a daemon thread.
 
-    ``loop.call_soon_threadsafe(loop.stop)`` ends and closes it.
+    ``loop.call_soon_threadsafe(loop.stop)`` stops and closes it.
     """
     import asyncio  # noqa: PLC0415 - 18 ms that most programs need not pay
 
@@ -31,7 +31,7 @@ _handler_loops: Final[dict[int, Shared[AbstractEventLoop]]] = {}
 def handler_loop() -> Shared[AbstractEventLoop]:
     """Return the loop that runs the coroutines of all agents of this process."""
     made = Shared(lambda: start_loop("onceward-loop"), _stop)
-    return _handler_loops.setdefault(os.getpid(), made)  # that of a parent is left to it
+    return _handler_loops.setdefault(os.getpid(), made)  # never the loop of the parent process
 
 
 def _stop(loop: AbstractEventLoop) -> None:

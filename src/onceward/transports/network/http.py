@@ -42,21 +42,21 @@ from onceward.transports.network.peer_busy import PeerBusy
 from onceward.transports.network.shared import Shared
 
 PARCEL_MAX: Final = 8 << 20
-"""Largest parcel in bytes that is pushed, and that a listener takes by default."""
+"""Maximum bytes of a pushed parcel, and a listener's default limit."""
 IDLE: Final = 20.0
-"""Seconds for which an idle connection is kept; a listener keeps it for longer."""
+"""Seconds for which an idle connection is kept; a listener keeps it longer."""
 IDLE_MAX: Final = 128
-"""Most idle connections of this process that are kept, for each scheme and set of certificates."""
+"""Maximum idle connections of this process, for each scheme and set of certificates."""
 AGAIN: Final = 0.05
-"""Seconds before a question is asked again that came while the one before was being read."""
+"""Seconds before a poll is repeated that arrived while the previous one was being read."""
 BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 MEANINGS: Final[dict[int, str]] = {
-    401: "it does not know us, by name, key or clock: see onceward peers ping",
-    404: "there is no onceward at this url, which is that of a home, without an agent's name",
-    413: "it takes no parcel of this size, and did not sign that",
+    401: "it refused our name, key or clock: see onceward peers ping",
+    404: "there is no onceward at this url: write the home's url, without an agent's name",
+    413: "it refused the size of this parcel, without a signature",
     415: "a proxy on the way changes bodies",
-    421: "it does not serve an agent of this name",
-    429: "it takes a parcel of ours just now, or has too much to do: try again",
+    421: "it does not serve an agent with this name",
+    429: "it is accepting another parcel of ours, or is overloaded: try again",
     503: "it is starting, stopping or busy: try again",
     422: "it cannot read the parcel: the versions differ, or it was damaged on the way",
 }
@@ -64,7 +64,7 @@ MEANINGS: Final[dict[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one request, of which nothing is proved yet."""
+    """The unverified answer to one request."""
 
     status: int
     headers: Mapping[str, str]
@@ -75,9 +75,9 @@ class HttpTransport:
     """
     Deliver parcels by POST to the home at a url; the recipient's name is added to it.
 
-    Only an answer that is signed with the pair's secret and names this request settles
-    anything; everything else means that the peer was not reached. Requests follow no
-    redirect and use no proxy of the environment.
+    Only an answer that is signed with the pair's secret and names this request settles messages;
+    any other answer means that the peer was not reached. Requests follow no redirects and ignore
+    proxies of the environment.
     """
 
     features = Features(schemes=frozenset({"http", "https"}), max_bytes=PARCEL_MAX, network=True)
@@ -87,10 +87,10 @@ class HttpTransport:
         self._keys = Keys(context.folder)
         self._network, self._lock = Network(), Lock()
         self._used: dict[str, tuple[_Pool, httpcore2.ConnectionPool]] = {}
-        """The pools that are entered, by the scheme of a url."""
+        """The open connection pools, by the scheme of a url."""
 
     def check(self, url: str) -> None:
-        """Raise InvalidArgument unless *url* may be that of a home; reach nothing."""
+        """Raise InvalidArgument unless *url* may be a home's, without connecting."""
         check_url(url, plain_hosts=self._settings.http_plain_hosts)
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
@@ -99,8 +99,8 @@ class HttpTransport:
 
         Raises:
             Unreachable: there was no signed answer within ``deliver_timeout``.
-            Refused: the peer says, signed, that it will never take the parcel.
-            ParcelTooLarge: the peer says, signed, that it takes smaller ones.
+            Refused: the peer's signed answer says that it will never accept the parcel.
+            ParcelTooLarge: the peer's signed answer says that it accepts only smaller ones.
 
         """
         body = wire.encode_parcel(parcel)
@@ -120,10 +120,10 @@ class HttpTransport:
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Ask the agent *peer* for a signed word, and return the time of its clock.
+        Ping the agent *peer*, and return the time of its clock from the signed answer.
 
         Raises:
-            Unreachable: says what is wrong, as far as that can be told from here.
+            Unreachable: says what is wrong, as far as the sender can find out.
 
         """
         notice = Notice(kind="ping", sender=self._context.agent, recipient=peer, at=self._now())
@@ -146,10 +146,10 @@ class HttpTransport:
 
     def collect(self, url: str, name: str, peer: str, question: bytes) -> bytes:
         """
-        Return the proved answer to a question of *name* for a parcel of *peer*.
+        Return the verified answer to a poll by *name* for a parcel from *peer*.
 
         Raises:
-            PeerBusy: the question before is still being read, or no further one is held there.
+            PeerBusy: the previous poll is still being read, or the peer holds no more polls.
             Unreachable: there was no signed answer.
 
         """
@@ -159,7 +159,7 @@ class HttpTransport:
             raise PeerBusy(MEANINGS[reply.status], self._ask_after(reply))
         self._prove(asked, reply)
         if reply.status != HTTPStatus.OK:
-            msg = f"status {reply.status} to a question for parcels"
+            msg = f"status {reply.status} to a poll for parcels"
             raise Unreachable(msg)
         return reply.body
 
@@ -194,7 +194,7 @@ class HttpTransport:
             and signed.proves(asked.secrets, reply.body)
         ):
             return
-        meaning = MEANINGS.get(reply.status, "nothing proves that the peer said so")
+        meaning = MEANINGS.get(reply.status, "nothing proves that the peer sent this")
         msg = f"status {reply.status} without a signature: {meaning}"
         raise Unreachable(msg)
 
@@ -202,14 +202,14 @@ class HttpTransport:
         return self._context.clock.now()
 
     def _ask_after(self, reply: Reply) -> float:
-        """Return the seconds before a question is asked again that the peer had no place for."""
+        """Return the seconds before repeating a poll for which the peer had no capacity."""
         if reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             return AGAIN
         wait = _retry_after(reply.headers, self._now()) or 1000
         return min(wait, self._longest_pause()) / 1000
 
     def _longest_pause(self) -> Millis:
-        """Return how long a busy peer can keep us away; nothing proves that the peer said so."""
+        """Return how long a busy peer delays us; the answer is not verified."""
         return round(1000 * self._settings.retry_cap)
 
     def _open_pool(self, scheme: str) -> httpcore2.ConnectionPool:
@@ -226,7 +226,7 @@ class HttpTransport:
             return found[1]
 
     def close(self) -> None:
-        """End the pushes under way and close the connections; safe to call twice."""
+        """Cancel running pushes and close the connections; safe to call twice."""
         if self._network.close():
             with self._lock:
                 used, self._used = self._used, {}
@@ -235,7 +235,7 @@ class HttpTransport:
 
 
 class _Trust(NamedTuple):
-    """The files by which a server and this client prove themselves."""
+    """The certificate files of this client, and of the authorities that it trusts."""
 
     authorities: str
     certificate: str
@@ -248,7 +248,7 @@ _pools_lock: Final = Lock()
 
 
 def _pool(scheme: str, trust: _Trust) -> _Pool:
-    """Return the connections that all transports of this process with the same files share."""
+    """Return the connections shared by all transports of this process with the same files."""
     with _pools_lock:
         return _pools.setdefault(
             (scheme, trust),
@@ -257,7 +257,7 @@ def _pool(scheme: str, trust: _Trust) -> _Pool:
 
 
 def _tls(scheme: str, trust: _Trust) -> ssl.SSLContext | None:
-    """Return how certificates are checked; raises Unreachable where a file cannot be read."""
+    """Return the TLS context; raise Unreachable if a file cannot be read."""
     if not trust.authorities and not trust.certificate:
         return _usual_authorities() if scheme == "https" else None
     what = f"http_ca {trust.authorities}"
@@ -283,14 +283,14 @@ def _new_pool(tls: ssl.SSLContext | None) -> httpcore2.ConnectionPool:
 
 
 def _usual_authorities() -> ssl.SSLContext:
-    """Return a context that trusts the authorities of the system."""
-    import httpx2  # noqa: PLC0415 - 60 ms that plain http and authorities of one's own need not pay
+    """Return a TLS context that trusts the system's authorities."""
+    import httpx2  # noqa: PLC0415 - 60 ms that plain http and own authorities save
 
     return httpx2.create_ssl_context(trust_env=False)
 
 
 class SignedRequest:
-    """One request: its body, and once it is signed its headers."""
+    """One request: its body, and its headers once it is signed."""
 
     def __init__(self, sender: str, recipient: str, verb: str, media: str, body: bytes) -> None:
         self.sender, self.recipient, self.verb = sender, recipient, verb
@@ -314,18 +314,18 @@ class SignedRequest:
 
 
 def _read(parts: Iterable[bytes], limit: int) -> bytes:
-    """Read a body as it travels, never inflated, up to *limit* bytes."""
+    """Read a body as sent, without decompression, up to *limit* bytes."""
     body = bytearray()
     for part in parts:
         body += part
         if len(body) > limit:
-            msg = f"the answer is longer than the {limit} bytes that it may have"
+            msg = f"the answer exceeds the limit of {limit} bytes"
             raise Unreachable(msg)
     return bytes(body)
 
 
 def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their names in small letters; those of one name are joined."""
+    """Return headers by their names in lower case; join headers with the same name."""
     found: dict[str, str] = {}
     for name, value in raw:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -334,17 +334,19 @@ def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _told(notice: Notice, asked: SignedRequest) -> DeliveryError:
-    """Return the peer's signed word as an error."""
+    """Return the peer's signed notice as an error."""
     ours = (notice.sender, notice.recipient) == (asked.recipient, asked.sender)
     if ours and notice.kind == "too_large" and 0 < notice.limit < len(asked.body):
-        return ParcelTooLarge(notice.detail or "the peer takes less", limit=notice.limit)
+        return ParcelTooLarge(
+            notice.detail or "the peer accepts only smaller parcels", limit=notice.limit
+        )
     if ours and notice.kind == "refused":
         return Refused(notice.detail or "refused without a reason")
     return Unreachable(f"the peer answered {notice.kind}, which does not fit a parcel")
 
 
 def _why_not_known(headers: Mapping[str, str], now: Millis, asked: SignedRequest) -> str:
-    """Say why a home does not know us: by its clock, which is not proved, else by name or key."""
+    """Return why a home refuses us: the clock (from an unverified header), else name or key."""
     try:
         theirs = round(parsedate_to_datetime(headers.get("date", "")).timestamp() * 1000)
     except (ValueError, TypeError, OverflowError):
@@ -355,14 +357,14 @@ def _why_not_known(headers: Mapping[str, str], now: Millis, asked: SignedRequest
     name, peer = asked.sender, asked.recipient
     ours = " ".join(map(fingerprint, asked.secrets))
     return (
-        f"key or name: that home serves no agent {peer}, or has no key for {name}, or another one:"
-        f" there onceward keys ls has to list {name} with {ours}, else onceward keys add {name};"
-        f" the log of the process that serves {peer} says which it is"
+        f"key or name: that home does not serve agent {peer}, or has no key or another key for "
+        f"{name}: there, onceward keys ls must list {name} with {ours}, otherwise run onceward "
+        f"keys add {name}; the log of the process that serves {peer} names the cause"
     )
 
 
 def _retry_after(headers: Mapping[str, str], now: Millis) -> Millis:
-    """Return the milliseconds that a busy peer asks for, 0 where it names none."""
+    """Return the delay in milliseconds that a busy peer requests; 0 if none."""
     text = headers.get("retry-after", "")
     if text.isascii() and text.isdigit():
         return 1000 * int(text[:9])

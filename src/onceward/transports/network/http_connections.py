@@ -1,9 +1,9 @@
 """
-Count the connections of a server, and choose which one goes when there are too many.
+Count the connections of a server, and choose one to close if there are too many.
 
-A connection is a stranger's until the head of a request on it was proved. Afterwards it works
-for a peer, holds the peer's question, or rests. A new connection beyond the most that there may
-be ends the one that has rested longest, else the stranger that has proved nothing for longest.
+A connection is unverified until the head of a request on it is verified. Afterwards it works for a
+peer, holds the peer's poll, or is idle. A new connection above the maximum closes the one that has
+been idle longest, otherwise the oldest unverified one.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Final, NamedTuple, Protocol
 from onceward.file.file_checks import files_limit
 
 CONNECTIONS_MAX: Final = 4096
-"""Most connections by default, however many files the process may open."""
+"""Maximum default number of connections, regardless of the limit of open files."""
 LEAST: Final = 16
 HELD_AT_LEAST: Final = 3.0
-"""Seconds for which a question is held before it makes room for another peer's."""
+"""Seconds for which a poll is held before it may be ended for another peer's."""
 REFUSALS: Final = 64
-"""Most connections that are being told to come again; beyond them one is closed without a word."""
+"""Maximum connections that get the answer to try again; others are closed without one."""
 
 
 class CountedConnection(Protocol):
-    """One connection, as it is counted."""
+    """One counted connection."""
 
     @property
     def place(self) -> str:
         """Return the address of the client."""
 
     def refuse(self) -> None:
-        """Tell the client to come again, and close."""
+        """Tell the client to try again, and close."""
 
     def leave(self) -> None:
         """Close."""
@@ -42,36 +42,36 @@ class ConnectionStats:
     """The connections of a listener, now and since it was started."""
 
     most: int
-    """Connections that there may be, without those that hold a question."""
+    """Maximum connections, without those that hold a poll."""
     most_held: int
-    """Questions that may be held."""
+    """Maximum held polls."""
     strangers: int
-    """Connections on which nothing is proved yet."""
+    """Unverified connections."""
     peers: int
-    """Connections of peers that work or rest."""
+    """Working or idle connections of peers."""
     held: int
-    """Connections that hold a question for parcels."""
+    """Connections that hold a poll for parcels."""
     refused: int
-    """Connections and questions that were told to come again, since the start."""
+    """Connections and polls that were told to try again, since the start."""
     displaced: int
-    """Connections that were closed, and questions that were let go, for a newer one."""
+    """Connections that were closed, and polls that were ended, for a newer one."""
 
     @property
     def full(self) -> bool:
-        """Return whether no further connection or question is taken without closing another."""
+        """Return whether no more connections or polls are accepted without closing another."""
         return self.strangers + self.peers >= self.most or self.held >= self.most_held
 
 
 class _Question(NamedTuple):
-    """A question that is held."""
+    """A held poll."""
 
     since: float
     release: Callable[[], object]
-    """Answers it that no parcel waits."""
+    """Answers it with "no parcel waits"."""
 
 
 class Connections:
-    """The connections of one server; all calls come from the thread of its event loop."""
+    """The connections of one server; called only on the thread of its event loop."""
 
     def __init__(
         self, most: int | None = None, held: int | None = None, place: int | None = None
@@ -86,11 +86,11 @@ class Connections:
         self._held: dict[CountedConnection, _Question] = {}
         self._refusing = set[CountedConnection]()
         self._places: dict[str, dict[CountedConnection, None]] = {}
-        """The strangers of each address, the one of longest standing first."""
+        """The unverified connections of each address, oldest first."""
         self._refused = self._displaced = 0
 
     def stats(self) -> ConnectionStats:
-        """Return the present numbers."""
+        """Return the current numbers."""
         return ConnectionStats(
             most=self.most,
             most_held=self.most_held,
@@ -102,7 +102,7 @@ class Connections:
         )
 
     def add(self, made: CountedConnection) -> None:
-        """Count a new connection; where there are too many, end one."""
+        """Count a new connection; if there are too many, close one."""
         self._strangers[made] = None
         beside = self._places.setdefault(made.place, {})
         beside[made] = None
@@ -112,27 +112,27 @@ class Connections:
             self._make_room()
 
     def works(self, found: CountedConnection) -> None:
-        """Count a connection as a peer's, whose request is being answered."""
+        """Count a connection as a peer's while its request is being answered."""
         self._forget(found)
         self._working.add(found)
 
     def hears(self, found: CountedConnection) -> None:
-        """Note that bytes came: a peer's connection that rested works again."""
+        """Record that bytes came: an idle connection of a peer works again."""
         if found in self._resting:
             self.works(found)
 
     def rests(self, found: CountedConnection) -> None:
-        """Note that a request was answered."""
+        """Record that a request was answered."""
         if found in self._working or found in self._held:
             self._forget(found)
             self._resting[found] = None
 
     def hold(self, found: CountedConnection, release: Callable[[], object], now: float) -> bool:
         """
-        Count a connection as one that holds a question since *now*; return whether there is room.
+        Count a connection as holding a poll since *now*; return whether there is capacity.
 
-        Where there is none, the question that was held longest is let go, if that was long enough:
-        each peer has its turn, however many there are.
+        If there is none, the longest held poll is ended, if it was held long enough, so that each
+        peer gets its turn.
         """
         if len(self._held) >= self.most_held and not self._let_go(now):
             self._refused += 1
@@ -151,12 +151,12 @@ class Connections:
         return True
 
     def discard(self, found: CountedConnection) -> None:
-        """Count a connection that was closed no longer."""
+        """Remove a closed connection."""
         self._forget(found)
         self._refusing.discard(found)
 
     def _make_room(self) -> None:
-        """End the connection that has rested longest, else the stranger of longest standing."""
+        """Close the longest idle connection, otherwise the oldest unverified one."""
         if self._resting:
             longest = next(iter(self._resting))
             self._displaced += 1

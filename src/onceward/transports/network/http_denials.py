@@ -1,4 +1,4 @@
-"""Tell the operator of a home why requests are not taken; their senders are not told."""
+"""Log for the operator of a home why requests are refused; senders do not learn it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onceward.message.log import log
 from onceward.message.names import quoted
 
 EVERY: Final = 60.0
-"""Seconds between two lines about the same cause, so that strangers cannot fill a log."""
+"""Seconds between two lines about the same cause, so that unknown callers cannot fill a log."""
 
 
 class Denials:
@@ -20,14 +20,14 @@ class Denials:
 
     def tell(self, why: str, *, agent: str, peer: str, known: bool, cure: str = "") -> None:
         """
-        Write why a request of *peer* for *agent* was not taken.
+        Log why a request of *peer* for *agent* was refused.
 
-        Names that are not *known* here do not count as causes of their own: anyone can make up
-        any number of them.
+        Names that are not *known* here do not count as separate causes: a caller can invent any
+        number of them.
         """
         cause = (why, agent, peer) if known else (why, "", "")
         now = monotonic()
         if now - self._told_at.get(cause, -EVERY) < EVERY:
             return
         self._told_at[cause] = now
-        log.warning("request not taken", agent=quoted(agent), peer=peer, why=f"{why}{cure}")
+        log.warning("request refused", agent=quoted(agent), peer=peer, why=f"{why}{cure}")

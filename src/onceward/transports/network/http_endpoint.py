@@ -1,10 +1,10 @@
 """
-Take parcels in over HTTP, as an ASGI app that a listener or a web framework serves.
+Accept parcels over HTTP, as an ASGI app that a listener or a web framework serves.
 
-Before the body of a request is read its head is proved: its sender has a key here, signed it for
-this agent and verb, within the window, and its nonce is new. Only then does it take a place, and
+The head of a request is verified before its body is read: its sender has a key here, signed it for
+this agent and verb, within the window, and its nonce is new. Only then does it take a slot, and
 bytes and time are bounded while it is read. Nothing is decoded before a second signature has
-proved the whole body. Requests whose head is not proved get equal answers.
+verified the whole body. Requests with an unverified head get identical answers.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from onceward.transports.network.poll import HOLD, Place, desks
 from onceward.transports.network.poll_marks import Mark, write_mark
 
 NOT_TAKEN: Final = b"not taken\n"
-"""Body of every answer to a request that was not proved, or is for another agent."""
+"""Body of every answer to a request that was not verified, or is for another agent."""
 DRAINED: Final = 4
-"""A body of up to this many times the limit is read and dropped, so that its sender hears why."""
+"""A body of up to this many times the limit is read and dropped, to answer its sender."""
 NONCES_MAX: Final = 10_000
-"""Most nonces that are remembered for one sender; beyond that its stream alone judges."""
+"""Maximum remembered nonces of one sender; above that only its stream detects repetitions."""
 AGAIN: Final = {"retry-after": "1"}
 CONNECTION: Final = "onceward.connection"
-"""Where the state of a request names its connection, which a server of ours counts."""
+"""Key of a request's state under which our server stores its connection."""
 Verb = Literal["parcels", "ping", "collect"]
 MEDIA: Final[dict[Verb, str]] = {
     "parcels": wire.CONTENT_TYPE,
@@ -66,38 +66,38 @@ MEDIA: Final[dict[Verb, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """The bounds of what an endpoint takes at the same time, and of a listener's connections."""
+    """The limits of an endpoint's concurrent work and of a listener's connections."""
 
     parcel_bytes: int = 8 << 20
-    """Largest body of a parcel; a larger one is answered with this limit, signed."""
+    """Maximum body of a parcel; a larger one gets a signed answer with this limit."""
     bytes_in_flight: int = 64 << 20
-    """Most bytes of all bodies that are being read or accepted."""
+    """Maximum bytes of all bodies that are being read or accepted."""
     body_timeout: Span = 30.0
-    """Longest time for a body to arrive."""
+    """Maximum time for a body to arrive."""
     threads: int = 8
-    """Threads that prove and accept."""
+    """Threads that verify and accept."""
     connections: int | None = None
     """
-    Most connections of an ``HttpListener``, without those that hold a question.
+    Maximum connections of an ``HttpListener``, without those that hold a poll.
 
-    Default: a quarter of the files that the process may open, 4,096 at most. Your own server
-    bounds its own.
+    Default: a quarter of the files that the process may open, 4,096 at most. Another server limits
+    its own connections.
     """
     questions: int | None = None
-    """Most questions for parcels that it holds; default: a quarter of the files, at most 8,192."""
+    """Maximum polls that it holds; default: a quarter of the files, at most 8,192."""
     connections_of_an_address: int | None = None
-    """Most of its connections from one address on which nothing is proved; default: half."""
+    """Maximum unverified connections from one address; default: half."""
     header_timeout: Span = 10.0
-    """Longest time for a head to arrive at an ``HttpListener``."""
+    """Maximum time for a head to arrive at an ``HttpListener``."""
 
     def __post_init__(self) -> None:
-        """Refuse spans that are none."""
+        """Refuse invalid durations."""
         for name in ("body_timeout", "header_timeout"):
             seconds(name, getattr(self, name))
 
 
 class _Denied(Exception):
-    """A request that is answered without being taken."""
+    """A refused request, with its answer."""
 
     def __init__(
         self, status: int, body: bytes = NOT_TAKEN, headers: dict[str, str] | None = None
@@ -114,14 +114,14 @@ class Taken(NamedTuple):
 
 
 class Nonces:
-    """The nonces of proved requests, as long as their time is within the window."""
+    """The nonces of verified requests, as long as their time is within the window."""
 
     def __init__(self) -> None:
         self._seen: dict[str, OrderedDict[str, int]] = {}
         self._lock = Lock()
 
     def add(self, signed: Signed, now: float) -> bool:
-        """Remember a proved nonce; return whether it is new."""
+        """Remember a verified nonce; return whether it is new."""
         with self._lock:
             seen = self._seen.setdefault(signed.sender, OrderedDict())
             if signed.nonce in seen:
@@ -138,7 +138,7 @@ def _is_over(seen: OrderedDict[str, int], now: float) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """An agent that is served: its function, its home's keys, its clock."""
+    """A served agent: its function, its home's keys, its clock."""
 
     name: str
     accept: Accept
@@ -152,36 +152,36 @@ class Served:
     changed: Condition = field(default_factory=Condition)
 
     def __enter__(self) -> None:
-        """Begin a call of ``accept``; raises StoreClosed once it was closed."""
+        """Begin a call of ``accept``; raise StoreClosed once it was closed."""
         with self.changed:
             if self.closed:
-                msg = f"{self.name} is not served any more"
+                msg = f"{self.name} is no longer served"
                 raise StoreClosed(msg)
             self.users += 1
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """End a call of ``accept``."""
         with self.changed:
             self.users -= 1
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Take nothing more, and wait for calls under way."""
+        """Stop accepting, and wait for running calls."""
         with self.changed:
             self.closed = True
             self.changed.wait_for(lambda: not self.users)
 
 
 Take = Callable[[Served, Signed, bytes], Taken]
-"""Takes a proved body; runs on a thread."""
+"""Accepts a verified body; runs on a thread."""
 
 
 class HttpEndpoint:
     """
-    The agents of this process that take parcels over HTTP; ``app`` is the ASGI app.
+    The agents of this process that accept parcels over HTTP; ``app`` is the ASGI app.
 
     Give it to each postbox as a listener: ``Postbox(..., listeners=[endpoint])``, and mount
-    ``endpoint.app`` into an app of your own; peers register the url that it is mounted at.
+    ``endpoint.app`` in your own app; peers register the url of that mount.
     """
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
@@ -192,7 +192,7 @@ class HttpEndpoint:
         self._slots = set[_Slot]()
         self._denials = Denials()
         self.full: Callable[[], bool] = lambda: False
-        """Whether the server in front takes no further connection."""
+        """Whether the server in front accepts no more connections."""
         self.app = Starlette(
             routes=[
                 Route("/v1/agents/{name}/parcels", self._parcels, methods=["POST"]),
@@ -201,7 +201,8 @@ class HttpEndpoint:
                 Route("/healthz", self._healthz, methods=["GET"]),
             ]
         )
-        self.app.router.redirect_slashes = False  # it would send a caller to any host it names
+        # a redirect would send the caller to any host in its request
+        self.app.router.redirect_slashes = False
         """The app: ``/v1/agents/NAME/parcels``, ``…/ping``, ``…/collect``, ``/healthz``."""
 
     def __call__(self, context: TransportContext) -> Binding:
@@ -214,7 +215,7 @@ class HttpEndpoint:
         desks.serve(served.keys.folder.parent, served.name, 1)
 
     def remove(self, served: Served) -> None:
-        """Serve an agent no more; wait for what it is accepting."""
+        """Stop serving an agent; wait for its running calls."""
         left = [each for each in self._agents.get(served.name, ()) if each is not served]
         self._agents[served.name] = left
         desks.serve(served.keys.folder.parent, served.name, -1)
@@ -231,7 +232,7 @@ class HttpEndpoint:
         return await self._answer(request, "ping", _take_ping, NOTICE_MAX)
 
     async def _collect(self, request: Request) -> Response:
-        """Hold the question of a peer until a parcel waits for it, and answer with that."""
+        """Hold the poll of a peer until a parcel waits for it, and answer with that."""
         try:
             served, signed = self._look(request, "collect")
             slot = _slot(request, served, signed, "collect")
@@ -263,7 +264,7 @@ class HttpEndpoint:
             return Response(status_code=HTTPStatus.BAD_REQUEST)
 
     def _look(self, request: Request, verb: Verb) -> tuple[Served, Signed]:
-        """Prove the head of a request, before a byte of its body is read."""
+        """Verify the head of a request before reading its body."""
         signed, name = Signed.read(request.headers), request.path_params["name"]
         if signed is None:
             raise _Denied(HTTPStatus.UNAUTHORIZED)
@@ -284,7 +285,7 @@ class HttpEndpoint:
     async def _body(
         self, request: Request, slot: _Slot, served: Served, signed: Signed, limit: int
     ) -> _Body:
-        """Read a body within all limits; a peer sends one of a verb at a time from one place."""
+        """Read a body within all limits; a peer sends one per verb at a time."""
         if slot in self._slots:
             raise _Denied(HTTPStatus.TOO_MANY_REQUESTS, headers=AGAIN)
         body = _Body(self, slot)
@@ -322,7 +323,7 @@ class HttpEndpoint:
             raise _Larger
 
     async def _taken(self, served: Served, signed: Signed, body: _Body, take: Take) -> Response:
-        """Prove and accept on a thread; sign what is answered."""
+        """Verify and accept on a thread; sign the answer."""
         work = asyncio.get_running_loop().run_in_executor(
             self._pool, _taken, served, signed, bytes(body.text), take
         )
@@ -334,7 +335,7 @@ class HttpEndpoint:
         return JSONResponse({"status": "full" if self.full() else "ok"})
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._pool.shutdown()
 
 
@@ -352,18 +353,18 @@ def _slot(request: Request, served: Served, signed: Signed, verb: Verb) -> _Slot
 
 
 class _Larger(Exception):
-    """A body is larger than may be read."""
+    """A body is too large to read."""
 
 
 class _Body:
-    """A body that is being read, with the place and the bytes that it takes."""
+    """A body that is being read, with its slot and its bytes of the budget."""
 
     def __init__(self, endpoint: HttpEndpoint, slot: _Slot) -> None:
         self._endpoint, self._slot = endpoint, slot
         self.text, self._reserved = bytearray(), 0
 
     def reserve(self, length: int) -> None:
-        """Take *length* bytes of the budget in all; raises where it is spent."""
+        """Raise its bytes of the budget to *length*; raise an error if the budget is spent."""
         more = length - self._reserved
         if more <= 0:
             return
@@ -373,7 +374,7 @@ class _Body:
         self._reserved = length
 
     def release(self) -> None:
-        """Give back the place and the bytes."""
+        """Release the slot and the bytes."""
         self._endpoint._slots.discard(self._slot)
         self._endpoint._in_flight -= self._reserved
         self._reserved = 0
@@ -394,26 +395,26 @@ class Binding:
         self._endpoint.add(served)
 
     def close(self) -> None:
-        """Take nothing more; wait for what is being accepted. Safe to call twice."""
+        """Stop accepting; wait for running calls. Safe to call twice."""
         while self._served:
             self._endpoint.remove(self._served.pop())
 
 
 class _Counted(Protocol):
-    """A connection that a server of ours counts."""
+    """A connection that our server counts."""
 
     def proved(self) -> None: ...
     def hold(self, release: Callable[[], object]) -> bool: ...
 
 
 def _connection(request: Request) -> _Counted | None:
-    """Return the connection of a request; None where another server than ours has it."""
+    """Return the connection of a request; None if another server has it."""
     found: _Counted | None = request.scope.get("state", {}).get(CONNECTION)
     return found
 
 
 async def _held(request: Request, place: Place, seconds: float) -> Parcel | None:
-    """Return the parcel that waits, or comes to wait within *seconds*; raises _Denied."""
+    """Return a parcel that waits now or within *seconds*; raise _Denied."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     connection = _connection(request)
     if connection is not None and not connection.hold(woken.set):
@@ -436,7 +437,7 @@ async def _held(request: Request, place: Place, seconds: float) -> Parcel | None
 
 
 def _asked(served: Served, signed: Signed, body: bytes) -> tuple[Place, float]:
-    """Prove a question, settle the answer that it carries, and return where it is held."""
+    """Verify a poll, settle its answer, and return where to hold it."""
     _prove(served, signed, body)
     question, _, answer = body.partition(b"\n")
     try:
@@ -456,7 +457,7 @@ def _asked(served: Served, signed: Signed, body: bytes) -> tuple[Place, float]:
 
 
 def _handed(served: Served, signed: Signed, parcel: Parcel | None) -> tuple[bytes, dict[str, str]]:
-    """Return what a question gets, and the headers that sign it."""
+    """Return the answer to a poll, and its signing headers."""
     now = served.clock.now() // 1000
     body = _notice(served, signed, "nothing") if parcel is None else wire.encode_parcel(parcel)
     secrets = _secrets(served, signed)
@@ -464,19 +465,21 @@ def _handed(served: Served, signed: Signed, parcel: Parcel | None) -> tuple[byte
 
 
 def _prove_head(served: Served, signed: Signed, verb: Verb) -> None:
-    """Raise _Denied unless a peer with a key here signed the head lately, and for this once."""
+    """Raise _Denied unless a peer with a key here signed the head recently, with a new nonce."""
     secrets = _secrets(served, signed)
     if not signed.proves_head(secrets, served.name, verb):
         raise _not_signed(served, signed, secrets)
     off = served.clock.now() // 1000 - signed.timestamp
     if abs(off) > WINDOW:
-        raise _unknown(served, signed, "clock: it was signed at another time", f" by {off} s")
+        raise _unknown(
+            served, signed, "clock: the signature is outside the time window", f" by {off} s"
+        )
     if not served.nonces.add(signed, served.clock.now() // 1000):
-        raise _unknown(served, signed, "it came before")
+        raise _unknown(served, signed, "it is a repetition")
 
 
 def _prove(served: Served, signed: Signed, body: bytes) -> tuple[bytes, ...]:
-    """Return the secrets of the pair; raises _Denied where the body is not proved."""
+    """Return the secrets of the pair; raise _Denied if the body is not verified."""
     secrets = _secrets(served, signed)
     if not signed.proves(secrets, body):
         raise _not_signed(served, signed, secrets)
@@ -485,12 +488,12 @@ def _prove(served: Served, signed: Signed, body: bytes) -> tuple[bytes, ...]:
 
 def _not_signed(served: Served, signed: Signed, secrets: tuple[bytes, ...]) -> _Denied:
     ours = " or ".join(map(fingerprint, secrets))
-    why = "key: it is not signed with the one that is here"
+    why = "key: it is not signed with the key that is here"
     return _unknown(served, signed, why, f", {ours}: compare onceward keys ls")
 
 
 def _secrets(served: Served, signed: Signed) -> tuple[bytes, ...]:
-    """Return the secrets of the pair; raises _Denied where there is none that is used."""
+    """Return the secrets of the pair; raise _Denied if there is no usable one."""
     try:
         return served.keys.secrets(signed.sender)
     except UnsafeKey as error:
@@ -502,13 +505,13 @@ def _secrets(served: Served, signed: Signed) -> tuple[bytes, ...]:
 
 
 def _unknown(served: Served, signed: Signed, why: str, more: str = "") -> _Denied:
-    """Tell our operator why a peer that has a key here is not taken; return the answer."""
+    """Log why a peer with a key here is refused; return the answer."""
     served.denials.tell(why, agent=served.name, peer=signed.sender, known=True, cure=more)
     return _Denied(HTTPStatus.UNAUTHORIZED)
 
 
 def _taken(served: Served, signed: Signed, body: bytes, take: Take) -> tuple[Taken, dict[str, str]]:
-    """Prove a body, take it and sign the answer; raises _Denied where it is not proved."""
+    """Verify a body, accept it and sign the answer; raise _Denied if it is not verified."""
     now = served.clock.now() // 1000
     secrets = _prove(served, signed, body)
     try:
@@ -541,9 +544,9 @@ def _take_ping(served: Served, signed: Signed, body: bytes) -> Taken:
 
 
 def _check_names(served: Served, signed: Signed, sender: str, recipient: str) -> None:
-    """Compare the names in the body with the header that picked the secret, and with the url."""
+    """Compare the names in the body with the header that selected the secret, and with the url."""
     if sender != signed.sender:
-        raise _unknown(served, signed, "name: its body has another one")
+        raise _unknown(served, signed, "name: its body has a different one")
     if recipient != served.name:
         raise _Denied(HTTPStatus.MISDIRECTED_REQUEST)
 
@@ -564,7 +567,7 @@ def _notice(
 
 
 def _too_large(served: Served, signed: Signed, limit: int) -> _Denied:
-    """Return the signed answer to a body that was not read: only its size is judged."""
+    """Return the signed answer to an unread body, based only on its size."""
     body = _notice(served, signed, "too_large", limit=limit, detail=f"at most {limit} bytes")
     secrets = _secrets(served, signed)
     now = served.clock.now() // 1000

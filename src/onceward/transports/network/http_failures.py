@@ -1,4 +1,4 @@
-"""Say in words why an exchange over HTTP failed, with what to look at first."""
+"""Describe why an exchange over HTTP failed, and what to check first."""
 
 from __future__ import annotations
 
@@ -15,47 +15,45 @@ UNTRUSTED: Final = frozenset({18, 19, 20, 21})
 OTHER_NAME: Final = frozenset({62, 64})
 CERTIFICATE_WANTED: Final = "CERTIFICATE_REQUIRED"
 OWN_CERTIFICATE: Final = "set ONCEWARD_HTTP_CERTIFICATE to the file of ours"
-NO_HTTP: Final = "url: a server is there, and gave no answer of http: it speaks https, or ended"
+NO_HTTP: Final = "url: the server sent no http answer: it expects https, or it ended"
 ENDED: Final = (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError)
 ENDED_OVER_TLS: Final = (
-    "a server of https is there, and ended the connection: it may want a certificate"
-    f" ({OWN_CERTIFICATE}), or has too much to do"
+    f"the https server ended the connection: it may require a certificate ({OWN_CERTIFICATE}), or "
+    "be overloaded"
 )
 
 
 def in_words(error: Exception, scheme: str, authorities: str) -> str:
-    """Return why a request to a url of *scheme* failed, where *authorities* is ``http_ca``."""
+    """Return why a request to a url of *scheme* failed; *authorities* is ``http_ca``."""
     text = str(error) or type(error).__name__
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"certificate: {_distrust(cause.verify_code, authorities)}: {text}"
     if CERTIFICATE_WANTED in text.upper():
-        return f"certificate: the server wants one of its clients: {OWN_CERTIFICATE}: {text}"
+        return f"certificate: the server requires a client certificate: {OWN_CERTIFICATE}: {text}"
     if "CERTIFICATE" in text.upper():
         return f"certificate: {text}"
     if isinstance(error, (TlsFailed, TlsTimeout)):
-        return f"url: a server is there, but no https is spoken, maybe http: {text}"
+        return f"url: the server does not speak https, perhaps http: {text}"
     if scheme == "https" and isinstance(error, ENDED):
         return f"{ENDED_OVER_TLS}: {text}"
     if isinstance(error, httpcore2.RemoteProtocolError):
         return f"{NO_HTTP}: {text}"
     if isinstance(error, httpcore2.ConnectError):
-        return f"url: no server is reached there: {text}"
+        return f"url: no server was reached there: {text}"
     return f"{type(error).__name__}: {text}"
 
 
 def _distrust(code: int, authorities: str) -> str:
     if code in OTHER_NAME:
-        return "the one of the server is for another name than that of the url"
+        return "the server's is for another name than the url's"
     if code not in UNTRUSTED:
-        return "the one of the server is not valid"
+        return "the server's is not valid"
     if authorities:
-        return (
-            f"http_ca {authorities} has not signed the one of the server: correct ONCEWARD_HTTP_CA"
-        )
+        return f"http_ca {authorities} has not signed the server's: correct ONCEWARD_HTTP_CA"
     return (
-        "the one of the server is of an authority that this system does not trust:"
-        " set ONCEWARD_HTTP_CA to the file of that authority"
+        "the server's is from an authority that this system does not trust: set ONCEWARD_HTTP_CA "
+        "to the file of that authority"
     )
 
 

@@ -1,4 +1,4 @@
-"""The protocol of a server whose connections are counted, and timed until a head has come."""
+"""Define the protocol of a server that counts connections and limits the time for a head."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onceward.transports.network.http_connections import Connections
 from onceward.transports.network.http_endpoint import CONNECTION
 
 HANDSHAKE_TIMEOUT: Final = 10
-"""Longest TLS handshake in seconds."""
+"""Maximum seconds of a TLS handshake."""
 LINGER: Final = 1.0
-"""Seconds for which the client of a connection that was refused may read why."""
+"""Seconds in which the client of a refused connection may read the reason."""
 TOLD_EVERY: Final = 60.0
-"""Seconds between two lines about files that are missing."""
-WAITING: Final = "connections wait for files: raise the limit (ulimit -n)"
+"""Seconds between two lines about missing descriptors."""
+WAITING: Final = "connections wait for file descriptors: raise the limit (ulimit -n)"
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
@@ -32,19 +32,19 @@ REFUSAL: Final = (
 
 
 def guarded(*, header_timeout: float, connections: Connections) -> type[asyncio.Protocol]:
-    """Return the protocol of a server whose connections are counted in *connections*."""
+    """Return the protocol of a server that counts its connections in *connections*."""
     return type(
         "GuardedProtocol", (Guarded,), {"header_timeout": header_timeout, "counted": connections}
     )
 
 
 class Guarded(H11Protocol):
-    """Close a connection whose head takes too long; refuse what is beyond the most there may be."""
+    """Close a connection whose head takes too long; refuse connections above the maximum."""
 
     header_timeout = 10.0
     counted: Connections
     handshake: Handshake | None = None
-    """Counts in place of this connection until TLS is agreed on; None without TLS."""
+    """Counts instead of this connection until the TLS handshake has ended; None without TLS."""
     _timer: asyncio.TimerHandle | None = None
     _refused = False
 
@@ -54,7 +54,7 @@ class Guarded(H11Protocol):
         return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a head."""
+        """Start waiting for a head."""
         super().connection_made(transport)
         self.app_state = self.app_state | {CONNECTION: self}
         self._arm()
@@ -63,15 +63,15 @@ class Guarded(H11Protocol):
         self.counted.add(self)
 
     def proved(self) -> None:
-        """Count this connection as one of a peer, from a request's head that was proved."""
+        """Count this connection as a peer's, because a request's head was verified."""
         self.counted.works(self)
 
     def hold(self, release: Callable[[], object]) -> bool:
-        """Count the question of this connection as held; return whether there is room for it."""
+        """Count the poll of this connection as held; return whether there is capacity."""
         return self.counted.hold(self, release, self.loop.time())
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the head to be whole; the endpoint bounds the body."""
+        """Wait for the whole head; the endpoint limits the body."""
         if self._refused:
             return
         self.counted.hears(self)
@@ -82,7 +82,7 @@ class Guarded(H11Protocol):
             self._disarm()
 
     def on_response_complete(self) -> None:
-        """Close a connection whose request was answered before its body came: it may never come."""
+        """Close a connection whose request was answered before its body came."""
         self.counted.rests(self)
         unread = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
@@ -90,25 +90,26 @@ class Guarded(H11Protocol):
             self.transport.close()
 
     def refuse(self) -> None:
-        """Tell the client to come again, and close once it has read that."""
+        """Tell the client to try again, and close once it has read that."""
         self._refused = True
         self._disarm()
         if self.cycle is not None:
-            self.cycle.disconnected = True  # an answer that is still being made is not written
+            self.cycle.disconnected = True  # do not write an answer that is still being made
         self.transport.write(REFUSAL)
-        if not self.transport.can_write_eof():  # TLS: what is unread may cost the client the answer
+        # TLS: unread data may make the client lose the answer
+        if not self.transport.can_write_eof():
             self.transport.close()
             return
         self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER, self.transport.abort)
 
     def leave(self) -> None:
-        """Close a connection that rests: its client makes another one for its next request."""
+        """Close an idle connection: its client opens another one for its next request."""
         self._disarm()
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._disarm()
         self.counted.discard(self)
         super().connection_lost(exc)
@@ -124,7 +125,7 @@ class Guarded(H11Protocol):
 
 
 class Handshake(sslproto.SSLProtocol):
-    """Agree on TLS with a client whose connection is counted before it has said a word."""
+    """Do the TLS handshake with a client whose connection is already counted."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, guarded: Guarded, context: ssl.SSLContext
@@ -149,7 +150,7 @@ class Handshake(sslproto.SSLProtocol):
         self._counted.add(self)
 
     def refuse(self) -> None:
-        """Close without a word, which could be read over TLS only."""
+        """Close without an answer, which could only be read over TLS."""
         self._below.abort()
 
     def leave(self) -> None:
@@ -158,13 +159,13 @@ class Handshake(sslproto.SSLProtocol):
             self._below.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Count it no longer."""
+        """Stop counting it."""
         self._counted.discard(self)
         super().connection_lost(exc)
 
 
 class GuardedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers count connections before TLS, and outlive a lack of files."""
+    """An event loop whose servers count connections before TLS and survive a full file table."""
 
     _told_at = -TOLD_EVERY
 
@@ -173,7 +174,7 @@ class GuardedLoop(asyncio.SelectorEventLoop):
         self._handshakes = WeakSet[Handshake]()
 
     def close(self) -> None:
-        """End the connections that are left, those of which no server knows yet among them."""
+        """Close the remaining connections, including those that no server knows yet."""
         if not self.is_closed():
             for each in list(self._handshakes):
                 each.leave()
@@ -183,7 +184,7 @@ class GuardedLoop(asyncio.SelectorEventLoop):
     async def create_server(  # type: ignore[override]
         self, factory: Callable[[], Any], *args: Any, **options: Any
     ) -> asyncio.Server:
-        """Create a server whose handshakes are counted, and have a time limit."""
+        """Create a server whose handshakes are counted and have a time limit."""
         context = options.pop("ssl", None)
         if context is None:
             return await super().create_server(factory, *args, **options)
@@ -196,7 +197,7 @@ class GuardedLoop(asyncio.SelectorEventLoop):
         return await super().create_server(over_tls, *args, **options)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tell once a minute that no file is left for a connection; asyncio tries it again."""
+        """Log once a minute that no descriptor is left for a connection; asyncio tries again."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in NO_FILES:
             super().call_exception_handler(context)

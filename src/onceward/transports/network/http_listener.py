@@ -1,4 +1,4 @@
-"""Serve the endpoint of this process over HTTP or HTTPS, on a thread of its own."""
+"""Serve the endpoint of this process over HTTP or HTTPS, on its own thread."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from onceward.transports.network.shared import Shared
 KEEP_ALIVE: Final = 30
 """Seconds for which an idle connection is kept; longer than a client keeps one."""
 HEAD_MAX: Final = 16 << 10
-"""Largest head of a request in bytes."""
+"""Maximum bytes of a request's head."""
 STOP_WITHIN: Final = 5
-"""Seconds that closing waits for requests under way."""
+"""Seconds that closing waits for running requests."""
 
 
 class HttpListener:
     """
     Serve agents at *url*; give it to each of their postboxes as a listener.
 
-    The first postbox starts the server, the last one to close stops it. *certfile* and
-    *keyfile* are for https, *client_ca* names the authorities that clients' certificates must
-    be signed by. Plain http is for this machine; *behind_proxy* allows it elsewhere, where a
-    proxy in front speaks https.
+    The first postbox starts the server, the last one to close stops it. *certfile* and *keyfile*
+    are for https, *client_ca* names the authorities that must have signed clients' certificates.
+    Plain http is for this machine; *behind_proxy* allows it elsewhere, behind a proxy that speaks
+    https.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class HttpListener:
 
     @property
     def url(self) -> str:
-        """Return where it listens, with the port that the system chose for 0."""
+        """Return the url that it listens at, with the port that the system chose for 0."""
         return url_of(self._host, self._port, scheme=self._scheme)
 
     def __call__(self, context: TransportContext) -> SharedBinding:
@@ -62,12 +62,12 @@ class HttpListener:
         return SharedBinding(self, self.endpoint(context))
 
     def connections(self) -> ConnectionStats | None:
-        """Return the numbers of its connections; None before it was started."""
+        """Return the numbers of its connections; None before it starts."""
         return None if self._connections is None else self._connections.stats()
 
     def start(self) -> None:
         """
-        Bind the address and serve, where this is the first user.
+        Bind the address and serve, if this is the first user.
 
         Raises:
             InvalidArgument: the address cannot be bound, or a certificate cannot be read.
@@ -89,7 +89,7 @@ class HttpListener:
         return served
 
     def _check_files(self) -> None:
-        """Raise InvalidArgument that names the file which cannot be used."""
+        """Raise InvalidArgument with the name of the unusable file."""
         certfile, keyfile, client_ca = self._tls
         if not certfile:
             return
@@ -130,7 +130,7 @@ class HttpListener:
         )
 
     def stop(self) -> None:
-        """Stop serving, where this is the last user; wait for requests under way."""
+        """Stop serving, if this is the last user; wait for running requests."""
         self._shared.leave()
 
 
@@ -143,11 +143,11 @@ class SharedBinding:
 
     @property
     def url(self) -> str:
-        """Return where the server listens."""
+        """Return the url that the server listens at."""
         return self._server.url
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Pass parcels for *name* to *accept*; raises InvalidArgument."""
+        """Pass parcels for *name* to *accept*; raise InvalidArgument."""
         if not self._listening:
             self._server.start()
             self._listening = True
@@ -162,7 +162,7 @@ class SharedBinding:
 
 
 def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, int]:
-    """Return scheme, host and port of *url*; raises InvalidArgument where it cannot be served."""
+    """Return scheme, host and port of *url*; raise InvalidArgument if it cannot be served."""
     try:
         found = urlsplit(url)
         host, port = found.hostname or "", found.port
@@ -176,11 +176,11 @@ def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, in
         why = "https needs a certificate: certfile and keyfile"
     elif found.scheme == "http" and not is_loopback(host) and not behind_proxy:
         why = (
-            "plain http is for this machine only: listen with https,"
-            " or say behind_proxy=True where a proxy in front speaks https"
+            "plain http is for this machine only: listen with https, or set behind_proxy=True if "
+            "a proxy in front speaks https"
         )
     elif found.scheme == "http" and certfile:
-        why = "http uses no certificate: write https, or leave the certificate out"
+        why = "http uses no certificate: write https, or omit the certificate"
     if why:
         msg = f"cannot listen at {url!r}: {why}"
         raise InvalidArgument(msg)

@@ -1,4 +1,4 @@
-"""Connect to servers for exchanges that each have one deadline, on the threads that wait for it."""
+"""Connect to servers for exchanges with one deadline each, on the waiting threads."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ import httpcore2
 from onceward.errors import Unreachable
 
 CLOSE_WITHIN: Final = 5.0
-"""Seconds that closing waits for exchanges, which it has ended."""
+"""Seconds that closing waits for the exchanges that it ended."""
 NEXT_ADDRESS: Final = 2.0
-"""Seconds after which a host that has several addresses is tried at the next one."""
+"""Seconds after which the next address of a host is tried."""
 ERRORS: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
-"""Errors of an exchange that reached no end."""
+"""Errors of an incomplete exchange."""
 _Address = tuple[Any, ...]
 
 
 class TlsFailed(httpcore2.ConnectError):
-    """A server was reached, and no TLS was agreed on with it."""
+    """A server was reached, but the TLS handshake failed."""
 
 
 class TlsTimeout(httpcore2.ConnectTimeout):
-    """A server was reached, and did not agree on TLS in time."""
+    """A server was reached, but the TLS handshake took too long."""
 
 
 class Network:
     """
-    The exchanges of a transport, on connections that all transports of the process share.
+    The exchanges of a transport, on connections shared by all transports of the process.
 
-    A thread makes one exchange at a time, and waits for all of it no longer than the exchange
-    may take. Closing ends exchanges under way, also those that wait for a name; connections that
-    others use stay as they are.
+    A thread makes one exchange at a time, and waits no longer than the exchange may take. Closing
+    ends running exchanges, including those that wait for a name lookup; connections in use by
+    others stay open.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Network:
     @contextmanager
     def exchange(self, within: float) -> Iterator[None]:
         """
-        Give what this thread does on connections *within* seconds in all.
+        Limit this thread's use of connections to *within* seconds in total.
 
         Raises:
             Unreachable: it took longer; or the transport was closed.
@@ -72,7 +72,7 @@ class Network:
             if isinstance(error, TlsTimeout):
                 raise
             if isinstance(error, httpcore2.TimeoutException):
-                msg = f"no whole answer within {within:.3g} s"
+                msg = f"no complete answer within {within:.3g} s"
                 raise Unreachable(msg) from error
             raise
         finally:
@@ -83,13 +83,13 @@ class Network:
             _this.network = _this.socket = None
 
     def close(self) -> bool:
-        """End exchanges under way; return whether none is left, which is true soon."""
+        """End running exchanges; return whether none is left."""
         with self._changed:
             self._closed = True
             for each in self._lookups:
                 each.cancel()
             for made in self._sockets:
-                with suppress(OSError):  # not that of SSLSocket, which would go on without TLS
+                with suppress(OSError):  # not SSLSocket's, which would continue without TLS
                     socket.socket.shutdown(made, socket.SHUT_RDWR)
             return self._changed.wait_for(lambda: not self._under_way, CLOSE_WITHIN)
 
@@ -102,7 +102,7 @@ class Network:
         _this.socket = made
 
     def addresses(self, host: str, port: int) -> list[_Address]:
-        """Look a host up on a thread of its own: the system's resolver knows no deadline."""
+        """Look up a host on its own thread: the system's resolver has no deadline."""
         with suppress(socket.gaierror):
             return _resolved(host, port, socket.AI_NUMERICHOST)
         found: Future[list[_Address]] = Future()
@@ -127,18 +127,18 @@ class Network:
 
 
 _this = threading.local()
-"""Of each thread: the network of its exchange, when that ends, and the socket that it uses."""
+"""For each thread, the network of its exchange, its deadline, and its socket."""
 
 
 def _use(made: socket.socket) -> float:
-    """Note that this thread's exchange uses a socket; return the seconds that are left to it."""
+    """Record that this thread's exchange uses a socket; return its remaining seconds."""
     if _this.socket is not made:
         _this.network.use(made)
     return _left()
 
 
 def _left() -> float:
-    """Return the seconds that are left to this thread's exchange; raises TimeoutError."""
+    """Return the remaining seconds of this thread's exchange; raise TimeoutError."""
     seconds: float = _this.ends - time.monotonic()
     if seconds <= 0:
         raise TimeoutError
@@ -185,13 +185,13 @@ def _connected(address: _Address, within: float) -> _Stream:
 
 
 class _Stream(httpcore2.NetworkStream):
-    """A connection that waits no longer than the exchange of the thread that uses it."""
+    """A connection that waits no longer than the exchange of its thread."""
 
     def __init__(self, made: socket.socket) -> None:
         self._socket = made
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
-        """Return bytes that came, at least one before the end."""
+        """Return received bytes, at least one before the end."""
         with _told(httpcore2.ReadTimeout, httpcore2.ReadError):
             self._socket.settimeout(_use(self._socket))
             return self._socket.recv(max_bytes)
@@ -214,7 +214,7 @@ class _Stream(httpcore2.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore2.NetworkStream:
-        """Agree on TLS; the stream that is returned has the connection then."""
+        """Do the TLS handshake; the returned stream then owns the connection."""
         with _told(TlsTimeout, TlsFailed):
             self._socket = ssl_context.wrap_socket(
                 self._socket, server_hostname=server_hostname, do_handshake_on_connect=False
@@ -228,7 +228,7 @@ class _Stream(httpcore2.NetworkStream):
         return _Stream(self._socket)
 
     def get_extra_info(self, info: str) -> Any:
-        """Return what the pool asks: whether an idle connection has been ended by the server."""
+        """Return the pool's information: whether the server has ended an idle connection."""
         if info == "is_readable":
             look = select.poll()
             look.register(self._socket, select.POLLIN)
@@ -240,7 +240,7 @@ class _Stream(httpcore2.NetworkStream):
 
 @contextmanager
 def _told(late: type[Exception], failed: type[Exception]) -> Iterator[None]:
-    """Raise the errors of sockets as those that the pool knows."""
+    """Raise socket errors as the pool's exceptions."""
     try:
         yield
     except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""Sign and prove requests and answers over HTTP, in the headers of Standard Webhooks."""
+"""Sign and verify requests and answers over HTTP, in the headers of Standard Webhooks."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from onceward.message.names import is_agent_name
 from onceward.transports.network.keys import sign_all, verify
 
 FROM: Final = "onceward-from"
-"""Header that names the sending agent; it picks the secret, and the body must agree."""
+"""Header that names the sending agent; it selects the secret, and the body must match."""
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
 HEAD: Final = "onceward-head"
-"""Header that signs a request's head: it is proved before a byte of the body is read."""
+"""Header that signs a request's head, which is verified before the body is read."""
 NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 SECONDS: Final = re.compile(r"[0-9]{1,12}")
 SIGNATURE_MAX: Final = 1024
 WINDOW: Final = 300
-"""Seconds by which the clocks of two machines may differ."""
+"""Maximum difference of two machines' clocks in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The headers of a request or an answer that say by whom and when it was signed."""
+    """The signing headers of a request or an answer."""
 
     sender: str
     nonce: str
@@ -37,7 +37,7 @@ class Signed:
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> Self | None:
-        """Return the headers where each is there and of its form, else None."""
+        """Return the headers if all are present and well-formed, else None."""
         sender, nonce = headers.get(FROM, ""), headers.get(ID, "")
         seconds, signature = headers.get(TIMESTAMP, ""), headers.get(SIGNATURE, "")
         head = headers.get(HEAD, "")
@@ -61,7 +61,7 @@ class Signed:
 
 
 def new_nonce() -> str:
-    """Return a name of one exchange that cannot be guessed."""
+    """Return an unguessable name of one exchange."""
     return randomness.token_hex(16)
 
 
@@ -85,5 +85,5 @@ def head_signature(
 
 
 def _head_text(sender: str, recipient: str, verb: str) -> bytes:
-    """Return what is signed of a head; no body of ours begins like it."""
+    """Return the signed text of a head; no body of ours begins like it."""
     return f"onceward-head {verb} {sender} {recipient}".encode()

@@ -13,25 +13,25 @@ from onceward.message.names import quoted
 
 def check_url(url: str, *, plain_hosts: Iterable[str] = ()) -> None:
     """
-    Check the url of a home, without the part that names an agent; reach nothing.
+    Check the url of a home, without an agent's name and without connecting.
 
     Raises:
-        InvalidArgument: it is none, or it is plain http to another machine that is not
-            among *plain_hosts*; says what is wrong.
+        InvalidArgument: it is invalid, or plain http to another machine that is not in
+        *plain_hosts*; the error says what is wrong.
 
     """
     found = _split(url)
     host = found.hostname or ""
     if found.username is not None or found.password is not None:
-        _refuse(url, "it holds a user name; keys are added with onceward keys add", secret=True)
+        _refuse(url, "it contains a user name: add keys with onceward keys add", secret=True)
     if found.query or found.fragment or "?" in url or "#" in url:
         _refuse(url, "it has a query or a fragment")
     if not host or not host.isascii() or "%" in host:
-        _refuse(url, "it names no host in ASCII")
+        _refuse(url, "its host is missing or not ASCII")
     if "/v1/agents" in found.path or ".." in found.path.split("/") or "//" in found.path:
         _refuse(url, "give the address of the home only, such as https://example.org:8443")
     if found.scheme == "http" and not is_loopback(host) and host not in set(plain_hosts):
-        _refuse(url, "another machine is reached over https, unless http_plain_hosts names it")
+        _refuse(url, "other machines need https, unless http_plain_hosts names them")
 
 
 def _split(url: str) -> SplitResult:
@@ -41,11 +41,11 @@ def _split(url: str) -> SplitResult:
     except ValueError as error:
         _refuse(url, str(error))
     if found.scheme not in {"http", "https"} or port == 0:
-        _refuse(url, "it begins with https:// and a host")
+        _refuse(url, "it must begin with https:// and a host")
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        _refuse(url, "it holds a space or another character that a url cannot have")
+        _refuse(url, "it contains a space or another character that a url cannot have")
     if not found.netloc:
-        _refuse(url, "it begins with https:// and a host")
+        _refuse(url, "it must begin with https:// and a host")
     return found
 
 

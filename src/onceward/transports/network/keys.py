@@ -1,10 +1,10 @@
 """
-Keep the secrets that a home shares with its peers, and sign and verify by them.
+Keep the secrets that a home shares with its peers, to sign and verify.
 
-A secret belongs to one pair of agents' homes. It lies in ``keys/PEER`` beside the agents'
-files, readable by its owner only, and never in a database, because databases are copied.
-Each line is a secret of Standard Webhooks: ``whsec_`` and base64. All lines sign and all verify,
-so a new secret, written first, and the old one, second, hold together until the peer has both.
+A secret belongs to one pair of agents' homes. It is in ``keys/PEER`` beside the agents' files,
+readable by its owner only, and never in a database, because databases are copied. Each line is a
+secret of Standard Webhooks: ``whsec_`` and base64. All lines sign and verify, so during a rotation
+the new secret, first, and the old one, second, are both valid until the peer has both.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FOLDER: Final = "keys"
 PREFIX: Final = "whsec_"
 SHORTEST: Final = 24
 LONGEST: Final = 64
-"""Bytes of a secret, as Standard Webhooks asks."""
+"""Bytes of a secret, as required by Standard Webhooks."""
 SECRETS: Final = 2
-"""Most secrets of a peer: the present one and, during a rotation, the one before."""
+"""Maximum secrets of a peer: the current one and, during a rotation, the previous one."""
 FILE_MAX: Final = 4096
 SIGNATURES_MAX: Final = 8
-"""Most signatures that a verifier compares."""
+"""Maximum signatures that a verifier compares."""
 OTHERS_WRITE: Final = 0o022
 
 _Stamp = tuple[int, ...]
@@ -50,11 +50,11 @@ class KeyInfo:
     created_at: Millis
     """When its newest secret was written."""
     mode_ok: bool
-    """Whether only its owner can read it; it is not used otherwise."""
+    """Whether only its owner can read it; otherwise it is not used."""
     count: int
-    """Secrets in it: two during a rotation, none where it cannot be read."""
+    """Number of secrets in it: two during a rotation, 0 if it cannot be read."""
     fingerprint: str
-    """Eight characters that tell each secret from others, and nothing of it; the newest first."""
+    """Fingerprint of eight characters of each secret, which does not reveal it; newest first."""
 
 
 class _Read(NamedTuple):
@@ -63,7 +63,7 @@ class _Read(NamedTuple):
 
 
 class Keys:
-    """The keys of a home; a file that changes is read again when it is next needed."""
+    """The keys of a home; a changed file is read again at the next use."""
 
     def __init__(self, home: Path) -> None:
         self.folder = home / FOLDER
@@ -74,8 +74,8 @@ class Keys:
         Return the secrets shared with *peer*, the newest first.
 
         Raises:
-            NoKey: there is none: ``onceward keys new`` or ``keys add`` makes it.
-            UnsafeKey: others can read or replace it, or it holds something else.
+            NoKey: there is none: ``onceward keys new`` or ``keys add`` creates it.
+            UnsafeKey: others can read or replace it, or it contains something else.
 
         """
         path = self._path(peer)
@@ -91,7 +91,7 @@ class Keys:
         return found.secrets
 
     def has(self, peer: str) -> bool:
-        """Return whether there is a key for *peer* that can be used."""
+        """Return whether there is a usable key for *peer*."""
         try:
             return bool(self.secrets(peer))
         except NoKey:
@@ -99,30 +99,30 @@ class Keys:
 
     def create(self, peer: str) -> str:
         """
-        Make a secret for *peer* and return it, to be given to the peer's operator.
+        Create a secret for *peer* and return it, to give to the peer's operator.
 
         Raises:
-            InvalidArgument: there is a key already, rotate or remove it; or there is no such home.
+            InvalidArgument: there is already a key, rotate or remove it; or there is no such home.
 
         """
         secret = new_secret()
         try:
             write_private(self._path(peer), f"{secret}\n", replace=False)
         except FileExistsError as error:
-            cure = f"onceward keys rotate {peer}, or keys remove {peer} before"
-            msg = f"there is a key for {peer} already: {cure}"
+            cure = f"onceward keys rotate {peer}, or first keys remove {peer}"
+            msg = f"there is already a key for {peer}: {cure}"
             raise InvalidArgument(msg) from error
         return secret
 
     def add(self, peer: str, secret: str) -> None:
         """
-        Put a secret first, as the newest; keep the one that was newest as the one before.
+        Put a secret first, as the newest; keep the former newest one as the previous.
 
         Adding the newest again changes nothing.
 
         Raises:
             InvalidArgument: it is not a secret, or there is no such home.
-            UnsafeKey: the file that is there is not used.
+            UnsafeKey: the existing file is not usable.
 
         """
         decode_secret(secret)
@@ -131,7 +131,7 @@ class Keys:
 
     def rotate(self, peer: str) -> str:
         """
-        Put a new secret first and return it; the one before holds on until it is retired.
+        Put a new secret first and return it; the previous one stays valid until it is retired.
 
         Raises:
             NoKey: there is no key to rotate.
@@ -143,7 +143,7 @@ class Keys:
         return secret
 
     def retire(self, peer: str) -> None:
-        """Forget the secret from before the last rotation; raises NoKey where there is no key."""
+        """Delete the secret from before the last rotation; raise NoKey if there is no key."""
         self.secrets(peer)
         self._write(peer, self._lines(peer)[:1])
 
@@ -159,7 +159,7 @@ class Keys:
     def list(self) -> list[KeyInfo]:
         """Return the keys by peer."""
         try:
-            names = sorted(os.listdir(self.folder))  # noqa: PTH208 - names are what is wanted
+            names = sorted(os.listdir(self.folder))  # noqa: PTH208 - only names are needed
         except FileNotFoundError:
             return []
         return [self._info(name) for name in names if not name.startswith(".")]
@@ -180,7 +180,7 @@ class Keys:
         return self.folder / agent_name(peer)
 
     def _lines(self, peer: str) -> Sequence[str]:
-        """Return the secrets of a peer as they are written, none where there is no file."""
+        """Return the secrets of a peer as they are written; none if there is no file."""
         try:
             self.secrets(peer)
         except UnsafeKey:
@@ -203,7 +203,7 @@ def new_secret() -> str:
 
 
 def decode_secret(text: str) -> bytes:
-    """Return the bytes of a secret; raises InvalidArgument, which does not repeat the text."""
+    """Return the bytes of a secret; raise InvalidArgument without repeating the text."""
     word = text.strip()
     try:
         found = base64.b64decode(word.removeprefix(PREFIX), validate=True)
@@ -216,12 +216,12 @@ def decode_secret(text: str) -> bytes:
 
 
 def fingerprint(secret: bytes) -> str:
-    """Return eight characters by which two operators compare a secret without telling it."""
+    """Return eight characters by which two operators can compare a secret without revealing it."""
     return hashlib.sha256(b"onceward key " + secret).hexdigest()[:8]
 
 
 def sign(secret: bytes, id: str, timestamp: int, body: bytes) -> str:
-    """Return the signature of a message after Standard Webhooks, ``v1,`` and base64."""
+    """Return the signature of a message as in Standard Webhooks: ``v1,`` and base64."""
     return "v1," + base64.b64encode(_mac(secret, id, timestamp, body)).decode()
 
 
@@ -231,7 +231,7 @@ def sign_all(secrets: Iterable[bytes], id: str, timestamp: int, body: bytes) -> 
 
 
 def verify(secrets: Sequence[bytes], id: str, timestamp: int, body: bytes, signature: str) -> bool:
-    """Return whether one of the signatures in *signature* was made by one of *secrets*."""
+    """Return whether one of *secrets* made one of the signatures in *signature*."""
     given = [_decoded(word) for word in signature.split(" ")[:SIGNATURES_MAX]]
     proved = False
     for secret in secrets:
@@ -248,7 +248,7 @@ def _mac(secret: bytes, id: str, timestamp: int, body: bytes) -> bytes:
 
 
 def _decoded(word: str) -> bytes:
-    """Return the bytes of one signature, none of a version that is unknown."""
+    """Return the bytes of one signature; none for an unknown version."""
     version, _, text = word.partition(",")
     try:
         return base64.b64decode(text.encode("ascii"), validate=True) if version == "v1" else b""
@@ -269,7 +269,7 @@ def _read(path: Path, peer: str) -> _Read:
         text = file.read(FILE_MAX)
     if _exposed(found, path.parent):
         msg = (
-            f"{path} may be read or replaced by others, so it is not used:"
+            f"others can read or replace {path}, so it is not used:"
             f" chmod 700 {path.parent} && chmod 600 {path}, and rotate it"
         )
         raise UnsafeKey(msg, peer=peer)

@@ -1,4 +1,4 @@
-"""Run the exchanges of a transport on an event loop of its own, which closing ends."""
+"""Run the exchanges of a transport on its own event loop, which closing ends."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class LoopThread:
         Return the result of *work*.
 
         Raises:
-            Unreachable: it took longer than *within* seconds, which leaves the *lack* that the
-                error names; or the transport was closed.
+            Unreachable: it took longer than *within* seconds (the error names the *lack*), or the
+            transport was closed.
 
         """
-        with self._lock:  # what is begun before close() is ended by it
+        with self._lock:  # close() ends work that began before it
             if self._closed:
                 work.close()
                 msg = "this transport is closed"
@@ -68,7 +68,7 @@ class LoopThread:
             self._under_way.discard(task)
 
     def close(self) -> None:
-        """End what is under way, then the connections and the loop; safe to call twice."""
+        """End running work, then the connections and the loop; safe to call twice."""
         with self._lock:
             loop, self._loop, self._closed = self._loop, None, True
         if loop is None:
@@ -76,7 +76,7 @@ class LoopThread:
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._end(), loop).result(CLOSE_WITHIN)
         loop.call_soon_threadsafe(loop.stop)
-        for each in list(self._awaited):  # a library swallowed what should have ended it
+        for each in list(self._awaited):  # a library swallowed the cancellation
             each.cancel()
 
     async def _end(self) -> None:

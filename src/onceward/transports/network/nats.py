@@ -1,8 +1,8 @@
 """
-Carry parcels through NATS JetStream, where sender and recipient need never be up together.
+Carry parcels through NATS JetStream; sender and recipient need not run at the same time.
 
-A parcel waits in a stream until its recipient has committed it and stored the answer; only
-after the answer does its sender push it no more, so a server that loses its store loses nothing.
+A parcel waits in a stream until its recipient has committed it and stored the answer; its sender
+repeats the push until the answer arrives, so a server that loses its store loses no message.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ if TYPE_CHECKING:
 PARCEL: Final = "Onceward-Parcel"
 """Header that names the content of a parcel; its answer has the same."""
 OUTCOME: Final = "Onceward-Outcome"
-"""Header that says what an answer is."""
+"""Header with the kind of an answer."""
 ANSWERED: Final = "answer"
 REFUSED: Final = "refused"
-"""The recipient will never take this parcel; the body says why."""
+"""The recipient will never accept this parcel; the body says why."""
 UNABLE: Final = "unable"
-"""The recipient could not take the parcel this time; the body says why."""
+"""The recipient could not accept the parcel this time; the body says why."""
 MAX_BYTES: Final = (1 << 20) - HEADERS
-"""Largest parcel that a server takes whose ``max_payload`` was not changed."""
+"""Largest parcel that a server with the default ``max_payload`` accepts."""
 HEARTBEAT: Final = 3.0
-"""Seconds after which a consumer that has nothing to deliver says that it is there."""
+"""Seconds after which an idle consumer sends a heartbeat."""
 UNHEARD: Final = 5.0
 """Seconds without a subscriber after which a consumer ends."""
 SILENT: Final = 3
-"""Heartbeats without a word after which a consumer is taken for gone."""
+"""Missed heartbeats after which a consumer counts as gone."""
 REPLAY_WITHIN: Final = 2.0
-"""Seconds in which the answers come that were stored before; a later one counts, too."""
+"""Seconds to wait for the answers that were stored before; a later one also counts."""
 GRACE: Final = 0.9
-"""Part of ``deliver_timeout`` after which an exchange ends by itself, with its reason."""
+"""Fraction of ``deliver_timeout`` after which an exchange ends with its own reason."""
 
 
 class NatsTransport:
-    """Delivers to ``nats://HOST:PORT/AGENT``; several servers are parted by commas."""
+    """Delivers to ``nats://HOST:PORT/AGENT``; several servers are separated by commas."""
 
     features = Features(schemes=frozenset({SCHEME}), max_bytes=MAX_BYTES, network=True)
 
@@ -76,26 +76,26 @@ class NatsTransport:
         self._opening: dict[tuple[tuple[str, ...], str], asyncio.Lock] = {}
         self._answers: dict[tuple[tuple[str, ...], str], _Answers] = {}
         self._taken: dict[tuple[str, str], str] = {}
-        """By sender and recipient: the id of the last answer that was returned."""
+        """The id of the last returned answer, by sender and recipient."""
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument for a url without server or agent, or without the extra."""
         new_client()
         if Address.parse(url).agent is None:
-            msg = f"{url} names no agent: write {url.rstrip('/')}/AGENT"
+            msg = f"{url} does not name an agent: write {url.rstrip('/')}/AGENT"
             raise InvalidArgument(msg)
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
         Leave the parcel at the server and wait for the recipient's answer.
 
-        A parcel without an answer stays there. A later push of the same content takes the
-        answer that has come meanwhile.
+        A parcel without an answer stays there. A later push of the same content gets an answer that
+        has come in between.
 
         Raises:
             Unreachable: the server or the recipient gave no answer in time.
-            Refused: the recipient will never take this parcel.
-            ParcelTooLarge: the server takes no message of this size.
+            Refused: the recipient will never accept this parcel.
+            ParcelTooLarge: the server does not accept a message of this size.
 
         """
         servers, body = _servers(url, parcel.recipient), encode_parcel(parcel)
@@ -104,17 +104,17 @@ class NatsTransport:
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Ask a process that listens for *peer* for a word, and return the time of its clock.
+        Ping a process that listens for *peer*, and return the time of its clock.
 
         Raises:
-            Unreachable: says what is missing: server, key, stream, permission, or the listener.
+            Unreachable: says what is missing: server, key, stream, permission, or listener.
 
         """
         asking = self._ping(_servers(url, peer), peer)
         return self._loop.run(asking, self._limit, f"no answer from {peer}")
 
     def close(self) -> None:
-        """End pushes under way and every connection; safe to call twice."""
+        """End running pushes and every connection; safe to call twice."""
         self._loop.close()
 
     async def _close_links(self) -> None:
@@ -122,7 +122,7 @@ class NatsTransport:
             await answers.link.close()
 
     async def _ping(self, servers: tuple[str, ...], peer: str) -> Millis:
-        """Use what a push uses, and store nothing."""
+        """Use everything that a push uses, without storing a message."""
         answers = await self._open(servers, self._agent)
         await answers.link.probe(names.parcel_subject(peer, self._agent))
         return await ping(answers.link, self._agent, peer, self._clock.now())
@@ -131,14 +131,14 @@ class NatsTransport:
         answers = await self._open(servers, parcel.sender)
         if len(body) > answers.link.max_payload:
             limit = answers.link.max_payload
-            msg = f"a parcel of {len(body)} bytes; the server takes {limit}"
+            msg = f"a parcel of {len(body)} bytes; the server accepts {limit}"
             raise ParcelTooLarge(msg, limit=limit)
         told = await answers.ask(parcel, body)
         self._taken[parcel.sender, parcel.recipient] = told.id
         if told.outcome == REFUSED:
             raise Refused(told.reason)
         if told.answer is None:
-            msg = f"{parcel.recipient} cannot take the parcel: {told.reason}"
+            msg = f"{parcel.recipient} cannot accept the parcel: {told.reason}"
             raise Unreachable(msg)
         return told.answer
 
@@ -164,7 +164,7 @@ class NatsTransport:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """An answer as it came, and what it says."""
+    """A received answer, raw and decoded."""
 
     id: str
     outcome: str
@@ -181,27 +181,27 @@ class _Asked:
 
 
 class _Answers:
-    """The answers to one agent at one server: those that were stored, then each as it comes."""
+    """The answers to one agent at one server: stored ones, then new ones."""
 
     def __init__(self, link: Link, name: str, taken: dict[tuple[str, str], str]) -> None:
         self.link, self._name, self._taken = link, name, taken
         self._asked: dict[tuple[str, str], set[_Asked]] = {}
         """Pushes by recipient and content of their parcel."""
         self._stored: dict[str, Msg] = {}
-        """By recipient: the last answer, where no push waited for it."""
+        """The last answer that no push waited for, by recipient."""
         self._replayed = asyncio.Event()
         self._before = 0
-        """Answers that were stored before and are still to come."""
+        """Number of answers that were stored before and have not come yet."""
         self._heard_at = 0.0
 
     @property
     def alive(self) -> bool:
-        """Whether the connection stands and the consumer gave a word lately."""
+        """Whether the connection is open and the consumer sent a heartbeat recently."""
         silence = asyncio.get_running_loop().time() - self._heard_at
         return not self.link.broken.is_set() and silence < SILENT * HEARTBEAT
 
     async def open(self) -> None:
-        """Make the consumer, and wait for the answers that are there."""
+        """Create the consumer, and wait for the stored answers."""
         inbox = self.link.new_inbox()
         await self.link.hear(inbox, self._take)
         config = {
@@ -220,7 +220,7 @@ class _Answers:
             try:
                 async with asyncio.timeout(REPLAY_WITHIN):
                     await self._replayed.wait()
-            except TimeoutError:  # one of them was replaced meanwhile: the newer one comes
+            except TimeoutError:  # one of them was replaced in between: the newer one comes
                 pass
         self._watch = asyncio.ensure_future(self._fail_when_broken())
 
@@ -243,7 +243,7 @@ class _Answers:
                 self._asked.pop(key, None)
 
     def _look(self, parcel: Parcel, content: str, asked: _Asked) -> None:
-        """Answer a push by what was stored before it; a full inbox may have room by now."""
+        """Answer a push with a stored answer, unless a full inbox may now have capacity."""
         stored = self._stored.pop(parcel.recipient, None)
         if stored is None or (stored.headers or {}).get(PARCEL) != content:
             return
@@ -252,7 +252,7 @@ class _Answers:
             asked.told.set_result(told)
 
     async def _take(self, msg: Msg) -> None:
-        """Take an answer, or a word that there is none."""
+        """Receive an answer or a heartbeat."""
         self._heard_at = asyncio.get_running_loop().time()
         sender = names.publisher(msg.subject, names.answers_of(self._name))
         headers = msg.headers or {}
@@ -280,7 +280,7 @@ class _Answers:
 
 
 def _read(msg: Msg, parcel: Parcel) -> _Told | None:
-    """Return what an answer says; None for bytes that do not answer this parcel."""
+    """Return a decoded answer; None for bytes that do not answer this parcel."""
     headers = msg.headers or {}
     outcome, reason, answer = headers.get(OUTCOME, ""), "", None
     try:
@@ -296,7 +296,7 @@ def _read(msg: Msg, parcel: Parcel) -> _Told | None:
 
 
 def _content(parcel: Parcel) -> str:
-    """Return the digest of all that a parcel holds: pushes of one number may differ in receipts."""
+    """Return the digest of a whole parcel: pushes of one number may differ in receipts."""
     frames = [(frame.id, frame.digest, frame.redelivered) for frame in parcel.frames]
     rest = (
         parcel.sender, parcel.recipient, parcel.epoch, parcel.number, parcel.previous,
@@ -307,7 +307,7 @@ def _content(parcel: Parcel) -> str:
 
 
 def _servers(url: str, recipient: str) -> tuple[str, ...]:
-    """Return the servers of the url of *recipient*."""
+    """Return the servers in the url of *recipient*."""
     address = Address.parse(url)
     if address.agent not in {None, recipient}:
         msg = f"name: {url} is the url of {address.agent}, not of {recipient}"

@@ -1,4 +1,4 @@
-"""Keep the key by which a NATS server knows an agent; the server is told the public part only."""
+"""Keep the key by which a NATS server identifies an agent; it gets only the public part."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def seed_path(home: Path, agent: str) -> Path:
 
 def create_seed(home: Path, agent: str) -> str:
     """
-    Return the public key of an agent; its seed is made if there is none.
+    Return the public key of an agent; create its seed if there is none.
 
     Raises:
-        InvalidArgument: the name is none, there is no such home, other users may read the seed,
-            or it is damaged.
+        InvalidArgument: the name is invalid, there is no such home, other users may read the seed,
+        or it is damaged.
 
     """
     path = seed_path(home, agent_name(agent))
     if not path.exists():
-        with suppress(FileExistsError):  # another process was quicker
+        with suppress(FileExistsError):  # another process was faster
             write_private(path, _new_seed(), replace=False)
     return _public_key(path)
 
 
 def connect_options(home: Path, agent: str) -> dict[str, str]:
     """
-    Return the options of a connection as *agent*; none where its home holds no key.
+    Return the options of a connection as *agent*; none if its home has no key.
 
     Raises:
         Unreachable: other users may read the key.
@@ -75,6 +75,6 @@ def _public_key(path: Path) -> str:
     except Unreachable as error:
         raise InvalidArgument(str(error)) from error
     except nkeys.NkeysError as error:
-        msg = f"{path} holds no usable seed: {error or type(error).__name__}"
+        msg = f"{path} contains no usable seed: {error or type(error).__name__}"
         raise InvalidArgument(msg) from error
     return found.decode()

@@ -1,7 +1,7 @@
 """
-Hold one connection of an agent to a NATS server: ask its JetStream API, store messages.
+Keep one connection of an agent to a NATS server, to call JetStream and store messages.
 
-A connection that broke is not mended: its user opens a new one.
+A broken connection is not repaired: its user opens a new one.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ PORT: Final = 4222
 CONNECT_WITHIN: Final = 5.0
 """Seconds in which a server accepts a connection."""
 CLOSE_WITHIN: Final = 2.0
-"""Seconds in which a connection sends what it still has to."""
+"""Seconds in which a closing connection sends its remaining data."""
 ASK_WITHIN: Final = 10.0
-"""Seconds in which a server answers; a server with a slow disk syncs a parcel meanwhile."""
+"""Seconds in which a server answers; one with a slow disk syncs a parcel in that time."""
 PING_EVERY: Final = 20
-"""Seconds between pings; two that are not answered end a connection."""
+"""Seconds between pings; two unanswered ones end a connection."""
 HEADERS: Final = 1024
-"""Bytes of a message that its headers take, at most."""
+"""Maximum bytes of a message's headers."""
 NOT_FOUND: Final = 404
 STREAM_IN_USE: Final = 10058
-"""Error of a stream that exists with other limits, which an operator has set."""
+"""Error of a stream that exists with other limits, set by an operator."""
 GONE: Final[dict[str, Any]] = {
-    "error": {"description": "no stream takes it; is JetStream enabled?"}
+    "error": {"description": "no stream accepts it; is JetStream enabled?"}
 }
-"""The reply where nothing at the server hears a subject."""
+"""The reply if no subscriber listens to a subject."""
 NEVER: Final = str(1 << 62)
-"""A sequence that no subject has: a message that expects it is judged, and not stored."""
+"""A sequence that no subject has: a message that expects it is checked but not stored."""
 WRONG_SEQUENCE: Final = "wrong last sequence"
 APPLY: Final = "onceward nats setup --keeper NAME --apply"
-MADE_BY_KEEPERS: Final = f"a keeper makes it: {APPLY}"
+MADE_BY_KEEPERS: Final = f"a keeper must create it: {APPLY}"
 INSUFFICIENT: Final = "insufficient storage"
-NO_ROOM: Final = f"the server lets it hold less: {APPLY} --max-bytes N"
+NO_ROOM: Final = f"the server allows less storage: {APPLY} --max-bytes N"
 T = TypeVar("T")
 ENDED: Final = "the connection ended"
 DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) to "(?P<to>[^"]+)"')
@@ -62,7 +62,7 @@ DENIED: Final = re.compile(r'permissions violation for (?:publish|subscription) 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The servers of a url, and the agent that it names."""
+    """The servers and the agent of a url."""
 
     servers: tuple[str, ...]
     agent: str | None
@@ -73,7 +73,7 @@ class Address:
         Return the address in ``nats://HOST[:PORT][,HOST[:PORT]...][/AGENT]``.
 
         Raises:
-            InvalidArgument: it is none; user and password never stand in a url.
+            InvalidArgument: it is not one; user and password never belong in a url.
 
         """
         found = URL.fullmatch(url)
@@ -96,7 +96,7 @@ def _server(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where an agent's secrets for NATS servers are, and how its connections are encrypted."""
+    """The home of an agent's secrets for NATS servers, and the TLS context of its connections."""
 
     folder: Path
     """The agent's home, which holds ``nats/AGENT.nk`` or ``nats/AGENT.creds``."""
@@ -112,9 +112,9 @@ class Link:
         self.broken = asyncio.Event()
         """Set once the connection has ended, by close() or by an error."""
         self._asked: dict[str, set[asyncio.Future[str]]] = {}
-        """Futures that fail requests under way, by subject in lower case, as refusals name it."""
+        """Futures that fail running requests, by subject in lower case, as in refusals."""
         self._why = ""
-        """The last error that the client told beside its calls."""
+        """The last error that the client reported outside its calls."""
 
     @classmethod
     async def open(cls, servers: tuple[str, ...], agent: str, credentials: Credentials) -> Link:
@@ -122,7 +122,7 @@ class Link:
         Connect to the first of *servers* that answers.
 
         Raises:
-            Unreachable: none does, or none takes the agent's credentials.
+            Unreachable: none does, or none accepts the agent's credentials.
 
         """
         try:
@@ -157,17 +157,17 @@ class Link:
             raise Unreachable(msg) from error
         if credentials.tls is not None and not client._server_info.get("tls_required"):
             await link.close()
-            msg = f"certificate: {' '.join(servers)} does not encrypt, and a TLS context was given"
+            msg = f"certificate: {' '.join(servers)} does not encrypt, but a TLS context was given"
             raise Unreachable(msg)
         return link
 
     @property
     def max_payload(self) -> int:
-        """Bytes of the largest message body that the server takes beside our headers."""
+        """Maximum bytes of a message body that the server accepts with our headers."""
         return self._client.max_payload - HEADERS
 
     def new_inbox(self) -> str:
-        """Return a subject of our own that no other user can guess."""
+        """Return an own subject that no other user can guess."""
         return self._client.new_inbox()
 
     async def hear(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
@@ -185,10 +185,10 @@ class Link:
 
     async def store(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         """
-        Publish into a stream, made again if it is gone, and wait until it is stored.
+        Publish into a stream, recreated if it is gone, and wait until the message is stored.
 
         Raises:
-            Unreachable: it was not stored, or that was not told in time.
+            Unreachable: it was not stored, or not confirmed in time.
 
         """
         named = {"Nats-Msg-Id": uuid4().hex, **headers}
@@ -201,10 +201,10 @@ class Link:
 
     async def probe(self, subject: str) -> None:
         """
-        Ask whether a stream takes messages of ours at *subject*; store none.
+        Check whether a stream accepts our messages at *subject*, without storing one.
 
         Raises:
-            Unreachable: there is no such stream and none can be made, or it is not permitted.
+            Unreachable: there is no such stream and none can be created, or it is not permitted.
 
         """
         condition = {"Nats-Expected-Last-Subject-Sequence": NEVER}
@@ -220,9 +220,9 @@ class Link:
         self, subject: str, heard: str, body: bytes, answers: Callable[[Msg], T | None]
     ) -> T | None:
         """
-        Publish, and return what *answers* finds in a message at *heard*.
+        Publish, and return the result of *answers* for a message at *heard*.
 
-        None where no process hears the subject.
+        Return None if no process listens to the subject.
 
         Raises:
             Unreachable: it is not permitted, or no answer came in time.
@@ -257,7 +257,7 @@ class Link:
 
     async def api(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """
-        Call the JetStream API; return None where the stream or consumer does not exist.
+        Call the JetStream API; return None if the stream or consumer does not exist.
 
         Raises:
             Unreachable: it was refused, or not answered in time.
@@ -272,7 +272,7 @@ class Link:
         raise self._refused(verb, error)
 
     async def consume(self, stream: str, filtered: str, config: Mapping[str, Any]) -> int:
-        """Make a consumer, and the streams if they are gone; return how many messages wait."""
+        """Create a consumer, and missing streams; return how many messages wait."""
         verb = f"CONSUMER.CREATE.{stream}.{config['name']}.{filtered}"
         request = {"stream_name": stream, "config": {**config, "filter_subject": filtered}}
         made = await self.api(verb, request)
@@ -288,10 +288,10 @@ class Link:
         self, replicas: int = 1, max_bytes: int = names.STREAM_MAX_BYTES
     ) -> None:
         """
-        Make the streams that do not exist; those that do keep their limits.
+        Create the missing streams; existing ones keep their limits.
 
         Raises:
-            Unreachable: this user may not make them, or the server has no room for them.
+            Unreachable: this user may not create them, or the server has no space for them.
 
         """
         for name, config in names.STREAMS.items():
@@ -300,7 +300,7 @@ class Link:
                 await self.api(f"STREAM.CREATE.{name}", {**config, **asked})
             except Unreachable as error:
                 cure = NO_ROOM if INSUFFICIENT in str(error) else MADE_BY_KEEPERS
-                msg = f"stream {name} cannot be made by {self._agent}, {cure}: {error}"
+                msg = f"{self._agent} cannot create stream {name}, {cure}: {error}"
                 raise Unreachable(msg) from error
 
     async def close(self) -> None:
@@ -319,7 +319,7 @@ class Link:
             with self._watching(subject) as failed:
                 await _first(asking, failed)
         finally:
-            asking.cancel()  # does nothing to one that is done
+            asking.cancel()  # has no effect on a finished one
         if failed.done():
             raise Unreachable(self._prefixed(failed.result()))
         try:
@@ -331,7 +331,7 @@ class Link:
 
     @contextmanager
     def _watching(self, *subjects: str) -> Iterator[asyncio.Future[str]]:
-        """Yield a future that gets why the server forbids one of *subjects*, or why it ended."""
+        """Yield a future that gets why the server forbids one of *subjects*, or ended."""
         failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         names = [subject.lower() for subject in subjects]
         for name in names:
@@ -346,12 +346,12 @@ class Link:
                     self._asked.pop(name, None)
 
     async def _note(self, error: Exception) -> None:
-        """Keep what the client tells beside its calls; fail the requests that were forbidden."""
+        """Keep errors that the client reports outside its calls; fail the forbidden requests."""
         self._why = str(error)
         denied = DENIED.search(self._why.lower())
         if denied is not None:
             printed = f"onceward nats setup --user {self._agent} prints"
-            cure = f"put what {printed} into its list of users"
+            cure = f"add the entry that {printed} to its list of users"
             _fail(self._asked.get(denied["to"], ()), f"{self._why}: {cure}")
 
     async def _end(self) -> None:
@@ -392,7 +392,7 @@ async def _closed(client: Client) -> None:
 
 
 async def _quietly(ending: Awaitable[None]) -> None:
-    """End something; what broke or hangs cannot be ended better."""
+    """Run a closing call; ignore errors and hangs."""
     with suppress(Exception):
         async with asyncio.timeout(CLOSE_WITHIN):
             await ending
@@ -409,12 +409,12 @@ def _is_gone(error: Exception) -> bool:
 
 
 def _meaning(why: str, agent: str, *, secret: bool) -> str:
-    """Return why a connection was not made, with what to look at first."""
+    """Return why a connection failed, and what to check first."""
     if "authorization" in why.lower():
         if not secret:
-            return f"key: {why}: this home has no secret of {agent}: onceward nats setup makes it"
+            return f"key: {why}: this home has no secret of {agent}: onceward nats setup creates it"
         printed = f"onceward nats setup --user {agent} prints"
-        return f"key or name: {why}: put what {printed} into the server's list of users"
+        return f"key or name: {why}: add the entry that {printed} to the server's list of users"
     if "CERTIFICATE" in why.upper():
         return f"certificate: {why}"
     return f"server: {why}"
@@ -425,4 +425,4 @@ def _json(data: bytes) -> dict[str, Any]:
         told = json.loads(data)
     except ValueError:
         told = None
-    return told if isinstance(told, dict) else {"error": {"description": "no reply in JSON"}}
+    return told if isinstance(told, dict) else {"error": {"description": "the reply is not JSON"}}

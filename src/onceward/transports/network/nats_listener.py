@@ -1,4 +1,4 @@
-"""Take in the parcels of agents from NATS JetStream: commit, store the answer, acknowledge."""
+"""Accept parcels from NATS JetStream: commit, store the answer, acknowledge."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 THREADS: Final = 8
 """Parcels that are accepted at the same time."""
 PULL_FOR: Final = 30
-"""Seconds after which a request for parcels is made again."""
+"""Seconds after which a request for parcels is repeated."""
 HEARTBEAT: Final = 5
-"""Seconds after which a server without parcels says that it is there."""
+"""Seconds after which a server without parcels sends a heartbeat."""
 SILENT: Final = 3.0 * HEARTBEAT
 ACK_WAIT: Final = 10
-"""Seconds after which a parcel is handed out again whose process has died."""
+"""Seconds after which the parcel of a dead process is delivered again."""
 STILL_AT_IT: Final = 4.0
-"""Seconds after which the server is told that a parcel is still being accepted."""
+"""Seconds after which the server is notified that a parcel is still being accepted."""
 AGAIN_MAX: Final = 30
-"""Most seconds after which a parcel comes again that the file could not take; 1 at first."""
+"""Maximum seconds until a parcel that the file could not accept comes again; 1 at first."""
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
-"""Seconds before a further attempt to reach the server; the last is repeated."""
+"""Seconds before each new attempt to reach the server; the last is repeated."""
 REASON_MAX: Final = 80
-"""Characters of each reason in an answer that is too large for the server otherwise."""
+"""Characters of each reason in an answer that would be too large for the server."""
 CLOSE_WITHIN: Final = 30.0
 """Seconds that ``close`` waits for parcels that are being accepted."""
 CANCEL_AGAIN: Final = CLOSE_WITHIN + 5
-"""Seconds after which ``close`` cancels again what has not ended."""
+"""Seconds after which ``close`` repeats the cancellation."""
 
 PULL: Final = json.dumps(
     {
@@ -59,10 +59,10 @@ PULL: Final = json.dumps(
     }
 ).encode()
 ACKS: Final = "$JS.ACK."
-"""How the subject begins at which the server hears what became of a message."""
+"""Prefix of the subject at which the server receives acknowledgements."""
 DELIVERED: Final = 4
 WITH_DOMAIN: Final = 11
-"""Part of such a subject that counts deliveries; with a domain two more stand before it."""
+"""Index of the delivery count in such a subject; with a domain, two more parts precede it."""
 ACK: Final = b"+ACK"
 NEVER: Final = b"+TERM"
 GIVEN_BACK: Final = b"-NAK"
@@ -71,12 +71,12 @@ WORKING: Final = b"+WPI"
 
 class NatsListener:
     """
-    Take parcels in from ``nats://HOST:PORT``; give it to postboxes among their listeners.
+    Accept parcels from ``nats://HOST:PORT``; pass it to postboxes as a listener.
 
-    Each agent has a connection of its own, with the secret in its home. Any number of
-    processes may listen for an agent: each parcel goes to one of them. Where the server is
-    away, it is looked for until the postbox closes. With a context for TLS, a server that does
-    not encrypt is refused. All postboxes of one listener share its threads.
+    Each agent has its own connection, with the secret in its home. Any number of processes may
+    listen for an agent: each parcel goes to one of them. If the server is unreachable, it is
+    retried until the postbox closes. With a TLS context, a server that does not encrypt is refused.
+    All postboxes of one listener share its threads.
     """
 
     def __init__(self, url: str, *, tls: SSLContext | None = None) -> None:
@@ -109,7 +109,7 @@ class NatsBinding:
             self._agents.append((loop, began.result()))
 
     def close(self) -> None:
-        """Take no more parcels; wait for those that are being accepted. Safe to call twice."""
+        """Stop accepting; wait for parcels that are being accepted. Safe to call twice."""
         with self._lock:
             agents, self._agents = self._agents, []
         for loop, serving in agents:
@@ -120,7 +120,7 @@ class NatsBinding:
         return asyncio.ensure_future(self._serve(inbox))
 
     async def _serve(self, inbox: _Inbox) -> None:
-        """Take parcels until this is cancelled, over one connection after the other."""
+        """Accept parcels until cancelled, over one connection after another."""
         failures = 0
         while True:
             _raise_lost_cancellation()
@@ -139,7 +139,7 @@ class NatsBinding:
             except Unreachable as error:
                 level: Level = "debug" if failures else "warning"
                 log.failure(level, "listener waits for the server", error, agent=inbox.name)
-            except Exception as error:  # noqa: BLE001 - a listener outlives every error
+            except Exception as error:  # noqa: BLE001 - a listener survives every error
                 log.failure("error", "listener failed", error, agent=inbox.name)
             await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
             failures += 1
@@ -147,19 +147,19 @@ class NatsBinding:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """Where the answer to one parcel goes."""
+    """The destination of the answer to one parcel."""
 
     link: Link
     subject: str
     content: str
 
     async def store(self, body: bytes, outcome: str) -> None:
-        """Store an answer; raises Unreachable."""
+        """Store an answer; raise Unreachable."""
         await self.link.store(self.subject, body, {PARCEL: self.content, OUTCOME: outcome})
 
 
 class _Inbox:
-    """The parcels of one agent as they come over one connection after the other."""
+    """The parcels of one agent over one connection after another."""
 
     def __init__(self, name: str, accept: Accept, pool: ThreadPoolExecutor, clock: Clock) -> None:
         self.name, self._accept, self._pool, self._clock = name, accept, pool, clock
@@ -168,7 +168,7 @@ class _Inbox:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def open(self, link: Link) -> None:
-        """Make the agent's consumer; another process may have made it before."""
+        """Create the agent's consumer; another process may already have created it."""
         self._link, self._came = link, asyncio.Queue()
         config = {
             "name": names.consumer(self.name),
@@ -185,7 +185,7 @@ class _Inbox:
         await link.hear(names.pings_of(self.name), partial(pong, link, self.name, self._clock))
 
     async def take_all(self) -> None:
-        """Take parcels until the connection or the consumer is gone, which raises Unreachable."""
+        """Accept parcels until the connection or the consumer is gone, then raise Unreachable."""
         link = self._own_link()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{names.PARCELS}.{names.consumer(self.name)}"
         while True:
@@ -198,14 +198,14 @@ class _Inbox:
                     left -= 1
                     await self._begin(link, msg)
                 elif status in {"404", "408"}:
-                    break  # nothing came, or not as much as was asked for
+                    break  # no parcel came, or fewer than requested
                 elif status != "100":
                     why = (msg.headers or {}).get("Description", status)
-                    text = f"the server hands out no parcels: {why}"
+                    text = f"the server delivers no parcels: {why}"
                     raise Unreachable(text)
 
     async def end(self) -> None:
-        """Wait for parcels that are being accepted; give back those that are not."""
+        """Wait for parcels that are being accepted; return the others to the server."""
         link = self._own_link()
         while not self._came.empty():
             msg = self._came.get_nowait()
@@ -230,11 +230,11 @@ class _Inbox:
         finally:
             coming.cancel()
             ending.cancel()
-        text = "the connection to the server ended or fell silent"
+        text = "the connection to the server ended or became silent"
         raise Unreachable(text)
 
     async def _begin(self, link: Link, msg: Msg) -> None:
-        """Handle a parcel beside the others, once one of the threads is free."""
+        """Handle a parcel concurrently, once a thread is free."""
         if len(self._under_way) >= THREADS:
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
         task = asyncio.ensure_future(self._handle(link, msg))
@@ -242,14 +242,14 @@ class _Inbox:
         task.add_done_callback(self._under_way.discard)
 
     async def _handle(self, link: Link, msg: Msg) -> None:
-        """Commit a parcel, store its answer, acknowledge it: in this order."""
+        """Commit a parcel, store its answer and acknowledge it, in this order."""
         sender = names.publisher(msg.subject, names.parcels_of(self.name))
         if sender is None or not msg.reply.startswith(ACKS):
             return
         told = _Reply(link, names.answer_subject(sender, self.name), _content(msg))
         try:
             how = await self._answer(link, msg, told, sender)
-        except Exception as error:  # noqa: BLE001 - the parcel comes again, others go on
+        except Exception as error:  # noqa: BLE001 - the parcel comes again, others continue
             level: Level = "warning" if isinstance(error, OncewardError) else "error"
             log.failure(level, "parcel waits", error, agent=self.name, peer=sender)
             if not _hangs(error):
@@ -266,7 +266,7 @@ class _Inbox:
         except Refused as error:
             await told.store(str(error).encode(), REFUSED)
             return ACK
-        except (InvalidParcel, Unreachable) as error:  # these bytes will never be better
+        except (InvalidParcel, Unreachable) as error:  # these bytes will never become valid
             log.failure("warning", "parcel refused", error, agent=self.name, peer=sender)
             await told.store(str(error).encode(), UNABLE)
             return NEVER
@@ -274,7 +274,7 @@ class _Inbox:
         return ACK
 
     async def _accepted(self, link: Link, msg: Msg, parcel: Parcel) -> Answer:
-        """Return the answer of the agent's file; tell the server meanwhile that we are at it."""
+        """Return the answer of the agent's file, reporting progress to the server meanwhile."""
         loop = asyncio.get_running_loop()
         accepting = loop.run_in_executor(self._pool, self._accept, parcel)
         while True:
@@ -284,11 +284,11 @@ class _Inbox:
             await self._quietly(link, msg, WORKING)
 
     async def _quietly(self, link: Link, msg: Msg, how: bytes) -> None:
-        """Tell the server what became of a message; without that it comes again."""
+        """Acknowledge a message to the server; otherwise it comes again."""
         try:
             await link.put(msg.reply, how)
         except Unreachable:
-            log.debug("a parcel comes again: the server is away", agent=self.name)
+            log.debug("a parcel will come again: the server is unreachable", agent=self.name)
 
 
 def _start() -> tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]:
@@ -303,7 +303,7 @@ def _stop(made: tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]) -> None:
 
 
 def _raise_lost_cancellation() -> None:
-    """Raise the CancelledError that ``wait_for`` of Python 3.11 lost in a call of the client."""
+    """Raise the CancelledError that Python 3.11's ``wait_for`` lost in a call of the client."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -316,17 +316,17 @@ async def _ended(serving: asyncio.Task[None]) -> None:
 
 
 def _hangs(error: Exception) -> bool:
-    """Return whether the server did not reply in time; a second request would not end sooner."""
+    """Return whether the server did not reply in time."""
     return isinstance(error, Unreachable) and isinstance(error.__cause__, TimeoutError)
 
 
 def _parcel(msg: Msg, recipient: str, sender: str) -> Parcel:
-    """Return the parcel of a message; its names are those that the server has checked."""
+    """Return the parcel of a message; its names must be the ones that the server has checked."""
     parcel = decode_parcel(msg.data)
     if (parcel.recipient, parcel.sender) != (recipient, sender):
         text = (
-            f"a parcel from {parcel.sender} to {parcel.recipient} "
-            f"came under the names {sender} and {recipient}"
+            f"a parcel from {parcel.sender} to {parcel.recipient} was published under the names "
+            f"{sender} and {recipient}"
         )
         raise InvalidParcel(text)
     return parcel
@@ -337,7 +337,7 @@ def _content(msg: Msg) -> str:
 
 
 def _again(msg: Msg) -> bytes:
-    """Return the word that gives a parcel back for a while, the longer the more often it came."""
+    """Return the reply that delays a parcel, longer after each delivery."""
     parts = msg.reply.split(".")
     times = parts[DELIVERED if len(parts) < WITH_DOMAIN else DELIVERED + 2]
     pause = min(AGAIN_MAX, 2 ** min(int(times) - 1, 10))
@@ -345,7 +345,7 @@ def _again(msg: Msg) -> bytes:
 
 
 def _fitting(answer: Answer, parcel: Parcel, limit: int) -> bytes:
-    """Encode an answer; cut its reasons where the server would not take it otherwise."""
+    """Encode an answer; truncate its reasons if it is too large for the server."""
     body = encode_answer(answer, parcel)
     if len(body) <= limit:
         return body

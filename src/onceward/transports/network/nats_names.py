@@ -1,10 +1,10 @@
 """
 Name the subjects, streams and permissions of agents on a NATS server.
 
-A parcel from alice to bob stands under ``ow.parcel.bob.alice``, its answer under
-``ow.answer.alice.bob``. The last part is the name of the agent that published it: the
-permissions of a server let each agent publish under its own name only. Dots in names are
-written as ``~``, which no name holds.
+A parcel from alice to bob has the subject ``ow.parcel.bob.alice``, its answer
+``ow.answer.alice.bob``. The last part is the name of the publishing agent: the permissions of a
+server allow each agent to publish only under its own name. Dots in names are written as ``~``,
+which no name contains.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from __future__ import annotations
 from typing import Any, Final
 
 REPLICAS_MAX: Final = 5
-"""Most servers that hold a stream."""
+"""Maximum servers that replicate a stream."""
 PARCELS: Final = "OW_PARCELS"
 ANSWERS: Final = "OW_ANSWERS"
 NANOSECONDS: Final = 1_000_000_000
 ANSWERS_KEPT_FOR: Final = 7 * 86_400 * NANOSECONDS
-"""A sender that stays away for longer pushes its parcel again, and is told that it is known."""
+"""A sender that is absent longer pushes its parcel again, and learns that it is known."""
 PARCELS_KEPT_FOR: Final = 30 * 86_400 * NANOSECONDS
-"""A parcel that no process takes for this long is removed; its sender pushes it again."""
+"""A parcel that no process accepts for this long is removed; its sender pushes it again."""
 STREAM_MAX_BYTES: Final = 1 << 30
-"""Most bytes that each stream holds on a server's disk, unless an operator says otherwise."""
+"""Default maximum bytes of each stream on a server's disk."""
 CONSUMER_KEPT_FOR: Final = 30 * 86_400 * NANOSECONDS
-"""A consumer is removed that no process uses for this long; a listener makes it again."""
+"""A consumer that no process uses for this long is removed; a listener recreates it."""
 ANSWERS_CONSUMER_KEPT_FOR: Final = 60 * NANOSECONDS
 
 STREAMS: Final[dict[str, dict[str, Any]]] = {
@@ -31,7 +31,7 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
         "description": "Parcels that their recipients have not answered yet",
         "subjects": ["ow.parcel.*.*"],
         "retention": "workqueue",
-        # A newer parcel replaces the older one of its pair; a full stream takes none, so that
+        # A newer parcel replaces the older one of its pair; a full stream accepts none, so that
         # the parcels of others stay.
         "max_msgs_per_subject": 1,
         "discard": "new",
@@ -45,7 +45,7 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
         "subjects": ["ow.answer.*.*"],
         "retention": "limits",
         "max_msgs_per_subject": 1,
-        "discard": "old",  # an answer that is gone costs one more push
+        "discard": "old",  # a lost answer costs one more push
         "max_age": ANSWERS_KEPT_FOR,
         "max_bytes": STREAM_MAX_BYTES,
         "consumer_limits": {"inactive_threshold": ANSWERS_CONSUMER_KEPT_FOR},
@@ -53,10 +53,10 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """
-Streams by name, as the server's API takes them.
+Streams by name, in the form of the server's API.
 
-None has ``allow_direct``: a direct read is answered to any subject that its caller names, with
-what the caller has stored before, and would so be taken for the message of another agent.
+None has ``allow_direct``: a direct read is answered to any subject that its caller names, with a
+message that the caller stored before, so it could pass as another agent's message.
 """
 
 
@@ -81,22 +81,22 @@ def answer_subject(recipient: str, sender: str) -> str:
 
 
 def ping_subject(recipient: str, sender: str) -> str:
-    """Return the subject, of no stream, at which *sender* asks *recipient* for a word."""
+    """Return the subject, outside the streams, at which *sender* pings *recipient*."""
     return f"ow.ping.{token(recipient)}.{token(sender)}"
 
 
 def pong_subject(recipient: str, sender: str) -> str:
-    """Return the subject, of no stream, at which *sender* gives *recipient* that word."""
+    """Return the subject, outside the streams, at which *sender* answers *recipient*'s ping."""
     return f"ow.pong.{token(recipient)}.{token(sender)}"
 
 
 def inbox_prefix(name: str) -> str:
-    """Return how the subjects begin at which an agent hears the server's replies."""
+    """Return the prefix of the subjects at which an agent receives the server's replies."""
     return f"_INBOX_{token(name)}"
 
 
 def consumer(name: str) -> str:
-    """Return the name of the consumer that hands out an agent's parcels."""
+    """Return the name of the consumer that delivers an agent's parcels."""
     return f"inbox-{token(name)}"
 
 
@@ -122,10 +122,10 @@ def pongs_of(name: str) -> str:
 
 def publisher(subject: str, pattern: str) -> str | None:
     """
-    Return the agent that published under *subject*; None where that does not fit *pattern*.
+    Return the agent that published under *subject*; None if that does not match *pattern*.
 
-    The subject is the one that a message was published under: one that a server sends on behalf
-    of a user, to a subject closed to this user, keeps its own.
+    *subject* is the one under which a message was published: a message that a server sends on
+    behalf of a user to a subject that this user may not use keeps its own.
     """
     prefix, _, last = subject.rpartition(".")
     return name_of(last) if f"{prefix}.*" == pattern else None
@@ -135,7 +135,7 @@ def publishes(name: str, *, keeper: bool = False) -> list[str]:
     """
     Return the subjects that an agent may publish to.
 
-    A *keeper* may also make the streams and look at them.
+    A *keeper* may also create and examine the streams.
     """
     mine, of_mine = token(name), f"{PARCELS}.{consumer(name)}"
     streams = (f"{verb}.{stream}" for verb in ("CREATE", "INFO") for stream in STREAMS)

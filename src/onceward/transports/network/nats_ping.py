@@ -1,4 +1,4 @@
-"""Ask an agent for a word through a NATS server, and give it; beside the streams."""
+"""Ping an agent through a NATS server, and answer pings, outside the streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
     """
-    Ask a process that listens for *peer* for a word; return the time of its clock.
+    Ping a process that listens for *peer*; return the time of its clock.
 
     Raises:
         Unreachable: no process listens for it now, or none answers.
@@ -35,15 +35,15 @@ async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
     found = await link.exchange(*subjects, encode_notice(question), answers)
     if found is None:
         msg = (
-            f"listener: no process listens for {peer} at this server now; parcels wait there"
-            f" until one does, as onceward serve --listen {link.url}"
+            f"listener: no process listens for {peer} at this server now; parcels wait there "
+            f"until one does: onceward serve --listen {link.url}"
         )
         raise Unreachable(msg)
     return found.at
 
 
 async def pong(link: Link, name: str, clock: Clock, msg: Msg) -> None:
-    """Answer a ping under our own name; drop what is none."""
+    """Answer a ping under our own name; ignore other messages."""
     peer = names.publisher(msg.subject, names.pings_of(name)) or ""
     asked = _read(msg, "ping", peer, name)
     if asked is None:
@@ -56,7 +56,7 @@ async def pong(link: Link, name: str, clock: Clock, msg: Msg) -> None:
 
 
 def _read(msg: Msg, kind: NoticeKind, sender: str, recipient: str) -> Notice | None:
-    """Return the notice that a message holds; None where it is another, or none."""
+    """Return the notice in a message; None if it contains another or none."""
     try:
         found = decode_notice(msg.data)
     except InvalidParcel:

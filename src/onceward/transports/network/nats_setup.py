@@ -21,7 +21,7 @@ FORGING: Final = (
     "sources",
     "subject_transform",
 )
-"""Options of a stream by which messages come under subjects of agents that did not send them."""
+"""Options of a stream that let messages appear under subjects of agents that did not send them."""
 T = TypeVar("T")
 
 
@@ -32,7 +32,7 @@ class NatsUser:
     agent: str
     public_key: str
     keeper: bool
-    """Whether it may make the streams."""
+    """Whether it may create the streams."""
 
 
 StreamLevel = Literal["ok", "missing", "differs", "unsafe", "hidden"]
@@ -40,23 +40,23 @@ StreamLevel = Literal["ok", "missing", "differs", "unsafe", "hidden"]
 
 @dataclass(frozen=True, slots=True)
 class NatsStream:
-    """A stream as it is at the server."""
+    """A stream at the server."""
 
     name: str
     level: StreamLevel
     """
-    Whether it is as it should be: ``unsafe`` lets messages be forged, ``differs`` has other
-    limits, ``hidden`` is there or not, which this agent may not see.
+    Its state: ``unsafe`` allows forged messages, ``differs`` has other limits, ``hidden`` is
+    invisible.
     """
     found: str
 
 
 def make_user(home: Path, agent: str, *, keeper: bool = False) -> NatsUser:
     """
-    Return an agent as a user; its secret is made in its home if there is none.
+    Return an agent as a user; create its secret in its home if there is none.
 
     Raises:
-        InvalidArgument: the name is none, or the secret that is there cannot be used.
+        InvalidArgument: the name is invalid, or the existing secret cannot be used.
 
     """
     return NatsUser(agent, create_seed(home, agent), keeper)
@@ -64,10 +64,10 @@ def make_user(home: Path, agent: str, *, keeper: bool = False) -> NatsUser:
 
 def user_entries(users: Iterable[NatsUser]) -> str:
     """
-    Return the entries of *users* for the list ``users`` of a server, each as itself only.
+    Return the entries of *users* for the list ``users`` of a server, each for its own name only.
 
-    The entries of several homes belong one after the other into one list: of two lists, or of two
-    blocks ``authorization``, a server uses the last one and says nothing of the other.
+    Put the entries of several homes into one list: of two lists, or of two ``authorization``
+    blocks, a server uses the last one and ignores the other silently.
     """
     made = (names.user(each.agent, each.public_key, keeper=each.keeper) for each in users)
     return "".join(made)
@@ -82,20 +82,20 @@ def make_streams(
     max_bytes: int = names.STREAM_MAX_BYTES,
 ) -> list[NatsStream]:
     """
-    Make the streams that the server does not have; those that it has keep their limits.
+    Create the streams that the server does not have; existing ones keep their limits.
 
-    Returns all of them as they were before. Each may hold *max_bytes* on the server's disk.
+    Return the previous state of all streams. Each may hold *max_bytes* on the server's disk.
 
     Raises:
-        InvalidArgument: the url is none, or there are not that many servers, or no bytes.
-        Unreachable: the server is away or has no room, or *agent* may not make them.
+        InvalidArgument: the url is invalid, or *replicas* or *max_bytes* is out of range.
+        Unreachable: the server is unreachable or has no space, or *agent* may not create them.
 
     """
     if max_bytes < 1:
-        msg = f"max_bytes is the most bytes of each stream, at least 1, not {max_bytes}"
+        msg = f"max_bytes must be at least 1, not {max_bytes}"
         raise InvalidArgument(msg)
     if not 1 <= replicas <= names.REPLICAS_MAX:
-        msg = f"replicas is a number from 1 to {names.REPLICAS_MAX}, not {replicas}"
+        msg = f"replicas must be from 1 to {names.REPLICAS_MAX}, not {replicas}"
         raise InvalidArgument(msg)
 
     async def make(link: Link) -> list[NatsStream]:
@@ -111,8 +111,8 @@ def examine(url: str, home: Path, agent: str) -> list[NatsStream]:
     Return the streams of a server as *agent* sees them.
 
     Raises:
-        InvalidArgument: the url is none.
-        Unreachable: the server is away, or does not let the agent in.
+        InvalidArgument: the url is invalid.
+        Unreachable: the server is unreachable, or refuses the agent.
 
     """
     return _over(url, home, agent, _all)
@@ -138,8 +138,8 @@ async def _examined(link: Link, name: str) -> NatsStream:
 
 
 def _differences(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return in what a stream is not as it is made; each bound of its bytes is an operator's."""
-    unbounded = [] if config.get("max_bytes", -1) > 0 else ["max_bytes has no bound"]
+    """Return the differences of a stream from its definition, except for its limit of bytes."""
+    unbounded = [] if config.get("max_bytes", -1) > 0 else ["max_bytes has no limit"]
     return unbounded + [
         f"{key} is {config.get(key)}, not {value}"
         for key, value in wanted.items()
@@ -148,7 +148,7 @@ def _differences(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
 
 
 def _over(url: str, home: Path, agent: str, work: Callable[[Link], Awaitable[T]]) -> T:
-    """Run *work* over a connection of its own."""
+    """Run *work* over a separate connection."""
     servers = Address.parse(url).servers
 
     async def run() -> T:

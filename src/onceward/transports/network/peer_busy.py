@@ -1,4 +1,4 @@
-"""Say that a peer has no place for a question just now."""
+"""Define the error of a peer that has no capacity for a poll."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onceward.errors import Unreachable
 
 
 class PeerBusy(Unreachable):
-    """The peer has no place for a question just now: it is asked again *after* so many seconds."""
+    """The peer has no capacity for a poll now; poll again *after* that many seconds."""
 
     def __init__(self, msg: str, after: float) -> None:
         super().__init__(msg)

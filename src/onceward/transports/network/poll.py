@@ -1,8 +1,8 @@
 """
-Carry parcels to agents that cannot be called: they ask, and their next question has the answer.
+Carry parcels to agents that cannot be called: they poll, and their next poll has the answer.
 
-The sender waits at a desk of its process for the peer's question, which ``HttpEndpoint`` brings.
-The peer's side is a listener that asks, by the signed requests of ``HttpTransport``.
+The sender waits in its process for the peer's poll, which ``HttpEndpoint`` receives. The peer's
+side is a listener that polls, by the signed requests of ``HttpTransport``.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
 
 URL: Final = "poll:"
 HOLD: Final = 15.0
-"""Longest time in seconds for which a question is held while no parcel waits."""
+"""Maximum seconds for which a poll is held while no parcel waits."""
 LATELY: Final = 2 * HOLD
-"""Seconds after its last question after which a ping calls a peer away."""
+"""Seconds after its last poll after which a ping reports a peer as away."""
 GONE: Final = 5.0
-"""Seconds after its last question after which a peer counts as gone."""
+"""Seconds after its last poll after which a peer counts as gone."""
 PAUSES: Final = (1.0, 30.0)
-"""Shortest and longest pause in seconds after a question that failed; it doubles."""
+"""Minimum and maximum pause in seconds after a failed poll; it doubles."""
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """The parcel that waits for one peer, the peer's answer to it, and its question."""
+    """The parcel that waits for one peer, the peer's answer to it, and its poll."""
 
     changed: Condition = field(default_factory=Condition)
     parcel: Parcel | None = None
     answer: Answer | DeliveryError | None = None
     wake: Callable[[], object] | None = None
-    """Wakes the question that is held; None where none is."""
+    """Wakes the held poll; None if there is none."""
     asked_at: float = field(default_factory=time.monotonic)
-    """When it asked last; a place that is new waits for the first question."""
+    """When it polled last; a new desk waits for the first poll."""
     asked: bool = False
 
     def ask(self, answer: bytes) -> bool:
         """
-        Take the peer's question, and with it the answer to the parcel that waits.
+        Accept the peer's poll, with its answer to the waiting parcel.
 
-        Returns whether the peer was away before.
+        Return whether the peer was away before.
         """
         with self.changed:
             away = not self.asked or (self.wake is None and self._gone_in() <= 0)
@@ -73,7 +73,7 @@ class Place:
                 return away
             try:
                 self.answer = _read(answer, self.parcel)
-            except InvalidParcel:  # to a parcel that was given up meanwhile
+            except InvalidParcel:  # to a parcel that was given up in between
                 return away
             self.parcel = None
             self.changed.notify_all()
@@ -88,14 +88,14 @@ class Place:
         self.changed.notify_all()
 
     def hold(self, wake: Callable[[], object]) -> Parcel | None:
-        """Return the parcel that waits; where none does, hold the question."""
+        """Return the waiting parcel; if there is none, hold the poll."""
         with self.changed:
             self._note()
             self.wake = None if self.parcel is not None else wake
             return self.parcel
 
     def let_go(self, wake: Callable[[], object]) -> Parcel | None:
-        """Hold that question no longer and return the parcel that waits; keep a newer question."""
+        """Stop holding that poll and return the waiting parcel; keep a newer poll."""
         with self.changed:
             if self.wake is not wake:
                 return None
@@ -104,13 +104,13 @@ class Place:
             return self.parcel
 
     def push(self, parcel: Parcel, seconds: float) -> Answer:
-        """Let a parcel wait for the peer, and return its answer; raises Unreachable."""
+        """Make a parcel wait for the peer, and return its answer; raise Unreachable."""
         with self.changed:
             left = self._gone_in()
             if self.wake is None and not self.changed.wait_for(lambda: self.asked, left):
                 left = 0.0
             if self.wake is None and left <= 0:
-                msg = f"{parcel.recipient} does not ask for its parcels now"
+                msg = f"{parcel.recipient} is not polling for its parcels"
                 raise Unreachable(msg)
             self.parcel, self.answer = parcel, None
             if self.wake is not None:
@@ -118,14 +118,14 @@ class Place:
             answered = self.changed.wait_for(lambda: self.parcel is not parcel, seconds)
             self.parcel = None if not answered else self.parcel
             if self.answer is None or not answered:
-                msg = f"{parcel.recipient} took no parcel, or gave no answer, in {seconds:g} s"
+                msg = f"{parcel.recipient} took no parcel, or sent no answer, within {seconds:g} s"
                 raise Unreachable(msg)
             if isinstance(self.answer, DeliveryError):
                 raise self.answer
             return self.answer
 
     def give_up(self) -> None:
-        """End the push that waits, and the question that is held."""
+        """End the waiting push and the held poll."""
         with self.changed:
             if self.wake is not None:
                 self.wake()
@@ -134,34 +134,34 @@ class Place:
 
 
 def _read(answer: bytes, parcel: Parcel) -> Answer | DeliveryError:
-    """Return the answer to a parcel, or the error that the peer tells; raises InvalidParcel."""
+    """Return the answer to a parcel, or the peer's error; raise InvalidParcel."""
     try:
         return wire.decode_answer(answer, parcel)
     except InvalidParcel:
         notice = decode_notice(answer)
     if notice.at != parcel.number or notice.kind not in {"refused", "nothing"}:
-        msg = "a word about another parcel"
+        msg = "a notice about another parcel"
         raise InvalidParcel(msg)
     kind = Refused if notice.kind == "refused" else Unreachable
     return kind(notice.detail or "the peer gave no reason")
 
 
 class Desks:
-    """The places of all agents of this process, by home, agent and peer."""
+    """The desks of all agents of this process, by home, agent and peer."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[Path, str, str], Place] = {}
         self._lock = Lock()
         self.agents = Counter[tuple[Path, str]]()
-        """By home and agent: the endpoints of this process that take questions for it."""
+        """The endpoints of this process that accept polls, by home and agent."""
 
     def serve(self, home: Path, agent: str, more: int) -> None:
-        """Count one endpoint more, or less, that takes questions for an agent."""
+        """Count one endpoint more, or less, that accepts polls for an agent."""
         with self._lock:
             self.agents[home.resolve(), agent] += more
 
     def place(self, home: Path, agent: str, peer: str) -> Place:
-        """Return the place at which a peer of an agent asks."""
+        """Return the desk at which a peer polls an agent."""
         with self._lock:
             return self._places.setdefault((home.resolve(), agent, peer), Place())
 
@@ -177,7 +177,7 @@ desks: Final = Desks()
 
 
 class PollTransport:
-    """Deliver to peers that ask an endpoint of this process for their parcels; url ``poll:``."""
+    """Deliver to peers that poll an endpoint of this process for their parcels; url ``poll:``."""
 
     features = Features(schemes=frozenset({"poll"}), max_bytes=8 << 20, network=True)
 
@@ -186,22 +186,22 @@ class PollTransport:
         self._desk = context.folder.resolve(), context.agent
 
     def here(self) -> bool:
-        """Return whether peers ask this process for the parcels of the agent."""
+        """Return whether peers poll this process for the parcels of the agent."""
         return desks.agents[self._desk] > 0
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument unless *url* is ``poll:``, alone."""
         if url != URL:
-            msg = f"{url!r}: the url of a peer that asks is {URL}, without an address"
+            msg = f"{url!r}: the url of a polling peer is {URL}, without an address"
             raise InvalidArgument(msg)
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
-        Wait for the peer's question and return its answer.
+        Wait for the peer's poll and return its answer.
 
         Raises:
-            Unreachable: the peer does not ask, or gave no answer in ``deliver_timeout``.
-            Refused: the peer says, signed, that it will never take the parcel.
+            Unreachable: the peer does not poll, or sent no answer within ``deliver_timeout``.
+            Refused: the peer's signed answer says that it will never accept the parcel.
             ParcelTooLarge: the parcel exceeds ``features.max_bytes``.
 
         """
@@ -214,10 +214,10 @@ class PollTransport:
 
     def ping(self, url: str, peer: str) -> Millis:
         """
-        Return the time of the clock that the peer's last question told.
+        Return the clock time in the peer's last poll.
 
         Raises:
-            Unreachable: it has not asked lately; says what to look at.
+            Unreachable: it has not polled recently; the error says what to check.
 
         """
         del url
@@ -227,9 +227,9 @@ class PollTransport:
             return now + mark.ahead
         since = "yet" if mark is None else f"since {iso(mark.at)}"
         msg = (
-            f"{peer} has not asked for its parcels {since}: {agent} has to listen"
-            f" (onceward serve --listen), and {peer} to ask (onceward work --ask {agent});"
-            f" there onceward peers ping {agent} says what is wrong"
+            f"{peer} has not polled for its parcels {since}: {agent} must listen (onceward serve "
+            f"--listen), and {peer} must poll (onceward work --ask {agent}); there, onceward "
+            f"peers ping {agent} says what is wrong"
         )
         raise Unreachable(msg)
 
@@ -240,10 +240,10 @@ class PollTransport:
 
 class PollListener:
     """
-    Ask the agent *peer* of the home at *url* for its parcels, in a listener of a postbox.
+    Poll the agent *peer* of the home at *url* for its parcels, as a listener of a postbox.
 
-    For machines that no other can call. The peer registers this agent at the url ``poll:``;
-    of its processes the one that listens delivers.
+    For machines that no other can call. The peer registers this agent at the url ``poll:``; the
+    peer's listening process delivers.
     """
 
     def __init__(self, url: str, peer: str) -> None:
@@ -255,7 +255,7 @@ class PollListener:
 
 
 class Asking:
-    """Asks on a thread of its own, one question after the other."""
+    """Polls on its own thread, one request after another."""
 
     def __init__(self, url: str, peer: str, context: TransportContext) -> None:
         from onceward.transports.network.http import HttpTransport  # noqa: PLC0415 - an extra
@@ -275,7 +275,7 @@ class Asking:
         thread.start()
 
     def close(self) -> None:
-        """Ask no more; wait for what is being accepted. Safe to call twice."""
+        """Stop polling; wait for running calls. Safe to call twice."""
         self._stopping.set()
         self._http.close()
         while self._threads:
@@ -300,10 +300,10 @@ class Asking:
 
     def _note(self, level: Level, error: OncewardError, name: str) -> None:
         if not self._stopping.is_set():
-            log.failure(level, "no parcel asked for", error, agent=name, peer=self._peer)
+            log.failure(level, "polling failed", error, agent=name, peer=self._peer)
 
     def _ask(self, name: str, accept: Accept, answer: bytes) -> bytes:
-        """Ask once, with the last answer; return the answer to the parcel that comes."""
+        """Poll once, with the last answer; return the answer to the received parcel."""
         hold = min(HOLD, self._context.settings.deliver_timeout / 2)
         question = Notice(
             kind="collect",
@@ -324,12 +324,12 @@ class Asking:
             return wire.encode_answer(accept(parcel), parcel)
         except Refused as error:
             return self._told("refused", parcel, str(error))
-        except Exception as error:  # noqa: BLE001 - the thread outlives every error of an agent
+        except Exception as error:  # noqa: BLE001 - the thread survives every error of an agent
             log.failure("warning", "parcel not accepted", error, agent=name, peer=self._peer)
             return self._told("nothing", parcel, type(error).__name__)
 
     def _told(self, kind: NoticeKind, parcel: Parcel, detail: str) -> bytes:
-        """Return the word that a parcel was not taken; it names the parcel by its number."""
+        """Return the notice that a parcel was not accepted; it names the parcel by its number."""
         told = Notice(
             kind=kind,
             sender=parcel.recipient,

@@ -1,4 +1,4 @@
-"""Note beside the agents' files when a peer asked for its parcels, for other processes to read."""
+"""Record beside the agents' files when a peer polled for its parcels, for other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER: Final = "asked"
 
 
 class Mark(NamedTuple):
-    """The last question of a peer."""
+    """The last poll of a peer."""
 
     at: Millis
     """When it came, by our clock."""
@@ -21,7 +21,7 @@ class Mark(NamedTuple):
 
 
 def write_mark(home: Path, agent: str, peer: str, mark: Mark) -> None:
-    """Note a question; a full disk loses the note only."""
+    """Record a poll; a full disk loses only this record."""
     path = home / FOLDER / agent / peer
     with suppress(OSError):
         if not path.parent.exists():
@@ -30,7 +30,7 @@ def write_mark(home: Path, agent: str, peer: str, mark: Mark) -> None:
 
 
 def read_mark(home: Path, agent: str, peer: str) -> Mark | None:
-    """Return the last question of a peer; None where none was noted."""
+    """Return the last poll of a peer; None if none was recorded."""
     try:
         at, ahead = (home / FOLDER / agent / peer).read_text(encoding="ascii").split()
         return Mark(int(at), int(ahead))

@@ -1,4 +1,4 @@
-"""Write files that only their owner may read, whole or not at all."""
+"""Write files that only their owner may read, completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from onceward.errors import InvalidArgument
 from onceward.file.file_checks import sync
 
 OTHERS: Final = 0o077
-"""Bits of a file's mode that concern other users."""
+"""Bits of a file's mode for other users."""
 
 
 def open_to_others(found: os.stat_result) -> bool:
-    """Return whether other users may read or write a file; never so on Windows."""
+    """Return whether other users may read or write a file; always False on Windows."""
     return os.name != "nt" and bool(found.st_mode & OTHERS)
 
 
 def write_private(path: Path, text: str, *, replace: bool) -> None:
     """
-    Write a file of mode 0600 in one durable step; a crash leaves it whole, or as it was.
+    Write a file of mode 0600 in one durable step; a crash leaves the new or the old content.
 
-    Its folder is made if it does not exist, the home around that is not.
+    Its folder is created if missing, but not the home around it.
 
     Raises:
-        FileExistsError: there is such a file, and it is not to be replaced.
+        FileExistsError: there is such a file, and it must not be replaced.
         InvalidArgument: there is no such home.
 
     """
@@ -41,7 +41,7 @@ def write_private(path: Path, text: str, *, replace: bool) -> None:
             os.fsync(file.fileno())
         if replace:
             draft.replace(path)
-        else:  # a rename would take the place of what another process has put there
+        else:  # a rename would replace another process's file
             path.hardlink_to(draft)
     finally:
         draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Start what several users share with the first of them, and end it with the last."""
+"""Start a shared object with its first user, and stop it with its last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """One thing of several users; *start* makes it, or raises, and *stop* ends it."""
+    """One object of several users; *start* creates it, or raises, and *stop* ends it."""
 
     def __init__(self, start: Callable[[], T], stop: Callable[[T], None]) -> None:
         self._start, self._stop = start, stop
@@ -26,7 +26,7 @@ class Shared(Generic[T]):
             return self._made
 
     def leave(self) -> None:
-        """Use it no more."""
+        """Stop using it."""
         with self._lock:
             self._users -= 1
             if self._made is not None and not self._users:
