@@ -50,7 +50,7 @@ QUESTIONS: Final = (
     Question(
         "Does the program start, take what came, and end?",
         "a script, a cron job, a hook of another tool",
-        "box.poll",
+        "sessions.poll",
     ),
     Question(
         "Does the program ask when it is ready for one?",

@@ -222,7 +222,7 @@ def schema_page(meanings: dict[str, dict[str, str]]) -> str:
         Postbox(Path(folder) / "a.db", agent="a", start=False) as box,
     ):
         parts += _relations(
-            box.path, meanings, ("view", "Views", _view), ("table", "Tables", _stored)
+            box.file.path, meanings, ("view", "Views", _view), ("table", "Tables", _stored)
         )
     return page("Schema", *parts)
 

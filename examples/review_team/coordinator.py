@@ -105,7 +105,7 @@ def finish(box: Postbox, answered: Event) -> bool:
 
 def tell(box: Postbox) -> None:
     """Print the numbers of tasks and results."""
-    stats = box.stats()
+    stats = box.file.stats()
     print(stats["enqueued"], stats["processed"], flush=True)
 
 

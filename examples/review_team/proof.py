@@ -89,7 +89,7 @@ class Evidence:
                 self.findings.update(dict(tx.execute(FINDINGS)))
                 self.rules.update(dict(tx.execute(RULES, (self.files,))))
         self.violations += [{"agent": box.agent} | asdict(found) for found in box.file.check()]
-        self.stats.update(box.stats())
+        self.stats.update(box.file.stats())
 
 
 def lost(seen: Evidence) -> set[int]:

@@ -81,5 +81,5 @@ async def show(order: str, box: Box) -> dict[str, Any]:
 @app.get("/health")
 async def health(box: Box) -> dict[str, Any]:
     """Say what waits; for a load balancer."""
-    found = await box.stats()
+    found = await box.file.stats()
     return {"pending": found["pending"]}

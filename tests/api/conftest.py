@@ -113,7 +113,7 @@ class Home:
     @staticmethod
     def file(box: Any) -> Database:
         """Return the file behind either facade: this process has it open already."""
-        found = Database.open(box.path)
+        found = Database.open(box.file.path)
         found.close()
         return found
 

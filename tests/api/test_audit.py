@@ -33,7 +33,7 @@ def test_what_is_noted(home: Any) -> None:
     first = ann.send("bob", "sécret", topic="ask", ttl=60)
     ann.send("bob", "long " * 1000)
     ann.run_until_idle()
-    bob.poll(topics="ask")
+    bob.sessions.poll(topics="ask")
     bob.sessions.tail()
     bob.file.expire()
 

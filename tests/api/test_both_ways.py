@@ -86,10 +86,10 @@ def test_a_rate_at_the_door(home: Any) -> None:
     for n in range(3):
         sender.send("door", n)
     sender.run_until_idle()
-    assert 2 == door.stats()["received"]
+    assert 2 == door.file.stats()["received"]
     home.clock.advance(1.0)
     sender.run_until_idle()
-    assert 3 == door.stats()["received"]
+    assert 3 == door.file.stats()["received"]
 
 
 def test_dead_letters(home: Any) -> None:
@@ -192,7 +192,7 @@ def test_the_kill_switch(home: Any) -> None:
     home.clock.advance(10.0)
     with pytest.raises(Paused):
         b.send("a", 3)
-    assert ([], None, 0) == (b.poll(), b.receive(), b.file.expire())
-    assert 2 == b.stats()["inbox_pending"]
+    assert ([], None, 0) == (b.sessions.poll(), b.receive(), b.file.expire())
+    assert 2 == b.file.stats()["inbox_pending"]
     b.file.resume()
-    assert (1, [2]) == (b.file.expire(), [letter.body for letter in b.poll()])
+    assert (1, [2]) == (b.file.expire(), [letter.body for letter in b.sessions.poll()])

@@ -65,7 +65,7 @@ def left(box: Postbox) -> tuple[list[Any], int, int]:
     return (
         [letter.body for letter in box.mailboxes.get("news").replay()],
         waiting[0][0],
-        box.stats()["ephemeral_dropped"],
+        box.file.stats()["ephemeral_dropped"],
     )
 
 
@@ -91,7 +91,7 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
         assert ([3], REST, [0, 1, 1]) == (
             told,
             left(again),
-            [peer.stats()[name] for name in ("acked", "outbox_dropped", "sent")],
+            [peer.file.stats()[name] for name in ("acked", "outbox_dropped", "sent")],
         )
 
 

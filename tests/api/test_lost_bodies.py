@@ -14,7 +14,7 @@ pytestmark = pytest.mark.broken("the damage is planted")
 LONG = "long " * 1000
 PROBLEM = "the body is missing: its sender's file had lost it"
 READERS: dict[str, Callable[[Any, Any], Any]] = {
-    "poll": lambda bob, _: bob.poll(session="s"),
+    "poll": lambda bob, _: bob.sessions.poll("s"),
     "tail": lambda bob, _: bob.sessions.tail("s"),
     "cursor": lambda _, mailbox: mailbox.cursor("reader"),
     "replay": lambda _, mailbox: list(mailbox.replay()),

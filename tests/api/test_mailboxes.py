@@ -297,7 +297,7 @@ def test_a_message_for_a_mailbox_that_is_not_there_is_told_to_its_sender(
         other.resolve(message_id),
         other.dead_letters.get(message_id).reason,
     )
-    assert 0 == owner.stats()["inbox_pending"]
+    assert 0 == owner.file.stats()["inbox_pending"]
 
 
 def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
@@ -309,7 +309,7 @@ def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
     made.lease("g")
     home.clock.advance(10)
     owner.file.run_maintenance()
-    assert 3 == owner.stats()["expired"]
+    assert 3 == owner.file.stats()["expired"]
     home.clock.advance(5.001)
     owner.file.run_maintenance()
 

@@ -40,7 +40,7 @@ def test_the_newest_of_each_key_is_kept(owner: Any, board: Any, fill: Fill) -> N
         fill(owner, board, f"-{n}")
 
     assert [4, "-0", "-1", "b2", "-2"] == bodies(board.replay())
-    assert (5, 6, []) == (board.count(), owner.stats()["dropped"], owner.file.check())
+    assert (5, 6, []) == (board.count(), owner.file.stats()["dropped"], owner.file.check())
 
 
 def test_what_is_superseded_ends_with_a_reason(owner: Any, board: Any, fill: Fill) -> None:
@@ -113,7 +113,7 @@ def test_a_leased_message_may_be_superseded(
     assert ([], [], 1) == (
         owner.dead_letters.list(),
         owner.file.check(),
-        owner.stats()["inbox_pending"],
+        owner.file.stats()["inbox_pending"],
     )
 
 
@@ -154,14 +154,14 @@ def test_an_older_message_ends_only_with_the_newer_one(
     owner.run_until_idle()
 
     assert (["a1"], ["a2"]) == (before, bodies(board.replay()))
-    assert (1, []) == (owner.stats()["dropped"], owner.file.check())
+    assert (1, []) == (owner.file.stats()["dropped"], owner.file.check())
 
 
 def test_the_schema_keeps_one_message_of_a_key(owner: Any, board: Any, fill: Fill) -> None:
     """A second pending message of a key is refused by the file, whichever program writes it."""
     fill(owner, board, "a1", ordering_key="a")
     fill(owner, board, "b1", ordering_key="b")
-    with Postbox(owner.path, start=False) as box, pytest.raises(Exception, match="UNIQUE"):
+    with Postbox(owner.file.path, start=False) as box, pytest.raises(Exception, match="UNIQUE"):
         box._db.write(lambda tx: tx.run("UPDATE _onceward_inbox SET mailbox_key = 'a'"))
 
     assert ["a1", "b1"] == bodies(board.replay())

@@ -51,7 +51,7 @@ def test_a_poll_returns_what_came_since_the_last(bob: Any, posted: Posted) -> No
     posted("a", topic="ask", correlation_id="c1", headers={"extra": 1})
     posted("b")
 
-    first, second = bob.poll()
+    first, second = bob.sessions.poll()
 
     assert ("a", "ann", "ask", "c1", {"extra": 1}) == (
         first.body,
@@ -60,15 +60,15 @@ def test_a_poll_returns_what_came_since_the_last(bob: Any, posted: Posted) -> No
         first.correlation_id,
         first.headers,
     )
-    assert ("b", []) == (second.body, bob.poll())
+    assert ("b", []) == (second.body, bob.sessions.poll())
     posted("c")
-    assert ["c"] == bodies(bob.poll())
+    assert ["c"] == bodies(bob.sessions.poll())
 
 
 def test_the_cursor_is_the_ack(ann: Any, bob: Any, posted: Posted) -> None:
     """A polled message is processed for its sender, and no other reader is handed it."""
     [message_id] = posted("a")
-    bob.poll()
+    bob.sessions.poll()
     bob.run_until_idle()
 
     assert ("acked", None) == (ann.resolve(message_id), bob.receive())
@@ -83,10 +83,10 @@ def test_a_filter_passes_what_it_skips(ann: Any, bob: Any, posted: Posted) -> No
     """
     ids = [*posted("a", "b", topic="ask"), *posted("c"), *posted("d", topic="answer.late")]
 
-    assert ["d"] == bodies(bob.poll(topics="answer.*"))
-    assert [] == bob.poll()
+    assert ["d"] == bodies(bob.sessions.poll(topics="answer.*"))
+    assert [] == bob.sessions.poll()
     bob.run_until_idle()
-    assert (3, 1) == ((stats := bob.stats())["dropped"], stats["processed"])
+    assert (3, 1) == ((stats := bob.file.stats())["dropped"], stats["processed"])
     assert {"acked"} == {ann.resolve(each) for each in ids}
 
 
@@ -96,11 +96,11 @@ def test_a_filter_may_leave_what_it_skips(bob: Any, posted: Posted) -> None:
     posted("c", topic="answer")
     posted("d", topic="ask")
 
-    assert ["c"] == bodies(bob.poll(topics=["answer"], consume_skipped=False))
+    assert ["c"] == bodies(bob.sessions.poll(topics=["answer"], consume_skipped=False))
     posted("e", topic="answer")
-    assert ["e"] == bodies(bob.poll(topics=["answer"], consume_skipped=False))
-    assert ["a", "b", "d"] == bodies(bob.poll(topics=["ask", "status"]))
-    assert [] == bob.poll()
+    assert ["e"] == bodies(bob.sessions.poll(topics=["answer"], consume_skipped=False))
+    assert ["a", "b", "d"] == bodies(bob.sessions.poll(topics=["ask", "status"]))
+    assert [] == bob.sessions.poll()
 
 
 def test_a_poll_looks_beyond_one_slice(bob: Any, posted: Posted) -> None:
@@ -108,9 +108,9 @@ def test_a_poll_looks_beyond_one_slice(bob: Any, posted: Posted) -> None:
     posted(*range(700), topic="noise")
     posted("needle", topic="signal")
 
-    assert ["needle"] == bodies(bob.poll(topics="signal", consume_skipped=False))
-    assert 600 == len(bob.poll(limit=600))
-    assert list(range(600, 700)) == bodies(bob.poll())
+    assert ["needle"] == bodies(bob.sessions.poll(topics="signal", consume_skipped=False))
+    assert 600 == len(bob.sessions.poll(limit=600))
+    assert list(range(600, 700)) == bodies(bob.sessions.poll())
 
 
 @pytest.mark.parametrize("topics", ["", "a..b", ["ok", "#.x"], "*x"])
@@ -119,8 +119,8 @@ def test_a_bad_topic_moves_nothing(bob: Any, posted: Posted, topics: Any) -> Non
     posted("a")
 
     with pytest.raises(InvalidMessage):
-        bob.poll(topics=topics)
-    assert ["a"] == bodies(bob.poll())
+        bob.sessions.poll(topics=topics)
+    assert ["a"] == bodies(bob.sessions.poll())
 
 
 def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
@@ -144,7 +144,7 @@ def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
         lambda: box.session("build").publish("build.begun", 1),
         lambda: box.session("quiet").send("owner", 1, topic="ask"),
         lambda: box.session("other").send("owner", 1, topic="build.done"),
-        lambda: box.poll(topics="ask", session="build"),
+        lambda: box.sessions.poll("build", topics="ask"),
         lambda: mailbox.cursor("c", topics="build.done"),
         lambda: mailbox.query(topics="build.#", session="quiet"),
     )
@@ -154,9 +154,9 @@ def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
     assert {"build": 2} == {name: one["messages"] for name, one in box.sessions.stats().items()}
     assert ["green"] == [
         letter.body
-        for letter in box.poll(topics="build.done", session="build", consume_skipped=False)
+        for letter in box.sessions.poll("build", topics="build.done", consume_skipped=False)
     ]
-    assert ["red"] == [letter.body for letter in box.poll(topics=["build.*"], session="build")]
+    assert ["red"] == [letter.body for letter in box.sessions.poll("build", topics=["build.*"])]
     assert [1] == [letter.body for letter in mailbox.cursor("c", topics="ask")]
 
 
@@ -174,13 +174,13 @@ def test_a_closed_set_of_topics(home: Any, posted: Posted) -> None:
     with pytest.raises(TopicError, match="unknown"):
         box.publish("status", "x")
     with pytest.raises(TopicError, match="unknown"):
-        box.poll(topics=["ask", "none"])
+        box.sessions.poll(topics=["ask", "none"])
     box.send("closed", "mine", topic="ask")
     box.run_until_idle()
     with pytest.raises(ValueError, match="unknown"):
-        box.poll(topics="status")
-    assert ["mine"] == bodies(box.poll(topics="ask"))
-    assert 1 == box.stats()["enqueued"]
+        box.sessions.poll(topics="status")
+    assert ["mine"] == bodies(box.sessions.poll(topics="ask"))
+    assert 1 == box.file.stats()["enqueued"]
 
 
 def test_sessions_are_apart(bob: Any, posted: Posted) -> None:
@@ -188,9 +188,9 @@ def test_sessions_are_apart(bob: Any, posted: Posted) -> None:
     posted("one", session="s1")
     posted("two", session="s2")
 
-    assert [] == bob.poll()
-    assert ["two"] == bodies(bob.poll(session="s2"))
-    assert ["one"] == bodies(bob.sessions.tail("s1")) == bodies(bob.poll(session="s1"))
+    assert [] == bob.sessions.poll()
+    assert ["two"] == bodies(bob.sessions.poll("s2"))
+    assert ["one"] == bodies(bob.sessions.tail("s1")) == bodies(bob.sessions.poll("s1"))
 
 
 def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -> None:
@@ -199,7 +199,7 @@ def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -
     posted("long", ttl=50)
     home.clock.advance(5)
 
-    assert ["long"] == bodies(bob.poll())
+    assert ["long"] == bodies(bob.sessions.poll())
     bob.run_until_idle()
     assert "failed" == ann.resolve(ids[0])
 
@@ -213,11 +213,11 @@ def test_expiring_moves_no_cursor(home: Any, bob: Any, posted: Posted) -> None:
     posted("a")
     posted("b", ttl=5)
     posted("c")
-    assert ["a"] == bodies(bob.poll(limit=1))
+    assert ["a"] == bodies(bob.sessions.poll(limit=1))
     home.clock.advance(5)
 
     assert (1, 0) == (bob.file.expire(), bob.file.expire())
-    assert ["c"] == bodies(bob.poll())
+    assert ["c"] == bodies(bob.sessions.poll())
     assert [] == bob.file.check()
 
 
@@ -239,7 +239,7 @@ def test_tail_looks_back(home: Any, bob: Any, posted: Posted) -> None:
     posted("a", "b")
     posted("c", ttl=5)
     posted("d")
-    bob.poll(limit=1)
+    bob.sessions.poll(limit=1)
     home.clock.advance(5)
     before = home.file(bob).version()
 
@@ -247,7 +247,7 @@ def test_tail_looks_back(home: Any, bob: Any, posted: Posted) -> None:
     assert ["a", "b", "d"] == bodies(bob.sessions.tail())
     assert ["a", "b", "c", "d"] == bodies(bob.sessions.tail(include_expired=True))
     assert before == home.file(bob).version()
-    assert ["b", "d"] == bodies(bob.poll())
+    assert ["b", "d"] == bodies(bob.sessions.poll())
 
 
 def test_status_by_session(home: Any, bob: Any, posted: Posted) -> None:
@@ -260,7 +260,7 @@ def test_status_by_session(home: Any, bob: Any, posted: Posted) -> None:
     posted("c", ttl=5, session="s1")
     posted("d", session="s2")
     home.clock.advance(5)
-    assert 2 == len(bob.poll(session="s1"))
+    assert 2 == len(bob.sessions.poll("s1"))
 
     found = bob.sessions.stats()
 
@@ -283,9 +283,9 @@ def test_a_message_in_somebodys_hands_is_left(home: Any, bob: Any, posted: Poste
     posted("c", session="s1")
     message = bob.session("s1").receive()
 
-    assert ["c"] == bodies(bob.poll(session="s1"))
+    assert ["c"] == bodies(bob.sessions.poll("s1"))
     message.retry(after=0)
-    assert ["a", "b"] == bodies(bob.poll(session="s1"))
+    assert ["a", "b"] == bodies(bob.sessions.poll("s1"))
     assert [] == bob.file.check()
 
 
@@ -293,10 +293,10 @@ def test_another_agents_mail(home: Any, ann: Any, bob: Any, posted: Posted) -> N
     """Any postbox of the home may poll for any agent: the cursor is that agent's."""
     posted("a", "b")
 
-    assert ["a"] == bodies(ann.poll("bob", limit=1))
-    assert ["b"] == bodies(bob.poll("bob"))
+    assert ["a"] == bodies(ann.sessions.poll(agent="bob", limit=1))
+    assert ["b"] == bodies(bob.sessions.poll(agent="bob"))
     with pytest.raises(UnknownRecipient):
-        ann.poll("nobody")
+        ann.sessions.poll(agent="nobody")
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_another_agents_mail(home: Any, ann: Any, bob: Any, posted: Posted) -> N
 def test_agents_have_names(bob: Any, name: str) -> None:
     """A name matches its rule in full, and is not a word for all agents."""
     with pytest.raises(InvalidMessage):
-        bob.poll(name)
+        bob.sessions.poll(agent=name)
 
 
 def test_nothing_is_polled_while_frozen(
@@ -321,16 +321,16 @@ def test_nothing_is_polled_while_frozen(
     home.clock.advance(5)
 
     bob.file.pause()
-    assert ([], 0) == (bob.poll(), bob.file.expire())
+    assert ([], 0) == (bob.sessions.poll(), bob.file.expire())
     bob.file.run_maintenance()
     bob.file.resume()
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
-    assert ([], 0) == (bob.poll(), bob.file.expire())
+    assert ([], 0) == (bob.sessions.poll(), bob.file.expire())
     bob.file.run_maintenance()
     monkeypatch.delenv("ONCEWARD_DISABLED")
 
-    assert 0 == bob.stats()["expired"]
-    assert (1, ["a"]) == (bob.file.expire(), bodies(bob.poll()))
+    assert 0 == bob.file.stats()["expired"]
+    assert (1, ["a"]) == (bob.file.expire(), bodies(bob.sessions.poll()))
 
 
 def test_a_crash_after_the_commit_loses_and_never_doubles(
@@ -348,7 +348,7 @@ def test_a_crash_after_the_commit_loses_and_never_doubles(
 
     off = bob.on("polled", crash)
     with pytest.raises(KeyboardInterrupt):
-        bob.poll()
+        bob.sessions.poll()
     off()
 
-    assert [] == bob.poll()
+    assert [] == bob.sessions.poll()

@@ -566,7 +566,7 @@ def test_a_handler_that_overran_its_lease_has_no_effect(
         if message.attempt == 1:
             home.clock.advance(31)
             handled.append(home.file(owner).writer.held)
-            with Postbox(owner.path, start=False) as second:
+            with Postbox(owner.file.path, start=False) as second:
                 handled.append(second.mailboxes.get("jobs").exactly_once("g", note))
         note(message, effects)
 

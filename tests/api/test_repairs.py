@@ -109,7 +109,7 @@ def test_a_cursor_past_the_end_is_set_back(home: Any, box: Any, name: str) -> No
     if name == "reader":
         plant = "UPDATE _onceward_mailbox_readers SET normal = :far, low = :far"
     else:
-        assert [] == box.poll(topics="none", consume_skipped=False)
+        assert [] == box.sessions.poll(topics="none", consume_skipped=False)
         plant = (
             "INSERT INTO _onceward_poll_cursors (session, seq, read_at)"
             " VALUES ('default', :far, 1) ON CONFLICT DO UPDATE SET seq = excluded.seq"
@@ -129,5 +129,5 @@ def test_a_cursor_past_the_end_is_set_back(home: Any, box: Any, name: str) -> No
 
 def read(box: Any, name: str) -> list[Any]:
     """Return the bodies that a poll, or a mailbox's cursor, reads now."""
-    records = box.poll() if name == "default" else box.mailboxes.get("news").cursor(name)
+    records = box.sessions.poll() if name == "default" else box.mailboxes.get("news").cursor(name)
     return [record.body for record in records]

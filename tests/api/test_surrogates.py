@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[[Postbox], object]] = {
     "tail": lambda box: box.sessions.tail(HALF),
     "expire": lambda box: box.file.expire(HALF),
     "status": lambda box: box.sessions.stats(HALF),
-    "poll": lambda box: box.poll(session=HALF),
+    "poll": lambda box: box.sessions.poll(HALF),
     "receive": lambda box: box.receive(HALF),
     "query": lambda box: box.query("SELECT ?", (HALF,)),
     "statement": lambda box: _statement(box, HALF),
@@ -78,7 +78,7 @@ def test_a_message_with_half_a_pair_is_invalid(
         send(box)
 
     assert str(caught.value) == str(caught.value).encode().decode()
-    assert (0, []) == (box.stats()["enqueued"], box.file.check())
+    assert (0, []) == (box.file.stats()["enqueued"], box.file.check())
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -77,7 +77,7 @@ def test_a_time_that_cannot_be_meant_is_refused(box: Postbox, options: Any) -> N
     """The message is not written."""
     with pytest.raises(InvalidMessage):
         box.send("b", 1, **options)
-    assert 0 == box.stats()["enqueued"]
+    assert 0 == box.file.stats()["enqueued"]
 
 
 @pytest.mark.parametrize(

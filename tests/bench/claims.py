@@ -131,7 +131,8 @@ def _crowd(box: Postbox, jobs: Any, group: str, *, members: int, limit: int) -> 
     """Return how many messages a second so many processes of one group handle together."""
     with ExitStack() as stack:
         crew = [
-            stack.enter_context(running(member, box.path, group, limit)) for _ in range(members)
+            stack.enter_context(running(member, box.file.path, group, limit))
+            for _ in range(members)
         ]
         began = time.perf_counter()
         for link in crew:
@@ -160,7 +161,7 @@ def _wakes(box: Postbox, wakes: int) -> Result:
     """Return how long after a commit a member that waits in another process has the message."""
     waits = box.mailboxes.ensure("wakes", public=True, ttl=None)
     took = []
-    with running(sleeper, box.path) as link:
+    with running(sleeper, box.file.path) as link:
         for _ in range(max(2, wakes)):
             waits.send(note())
             box.run_until_idle()

@@ -61,7 +61,7 @@ def until(reached: Callable[[], bool]) -> None:
     limit = time.monotonic() + LONGEST
     while not reached():
         if time.monotonic() > limit:
-            msg = "messages did not arrive: see stats() and health() of both files"
+            msg = "messages did not arrive: see file.stats() of both files"
             raise TimeoutError(msg)
         time.sleep(LOOK_EVERY)
 

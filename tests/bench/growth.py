@@ -134,7 +134,7 @@ def _messages(stack: ExitStack, folder: Path, size: int) -> Steps:
     return {
         "send to oneself, receive, ack": large.send_to_itself,
         "send": lambda: large.box.send("bob", note()),
-        "stats": lambda: large.box.stats(),  # noqa: PLW0108 - of the present box
+        "stats": lambda: large.box.file.stats(),  # noqa: PLW0108 - of the present box
         "maintenance": lambda: large.box.file.run_maintenance(),  # noqa: PLW0108 - of the present box
         "close and open": large.open_again,
     }

@@ -123,7 +123,7 @@ def alone(box: Postbox, plan: Plan) -> Callable[[], Lap]:
         limit = time.monotonic() + LONGEST
         while box.resolve(message) != "acked":
             if time.monotonic() > limit:
-                msg = "a message was not acknowledged: see stats() and health() of both files"
+                msg = "a message was not acknowledged: see file.stats() of both files"
                 raise TimeoutError(msg)
             time.sleep(LOOK_EVERY)
 

@@ -65,10 +65,10 @@ class Onceward:
 
     def stream(self, count: int) -> None:
         """Send a hundred per commit to a handler of ours."""
-        before = self._streaming.stats()["acked"]
+        before = self._streaming.file.stats()["acked"]
         for _ in range(0, count, BATCH):
             self._streaming.send_many([(self._streaming.agent, self._body)] * BATCH)
-        until(lambda: self._streaming.stats()["acked"] - before >= count)
+        until(lambda: self._streaming.file.stats()["acked"] - before >= count)
 
     def close(self) -> None:
         """Leave the files to the block that opened them."""

@@ -82,7 +82,7 @@ def _ours(plan: Plan, mode: QueueMode, lap: int, sessions: int, each: int) -> fl
         user.run_until_idle()
         started = time.perf_counter()
         with Postbox(home / "coder.db", agent=agent) as box:
-            until(lambda: box.stats()["processed"] >= total)
+            until(lambda: box.file.stats()["processed"] >= total)
             return total / (time.perf_counter() - started)
 
 

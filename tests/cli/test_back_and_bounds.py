@@ -14,7 +14,7 @@ Cli = Callable[..., Any]
 def others(shop: Postbox) -> None:
     """There are agents to send to."""
     for name in ("a", "b"):
-        Postbox(shop.path.parent / f"{name}.db", agent=name, start=False).close()
+        Postbox(shop.file.path.parent / f"{name}.db", agent=name, start=False).close()
 
 
 def test_past_messages_are_listed_by_what_is_known_of_them(cli: Cli, shop: Postbox) -> None:
@@ -55,7 +55,7 @@ def test_words_are_searched_where_the_agent_opted_in(cli: Cli, shop: Postbox) ->
     """Without an index it is a usage error that says how to get one."""
     missing = cli("search", "invoice")
     assert (2, True) == (missing.code, "ONCEWARD_SEARCH=1" in missing.err)
-    with Postbox(shop.path, start=False, search=True) as box:
+    with Postbox(shop.file.path, start=False, search=True) as box:
         message = box.send("a", "please pay invoice 12")
 
     assert [message] == [row["id"] for row in cli("search", "PAY", "inv*", "--json").json]
@@ -78,7 +78,7 @@ def test_limits_are_set_seen_and_lifted(cli: Cli, shop: Postbox) -> None:
     assert 7 == cli("send", "a", "1", "--session", "run").code
     assert [0, 3] == [cli("limits", "remove", "session", "run").code for _ in range(2)]
     assert 2 == cli("limits", "set", "session", "run").code
-    assert shop.stats()["pending"] == 2
+    assert shop.file.stats()["pending"] == 2
 
 
 @pytest.mark.usefixtures("shop")

@@ -97,7 +97,7 @@ def test_a_restore_puts_the_backup_in_place(cli: Cli, written: Path, tmp_path: P
     assert [] == list(written.parent.glob("*.restoring-*"))
     send(written, "third")
     with Postbox(written.with_name("billing.db"), start=False) as billing:
-        assert ["first", "second", "third"] == [each.body for each in billing.poll()]
+        assert ["first", "second", "third"] == [each.body for each in billing.sessions.poll()]
 
 
 def test_a_file_in_use_is_not_replaced(cli: Cli, written: Path, tmp_path: Path) -> None:

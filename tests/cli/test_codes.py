@@ -128,7 +128,7 @@ def test_6_partly(cli: Cli, buried: list[str], shop: Postbox) -> None:
         ran.json["done"],
         [failure["id"] for failure in ran.json["failed"]],
     )
-    assert exit_codes.PARTLY == cli("check", str(shop.path), "none.db").code
+    assert exit_codes.PARTLY == cli("check", str(shop.file.path), "none.db").code
 
 
 @pytest.mark.parametrize("tokens", ["send billing 1", "receive"])

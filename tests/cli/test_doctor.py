@@ -68,15 +68,15 @@ def test_a_sound_file_is_healthy(cli: Cli) -> None:
 
 def test_it_writes_for_real_and_leaves_nothing(cli: Cli, shop: Postbox) -> None:
     """One commit that is seen elsewhere; no message, no row, no total is changed by it."""
-    before = shop.stats()
+    before = shop.file.stats()
 
     assert "ok" == level(cli("doctor", "--json"), "write")
-    assert before == shop.stats()
+    assert before == shop.file.stats()
 
 
 def test_mail_that_others_may_read_is_serious(cli: Cli, shop: Postbox) -> None:
     """The modes of the file and its side files are looked at; the rest is examined all the same."""
-    shop.path.chmod(0o644)
+    shop.file.path.chmod(0o644)
 
     ran = cli("doctor", "--json")
 
@@ -87,7 +87,7 @@ def test_mail_that_others_may_read_is_serious(cli: Cli, shop: Postbox) -> None:
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
 def test_a_folder_that_others_may_change_is_a_warning(cli: Cli, shop: Postbox, mode: int) -> None:
     """A user that may add files there may put a WAL beside a file that is closed."""
-    shop.path.parent.chmod(mode)
+    shop.file.path.parent.chmod(mode)
 
     assert "warning" == level(cli("doctor", "--json"), "permissions")
 
@@ -244,15 +244,15 @@ def test_a_whole_home_is_examined_at_once(cli: Cli, shop: Postbox, billing: Post
     billing.file.pause()
     disk = {"disk"}  # which may be one that a restart empties
 
-    ran = cli("doctor", shop.path, billing.path)
-    told = cli("doctor", shop.path, billing.path, "--json")
+    ran = cli("doctor", shop.file.path, billing.file.path)
+    told = cli("doctor", shop.file.path, billing.file.path, "--json")
 
-    assert [[str(billing.path), "paused", "warning"]] == [
+    assert [[str(billing.file.path), "paused", "warning"]] == [
         line[:3] for line in ran.lines if line[1] not in disk
     ]
     assert "2 files examined, 0 with a serious finding" in ran.err
     assert (0, True) == (told.code, told.json["healthy"])
-    assert [(str(path), True) for path in (shop.path, billing.path)] == [
+    assert [(str(path), True) for path in (shop.file.path, billing.file.path)] == [
         (one["path"], one["healthy"]) for one in told.json["files"]
     ]
 
@@ -536,7 +536,7 @@ def test_repair_mends_and_says_each_change(cli: Cli, shop: Postbox, billing: Pos
     billing.send("shop", "hello")
     billing.run_until_idle()
     shop._db.write(lambda tx: tx.rows(FAULTS))
-    shop.path.chmod(0o644)
+    shop.file.path.chmod(0o644)
 
     found = cli("doctor", "--json")
     would = cli("doctor", "--repair", "--dry-run", "--json").json["changes"]
@@ -549,7 +549,7 @@ def test_repair_mends_and_says_each_change(cli: Cli, shop: Postbox, billing: Pos
     assert {True} == {each in still for each in found.json["findings"] if each["check"] in checks}
     assert would == ran.json["changes"]
     assert ["ok"] * 3 == [level(ran, check) for check in checks]
-    assert 0o600 == shop.path.stat().st_mode & 0o777
+    assert 0o600 == shop.file.path.stat().st_mode & 0o777
 
 
 @pytest.mark.usefixtures("shop")
@@ -561,7 +561,7 @@ def test_a_dry_run_is_one_of_a_repair(cli: Cli) -> None:
 @pytest.mark.broken("the fault is planted")
 def test_a_repair_notes_each_change(cli: Cli, shop: Postbox) -> None:
     """The table stays the findings; changes are lines beside it."""
-    shop.path.chmod(0o644)
+    shop.file.path.chmod(0o644)
 
     assert "would change permissions" in cli("doctor", "--repair", "--dry-run").err
     assert "changed permissions: shop.db 0644: set to 0600" in cli("doctor", "--repair").err
@@ -619,7 +619,7 @@ def test_the_doctor_says_what_why_says(cli: Cli, shop: Postbox) -> None:
     found, cure = said(cli("doctor", "--json"), "dead letters")
 
     assert told["text"] == found
-    assert cure == f"onceward dead ls --db {shop.path}"
+    assert cure == f"onceward dead ls --db {shop.file.path}"
 
 
 def test_an_environment_that_disables_agents_is_told(

@@ -40,11 +40,11 @@ def test_a_command_takes_its_file_as_a_word(cli: Cli, home: Path, command: str) 
 @pytest.mark.usefixtures("shop")
 def test_a_file_stands_before_the_other_words(cli: Cli, billing: Postbox) -> None:
     """A command with words of its own takes them after the file."""
-    sent = cli("send", billing.path, "shop", "hello").out.strip()
+    sent = cli("send", billing.file.path, "shop", "hello").out.strip()
 
     assert [("billing", "hello")] == [(row.sender, row.body) for row in billing.history().messages]
-    assert 0 == cli("show", billing.path, sent).code
-    assert "1\n" == cli("sql", billing.path, "SELECT count(*) FROM outbox").out
+    assert 0 == cli("show", billing.file.path, sent).code
+    assert "1\n" == cli("sql", billing.file.path, "SELECT count(*) FROM outbox").out
 
 
 @pytest.mark.parametrize(

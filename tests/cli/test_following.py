@@ -38,7 +38,7 @@ def arrive(billing: Postbox, count: int, session: str = "default") -> Callable[[
     """Return a call that lets so many messages come to shop at once."""
 
     def call() -> None:
-        start = billing.stats()["enqueued"]
+        start = billing.file.stats()["enqueued"]
         for n in range(start, start + count):
             billing.session(session).send("shop", n)
         billing.run_until_idle()
@@ -59,7 +59,7 @@ def test_tail_follows_what_comes(cli: Cli, shop: Postbox, billing: Postbox, betw
 
     assert [1, 2, 3, *range(6, 31)] == bodies(ran.out)
     assert 130 == ran.code
-    assert 31 == shop.stats()["inbox_pending"]
+    assert 31 == shop.file.stats()["inbox_pending"]
 
 
 @pytest.mark.parametrize("words", [[], ["--transitions"]])
@@ -138,14 +138,14 @@ def test_watch_looks_again(cli: Cli, shop: Postbox, between: Steps, words: list[
 def test_watch_ends_with_an_error(cli: Cli, shop: Postbox, between: Steps) -> None:
     """A file that is gone is told, not waited for; no span is none."""
     shop.close()
-    between(shop.path.unlink, lambda: None)
+    between(shop.file.path.unlink, lambda: None)
 
     assert [3, 2] == [cli("stats", "--watch", "1").code, cli("stats", "--watch", "0").code]
 
 
 def test_watch_replaces_the_last_look_on_a_terminal(shop: Postbox) -> None:
     """The screen is cleared before each."""
-    with terminal(shop.path.parent, "stats", "shop.db", "--watch", "0.1") as screen:
+    with terminal(shop.file.path.parent, "stats", "shop.db", "--watch", "0.1") as screen:
         screen.until(lambda text: "enqueued" in text)
         shop.send("shop", 1)
         screen.until(
@@ -157,7 +157,9 @@ def test_watch_replaces_the_last_look_on_a_terminal(shop: Postbox) -> None:
 
 def test_watch_clears_no_dumb_terminal(shop: Postbox) -> None:
     """Its looks are parted as in a pipe."""
-    with terminal(shop.path.parent, "stats", "shop.db", "--watch", "0.1", term="dumb") as screen:
+    with terminal(
+        shop.file.path.parent, "stats", "shop.db", "--watch", "0.1", term="dumb"
+    ) as screen:
         screen.until(lambda text: text.count("enqueued") > 1)
         screen.process.send_signal(signal.SIGINT)
         assert 130 == screen.end()

@@ -38,7 +38,7 @@ def sent(shop: Postbox, billing: Postbox) -> str:
     """Return the id of a message that shop sent and billing holds."""
     message_id = shop.send("billing", {"n": 1}, type="hello")
     shop.run_until_idle()
-    assert billing.stats()["inbox_pending"] == 1
+    assert billing.file.stats()["inbox_pending"] == 1
     return message_id
 
 
@@ -145,9 +145,9 @@ def test_an_ambiguous_beginning_is_refused(cli: Cli, shop: Postbox, sent: str) -
 
 
 def test_stats_are_the_postbox_s_numbers(cli: Cli, shop: Postbox, sent: str) -> None:
-    """The same names and numbers as in ``Postbox.stats``."""
+    """The same names and numbers as in ``AgentFile.stats``."""
     assert sent
-    numbers = shop.stats()
+    numbers = shop.file.stats()
 
     assert numbers == cli("stats", "--json").json
     assert [[name, str(number)] for name, number in numbers.items()] == cli("stats").lines
@@ -206,10 +206,10 @@ def test_sql_refuses_to_write(cli: Cli, home: Path, statement: str) -> None:
 
 def test_sql_knows_the_views_without_their_prefix(cli: Cli, shop: Postbox, sent: str) -> None:
     """Short names hold in the command's own connection; an application's table keeps its name."""
-    assert [[sent]] == cli("sql", "SELECT id FROM outbox", "--db", str(shop.path)).lines
+    assert [[sent]] == cli("sql", "SELECT id FROM outbox", "--db", str(shop.file.path)).lines
     shop._db.write(lambda tx: tx.rows("CREATE TABLE inbox (theirs)"))
 
-    ran = cli("sql", "SELECT count(theirs) FROM inbox", "--db", str(shop.path))
+    ran = cli("sql", "SELECT count(theirs) FROM inbox", "--db", str(shop.file.path))
 
     assert [["0"]] == ran.lines
     assert [] == shop._db.read("SELECT name FROM sqlite_schema WHERE name = 'outbox'")

@@ -85,7 +85,7 @@ def test_a_body_that_names_a_key_twice_is_refused(cli: Cli, shop: Postbox) -> No
     """The command does not choose between two values of one key."""
     ran = cli("send", "billing", '{"a": 1, "a": 2}')
 
-    assert (2, 0) == (ran.code, shop.stats()["enqueued"])
+    assert (2, 0) == (ran.code, shop.file.stats()["enqueued"])
     assert "key 'a' comes twice" in ran.err
 
 
@@ -218,10 +218,10 @@ def test_recv_answers_a_request(cli: Cli, shop: Postbox, billing: Postbox) -> No
 
     assert 2 == cli("receive", "--reply", '{"yes": ').code
     assert 2 == cli("receive", "--reply", "yes", "--keep").code
-    assert 1 == shop.stats()["inbox_pending"]
+    assert 1 == shop.file.stats()["inbox_pending"]
     assert 0 == cli("receive", "--reply", '{"yes": true}').code
 
-    assert 0 == shop.stats()["inbox_pending"]
+    assert 0 == shop.file.stats()["inbox_pending"]
     shop.run_until_idle()
     assert {"yes": True} == billing.result(ticket, reply=dict, timeout=0)
 
@@ -272,12 +272,12 @@ def test_a_request_is_found_in_the_home(
     """Where nothing names a file, the files of the home are searched."""
     asked = billing.request("shop", 1)
     billing.run_until_idle()
-    monkeypatch.setenv("ONCEWARD_HOME", str(shop.path.parent))
+    monkeypatch.setenv("ONCEWARD_HOME", str(shop.file.path.parent))
     for name in ("ONCEWARD_DB", "ONCEWARD_AGENT"):
         monkeypatch.delenv(name, raising=False)
 
     assert 0 == cli("reply", asked.id, "yes").code
-    assert 0 == shop.stats()["inbox_pending"]
+    assert 0 == shop.file.stats()["inbox_pending"]
 
 
 def test_a_message_is_cancelled_by_its_id(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -335,7 +335,7 @@ def test_recv_says_that_a_request_got_no_reply(cli: Cli, shop: Postbox, billing:
     said = f"{asked.id} asked for a reply and ended without one: see --reply and --keep"
     assert said in cli("receive").err
     assert "" == cli("receive").err
-    assert 0 == shop.stats()["inbox_pending"]
+    assert 0 == shop.file.stats()["inbox_pending"]
 
 
 def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -362,7 +362,7 @@ def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -
     assert keys == list(taken)
     assert [taken] * 12 == looked
     assert (sent, 1, {"n": 1}) == (taken["id"], taken["attempt"], taken["body"])
-    assert 0 == shop.stats()["inbox_pending"]
+    assert 0 == shop.file.stats()["inbox_pending"]
 
 
 def test_recv_takes_only_its_session(cli: Cli, billing: Postbox, shop: Postbox) -> None:
@@ -376,7 +376,7 @@ def test_recv_takes_only_its_session(cli: Cli, billing: Postbox, shop: Postbox) 
         for how in ("--keep", "--ack")
     ]
     assert 3 == cli("receive", "--session", "run-1").code
-    assert 1 == shop.stats()["inbox_pending"]
+    assert 1 == shop.file.stats()["inbox_pending"]
 
 
 def test_recv_looks_at_what_it_would_take(cli: Cli, billing: Postbox, shop: Postbox) -> None:
@@ -405,4 +405,4 @@ def test_recv_does_not_acknowledge_an_unprinted_message(
         patch.setattr("onceward.ops.cli.recv.show", broken)
         ran = cli("receive")
 
-    assert (1, 1) == (ran.code, shop.stats()["inbox_pending"])
+    assert (1, 1) == (ran.code, shop.file.stats()["inbox_pending"])

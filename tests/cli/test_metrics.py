@@ -64,9 +64,9 @@ def test_without_the_extra_the_install_line_is_printed(cli: Cli, shop: Postbox) 
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.returncode, "pip install 'onceward[metrics]'" in done.stderr
 
-    assert (2, True) == ran("metrics", str(shop.path))
-    assert (2, True) == ran("relay", str(shop.path), "--once", "--metrics", "127.0.0.1:0")
-    assert (0, False) == ran("relay", str(shop.path), "--once")
+    assert (2, True) == ran("metrics", str(shop.file.path))
+    assert (2, True) == ran("relay", str(shop.file.path), "--once", "--metrics", "127.0.0.1:0")
+    assert (0, False) == ran("relay", str(shop.file.path), "--once")
     assert 0 == cli("metrics").code
 
 
@@ -113,7 +113,7 @@ def test_each_process_of_a_team_has_a_port() -> None:
 
 def test_other_machines_need_a_token(cli: Cli, shop: Postbox) -> None:
     """The error says which variable has it."""
-    found = cli("relay", shop.path, "--once", "--metrics", "0.0.0.0:0")
+    found = cli("relay", shop.file.path, "--once", "--metrics", "0.0.0.0:0")
 
     assert (2, True) == (found.code, "ONCEWARD_METRICS_TOKEN" in found.err)
 

@@ -64,7 +64,7 @@ def test_a_dead_letter_is_replayed_by_id(cli: Cli, shop: Postbox, buried: list[s
     ran = cli("dead", "replay", buried[0])
 
     assert (0, f"{buried[0]}\n") == (ran.code, ran.out)
-    assert (1, 1) == (shop.stats()["inbox_pending"], shop.stats()["dead_letters"])
+    assert (1, 1) == (shop.file.stats()["inbox_pending"], shop.file.stats()["dead_letters"])
 
 
 def test_ids_come_from_stdin(cli: Cli, shop: Postbox, buried: list[str]) -> None:
@@ -76,7 +76,7 @@ def test_ids_come_from_stdin(cli: Cli, shop: Postbox, buried: list[str]) -> None
     )
 
     assert (0, sorted(buried)) == (ran.code, sorted(ran.out.split()))
-    assert 0 == shop.stats()["dead_letters"]
+    assert 0 == shop.file.stats()["dead_letters"]
 
 
 def test_bulk_work_is_tried_dry_then_confirmed(cli: Cli, shop: Postbox, buried: list[str]) -> None:
@@ -87,10 +87,10 @@ def test_bulk_work_is_tried_dry_then_confirmed(cli: Cli, shop: Postbox, buried: 
     assert ["done", "failed", "dry_run"] == list(dry.json)
     assert (sorted(buried), True) == (sorted(dry.json["done"]), dry.json["dry_run"])
     assert 2 == unasked.code
-    assert 2 == shop.stats()["dead_letters"]
+    assert 2 == shop.file.stats()["dead_letters"]
 
     assert 0 == cli("dead", "discard", "--reason", "rejected", "--yes").code
-    assert 0 == shop.stats()["dead_letters"]
+    assert 0 == shop.file.stats()["dead_letters"]
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("\n", 3, 2), ("", 3, 2)])
@@ -99,7 +99,7 @@ def test_a_person_is_asked(cli: Cli, shop: Postbox, answer: str, code: int, left
     """On a terminal the count is named and the default is no."""
     ran = cli("dead", "discard", "--all", person=answer)
 
-    assert (code, left) == (ran.code, shop.stats()["dead_letters"])
+    assert (code, left) == (ran.code, shop.file.stats()["dead_letters"])
     assert "discard 2 dead letters? [y/N]" in ran.err
 
 
@@ -110,7 +110,7 @@ def test_discard_takes_what_is_old_enough(cli: Cli, shop: Postbox, buried: list[
     assert sorted(buried) == sorted(
         cli("dead", "discard", "--older-than", "0", "--peer", "billing", "--yes").out.split()
     )
-    assert 0 == shop.stats()["dead_letters"]
+    assert 0 == shop.file.stats()["dead_letters"]
 
 
 def test_an_outgoing_one_is_sent_as_new(cli: Cli, shop: Postbox, billing: Postbox) -> None:

@@ -63,7 +63,7 @@ def test_work_handles_mail_until_it_is_terminated(home: Path, shop: Postbox) -> 
     (home / "app.py").write_text(APP, encoding="utf-8")
     with (
         start("work", "billing.db", "app:billing", "--json", cwd=home) as child,
-        Postbox(shop.path, agent="shop") as asking,
+        Postbox(shop.file.path, agent="shop") as asking,
     ):
         assert {"seen": 7} == asking.ask("billing", {"n": 7}, type="hello", reply=dict, timeout=60)
         out, _ = child.stop()

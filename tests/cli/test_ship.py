@@ -148,19 +148,19 @@ def test_mistakes_are_told(cli: Cli, home: Path, shop: Postbox) -> None:
     assert 2 == cli("ship", "--to", home / "log").code
     (home / "empty").mkdir()
     for missing in ("no.db", "empty", "*.sqlite"):
-        assert 3 == cli("ship", shop.path, home / missing, "--to", home / "log").code
+        assert 3 == cli("ship", shop.file.path, home / missing, "--to", home / "log").code
     assert 3 == cli("ship", home / "no.db", "--to", home / "log", "--every", "1s").code
-    assert 2 == cli("ship", shop.path, "--to", "gopher://hole/log").code
-    assert 2 == cli("ship", shop.path, "--to", "").code
-    assert 2 == cli("ship", shop.path, "--to", home / "log", "--rate", 0).code
-    assert 2 == cli("ship", shop.path, "--to", home / "log", "--every", "0s").code
+    assert 2 == cli("ship", shop.file.path, "--to", "gopher://hole/log").code
+    assert 2 == cli("ship", shop.file.path, "--to", "").code
+    assert 2 == cli("ship", shop.file.path, "--to", home / "log", "--rate", 0).code
+    assert 2 == cli("ship", shop.file.path, "--to", home / "log", "--every", "0s").code
     assert 2 == cli("serve", home, "--ship-to", home / "log", "--ship-every", 0).code
     assert not (home / "log").exists()
 
 
 def test_without_the_extra_it_says_what_to_install(home: Path, shop: Postbox) -> None:
     """The command exists in every installation; without pyarrow it names the extra and stops."""
-    tokens = ["ship", str(shop.path), "--to", "log"]
+    tokens = ["ship", str(shop.file.path), "--to", "log"]
     command = [sys.executable, "-c", WITHOUT.format(tokens=tokens)]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
 
@@ -172,7 +172,7 @@ def test_without_the_extra_it_says_what_to_install(home: Path, shop: Postbox) ->
 def test_a_problem_is_an_object_on_demand(home: Path, cli: Cli, shop: Postbox) -> None:
     """With --json an error of the log is an object."""
     (home / "log").write_text("a file, no folder", encoding="utf-8")
-    failed = cli("ship", shop.path, "--to", home / "log", "--json")
+    failed = cli("ship", shop.file.path, "--to", home / "log", "--json")
 
     assert 1 == failed.code
     assert json.loads(failed.err)["retryable"]

@@ -174,13 +174,13 @@ def test_a_row_is_made_of_a_snapshot(shop: Postbox, home: Path) -> None:
     """What fails, died or is paused is said; a file that cannot be read is a row, too."""
     (home / "bad.db").write_bytes(b"no database" * 1000)
     shop.send("shop", 1)
-    whole, bad = read_snapshot(shop.path, 1), read_snapshot(home / "bad.db", 1)
+    whole, bad = read_snapshot(shop.file.path, 1), read_snapshot(home / "bad.db", 1)
     row = row_of(whole, Rates(), shop._db.now())
     assert whole.overview is not None
     stats = {**whole.overview.stats, "dead_letters": 67}
     dead = replace(whole, overview=replace(whole.overview, stats=stats))
     shop.file.pause()
-    paused = row_of(read_snapshot(shop.path, 1), Rates(), 0)
+    paused = row_of(read_snapshot(shop.file.path, 1), Rates(), 0)
 
     assert ("shop", "ok", None) == (row.agent, row.state, row.sent_rate)
     assert ("bad", "unreadable") == (row_of(bad, Rates(), 0).agent, row_of(bad, Rates(), 0).state)
@@ -194,13 +194,13 @@ def test_a_frame_fits_every_terminal(
     shop: Postbox, billing: Postbox, size: tuple[int, int], *, detail: bool
 ) -> None:
     """No line is longer than the terminal is wide, with names as long as they may be."""
-    for path in (shop.path.parent / f"{'n' * 100}{index}.db" for index in range(50)):
-        os.link(billing.path, path)
+    for path in (shop.file.path.parent / f"{'n' * 100}{index}.db" for index in range(50)):
+        os.link(billing.file.path, path)
     shop.send("billing", 1, type="t" * 200)
-    looks, console = Looks([shop.path.parent]), Console(file=io.StringIO(), width=size[0])
+    looks, console = Looks([shop.file.path.parent]), Console(file=io.StringIO(), width=size[0])
     looks.look(within=None)
-    looks.look_closer(shop.path)
-    console.print(frame(looks, TopState(selected=shop.path, detail=detail), size))
+    looks.look_closer(shop.file.path)
+    console.print(frame(looks, TopState(selected=shop.file.path, detail=detail), size))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is a StringIO
 
     assert [] == [line for line in lines if len(line.rstrip()) > size[0]]
@@ -210,10 +210,10 @@ def test_a_frame_fits_every_terminal(
 def test_one_agent_says_why_its_messages_wait(shop: Postbox) -> None:
     """The sentence that the web pages show, with the command that mends it."""
     shop.file.pause()
-    looks, console = Looks([shop.path]), Console(file=io.StringIO(), width=120)
+    looks, console = Looks([shop.file.path]), Console(file=io.StringIO(), width=120)
     looks.look(within=None)
-    looks.look_closer(shop.path)
-    console.print(frame(looks, TopState(selected=shop.path, detail=True), (120, 24)))
+    looks.look_closer(shop.file.path)
+    console.print(frame(looks, TopState(selected=shop.file.path, detail=True), (120, 24)))
 
     shown = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
     assert "shop was paused 0 s ago: it handles and sends no message" in shown
@@ -230,13 +230,13 @@ def test_mail_cannot_move_the_cursor(shop: Postbox, billing: Postbox) -> None:
 
     shop.send("billing", 1)
     shop.run_until_idle()
-    with Postbox(billing.path, agent=agent, start=False) as box:
+    with Postbox(billing.file.path, agent=agent, start=False) as box:
         box.run_until_idle()
     shop.run_until_idle()
-    looks, console = Looks([shop.path.parent]), Console(file=io.StringIO(), width=200)
+    looks, console = Looks([shop.file.path.parent]), Console(file=io.StringIO(), width=200)
     looks.look(within=None)
-    looks.look_closer(shop.path)
-    console.print(frame(looks, TopState(selected=shop.path, detail=True), (200, 40)))
+    looks.look_closer(shop.file.path)
+    console.print(frame(looks, TopState(selected=shop.file.path, detail=True), (200, 40)))
 
     assert "\x1b[2J" not in console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
 
@@ -249,7 +249,7 @@ def test_a_pipe_gets_one_look(cli: Cli, shop: Postbox, billing: Postbox) -> None
 
     assert [["shop", "ok", "1"], ["billing", "ok", "0"]] == [line[:3] for line in lines]
     assert {len(COLUMNS)} == {len(line) for line in lines}
-    assert [("billing", str(billing.path), 0)] == [
+    assert [("billing", str(billing.file.path), 0)] == [
         (row["agent"], str(Path(row["path"]).resolve()), row["pending"]) for row in found
     ]
     assert [3, 2] == [cli("top", "none").code, cli("top", "--every", "0").code]
@@ -257,7 +257,7 @@ def test_a_pipe_gets_one_look(cli: Cli, shop: Postbox, billing: Postbox) -> None
 
 def test_a_terminal_shows_agents_until_q(shop: Postbox, billing: Postbox) -> None:
     """Live: a send appears by itself; keys filter, sort and show one agent; the screen is left."""
-    home = shop.path.parent
+    home = shop.file.path.parent
     with terminal(home, "top", ".", "--every", "0.1") as screen:
         screen.until(lambda text: "2 agents, all ok" in text and "shop" in text)
         shop.send("billing", 1, type="invoice.made")
@@ -283,7 +283,7 @@ def test_a_terminal_shows_agents_until_q(shop: Postbox, billing: Postbox) -> Non
 
 def test_a_dumb_terminal_gets_one_look(shop: Postbox) -> None:
     """It could show nothing live."""
-    with terminal(shop.path.parent, "top", ".", term="dumb") as shown:
+    with terminal(shop.file.path.parent, "top", ".", term="dumb") as shown:
         assert 0 == shown.end()
 
     assert "\x1b" not in shown.seen
@@ -292,7 +292,7 @@ def test_a_dumb_terminal_gets_one_look(shop: Postbox) -> None:
 
 def test_a_resized_terminal_is_filled_anew(shop: Postbox) -> None:
     """A narrower one has fewer columns at once, not at the next look."""
-    with terminal(shop.path.parent, "top", ".", "--every", "1h", columns=200) as screen:
+    with terminal(shop.file.path.parent, "top", ".", "--every", "1h", columns=200) as screen:
         screen.until(lambda text: "run queue" in text)
         screen.resize(60, 10)
         screen.until(lambda text: "pending" in text and "run queue" not in text)
@@ -303,7 +303,7 @@ def test_a_resized_terminal_is_filled_anew(shop: Postbox) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_the_terminal_as_it_was(shop: Postbox, number: int, code: int) -> None:
     """The screen of before is back, and letters are echoed again."""
-    with terminal(shop.path.parent, "top", ".") as screen:
+    with terminal(shop.file.path.parent, "top", ".") as screen:
         screen.until(lambda text: "1 agents" in text)
         screen.process.send_signal(number)
         assert code == screen.end()
@@ -372,7 +372,7 @@ def test_a_pipe_loads_no_terminal_library(shop: Postbox) -> None:
         "import sys; from onceward.ops.cli import main; main(sys.argv[1:]);"
         " print('rich.live' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, "top", str(shop.path), "--json"]
+    command = [sys.executable, "-c", code, "top", str(shop.file.path), "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert "False" == ran.stdout.splitlines()[-1]

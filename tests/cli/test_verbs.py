@@ -87,8 +87,6 @@ VERBS: dict[type, dict[str, str]] = {
         "exactly_once": f"{CODE}the handler whose effects commit with the mark",
     },
     Postbox: {
-        "poll": "poll",
-        "stats": "stats",
         "flush": "relay",
         "history": "history",
         "thread": "thread",
@@ -124,6 +122,7 @@ VERBS: dict[type, dict[str, str]] = {
         "repair": "doctor",
         "resume": "resume",
         "run_maintenance": "work",
+        "stats": "stats",
     },
     Schedules: {
         "add": "schedules add",
@@ -152,6 +151,7 @@ VERBS: dict[type, dict[str, str]] = {
     Sessions: {
         "stats": "sessions stats",
         "tail": "tail",
+        "poll": "poll",
         "list": "sessions ls",
         "get": "sessions ls",
         "waiting": "sessions ls",

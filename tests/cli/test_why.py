@@ -16,7 +16,7 @@ def sent(shop: Postbox, billing: Postbox) -> str:
     """Return the id of a message that shop sent and billing holds."""
     message_id = shop.send("billing", {"n": 1}, type="hello")
     shop.run_until_idle()
-    assert billing.stats()["inbox_pending"] == 1
+    assert billing.file.stats()["inbox_pending"] == 1
     return message_id
 
 

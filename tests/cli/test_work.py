@@ -132,7 +132,7 @@ def test_relay_once_delivers(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     ran = cli("relay", "shop.db", "--once", "--json")
 
     assert (0, "shop", 1) == (ran.code, ran.json["agent"], ran.json["moved"])
-    assert ("sent", 1) == (shop.resolve(sent), billing.stats()["inbox_pending"])
+    assert ("sent", 1) == (shop.resolve(sent), billing.file.stats()["inbox_pending"])
 
 
 def test_relay_without_a_file_relays_our_own(cli: Cli, shop: Postbox) -> None:
@@ -163,11 +163,11 @@ def test_migrate_names_the_steps(cli: Cli, home: Path) -> None:
 
 def test_check_finds_nothing_in_sound_files(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Any number of files at once."""
-    ran = cli("check", str(shop.path), str(billing.path), "--json")
+    ran = cli("check", str(shop.file.path), str(billing.file.path), "--json")
 
     assert 0 == ran.code
     assert {
-        "checked": [str(shop.path), str(billing.path)],
+        "checked": [str(shop.file.path), str(billing.file.path)],
         "offenders": [],
         "unread": [],
     } == ran.json

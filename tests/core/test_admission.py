@@ -72,7 +72,7 @@ def test_bad_options_are_refused_before_anything_is_written(
     with pytest.raises(InvalidMessage):
         box.send("b", 1, **options)
 
-    assert 0 == box.stats()["enqueued"]
+    assert 0 == box.file.stats()["enqueued"]
 
 
 def test_sending_to_nobody_fails_at_once(opened: Open) -> None:
@@ -96,7 +96,7 @@ def test_a_frozen_file_refuses_and_thaws(box: Postbox) -> None:
 
     assert (["pending"] * 2, 2) == (
         [box.resolve(kept), box.resolve(box.send("b", 3))],
-        box.stats()["enqueued"],
+        box.file.stats()["enqueued"],
     )
 
 
@@ -126,7 +126,7 @@ def test_the_queue_limit_is_exact(opened: Open) -> None:
 
     with pytest.raises(QueueFull):
         box.send("b", 5)
-    assert (3, []) == (box.stats()["pending"], box.file.check())
+    assert (3, []) == (box.file.stats()["pending"], box.file.check())
 
 
 def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
@@ -138,13 +138,13 @@ def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
     with pytest.raises(InvalidMessage):
         box.send_many([("b", 1), ("b", float("nan"))])
 
-    assert (1, []) == (box.stats()["enqueued"], box.file.check())
+    assert (1, []) == (box.file.stats()["enqueued"], box.file.check())
 
 
 def test_the_queue_limit_is_exact_among_eight_processes(opened: Open) -> None:
     """Eight processes that send as fast as they can fill the queue to the last place only."""
     box = opened(max_pending=100)
-    sent = side_by_side([[*PYTHON, "-c", HAMMER, box.path]] * 8, "go")
+    sent = side_by_side([[*PYTHON, "-c", HAMMER, box.file.path]] * 8, "go")
 
     assert 100 == sum(map(int, sent))
-    assert (100, []) == (box.stats()["pending"], box.file.check())
+    assert (100, []) == (box.file.stats()["pending"], box.file.check())

@@ -103,7 +103,7 @@ def test_a_send_whose_sync_failed_is_there_once(shaky: Postbox, disk: Flaky, fai
     assert (message_id, "pending", 1, []) == (
         again,
         shaky.resolve(message_id),
-        shaky.stats()["enqueued"],
+        shaky.file.stats()["enqueued"],
         shaky.file.check(),
     )
 
@@ -169,7 +169,7 @@ def test_a_request_whose_sync_failed_has_its_ticket(shaky: Postbox, disk: Flaky)
     assert [(ticket.id, "open")] == shaky._db.read(
         "SELECT id, state FROM _onceward_pending_replies"
     )
-    assert 1 == shaky.stats()["enqueued"]
+    assert 1 == shaky.file.stats()["enqueued"]
 
 
 @pytest.fixture

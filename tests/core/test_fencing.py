@@ -51,7 +51,7 @@ def test_a_late_worker_settles_nothing(taken: tuple[Postbox, LeasedMessage]) -> 
         box._db.write(lambda tx: lanes.settle(tx, late.lane, rest=[], due_at=None))
 
     assert [("now",)] == owner(box)
-    assert 1 == box.stats()["inbox_processing"]
+    assert 1 == box.file.stats()["inbox_processing"]
 
 
 def test_a_late_worker_gives_nothing_back(taken: tuple[Postbox, LeasedMessage]) -> None:

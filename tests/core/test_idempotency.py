@@ -22,7 +22,7 @@ def test_the_same_key_and_body_is_the_same_message(box: Postbox) -> None:
 
     assert ([first] * 3, 1) == (
         [first, again, box.session("default").send("b", {"n": 1}, key="k")],
-        box.stats()["enqueued"],
+        box.file.stats()["enqueued"],
     )
 
 
@@ -37,7 +37,7 @@ def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: objec
 
     with pytest.raises(Conflict):
         box.send("b", other, key="k")
-    assert (1, []) == (box.stats()["enqueued"], box.file.check())
+    assert (1, []) == (box.file.stats()["enqueued"], box.file.check())
 
 
 OTHERS: list[dict[str, Any]] = [
@@ -108,13 +108,13 @@ def test_a_dispatched_task_under_a_known_key_is_the_same(box: Postbox) -> None:
     with box.begin() as tx:
         again = tx.dispatch("b", 1, key="k")
 
-    assert (first, 1) == (again, box.stats()["enqueued"])
+    assert (first, 1) == (again, box.file.stats()["enqueued"])
 
 
 def test_a_key_belongs_to_one_recipient(box: Postbox) -> None:
     """The same key to two recipients is two messages."""
     assert box.send("b", 1, key="k") != box.send("c", 1, key="k")
-    assert 2 == box.stats()["enqueued"]
+    assert 2 == box.file.stats()["enqueued"]
 
 
 def test_the_same_message_id_is_the_same_message(box: Postbox) -> None:
@@ -123,14 +123,14 @@ def test_the_same_message_id_is_the_same_message(box: Postbox) -> None:
     for to, body in (("b", 2), ("c", 1)):
         with pytest.raises(Conflict):
             box.send(to, body, message_id="mine")
-    assert 1 == box.stats()["enqueued"]
+    assert 1 == box.file.stats()["enqueued"]
 
 
 def test_a_repeated_request_is_one_request(box: Postbox) -> None:
     """Asking again under the same id or key returns the ticket of the first."""
     assert box.request("b", 1, message_id="mine") == box.request("b", 1, message_id="mine")
     assert box.request("b", 1, key="k") == box.request("b", 1, key="k")
-    assert (2, 2) == (box.stats()["enqueued"], box.stats()["tickets_open"])
+    assert (2, 2) == (box.file.stats()["enqueued"], box.file.stats()["tickets_open"])
 
 
 def test_a_key_and_an_id_of_two_messages_are_a_conflict(box: Postbox) -> None:
@@ -152,4 +152,4 @@ def test_a_dead_letter_is_replayed_not_sent_again(box: Postbox, name: str) -> No
         box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
     box.dead_letters.replay(message_id)
     assert message_id == box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
-    assert (1, []) == (box.stats()["pending"], box.file.check())
+    assert (1, []) == (box.file.stats()["pending"], box.file.check())

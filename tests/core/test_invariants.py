@@ -184,7 +184,7 @@ def test_a_damaged_index_is_found(opened: Open) -> None:
     [(page,)] = box._db.read(
         "SELECT rootpage FROM sqlite_schema WHERE name = '_onceward_outbox_ready'"
     )
-    path, size = box.path, 4096
+    path, size = box.file.path, 4096
     box.close()
     raw = bytearray(path.read_bytes())
     raw[(page - 1) * size + 40 : page * size] = b"\x07" * (size - 40)

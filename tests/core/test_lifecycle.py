@@ -156,13 +156,13 @@ def test_illegal_moves_fail_in_other_programs_too(
         box = opened(f"a-{was}")
         out_in(box, was)
         for then in OUTBOX_STATES:
-            [_, found, _] = elsewhere(box.path, "BEGIN", OUT_MOVE.format(then), "ROLLBACK")
+            [_, found, _] = elsewhere(box.file.path, "BEGIN", OUT_MOVE.format(then), "ROLLBACK")
             assert legal(OUTBOX, was, then) == (found == []), (was, then, found)
     for was in INBOX_STATES:
         box = opened(f"b-{was}")
         in_in(box, was)
         for then in INBOX_STATES:
-            [_, found, _] = elsewhere(box.path, "BEGIN", IN_MOVE.format(then), "ROLLBACK")
+            [_, found, _] = elsewhere(box.file.path, "BEGIN", IN_MOVE.format(then), "ROLLBACK")
             assert legal(INBOX, was, then) == (found == []), (was, then, found)
 
 
@@ -213,7 +213,7 @@ def test_rows_cannot_be_bent_by_hand(
     box.peers.add("b", "memory:b")
     in_in(box, "pending")
 
-    [found] = elsewhere(box.path, sql)
+    [found] = elsewhere(box.file.path, sql)
 
     assert isinstance(found, str), sql
     assert found.startswith("IntegrityError"), found
@@ -236,7 +236,7 @@ def test_the_file_is_one_that_old_sqlite_reads(
     ]
 
     assert dict.fromkeys(names, "1") == {
-        name: shell(box.path, f'SELECT count(*) >= 0 FROM "{name}"') for name in names
+        name: shell(box.file.path, f'SELECT count(*) >= 0 FROM "{name}"') for name in names
     }
 
 

@@ -94,7 +94,7 @@ def test_the_size_limit_is_exact_on_both_sides(opened: Open, kind: str) -> None:
         [letter.id for letter in lavish.dead_letters.list()],
         receiver.receive(),
     )
-    assert 1 == sender.stats()["enqueued"]
+    assert 1 == sender.file.stats()["enqueued"]
 
 
 def test_a_body_whose_frame_fits_is_not_encoded_again(
@@ -113,7 +113,7 @@ def test_a_body_whose_frame_fits_is_not_encoded_again(
     sender.send("b", ["x" * 2990], type="does not")
     sender.run_until_idle()
 
-    assert (["does not"], 2) == (measured, receiver.stats()["inbox_pending"])
+    assert (["does not"], 2) == (measured, receiver.file.stats()["inbox_pending"])
 
 
 @pytest.mark.parametrize("kind", ["ascii", "three-byte", "bytes", "escapes"])

@@ -65,7 +65,7 @@ class Program:
         worker._size = messages
         box.run_until_idle()
         found = {"sent": sent, "handled": written.take(), "read": read[:]}
-        assert messages + 1 == box.stats()["processed"]
+        assert messages + 1 == box.file.stats()["processed"]
         return found
 
 

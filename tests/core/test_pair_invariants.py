@@ -117,12 +117,12 @@ def test_a_recipient_restored_from_a_backup_is_seen(
     ann, bob = pair
     for box in pair:
         box.close()
-    kept = bob.path.read_bytes()
+    kept = bob.file.path.read_bytes()
     ann, bob = opened("ann"), opened("bob")
     ann.run_until_idle()
     for box in (ann, bob):
         box.close()
-    bob.path.write_bytes(kept)
+    bob.file.path.write_bytes(kept)
     ann, bob = opened("ann"), opened("bob")
 
     assert {"X1", "X2"} == {found.invariant for found in ann.file.check(bob.file)}

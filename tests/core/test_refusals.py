@@ -98,13 +98,13 @@ def test_a_file_cut_in_the_middle_is_refused_untouched(opened: Open, tmp_path: P
     """A database that lost its second half is corrupt, and is not repaired without the operator."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send_many([("b", "x" * 1000)] * 50)
-    whole = box.path.read_bytes()
-    box.path.write_bytes(whole[: len(whole) // 2 - 1000])
+    whole = box.file.path.read_bytes()
+    box.file.path.write_bytes(whole[: len(whole) // 2 - 1000])
 
     with pytest.raises(StoreCorrupt):
-        opened(at=box.path)
+        opened(at=box.file.path)
 
-    assert whole[: len(whole) // 2 - 1000] == box.path.read_bytes()
+    assert whole[: len(whole) // 2 - 1000] == box.file.path.read_bytes()
 
 
 @pytest.mark.parametrize("data", [b"", None], ids=["empty", "host"])
@@ -144,7 +144,7 @@ def test_the_wrong_agent_is_refused(opened: Open, still_open: bool) -> None:
         box.close()
 
     with pytest.raises(WrongAgent, match="'a', not 'b'"):
-        Postbox(box.path, agent="b", start=False)
+        Postbox(box.file.path, agent="b", start=False)
 
     assert [] == opened().file.check()
 
@@ -247,7 +247,7 @@ def test_a_foreign_handle_in_this_process_is_refused(
     Once it is closed, the file opens.
     """
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        path = box.path
+        path = box.file.path
     release = hold(path)
     try:
         with pytest.raises(ForeignHandle):

@@ -96,9 +96,9 @@ def test_what_ended_well_is_forgotten_and_still_counted(pair: Pair) -> None:
         rows(pair.receiver, "processed_messages"),
     )
     assert (20, 20, 20) == (
-        pair.sender.stats()["enqueued"],
-        pair.sender.stats()["acked"],
-        pair.receiver.stats()["processed"],
+        pair.sender.file.stats()["enqueued"],
+        pair.sender.file.stats()["acked"],
+        pair.receiver.file.stats()["processed"],
     )
     assert [] == pair.sender.file.check() + pair.receiver.file.check()
 

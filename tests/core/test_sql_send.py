@@ -41,8 +41,8 @@ def test_one_insert_is_a_message(
 
     Ids are UUIDv7 and ascending, and frames are whole.
     """
-    assert [[]] == elsewhere(box.path, PLAIN)
-    assert "" == shell(box.path, PLAIN)
+    assert [[]] == elsewhere(box.file.path, PLAIN)
+    assert "" == shell(box.file.path, PLAIN)
 
     sent = frames(box)
     assert [("a", "b", "t", "default", 2, {"a": 1})] * 2 == [
@@ -50,13 +50,13 @@ def test_one_insert_is_a_message(
     ]
     assert {"7"} == {f.id[14] for f in sent}
     assert sorted(f.id for f in sent) == [f.id for f in sent]
-    assert (2, []) == (box.stats()["pending"], box.file.check())
+    assert (2, []) == (box.file.stats()["pending"], box.file.check())
 
 
 def test_it_arrives_like_any_other(opened: Open, elsewhere: Elsewhere) -> None:
     """A message that another language wrote is delivered, handled and settled."""
     sender, receiver = opened("a"), opened("b")
-    elsewhere(sender.path, PLAIN)
+    elsewhere(sender.file.path, PLAIN)
     sender.run_until_idle()
     message = receiver.receive()
     assert message is not None
@@ -70,7 +70,7 @@ def test_it_arrives_like_any_other(opened: Open, elsewhere: Elsewhere) -> None:
 def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> None:
     """Each column of the view is an attribute of the frame, also where SQL gave a number."""
     elsewhere(
-        box.path,
+        box.file.path,
         (
             "INSERT INTO onceward_send (recipient, type, body, session, topic, key, priority, ttl,"
             " delay, ordering_key, correlation_id, id)"
@@ -115,7 +115,7 @@ def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> N
 
 def test_no_body_is_null(box: Postbox, elsewhere: Elsewhere) -> None:
     """A message may be nothing but its type."""
-    elsewhere(box.path, "INSERT INTO onceward_send (recipient, type) VALUES ('b', 't')")
+    elsewhere(box.file.path, "INSERT INTO onceward_send (recipient, type) VALUES ('b', 't')")
 
     assert [None] == [frame.data for frame in frames(box)]
 
@@ -205,17 +205,17 @@ def test_bad_values_are_refused_before_anything_is_written(
 
     No receiver ever sees a frame that it cannot read.
     """
-    [found] = elsewhere(box.path, with_value(column, value))
+    [found] = elsewhere(box.file.path, with_value(column, value))
 
     assert isinstance(found, str)
     assert found.startswith("IntegrityError"), found
-    assert (0, 0, []) == (box.stats()["enqueued"], len(frames(box)), box.file.check())
+    assert (0, 0, []) == (box.file.stats()["enqueued"], len(frames(box)), box.file.check())
 
 
 def test_the_largest_body_is_taken(box: Postbox, elsewhere: Elsewhere) -> None:
     """A body of exactly 1 MiB of JSON passes, and the recipient takes it."""
     assert [[]] == elsewhere(
-        box.path, with_value("body", "'\"' || substr(hex(zeroblob(524288)), 3) || '\"'")
+        box.file.path, with_value("body", "'\"' || substr(hex(zeroblob(524288)), 3) || '\"'")
     )
     assert [(1 << 20) - 2] == [
         len(frame.data) for frame in frames(box) if isinstance(frame.data, str)
@@ -239,7 +239,7 @@ GOOD = {
 @pytest.mark.parametrize("body", GOOD.values(), ids=GOOD)
 def test_what_looks_bad_but_is_not_is_taken(box: Postbox, elsewhere: Elsewhere, body: str) -> None:
     """The second look refuses nothing that a receiver can read."""
-    assert [[]] == elsewhere(box.path, with_value("body", body))
+    assert [[]] == elsewhere(box.file.path, with_value("body", body))
     assert (1, []) == (len(frames(box)), box.file.check())
 
 
@@ -249,11 +249,11 @@ def test_what_looks_bad_but_is_not_is_taken(box: Postbox, elsewhere: Elsewhere, 
 def test_a_known_key_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, how: str) -> None:
     """Under any outer conflict clause the first message under a key stays and is the only one."""
     first = with_value("key", "'k'")
-    elsewhere(box.path, first, first.replace("INSERT", how).replace("'1'", "'2'"))
+    elsewhere(box.file.path, first, first.replace("INSERT", how).replace("'1'", "'2'"))
 
     assert ([1], 1, []) == (
         [frame.data for frame in frames(box)],
-        box.stats()["pending"],
+        box.file.stats()["pending"],
         box.file.check(),
     )
 
@@ -263,12 +263,13 @@ def test_a_known_id_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, 
     """The same holds for an id."""
     message_id = box.send("b", 1)
     elsewhere(
-        box.path, with_value("id", f"'{message_id}'").replace("INSERT", how).replace("'1'", "'2'")
+        box.file.path,
+        with_value("id", f"'{message_id}'").replace("INSERT", how).replace("'1'", "'2'"),
     )
 
     assert ([1], 1, []) == (
         [frame.data for frame in frames(box)],
-        box.stats()["pending"],
+        box.file.stats()["pending"],
         box.file.check(),
     )
 
@@ -276,11 +277,11 @@ def test_a_known_id_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, 
 def test_a_frozen_file_takes_nothing(box: Postbox, elsewhere: Elsewhere) -> None:
     """A pause holds for every language."""
     box.file.pause()
-    [found] = elsewhere(box.path, PLAIN)
+    [found] = elsewhere(box.file.path, PLAIN)
     box.file.resume()
 
     assert "IntegrityError: onceward:paused" == found
-    assert [[]] == elsewhere(box.path, PLAIN)
+    assert [[]] == elsewhere(box.file.path, PLAIN)
 
 
 def test_the_queue_limit_holds(opened: Open, elsewhere: Elsewhere) -> None:
@@ -288,14 +289,14 @@ def test_the_queue_limit_holds(opened: Open, elsewhere: Elsewhere) -> None:
     box = opened(max_pending=2)
     box.send("b", 1)
 
-    assert [[], "IntegrityError: onceward:queue_full"] == elsewhere(box.path, PLAIN, PLAIN)
-    assert (2, []) == (box.stats()["pending"], box.file.check())
+    assert [[], "IntegrityError: onceward:queue_full"] == elsewhere(box.file.path, PLAIN, PLAIN)
+    assert (2, []) == (box.file.stats()["pending"], box.file.check())
 
 
 def test_a_transaction_of_another_program_is_one_fate(box: Postbox, elsewhere: Elsewhere) -> None:
     """Rows and mail of another program are committed or rolled back together."""
     elsewhere(
-        box.path,
+        box.file.path,
         "CREATE TABLE t (x)",
         "BEGIN",
         "INSERT INTO t VALUES (1)",
@@ -309,7 +310,7 @@ def test_a_transaction_of_another_program_is_one_fate(box: Postbox, elsewhere: E
 
     assert ([(2,)], 1, []) == (
         box._db.read("SELECT x FROM t"),
-        box.stats()["pending"],
+        box.file.stats()["pending"],
         box.file.check(),
     )
 
@@ -317,7 +318,7 @@ def test_a_transaction_of_another_program_is_one_fate(box: Postbox, elsewhere: E
 def test_many_rows_of_one_insert_have_ids_of_their_own(box: Postbox, elsewhere: Elsewhere) -> None:
     """An INSERT … SELECT of a thousand rows makes a thousand different ids."""
     elsewhere(
-        box.path,
+        box.file.path,
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"
         " INSERT INTO onceward_send (recipient, type, body) SELECT 'b', 't', i FROM n",
     )
@@ -331,7 +332,7 @@ def test_many_rows_of_one_insert_have_ids_of_their_own(box: Postbox, elsewhere: 
 def test_the_frame_is_what_send_would_have_written(box: Postbox, elsewhere: Elsewhere) -> None:
     """But for id and time, both ways of sending write the same attributes."""
     elsewhere(
-        box.path,
+        box.file.path,
         (
             "INSERT INTO onceward_send (recipient, type, body, topic, key)"
             " VALUES ('b', 'json', '[1]', 'a.b', 'k')"

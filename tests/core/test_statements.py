@@ -78,8 +78,8 @@ def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
     receiver._db.write(lambda tx: _settle(tx, claimed))
     settled = len(theirs.take())
     assert (0, count, []) == (
-        sender.stats()["pending"],
-        receiver.stats()["processed"],
+        sender.file.stats()["pending"],
+        receiver.file.stats()["processed"],
         sender.file.check() + receiver.file.check(),
     )
     return *costs, settled

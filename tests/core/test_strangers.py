@@ -89,4 +89,4 @@ def test_tables_of_the_application_keep_their_names(
             row for name in NAMES for row in box._db.read(f"SELECT theirs FROM {name}")
         ]
     assert ([], []) == (sender.file.check(), receiver.file.check())
-    assert (1, 1) == (sender.stats()["acked"], receiver.stats()["processed"])
+    assert (1, 1) == (sender.file.stats()["acked"], receiver.file.stats()["processed"])

@@ -62,9 +62,9 @@ guarded = pytest.mark.skipif(
 @pytest.mark.parametrize("named", NAMES.values(), ids=NAMES)
 def test_no_name_of_an_open_file_gets_past(box: Postbox, named: Named) -> None:
     """Whatever type and form the path has, connecting raises before anything is opened."""
-    (box.path.parent / box.path.parent.name).mkdir()
+    (box.file.path.parent / box.file.path.parent.name).mkdir()
     with pytest.raises(ForeignHandle, match=r"a\.db is open as a postbox"):
-        sqlite3.connect(named(box.path))
+        sqlite3.connect(named(box.file.path))
 
 
 @guarded
@@ -72,7 +72,7 @@ def test_no_name_of_an_open_file_gets_past(box: Postbox, named: Named) -> None:
 def test_no_uri_of_an_open_file_gets_past(box: Postbox, uri: Callable[[Path], str]) -> None:
     """A URI names the same file, whatever its options: closing it drops the locks as well."""
     with pytest.raises(ForeignHandle):
-        sqlite3.connect(uri(box.path), uri=True)
+        sqlite3.connect(uri(box.file.path), uri=True)
 
 
 @guarded
@@ -81,8 +81,8 @@ def test_no_link_to_an_open_file_gets_past(
     box: Postbox, link: Callable[[Path, Path], None]
 ) -> None:
     """The file is known by device and inode, so another name of it is the same file."""
-    other = box.path.with_name("other")
-    link(box.path, other)
+    other = box.file.path.with_name("other")
+    link(box.file.path, other)
 
     with pytest.raises(ForeignHandle):
         sqlite3.connect(other)
@@ -93,7 +93,7 @@ def test_no_link_to_an_open_file_gets_past(
 def test_the_standard_dialect_of_sqlalchemy_is_refused(box: Postbox) -> None:
     """It connects by sqlite3; onceward.integrations.sqlalchemy has an engine for open files."""
     with pytest.raises(ForeignHandle):
-        sa.create_engine(f"sqlite:///{box.path}").connect()
+        sa.create_engine(f"sqlite:///{box.file.path}").connect()
 
 
 @guarded
@@ -102,7 +102,7 @@ def test_the_directory_of_a_home_is_refused_too(box: Postbox) -> None:
     box.agents.register()
 
     with pytest.raises(ForeignHandle):
-        sqlite3.connect(box.path.with_name("directory.db"))
+        sqlite3.connect(box.file.path.with_name("directory.db"))
 
 
 def test_other_files_are_none_of_our_business(box: Postbox, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_closed_file_may_be_opened(box: Postbox) -> None:
     """Once the last postbox of the process is closed, the file is free."""
     box.send("b", 1)
     box.close()
-    con = sqlite3.connect(box.path)
+    con = sqlite3.connect(box.file.path)
 
     assert [(1,)] == con.execute("SELECT count(*) FROM _onceward_outbox").fetchall()
     con.close()

@@ -23,7 +23,7 @@ if child == 0:
     calls = {
         "send": lambda: box.send("b", 1), "send_many": lambda: box.send_many([("b", 1)]),
         "begin": lambda: box.begin().__enter__(),
-        "request": lambda: box.request("b", 1), "receive": box.receive, "stats": box.stats,
+        "request": lambda: box.request("b", 1), "receive": box.receive, "stats": box.file.stats,
         "history": box.history, "health": box.file.health,
         "check": box.file.check, "resolve": lambda: box.resolve("x"),
         "cancel": lambda: box.cancel("x"),

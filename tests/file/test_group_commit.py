@@ -86,7 +86,7 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
         type(o) if type(o).__name__ != "Conflict" else "Conflict" for o in outcomes
     ]
     assert (3, 0, []) == (
-        box.stats()["enqueued"],
+        box.file.stats()["enqueued"],
         box._db.read("SELECT count(*) FROM _onceward_blocked_lanes")[0][0],
         box.file.check(),
     )
@@ -111,7 +111,7 @@ def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
 
     assert ([KeyError, str, str], 1) == ([type(outcome) for outcome in outcomes], count())
     assert (2, 0, []) == (
-        box.stats()["enqueued"],
+        box.file.stats()["enqueued"],
         box._db.read("SELECT count(*) FROM _onceward_blocked_lanes")[0][0],
         box.file.check(),
     )
@@ -145,7 +145,7 @@ def test_a_leader_whose_transaction_breaks_tells_all_who_wait(
         )
 
     assert [StoreFault] * 3 == [type(outcome) for outcome in outcomes]
-    assert (0, "pending") == (box.stats()["enqueued"], box.resolve(box.send("b", 3)))
+    assert (0, "pending") == (box.file.stats()["enqueued"], box.resolve(box.send("b", 3)))
 
 
 def test_a_block_whose_transaction_breaks_tells_all_who_wait(
@@ -180,7 +180,11 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(
             refused(lambda: box.send("b", 2)),
         )
 
-    assert (3, 0, "pending") == (len(told), box.stats()["enqueued"], box.resolve(box.send("b", 3)))
+    assert (3, 0, "pending") == (
+        len(told),
+        box.file.stats()["enqueued"],
+        box.resolve(box.send("b", 3)),
+    )
 
 
 def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbox) -> None:
@@ -216,7 +220,7 @@ def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
         assert {row[0] for row in few._db.read("SELECT id FROM _onceward_outbox")} == {
             o for o in outcomes if isinstance(o, str)
         }
-        assert (3, []) == (few.stats()["enqueued"], few.file.check())
+        assert (3, []) == (few.file.stats()["enqueued"], few.file.check())
 
 
 @pytest.mark.parametrize("overflow", ["drop_old", "reject"])
@@ -243,7 +247,7 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
         len(kept) + sum(isinstance(each, QueueFull) for each in outcomes),
     )
     assert [] == [each for each in kept if box.resolve(each) not in {"pending", "dropped"}]
-    assert (2, []) == (box.stats()["pending"], box.file.check())
+    assert (2, []) == (box.file.stats()["pending"], box.file.check())
 
 
 def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) -> None:
@@ -305,7 +309,7 @@ def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
     for thread in threads:
         thread.join()
 
-    assert ({"pending"}, 8) == ({box.resolve(each) for each in sent}, box.stats()["enqueued"])
+    assert ({"pending"}, 8) == ({box.resolve(each) for each in sent}, box.file.stats()["enqueued"])
 
 
 def test_after_commit_effects_run_once_for_committed_work_only(box: Postbox) -> None:
@@ -425,7 +429,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
         thread.join()
 
     assert ["interrupted", [(7,)]] == outcome
-    assert (1, []) == (box.stats()["enqueued"], box.file.check())
+    assert (1, []) == (box.file.stats()["enqueued"], box.file.check())
 
 
 def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
@@ -449,7 +453,7 @@ def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
     assert [str, "StoreCapacity", str] == [
         type(o) if isinstance(o, str) else type(o).__name__ for o in outcomes
     ]
-    assert (3, []) == (box.stats()["enqueued"], box.file.check())
+    assert (3, []) == (box.file.stats()["enqueued"], box.file.check())
 
 
 def test_a_disk_that_stays_full_refuses_and_keeps(box: Postbox) -> None:
@@ -491,7 +495,7 @@ def test_a_block_on_a_full_disk_is_all_or_nothing(box: Postbox) -> None:
 
     assert (0, 0, []) == (
         box._db.read("SELECT count(*) FROM t")[0][0],
-        box.stats()["enqueued"],
+        box.file.stats()["enqueued"],
         box.file.check(),
     )
 

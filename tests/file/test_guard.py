@@ -97,7 +97,7 @@ def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> No
     """A deleted WAL is noticed at the next commit, which is repeated in a file that is found."""
     kept = box.send("b", 1)
     settled(box)
-    Path(f"{box.path}-wal").unlink()
+    Path(f"{box.file.path}-wal").unlink()
 
     again = box.send("b", 2)
 
@@ -115,7 +115,7 @@ def test_a_taken_wal_takes_what_stood_in_it(box: Postbox) -> None:
     """
     settled(box)
     gone = box.send("b", 1)
-    Path(f"{box.path}-wal").unlink()
+    Path(f"{box.file.path}-wal").unlink()
 
     again = box.send("b", 2)
 
@@ -131,14 +131,14 @@ def test_a_new_file_is_nothing_without_its_wal(box: Postbox) -> None:
 
     Nothing is acknowledged any more, and every call says so.
     """
-    Path(f"{box.path}-wal").unlink()
+    Path(f"{box.file.path}-wal").unlink()
 
     with pytest.raises(OutcomeUnknown):
         box.send("b", 1)
     with pytest.raises(StoreCorrupt, match="replaced"):
         box.send("b", 2)
     with pytest.raises(StoreError):
-        box.stats()
+        box.file.stats()
 
 
 def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
@@ -148,16 +148,16 @@ def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
     Once it is back, everything goes on, and the unsure message is findable.
     """
     kept = box.send("b", 1)
-    hidden = box.path.with_name("hidden")
-    box.path.rename(hidden)
+    hidden = box.file.path.with_name("hidden")
+    box.file.path.rename(hidden)
 
     with pytest.raises(OutcomeUnknown) as caught:
         box.send("b", 2)
     with pytest.raises(StoreError):
         box.send("b", 3)
     with pytest.raises(StoreError, match="unable to open"):
-        box.stats()
-    hidden.rename(box.path)
+        box.file.stats()
+    hidden.rename(box.file.path)
     last = box.send("b", 4)
 
     [unsure] = caught.value.message_ids
@@ -171,12 +171,12 @@ def test_an_idle_process_tells_that_its_file_was_taken_away(
 ) -> None:
     """With no message in either direction the maintenance round notices, and logs it."""
     with Postbox(tmp_path / "a.db", agent="a", maintenance_interval=0.05) as box:
-        hidden = box.path.with_name("hidden")
-        box.path.rename(hidden)
+        hidden = box.file.path.with_name("hidden")
+        box.file.path.rename(hidden)
         until = time.monotonic() + 60
         while "maintenance waits" not in caplog.text and time.monotonic() < until:
             time.sleep(0.01)
-        hidden.rename(box.path)
+        hidden.rename(box.file.path)
 
     assert "maintenance waits agent=a seconds=0.05" in caplog.text
     taken = "a.db: unable to open database file", "went to a file that was moved or deleted"
@@ -191,7 +191,7 @@ def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None
     """
     with box.begin() as tx:
         tx.execute("UPDATE _onceward_file_info SET clock_at = clock_at + 3600000")
-    log = Path(f"{box.path}-wal")
+    log = Path(f"{box.file.path}-wal")
     sizes = [log.stat().st_size]
     seen = box._db.read("SELECT clock_at FROM _onceward_file_info")
     for _ in range(2):
@@ -225,14 +225,14 @@ def test_a_replaced_file_is_refused(opened: Open, tmp_path: Path) -> None:
     box.send("b", 1)
     settled(box)
     other.close()
-    shutil.copy(other.path, tmp_path / "copy")
-    (tmp_path / "copy").replace(box.path)
+    shutil.copy(other.file.path, tmp_path / "copy")
+    (tmp_path / "copy").replace(box.file.path)
 
     for expected in (OutcomeUnknown, StoreError):
         with pytest.raises(expected):
             box.send("b", 2)
 
-    assert other.path.read_bytes() == box.path.read_bytes()
+    assert other.file.path.read_bytes() == box.file.path.read_bytes()
 
 
 def test_a_file_replaced_by_its_like_is_refused(opened: Open, tmp_path: Path) -> None:
@@ -240,11 +240,11 @@ def test_a_file_replaced_by_its_like_is_refused(opened: Open, tmp_path: Path) ->
     box = opened("a")
     box.send("b", 1)
     settled(box)
-    Path(f"{box.path}-wal").unlink()
+    Path(f"{box.file.path}-wal").unlink()
     (tmp_path / "twin").mkdir()
     twin = opened("a", at=tmp_path / "twin" / "a.db")
     twin.close()
-    twin.path.replace(box.path)
+    twin.file.path.replace(box.file.path)
 
     with pytest.raises(OutcomeUnknown):
         box.send("b", 2)
@@ -255,12 +255,12 @@ def test_a_file_replaced_by_its_like_is_refused(opened: Open, tmp_path: Path) ->
 def test_after_a_failed_reopening_the_file_closes_and_opens_again(opened: Open) -> None:
     """A postbox that lost its file does not stand in the way of the next one on the same path."""
     box = opened()
-    hidden = box.path.with_name("hidden")
-    box.path.rename(hidden)
+    hidden = box.file.path.with_name("hidden")
+    box.file.path.rename(hidden)
     with pytest.raises(OutcomeUnknown):
         box.send("b", 1)
     box.close()
-    hidden.rename(box.path)
+    hidden.rename(box.file.path)
 
     again = opened()
 
@@ -277,7 +277,9 @@ def test_another_process_may_checkpoint_and_close(
     The guard does not mistake it for a theft.
     """
     kept = box.send("b", 1)
-    elsewhere(box.path, "SELECT count(*) FROM _onceward_outbox", "PRAGMA wal_checkpoint(TRUNCATE)")
+    elsewhere(
+        box.file.path, "SELECT count(*) FROM _onceward_outbox", "PRAGMA wal_checkpoint(TRUNCATE)"
+    )
 
     assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
     assert [] == box.file.check()

@@ -132,7 +132,7 @@ def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Pat
 
     box.send("b", 3)
 
-    assert ("pending", 2) == (box.resolve(kept), box.stats()["pending"])
+    assert ("pending", 2) == (box.resolve(kept), box.file.stats()["pending"])
 
 
 def test_a_file_with_other_steps_is_refused(opened: Open) -> None:

@@ -157,7 +157,7 @@ def test_a_file_that_is_being_closed_is_opened_anew(opened: Open, tmp_path: Path
     assert all(task.done() for task in (holder, closing, again))
 
     with again.found as fresh:
-        assert (1, True) == (fresh.stats()["pending"], fresh._db is not box._db)
+        assert (1, True) == (fresh.file.stats()["pending"], fresh._db is not box._db)
 
 
 def test_close_takes_the_file_from_a_block_that_does_not_end(
@@ -203,7 +203,7 @@ def test_engines_and_callers_do_not_wait_for_a_query(tmp_path: Path) -> None:
         until(box._db.readers.connections)
         box.send("a", 1, type="job")
         in_time = handled.wait(20)
-        until(lambda: box.stats()["acked"])
+        until(lambda: box.file.stats()["acked"])
         found = len(box.history().messages), box.file.check(), endless.is_alive()
 
     assert (True, (2, [], True)) == (in_time, found)
@@ -214,13 +214,13 @@ def test_engines_and_callers_do_not_wait_for_a_query(tmp_path: Path) -> None:
 def test_idle_connections_of_callers_are_closed(opened: Open) -> None:
     """Maintenance closes those that were not used for a while; the next read opens one."""
     box = opened()
-    box.stats()
+    box.file.stats()
     used = len(box._db.readers.connections())
     box._db.readers._clock = lambda: float("inf")
     box.file.run_maintenance()
 
     assert (1, []) == (used, box._db.readers.connections())
-    assert 0 == box.stats()["pending"]
+    assert 0 == box.file.stats()["pending"]
 
 
 class FullDisk(apsw.VFS):
@@ -258,7 +258,11 @@ def test_a_full_disk_is_read(opened: Open) -> None:
     disk.full = True
     with pytest.raises(OutcomeUnknown, match="disk or quota is full"):
         box.send("b", 2)
-    found = box.stats()["pending"], box.query("SELECT id FROM onceward_outbox"), box.file.health()
+    found = (
+        box.file.stats()["pending"],
+        box.query("SELECT id FROM onceward_outbox"),
+        box.file.health(),
+    )
     disk.full = False
     again = box.send("b", 3)
 

@@ -52,7 +52,7 @@ def test_a_new_file_is_private(opened: Open) -> None:
         os.umask(before)
 
     names = [f"{file}{side}" for file in ("a.db", "directory.db") for side in ("", "-wal", "-shm")]
-    assert dict.fromkeys([*names, "a.db-run"], 0o600) == modes(box.path)
+    assert dict.fromkeys([*names, "a.db-run"], 0o600) == modes(box.file.path)
 
 
 def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
@@ -87,7 +87,7 @@ def test_a_new_file_keeps_few_pages_in_memory(box: Postbox) -> None:
 
 def test_every_connection_has_our_pragmas(box: Postbox) -> None:
     """All three read back what was set on them, whatever the application set for its own."""
-    box.stats()  # a caller's is made for the first read
+    box.file.stats()  # a caller's is made for the first read
     box._db._open_reader()
     connections = box._db.connections()
     assert 3 == len(connections)
@@ -148,7 +148,7 @@ def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> 
     assert (77, 5) == (con.pragma("application_id"), con.pragma("user_version"))
     assert ([(1,), (2,)], 1, []) == (
         box._db.read("SELECT id FROM invoice"),
-        box.stats()["pending"],
+        box.file.stats()["pending"],
         box.file.check(),
     )
 
@@ -174,7 +174,7 @@ def test_an_empty_file_becomes_a_postbox(opened: Open, tmp_path: Path) -> None:
 
 def test_a_name_is_only_needed_once(opened: Open) -> None:
     """The file remembers whose it is."""
-    path = opened().path
+    path = opened().file.path
 
     with Postbox(path, start=False) as again:
         assert "a" == again.agent
@@ -183,7 +183,7 @@ def test_a_name_is_only_needed_once(opened: Open) -> None:
 def test_symbolic_links_lead_to_one_database(opened: Open, tmp_path: Path) -> None:
     """A link and its target are one file: one writer, one commit."""
     box = opened()
-    (tmp_path / "link.db").symlink_to(box.path)
+    (tmp_path / "link.db").symlink_to(box.file.path)
 
     assert opened(at=tmp_path / "link.db")._db is box._db
 
@@ -216,10 +216,10 @@ def test_two_postboxes_on_one_file_share_one_database(opened: Open) -> None:
     one.close()
 
     assert one._db is two._db
-    assert 1 == two.stats()["pending"]
+    assert 1 == two.file.stats()["pending"]
     two.close()
     with pytest.raises(StoreClosed):
-        two.stats()
+        two.file.stats()
 
 
 def test_the_second_opening_is_heard(opened: Open) -> None:
@@ -248,7 +248,7 @@ def test_the_owners_patience_holds(opened: Open, *, neighbour_first: bool) -> No
     sender.run_until_idle()
     receiver = receiver or opened("b", busy_timeout=0.25)
 
-    assert (1, 0.25) == (receiver.stats()["received"], waits(receiver))
+    assert (1, 0.25) == (receiver.file.stats()["received"], waits(receiver))
     assert [20.0, 20.0] == [waits(opened("a", busy_timeout=patience)) for patience in (7.0, 20.0)]
 
 
@@ -258,7 +258,7 @@ def test_the_standard_library_may_read_in_another_process(
     """Other programs open the file at the same time; nothing is lost when they close it."""
     kept = box.send("b", 1)
 
-    assert [[[1]]] == elsewhere(box.path, "SELECT count(*) FROM _onceward_outbox")
+    assert [[[1]]] == elsewhere(box.file.path, "SELECT count(*) FROM _onceward_outbox")
     assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
 
 

@@ -28,12 +28,12 @@ class Job(Msg, type="job"):
 @contextmanager
 def trouble(box: Postbox) -> Iterator[None]:
     """Take the file of *box* away for a block, and let a commit notice it."""
-    hidden = box.path.with_name("hidden")
-    box.path.rename(hidden)
+    hidden = box.file.path.with_name("hidden")
+    box.file.path.rename(hidden)
     with pytest.raises(OncewardError):
         box.send("b", "into nowhere")
     yield
-    hidden.rename(box.path)
+    hidden.rename(box.file.path)
 
 
 def test_a_read_opens_the_file_again(opened: Open, clock: ManualClock) -> None:
@@ -41,7 +41,7 @@ def test_a_read_opens_the_file_again(opened: Open, clock: ManualClock) -> None:
     box = opened(testing=Controls(clock=clock))
     kept = box.send("b", 1)
     with trouble(box), pytest.raises(StoreError, match="unable to open"):
-        box.stats()
+        box.file.stats()
     clock.advance(LONGEST_PAUSE)
 
     assert kept in {past.id for past in box.history().messages}
@@ -83,7 +83,7 @@ def test_reads_of_a_file_that_stays_closed_back_off(
         tries.clear()
         for _ in range(100):
             with pytest.raises(StoreError, match="unable to open"):
-                box.stats()
+                box.file.stats()
             clock.advance(0.05)
 
     pauses = [later - sooner for sooner, later in pairwise(tries)]
@@ -98,7 +98,7 @@ def test_asking_the_engines_does_not_wait_for_the_pause(opened: Open, clock: Man
     with trouble(box):
         for _ in range(5):
             with pytest.raises(StoreError):
-                box.stats()
+                box.file.stats()
             clock.advance(1)
         with pytest.raises(StoreError, match="unable to open"):
             box.run_until_idle()
@@ -112,7 +112,7 @@ def test_a_cache_of_a_closed_file_is_read_again(box: Postbox) -> None:
     before = box._db.version()
     with trouble(box):
         pass
-    box.stats()
+    box.file.stats()
 
     assert before != box._db.version()
 

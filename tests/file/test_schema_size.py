@@ -14,7 +14,7 @@ PARSED: Final = 300_000
 
 def test_a_connection_parses_a_bounded_schema(box: Postbox) -> None:
     """The text of the schema and the memory that SQLite needs for it stay within their bounds."""
-    con = apsw.Connection(str(box.path), flags=apsw.SQLITE_OPEN_READONLY)
+    con = apsw.Connection(str(box.file.path), flags=apsw.SQLITE_OPEN_READONLY)
     text = sum(len(str(sql or "")) for (sql,) in con.execute("SELECT sql FROM sqlite_schema"))
     parsed, _ = con.status(apsw.SQLITE_DBSTATUS_SCHEMA_USED)
     con.close()

@@ -24,7 +24,7 @@ def ledger(box: Postbox) -> Postbox:
 
 def seen(box: Postbox) -> tuple[list[int], int]:
     """Return the user's rows, and how many messages were promised."""
-    return [x for (x,) in box._db.read("SELECT x FROM t ORDER BY x")], box.stats()["enqueued"]
+    return [x for (x,) in box._db.read("SELECT x FROM t ORDER BY x")], box.file.stats()["enqueued"]
 
 
 def test_rows_and_mail_are_one_commit(ledger: Postbox) -> None:
@@ -256,7 +256,7 @@ def test_a_closed_postbox_takes_nothing(opened: Open) -> None:
 
     for call in (
         lambda: box.send("b", 1),
-        box.stats,
+        box.file.stats,
         box.file.check,
         box.file.health,
         box.history,
@@ -283,4 +283,4 @@ def test_the_error_of_a_dead_transaction_names_the_cure(ledger: Postbox) -> None
 
 def test_paths_are_the_real_ones(box: Postbox, tmp_path: Path) -> None:
     """A postbox tells the file it has open."""
-    assert tmp_path.resolve() / "a.db" == box.path
+    assert tmp_path.resolve() / "a.db" == box.file.path

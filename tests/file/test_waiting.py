@@ -49,7 +49,7 @@ def ledger(box: Postbox) -> Postbox:
 
 def seen(box: Postbox) -> tuple[list[int], int]:
     """Return the user's rows, and how many messages were promised."""
-    return [x for (x,) in box._db.read("SELECT x FROM t ORDER BY x")], box.stats()["enqueued"]
+    return [x for (x,) in box._db.read("SELECT x FROM t ORDER BY x")], box.file.stats()["enqueued"]
 
 
 def waits(box: Postbox, count: int) -> None:
@@ -62,7 +62,7 @@ def waits(box: Postbox, count: int) -> None:
 @pytest.fixture
 def holder(box: Postbox) -> Iterator[Callable[[], None]]:
     """Hold the file's write lock in another process until called."""
-    with Child([*PYTHON, "-c", HOLDER, box.path], "stdin", "stdout") as other:
+    with Child([*PYTHON, "-c", HOLDER, box.file.path], "stdin", "stdout") as other:
         assert "held" == other.hear()
 
         def release() -> None:
@@ -81,9 +81,9 @@ def test_busy_after_the_deadline_means_nothing_was_written(
         box.send("b", 1)
     with pytest.raises(Busy), box.begin():
         pass
-    assert 0 == box.stats()["enqueued"]
+    assert 0 == box.file.stats()["enqueued"]
     holder()
-    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
+    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.file.stats()["enqueued"])
 
 
 def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
@@ -115,7 +115,7 @@ def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
         thread.join()
 
     assert [Busy, str] == [type(outcome) for outcome in outcomes]
-    assert 1 == box.stats()["enqueued"]
+    assert 1 == box.file.stats()["enqueued"]
 
 
 def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
@@ -168,7 +168,7 @@ def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick
     with pytest.raises(KeyboardInterrupt):
         box.send("b", 1)
 
-    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
+    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.file.stats()["enqueued"])
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -255,5 +255,5 @@ def test_opening_waits_from_its_first_statement(
 
         monkeypatch.setattr(BusyHandler, "__call__", release)
 
-        assert {"pending": 0} == {"pending": opened("late", at=path).stats()["pending"]}
+        assert {"pending": 0} == {"pending": opened("late", at=path).file.stats()["pending"]}
         assert 0 == other.code()

@@ -149,7 +149,7 @@ def test_a_second_effect_is_found_days_after_the_first(nights: Nights) -> None:
     hidden.rename(clone)
     near, other = nights.world.open("near"), nights.world.open(handling("far"), where="clones")
     near.peers.add("far", f"file:{clone}")
-    other.peers.add("near", f"file:{near.path}")
+    other.peers.add("near", f"file:{near.file.path}")
     post(near, "far", 1)
     nights.world.turns(near, other)
     nights.world.clock.advance(DAY)

@@ -317,14 +317,14 @@ def test_horizons_are_of_the_moment_of_the_evidence(tmp_path: Path) -> None:
         report = reconcile(
             tmp_path / "agents", out=tmp_path / "out", rules=Rules(now=now), on_step=prune
         )
-        with closing(workspace(tmp_path / "w.db")) as con, attached(con, str(far.path)):
-            before = reading_of(con, str(far.path))
+        with closing(workspace(tmp_path / "w.db")) as con, attached(con, str(far.file.path)):
+            before = reading_of(con, str(far.file.path))
             post(near, "far", 1)
             world.run(near, far)
             world.clock.advance(8 * 86_400)
             far.file.run_maintenance()
 
-            assert before == reading_of(con, str(far.path))
+            assert before == reading_of(con, str(far.file.path))
     assert {"forgotten": 3} == dict(report.verdicts)
 
 

@@ -68,7 +68,7 @@ def _heavy(folder: Path) -> str:
         Postbox(folder / "near.db", agent="near", max_body=16 << 20) as near,
         Postbox(folder / "far.db", agent="far", start=False, max_body=16 << 20) as far,
     ):
-        near.peers.add("far", f"file:{far.path}")
+        near.peers.add("far", f"file:{far.file.path}")
         sent = near.send("far", body)
         assert 0 == near.flush(timeout=60)
     return sent

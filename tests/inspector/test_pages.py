@@ -124,7 +124,7 @@ def test_a_paused_agent_shows_the_lanes_that_wait(home: Home) -> None:
     with Postbox(
         home.path / "mailer.db", start=False, testing=Controls(clock=home.clock)
     ) as mailer:
-        waiting = mailer.stats()["inbox_pending"]
+        waiting = mailer.file.stats()["inbox_pending"]
         mailer.file.pause()
     with inspecting(home) as client:
         found = text(client, "/agents/mailer")

@@ -189,7 +189,7 @@ def journeys(tmp_path: Path) -> Iterator[Journey]:
                 if replayed:
                     box.dead_letters.replay(sent)
                 _work(rounds)
-            with opened(shop.path) as here, opened(box.path) as there:
+            with opened(shop.file.path) as here, opened(box.file.path) as there:
                 both = message(here, sent), message(there, sent)
             return [(step.what, step.detail) for step in steps(*both)]
 
@@ -239,7 +239,7 @@ def test_a_replay_is_told_without_transitions_too(tmp_path: Path, transitions: b
         box.run_until_idle()
         message_of(box).reject("no")
         box.dead_letters.replay(sent)
-        with opened(box.path) as reader:
+        with opened(box.file.path) as reader:
             found = message(reader, sent)
         told = [step for step in steps(found, found) if step.what == "replayed"]
         message_of(box).ack()
@@ -291,7 +291,7 @@ def test_steps_and_streams_of_the_handler_are_drawn(tmp_path: Path) -> None:
         for pause in (0, 61):
             clock.advance(pause)
             box.run_until_idle()
-        with opened(box.path) as reader:
+        with opened(box.file.path) as reader:
             found = message(reader, sent)
     told = [
         (each.what, each.detail, each.tone)

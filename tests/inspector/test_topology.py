@@ -135,12 +135,12 @@ def test_links_are_rates_of_the_last_hour(tmp_path: Path) -> None:
         box.send("old", 0)
         clock.advance(LATELY / 1000 + 60)
         box.send_many([("b", n) for n in range(30)])
-        with opened(box.path) as reader:
+        with opened(box.file.path) as reader:
             few = links(reader, clock.now())
         for _ in range(2):
             box.send_many([("c", n) for n in range(SAMPLE // 2)])
             clock.advance(30)
-        with opened(box.path) as reader:
+        with opened(box.file.path) as reader:
             many = links(reader, clock.now())
 
     assert [("b", 0.5, 0.0)] == [(each.peer, each.sent, each.received) for each in few]

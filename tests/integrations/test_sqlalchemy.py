@@ -292,7 +292,7 @@ def test_a_handler_s_session_commits_with_the_message(box: Postbox, *, fails: bo
         if fails:
             raise ValueError
 
-    with Postbox(box.path.with_name("billing.db"), agent=agent, start=False) as billing:
+    with Postbox(box.file.path.with_name("billing.db"), agent=agent, start=False) as billing:
         Base.metadata.create_all(engine(billing))
         box.send("billing", 5, type="invoice")
         box.run_until_idle()
@@ -310,7 +310,7 @@ def test_the_end_of_a_handler_flushes(box: Postbox) -> None:
     def book(cents: int, session: InHandler) -> None:
         session.add(Invoice(cents=cents))
 
-    with Postbox(box.path.with_name("billing.db"), agent=agent, start=False) as billing:
+    with Postbox(box.file.path.with_name("billing.db"), agent=agent, start=False) as billing:
         Base.metadata.create_all(engine(billing))
         box.send_many([("billing", -5), ("billing", 5)], type="invoice")
         box.run_until_idle()
@@ -332,7 +332,7 @@ def test_a_handler_that_goes_on_after_a_failed_flush_fails(box: Postbox) -> None
         with pytest.raises(IntegrityError):
             session.flush()
 
-    with Postbox(box.path.with_name("bank.db"), agent=shop, start=False) as bank:
+    with Postbox(box.file.path.with_name("bank.db"), agent=shop, start=False) as bank:
         Base.metadata.create_all(engine(bank))
         bank.send("shop", 1, type="invoice")
         bank.run_until_idle()

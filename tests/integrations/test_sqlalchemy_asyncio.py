@@ -504,7 +504,7 @@ def test_a_sync_handler_is_refused() -> None:
 @asynccontextmanager
 async def billing(shop: Shop, agent: Agent) -> AsyncIterator[Shop]:
     """Open the recipient of the shop's messages, its tables made."""
-    path = shop.box.path.with_name("billing.db")
+    path = shop.box.file.path.with_name("billing.db")
     async with AsyncPostbox(path, agent=agent, hold_unknown=True, start=False) as box:
         db = async_engine(box)
         async with db.begin() as connection:

@@ -240,8 +240,8 @@ def audit(home: Path) -> dict[str, list[Any]]:
 
 
 def differences(box: Postbox) -> list[str]:
-    """Return where ``stats()`` says something else than the rows do."""
-    told = box.stats()
+    """Return where ``file.stats()`` says something else than the rows do."""
+    told = box.file.stats()
     counted = dict(box._db.read("SELECT state, count(*) FROM onceward_outbox GROUP BY state"))
     waiting = dict(box._db.read("SELECT state, count(*) FROM onceward_inbox GROUP BY state"))
     real = {name: counted.get(name, 0) for name in ("sending", "sent", "failed")}

@@ -30,11 +30,11 @@ def test_the_gauges_show_what_an_absent_peer_has_not_stored(world: World) -> Non
     found = dict(GAUGE.findall(text_of(registry)[1].decode()))
 
     assert (MANY, MANY, f"{MANY}.0") == (
-        shop.stats()["pending"],
+        shop.file.stats()["pending"],
         shop.file.health().pending,
         found["onceward_outbox_pending"],
     )
-    assert 40 == shop.stats()["sending"]
+    assert 40 == shop.file.stats()["sending"]
     assert "1.0" == found["onceward_peers_failing"]
 
 

@@ -65,7 +65,7 @@ def test_a_coroutine_writes_sends_and_replies_in_one_commit(world: World) -> Non
     ticket = shop.request("billing", Job(n=1))
     world.settle()
 
-    assert ([1, 10, 11], 2) == (effects(billing), billing.stats()["enqueued"])
+    assert ([1, 10, 11], 2) == (effects(billing), billing.file.stats()["enqueued"])
     assert "acked" == shop.resolve(ticket.id)
 
 
@@ -194,7 +194,7 @@ def test_work_left_behind_by_a_coroutine_commits_nothing(world: World) -> None:
         world.settle()
 
     assert {1, 2} <= set(effects(billing))
-    assert 2 == billing.stats()["processed"]
+    assert 2 == billing.file.stats()["processed"]
 
 
 def test_a_coroutine_may_use_its_postbox_directly(world: World) -> None:
@@ -210,7 +210,7 @@ def test_a_coroutine_may_use_its_postbox_directly(world: World) -> None:
     world.settle()
 
     assert [] == billing.dead_letters.list()
-    assert 1 == billing.stats()["enqueued"]
+    assert 1 == billing.file.stats()["enqueued"]
 
 
 def test_a_coroutine_that_holds_the_transaction_writes_through_it(world: World) -> None:
@@ -233,7 +233,7 @@ def test_a_coroutine_that_holds_the_transaction_writes_through_it(world: World) 
 
     [letter] = billing.dead_letters.list()
     assert (letter.last_error or "").startswith("Busy: other work of this process held the file")
-    assert ([], 0) == (effects(billing), billing.stats()["enqueued"])
+    assert ([], 0) == (effects(billing), billing.file.stats()["enqueued"])
 
 
 def test_agents_share_a_loop_that_ends_with_the_last_of_them(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_final_error_of_a_batch_ends_one_message(world: World, error: Exceptio
     ends = [state for _, state in box.query(STATES) if state == "processed"]
 
     assert 2 == len(ends)
-    assert 0 == box.stats()["inbox_pending"]
+    assert 0 == box.file.stats()["inbox_pending"]
 
 
 def test_a_wrong_span_of_a_retry_is_told_and_the_policy_says_when(world: World) -> None:
@@ -328,7 +328,7 @@ def test_a_coroutine_takes_batches_with_engines(tmp_path: Path) -> None:
         with box.begin() as tx:
             tx.execute(TABLE)
         send(box, *range(7))
-        until(lambda: 7 == sum(box.stats()[each] for each in ("processed", "dead_letters")))
+        until(lambda: 7 == sum(box.file.stats()[each] for each in ("processed", "dead_letters")))
 
         assert [(n,) for n in range(7)] == box.query(EFFECTS)
         assert len(calls) == len(box.query(FATES))

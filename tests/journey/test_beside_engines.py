@@ -40,7 +40,7 @@ def test_callers_and_the_worker_handle_no_message_at_the_same_time(tmp_path: Pat
         for n in range(COUNT):
             billing.send("billing", n)
         left = billing.flush(LIMIT)
-        while (now := billing.stats())["inbox_pending"] + now["inbox_processing"]:
+        while (now := billing.file.stats())["inbox_pending"] + now["inbox_processing"]:
             ended.wait(0.01)
         ended.set()
         for thread in threads:
@@ -59,7 +59,7 @@ def test_a_stopped_postbox_handles_nothing(tmp_path: Path) -> None:
         billing.send("billing", 1)
 
         moved = billing.run_until_idle()
-        assert (True, 1) == (moved < 10, billing.stats()["inbox_pending"])
+        assert (True, 1) == (moved < 10, billing.file.stats()["inbox_pending"])
     with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
         billing.run_until_idle()
-        assert 0 == billing.stats()["inbox_pending"]
+        assert 0 == billing.file.stats()["inbox_pending"]

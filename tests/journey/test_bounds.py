@@ -79,11 +79,11 @@ def test_a_limit_is_hard_and_its_own(
     shop.limits.set(scope, name, messages=3)
     session = shop.session("s")
     first, *_ = [session.send("b", Job(n=n), **twin) for n in range(3)]
-    before = shop.stats()
+    before = shop.file.stats()
     for _ in range(2):
         with pytest.raises(QueueFull, match=scope):
             session.send("b", Job(n=3), message_id="again", **twin)
-    assert before == shop.stats()
+    assert before == shop.file.stats()
     if scope != "outbox":
         shop.session("t").send("b", Job(n=9))
     assert shop.cancel(first)
@@ -152,7 +152,7 @@ def test_settling_pruning_and_dying_make_room(world: World) -> None:
     }
     world.wait(6)
 
-    assert ({}, 1) == (shop.limits.fullness(), shop.stats()["dead_letters"])
+    assert ({}, 1) == (shop.limits.fullness(), shop.file.stats()["dead_letters"])
     shop.dead_letters.replay_all(as_new=True)
     assert {"outbox": 1, "session default": 1, "lane billing/default": 1} == counted(shop)
     assert 1 == shop.limits.fullness()["outbox"][0]
@@ -181,8 +181,8 @@ def test_drop_old_lets_the_oldest_go(world: World) -> None:
     )
     assert (
         2
-        == shop.stats()["dropped_by_policy"]
-        == shop.stats()["outbox_dropped"]
+        == shop.file.stats()["dropped_by_policy"]
+        == shop.file.stats()["outbox_dropped"]
         == len(shop._db.read("SELECT id FROM onceward_drops"))
     )
 
@@ -199,7 +199,7 @@ def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
         again,
         [shop.resolve(each) for each in ids],
     )
-    assert 2 == billing.stats()["received"]
+    assert 2 == billing.file.stats()["received"]
     assert [("drop_new", ids[3]), ("drop_new", ids[2])] == [
         (drop.policy, drop.id) for drop in shop.limits.drops()
     ]
@@ -258,11 +258,11 @@ def test_protected_messages_never_give_way(world: World, overflow: Any) -> None:
     shop.send("b", Job(n=0), priority="critical")
     shop.send("b", Job(n=1), headers={"protected": True})
     shop.send("b", Job(n=2), type="worker_result")
-    before = shop.stats()
+    before = shop.file.stats()
     with pytest.raises(QueueFull, match="may not be dropped"):
         shop.send("b", Job(n=3))
 
-    assert ({"pending": [0, 1, 2]}, before) == (rows(shop), shop.stats())
+    assert ({"pending": [0, 1, 2]}, before) == (rows(shop), shop.file.stats())
     assert [] == shop.limits.drops()
 
 
@@ -292,7 +292,7 @@ def test_hold_accepts_and_keeps_back(world: World) -> None:
         shop.send("billing", Job(n=n))
     world.settle()
     assert (2, 4) == (
-        billing.stats()["inbox_pending"],
+        billing.file.stats()["inbox_pending"],
         len(shop._db.read("SELECT seq FROM _onceward_outbox WHERE held_by IS NOT NULL")),
     )
     got: list[int] = []
@@ -304,7 +304,7 @@ def test_hold_accepts_and_keeps_back(world: World) -> None:
         if len(got) == 2:
             shop.send("billing", Job(n=6))
 
-    assert (list(range(7)), 7) == (got, shop.stats()["acked"])
+    assert (list(range(7)), 7) == (got, shop.file.stats()["acked"])
     assert [] == shop.file.check()
 
 
@@ -359,7 +359,7 @@ def test_a_burial_frees_a_held_message_once(world: World) -> None:
     world.wait(6)
 
     assert 2 == shop.limits.fullness()["outbox"][0] == counted(shop)["outbox"]
-    assert 1 == shop.stats()["dead_letters"]
+    assert 1 == shop.file.stats()["dead_letters"]
 
 
 def test_the_store_counts_both_boxes(world: World) -> None:
@@ -428,9 +428,9 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
 
     taken = []
     for _ in range(12):
-        before = billing.stats()["received"]
+        before = billing.file.stats()["received"]
         world.settle()
-        taken.append(billing.stats()["received"] - before)
+        taken.append(billing.file.stats()["received"] - before)
         peer = shop.peers.get("billing")
         assert peer is not None
         assert ("closed", 0) == (peer.breaker, peer.failures)
@@ -441,7 +441,7 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
     world.settle()
 
     tried = dict(shop._db.read("SELECT id, attempts FROM _onceward_outbox"))
-    assert (11, [1] * 10) == (billing.stats()["received"], [tried[i] for i in ids])
+    assert (11, [1] * 10) == (billing.file.stats()["received"], [tried[i] for i in ids])
     assert (3, 10) == (max(taken), sum(taken))
     assert 4 <= sum(count > 0 for count in taken), taken
     billing.limits.remove("accept")
@@ -467,7 +467,7 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
         message.ack()
     world.settle()
 
-    assert (1, sent, []) == (len(heard), shop.stats()["acked"], shop.file.check())
+    assert (1, sent, []) == (len(heard), shop.file.stats()["acked"], shop.file.check())
     shop.limits.remove("file")
     assert shop.send("billing", "x")
 
@@ -487,7 +487,7 @@ def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
 
     assert {"pending": [0, 1, 7]} == rows(shop)
     assert (0, [], []) == (
-        shop.stats()["cancelled"],
+        shop.file.stats()["cancelled"],
         shop.limits.drops(),
         shop._db.read("SELECT x FROM kept"),
     )
@@ -534,9 +534,9 @@ def test_a_limit_holds_for_every_language(world: World) -> None:
         con.close()
     [shop] = world.reopen("shop")
 
-    assert 3 == shop.stats()["pending"]
+    assert 3 == shop.file.stats()["pending"]
     assert shop.send("b", Job(n=1))
-    assert (2, 2) == (shop.stats()["pending"], shop.limits.fullness()["session default"][0])
+    assert (2, 2) == (shop.file.stats()["pending"], shop.limits.fullness()["session default"][0])
 
 
 def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: World) -> None:
@@ -643,7 +643,7 @@ def test_eight_producers_never_exceed_a_limit(tmp_path: Path) -> None:
 
 def _holds(path: Path, overflow: Overflow, sent: int) -> None:
     with Postbox(path, start=False) as box:
-        stats, full = box.stats(), box.limits.fullness()
+        stats, full = box.file.stats(), box.limits.fullness()
         rows_there, broken = (
             box._db.read("SELECT count(*) FROM _onceward_outbox")[0][0],
             box.file.check(),

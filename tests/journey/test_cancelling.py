@@ -255,7 +255,7 @@ def test_a_recipient_cancels_many_of_a_sender(world: World) -> None:
 
     assert ([keyed], jobs) == (by_key.cancelled, by_type.cancelled)
     assert {"cancelled"} == {shop.resolve(each) for each in (*jobs, keyed)}
-    assert 6 == billing.stats()["inbox_cancelled"]
+    assert 6 == billing.file.stats()["inbox_cancelled"]
 
 
 def test_not_everything_is_cancelled_by_mistake(world: World) -> None:

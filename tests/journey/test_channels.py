@@ -465,7 +465,7 @@ def test_a_message_is_found_behind_thousands_that_do_not_match(world: World, by_
     assert (["first", "late"] if by_rank else ["late", "first"]) == read(
         boxes["b"], topics="news.*"
     )
-    assert 5000 == boxes["b"].stats()["inbox_pending"]
+    assert 5000 == boxes["b"].file.stats()["inbox_pending"]
     assert None is room(boxes["b"]).receive(topics="nothing.#")
     plans = [
         detail

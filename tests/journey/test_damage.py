@@ -85,7 +85,9 @@ def test_a_rejection_ends_the_message(world: World) -> None:
 
     assert ["invalid"] == letters(shop)
     assert [("short",)] == billing._db.read("SELECT text FROM noted")
-    assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}
+    assert {"pending": 0, "sent": 0} == {
+        name: shop.file.stats()[name] for name in ("pending", "sent")
+    }
 
 
 def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> None:
@@ -112,7 +114,9 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
     world.settle()
 
     assert [("first",)] == billing._db.read("SELECT text FROM noted")
-    assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}
+    assert {"pending": 0, "sent": 0} == {
+        name: shop.file.stats()[name] for name in ("pending", "sent")
+    }
 
 
 @pytest.mark.broken("marks of messages that are still to be handled are planted")

@@ -87,7 +87,7 @@ def test_a_copy_of_a_buried_frame_is_not_taken_in_again(world: World) -> None:
 
     assert ["dead"] == [receipt.state for receipt in answer.receipts]
     assert 1 == len(billing.dead_letters.list())
-    assert 0 == billing.stats()["inbox_pending"]
+    assert 0 == billing.file.stats()["inbox_pending"]
 
 
 def test_a_replayed_outgoing_letter_that_had_arrived_ends_acked(world: World) -> None:

@@ -136,5 +136,5 @@ def test_a_commit_can_be_measured(tmp_path: Path) -> None:
         box._db.writer.measured_commit = None
         box.send("a", 2)
 
-        assert 2 == box.stats()["enqueued"]
+        assert 2 == box.file.stats()["enqueued"]
     assert [False] == seen

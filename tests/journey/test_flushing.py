@@ -29,7 +29,7 @@ def test_what_was_flushed_is_in_the_recipients_file(tmp_path: Path) -> None:
     ):
         shop.send_many([("ops", number) for number in range(MANY)])
 
-        assert (0, MANY) == (shop.flush(timeout=60), ops.stats()["inbox_pending"])
+        assert (0, MANY) == (shop.flush(timeout=60), ops.file.stats()["inbox_pending"])
 
 
 def test_a_task_may_flush(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_task_may_flush(tmp_path: Path) -> None:
             async with AsyncPostbox(tmp_path / "shop.db", agent="shop") as shop:
                 await shop.send("ops", "open")
                 left = await shop.flush(timeout=60)
-            return left, (await ops.stats())["inbox_pending"]
+            return left, (await ops.file.stats())["inbox_pending"]
 
     assert (0, 1) == asyncio.run(main())
 

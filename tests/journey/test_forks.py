@@ -52,7 +52,7 @@ def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:
 
     assert ["stream_forked"] == heard
     assert [1, 2, 3] == effects(world)
-    assert 1 == billing.stats()["forks"]
+    assert 1 == billing.file.stats()["forks"]
 
 
 def test_a_sender_restored_to_a_waiting_message_does_not_repeat_it(world: World) -> None:
@@ -175,7 +175,7 @@ def test_a_restored_receiver_is_noticed_by_a_new_epoch(world: World) -> None:
 
     assert ("dead", "acked") == (shop.resolve(given_up), shop.resolve(lost))
     assert [1, 2, 4] == effects(world)
-    assert (1, 1) == (len(heard), billing.stats()["forks"])
+    assert (1, 1) == (len(heard), billing.file.stats()["forks"])
 
 
 def test_an_outcome_told_beside_the_stream_is_relied_on(world: World) -> None:
@@ -277,7 +277,7 @@ def test_a_delayed_first_parcel_of_an_old_epoch_changes_nothing(world: World) ->
 
     assert ("fork", ()) == (answer.verdict, answer.receipts)
     assert [1, 2, 3, 4] == effects(world)
-    assert (1, 1) == (old.number, billing.stats()["forks"] - 1)
+    assert (1, 1) == (old.number, billing.file.stats()["forks"] - 1)
     assert [] == billing.dead_letters.list()
 
 
@@ -473,7 +473,7 @@ def test_a_given_up_parcel_does_not_fork_its_stream(world: World) -> None:
 
     assert "dead" == shop.resolve(given_up)
     assert [1, 2] == effects(world)
-    assert 0 == billing.stats()["forks"]
+    assert 0 == billing.file.stats()["forks"]
 
 
 def test_an_expired_parcel_does_not_block_its_stream(world: World) -> None:
@@ -489,7 +489,7 @@ def test_an_expired_parcel_does_not_block_its_stream(world: World) -> None:
 
     assert "dead" == shop.resolve(expiring)
     assert [2, 3] == effects(world)
-    assert 0 == billing.stats()["forks"]
+    assert 0 == billing.file.stats()["forks"]
 
 
 def swap_in(world: World, spare: Path) -> tuple[Postbox, ...]:

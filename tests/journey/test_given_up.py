@@ -53,7 +53,7 @@ def test_a_message_of_a_given_up_parcel_cannot_be_cancelled(world: World) -> Non
     assert ("asked", "acked") == (asked.outcome, shop.resolve(second))
     assert "too_late" == shop.cancel(second).outcome
     assert [1, 2, 3, 4] == effects(world)
-    assert 0 == billing.stats()["forks"]
+    assert 0 == billing.file.stats()["forks"]
 
 
 def test_a_message_of_a_given_up_parcel_is_not_dropped(world: World) -> None:

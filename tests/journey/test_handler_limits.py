@@ -212,7 +212,7 @@ def run(home: Path, agent: Agent, messages: list[Msg], **settings: Any) -> None:
     with Postbox(home / "bob.db", agent=agent, **settings) as box:
         for n, message in enumerate(messages):
             box.session(f"s{n}").send("bob", message)
-        until(lambda: len(messages) == box.stats()["processed"])
+        until(lambda: len(messages) == box.file.stats()["processed"])
 
 
 class Together:
@@ -356,7 +356,7 @@ def test_coroutines_run_concurrently_and_lanes_keep_their_order(tmp_path: Path) 
     with Postbox(tmp_path / "bob.db", agent=agent) as box:
         for n in range(24):
             box.session(f"s{n % 8}").send("bob", Job(n=n))
-        until(lambda: 24 == box.stats()["processed"])
+        until(lambda: 24 == box.file.stats()["processed"])
 
     assert {f"s{k}": [k, k + 8, k + 16] for k in range(8)} == seen
 
@@ -386,7 +386,7 @@ def test_a_quick_coroutine_has_one_worker(tmp_path: Path) -> None:
 
     with Postbox(tmp_path / "bob.db", agent=agent) as box:
         box.send("bob", Job(n=1))
-        until(lambda: 1 == box.stats()["processed"])
+        until(lambda: 1 == box.file.stats()["processed"])
 
         assert 1 == len(box._workers)
 

@@ -838,7 +838,7 @@ def test_a_flood_of_progress_leaves_the_newest_only(world: World) -> None:
     alice.run_until_idle()
     world.wire.always = "down"
     box.run_until_idle()
-    waiting = box.stats()["pending"]
+    waiting = box.file.stats()["pending"]
     world.wait(7200)
     dead = [letter.reason for letter in box.dead_letters.list()]
     world.wire.always = "ok"

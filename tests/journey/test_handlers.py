@@ -105,14 +105,14 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
     shop.run_until_idle()
     with pytest.raises(world.crash):
         billing.run_until_idle()
-    between = effects(billing), billing.stats()["processed"], billing.stats()["enqueued"]
+    between = effects(billing), billing.file.stats()["processed"], billing.file.stats()["enqueued"]
     world.wait(31)
 
     assert ([], 0, 0) == between
     assert ([1], 1, 1) == (
         effects(billing),
-        billing.stats()["processed"],
-        billing.stats()["enqueued"],
+        billing.file.stats()["processed"],
+        billing.file.stats()["enqueued"],
     )
 
 
@@ -190,7 +190,7 @@ def test_a_handler_that_dies_takes_nothing_of_itself_along(world: World) -> None
 
     assert 2 not in between
     assert [1, 2] == effects(billing)
-    assert 2 == billing.stats()["processed"]
+    assert 2 == billing.file.stats()["processed"]
 
 
 def test_an_exception_undoes_only_its_own_writes(world: World) -> None:
@@ -233,7 +233,7 @@ def test_a_statement_that_rolls_everything_back_costs_no_neighbour(world: World)
         world.wait(31)
 
     assert [0, 1, 3] == sorted(effects(billing))
-    assert 2 == billing.stats()["processed"]
+    assert 2 == billing.file.stats()["processed"]
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "RELEASE job", "ROLLBACK TO job"])
@@ -258,7 +258,7 @@ def test_a_handler_cannot_end_the_shared_transaction(world: World, end: str) -> 
         world.wait(31)
 
     assert [1, 3] == sorted(effects(billing))
-    assert 2 == billing.stats()["processed"]
+    assert 2 == billing.file.stats()["processed"]
 
 
 def test_a_neighbour_that_may_run_once_survives(world: World) -> None:
@@ -297,7 +297,7 @@ def test_retry_says_when(world: World) -> None:
     world.wait(100)
 
     assert ([1], [1, 2, 3]) == (early, attempts)
-    assert 1 == billing.stats()["processed"]
+    assert 1 == billing.file.stats()["processed"]
 
 
 def test_backoff_doubles_and_survives_a_restart(world: World) -> None:
@@ -336,7 +336,7 @@ def test_reject_and_drop_end_a_message(world: World) -> None:
         (letter.reason, letter.last_error) for letter in billing.dead_letters.list()
     ]
     assert ("failed", "acked") == (shop.resolve(rejected), shop.resolve(dropped))
-    assert (1, []) == (billing.stats()["dropped"], effects(billing))
+    assert (1, []) == (billing.file.stats()["dropped"], effects(billing))
 
 
 def test_a_wrong_payload_never_reaches_the_handler(world: World) -> None:
@@ -398,7 +398,7 @@ def test_unhandled_mail_is_dead_or_waits(world: World) -> None:
     assert ["unhandled"] == [letter.reason for letter in strict.dead_letters.list()]
     assert message is not None
     message.ack()
-    assert ([2], 0) == (ran, patient.stats()["inbox_pending"])
+    assert ([2], 0) == (ran, patient.file.stats()["inbox_pending"])
 
 
 def test_attempts_bound_a_handler(world: World) -> None:
@@ -641,7 +641,7 @@ def test_a_message_that_expires_behind_a_slow_one_is_not_handled(world: World) -
     billing.run_until_idle()
 
     assert [1] == ran
-    assert 1 == billing.stats()["expired"]
+    assert 1 == billing.file.stats()["expired"]
 
 
 def test_a_handler_that_returns_its_own_model_to_nobody(world: World) -> None:
@@ -694,7 +694,7 @@ def test_a_late_worker_changes_nothing(world: World) -> None:
     world.wait(31)
 
     assert [1] == effects(billing)
-    assert 1 == billing.stats()["processed"]
+    assert 1 == billing.file.stats()["processed"]
 
 
 def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -> None:
@@ -738,7 +738,7 @@ def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -
     buried = [letter.last_error for letter in billing.dead_letters.list()]
 
     assert 3 == len(effects(billing)) + len(buried)
-    assert len(effects(billing)) == billing.stats()["processed"]
+    assert len(effects(billing)) == billing.file.stats()["processed"]
 
 
 def test_hooks_hear_nothing_of_what_was_undone(world: World) -> None:
@@ -757,7 +757,7 @@ def test_hooks_hear_nothing_of_what_was_undone(world: World) -> None:
     world.claim_many(billing, 10)
     world.settle()
 
-    assert 2 == billing.stats()["enqueued"]
+    assert 2 == billing.file.stats()["enqueued"]
     assert 2 == len(heard)
 
 
@@ -813,7 +813,7 @@ def test_a_handler_may_use_its_postbox_directly(world: World) -> None:
     world.settle()
 
     assert [] == billing.dead_letters.list()
-    assert 1 == billing.stats()["enqueued"]
+    assert 1 == billing.file.stats()["enqueued"]
 
 
 def test_a_handler_may_open_a_transaction_of_its_own_around_its_context(world: World) -> None:
@@ -934,4 +934,4 @@ def test_a_message_received_inside_a_handler_is_leased_by_a_commit_of_its_own(
     shop.session("aside").send("billing", Other(n=2))
     world.settle()
 
-    assert ([False, True], 2) == (held, billing.stats()["processed"])
+    assert ([False, True], 2) == (held, billing.file.stats()["processed"])

@@ -202,7 +202,7 @@ def test_newest_first_by_default_a_hundred(world: World) -> None:
         empty.total_count,
         empty.has_more,
     )
-    assert 130 == shop.stats()["pending"]
+    assert 130 == shop.file.stats()["pending"]
 
 
 def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
@@ -435,7 +435,9 @@ def test_asyncio_looks_back_alike(world: World) -> None:
     thread = shop.thread(message)
 
     async def look() -> tuple[Any, Any]:
-        async with AsyncPostbox(shop.path, start=False, testing=Controls(clock=world.clock)) as box:
+        async with AsyncPostbox(
+            shop.file.path, start=False, testing=Controls(clock=world.clock)
+        ) as box:
             return await box.history(sender="one", limit=3), await box.thread(message)
 
     assert (wanted, thread) == asyncio.run(look())

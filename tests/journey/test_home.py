@@ -44,7 +44,7 @@ def test_to_all_reaches_agents_that_did_no_more_than_open(opened: Open) -> None:
     boxes[0].send("all", 1)
     boxes[0].run_until_idle()
 
-    assert [1, 1] == [box.stats()["received"] for box in boxes[1:]]
+    assert [1, 1] == [box.file.stats()["received"] for box in boxes[1:]]
     assert [["bob", "cid"], ["ann", "cid"], ["ann", "bob"]] == [names(b) for b in boxes]
 
 
@@ -113,5 +113,5 @@ def test_a_file_in_the_place_of_the_directory_stops_no_opening(
         with pytest.raises(SchemaMismatch):
             ann.send("all", 1)
 
-        assert 1 == ann.stats()["received"]
+        assert 1 == ann.file.stats()["received"]
     assert "not registered in its home" in caplog.text

@@ -85,7 +85,7 @@ def test_a_loop_ends_in_a_dead_letter(world: World, way: Callable[[Agent, str], 
     for _ in range(10):
         world.wait(1)
     letters = [letter for box in boxes for letter in box.dead_letters.list()]
-    handled = sum(box.stats()["processed"] for box in boxes)
+    handled = sum(box.file.stats()["processed"] for box in boxes)
 
     assert ["hops_exceeded"] == [letter.reason for letter in letters]
     assert "7 messages led to it; the limit is 6" in str(letters[0].last_error)

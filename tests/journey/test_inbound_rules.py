@@ -75,7 +75,7 @@ def test_a_stranger_from_a_network_may_name_only_plain_types(
 
     stored = ("stored", None)
     assert [stored, ("rejected", REFUSED + what), stored] == told(answer)
-    assert 2 == far.stats()["inbox_pending"]
+    assert 2 == far.file.stats()["inbox_pending"]
 
 
 @pytest.mark.parametrize(("named", "what"), NAMED, ids=[what for _, what in NAMED])

@@ -177,12 +177,12 @@ def test_a_message_that_is_only_stored_is_asked_about(
         Postbox(tmp_path / "shop.db", agent="shop", poll_interval=0, ack_timeout=0.2) as shop,
     ):
         shop.send("billing", 0)
-        until(lambda: billing.stats()["inbox_pending"] == 1)
+        until(lambda: billing.file.stats()["inbox_pending"] == 1)
         until_quiet(shop)
         shop.send("billing", 1)
-        until(lambda: billing.stats()["duplicates"] >= 2)
+        until(lambda: billing.file.stats()["duplicates"] >= 2)
 
-        assert 2 == billing.stats()["inbox_pending"]
+        assert 2 == billing.file.stats()["inbox_pending"]
 
 
 def test_a_handled_message_wakes_no_dispatcher(

@@ -118,9 +118,9 @@ def test_agents_that_cannot_handle_notices_do_not_tell_each_other(world: World) 
         box.agents.subscribe("_system.#")
         box.channels.create(f"of-{box.agent}")
     settle(world)
-    before = [box.stats()["dead_total"] for box in deaf]
+    before = [box.file.stats()["dead_total"] for box in deaf]
     bury(world, a)
-    after = [box.stats()["dead_total"] for box in deaf]
+    after = [box.file.stats()["dead_total"] for box in deaf]
 
     assert [1, 1] == [now - then for then, now in zip(before, after, strict=True)]
 

@@ -142,7 +142,7 @@ def test_an_observer_that_raises_harms_nothing(
         observe(box, notes)
         box.send_many([("b", {}), ("b", {})])
         box.run_until_idle()
-        processed = box.stats()["processed"]
+        processed = box.file.stats()["processed"]
 
     assert (2, 3) == (
         processed,

@@ -80,7 +80,7 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
     assert {lane: list(range(count)) for lane, count in sent.items()} == {
         lane: effects(billing, lane) for lane in sent
     }
-    assert sum(sent.values()) == shop.stats()["acked"]
+    assert sum(sent.values()) == shop.file.stats()["acked"]
 
 
 def test_two_dispatchers_take_turns(world: World) -> None:

@@ -89,7 +89,7 @@ def test_a_killed_worker_is_replaced(home: Path) -> None:
             if child is not first:
                 child.tell("go on")
         first.kill()
-        until(lambda: shop.stats()["acked"] == 40)
+        until(lambda: shop.file.stats()["acked"] == 40)
     done = effects(home)
 
     assert list(range(40)) == sorted(n for _, _, n in done)
@@ -128,7 +128,7 @@ def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Pat
                 rest, _ = sender.stop(signal.SIGKILL)
             acknowledged += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
-            until(lambda: shop.stats()["acked"] == shop.stats()["enqueued"])
+            until(lambda: shop.file.stats()["acked"] == shop.file.stats()["enqueued"])
             sent = {i for (i,) in shop._db.read("SELECT id FROM _onceward_outbox")}
     done = [i for i, _, _ in effects(home)]
 
@@ -147,7 +147,7 @@ def test_order_holds_through_killed_senders(home: Path) -> None:
                 for _ in range(dice.randrange(1, 20)):
                     sender.hear()
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
-            until(lambda: shop.stats()["acked"] == shop.stats()["enqueued"])
+            until(lambda: shop.file.stats()["acked"] == shop.file.stats()["enqueued"])
     numbers = [n for _, _, n in effects(home)]
 
     assert list(range(len(numbers))) == numbers
@@ -163,12 +163,12 @@ def test_a_killed_worker_while_mail_pours_in(home: Path) -> None:
                 assert "ready" == child.hear()
                 for n in range(40):
                     shop.session(f"s{n % 5}").send("billing", Job(n=40 * round_ + n))
-                goal = min(40 * round_ + dice.randrange(1, 40), shop.stats()["enqueued"])
-                until(lambda goal=goal: shop.stats()["acked"] >= goal)  # type: ignore[misc]  # bound now, called now
+                goal = min(40 * round_ + dice.randrange(1, 40), shop.file.stats()["enqueued"])
+                until(lambda goal=goal: shop.file.stats()["acked"] >= goal)  # type: ignore[misc]  # bound now, called now
                 child.kill()
         with running("work", home, "billing") as child:
             assert "ready" == child.hear()
-            until(lambda: shop.stats()["acked"] == 320)
+            until(lambda: shop.file.stats()["acked"] == 320)
     done = effects(home)
 
     assert list(range(320)) == sorted(n for _, _, n in done)
@@ -187,11 +187,11 @@ def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
         for n in range(20):
             shop.session("x").send("billing", Job(n=n, do="exit" if n == 10 else ""))
         codes = []
-        while shop.stats()["acked"] + shop.stats()["failed"] < 20:
+        while shop.file.stats()["acked"] + shop.file.stats()["failed"] < 20:
             with running("work", home, "billing") as child:
                 until(
                     lambda child=child: (  # type: ignore[misc]
-                        child.poll() is not None or shop.stats()["acked"] == 19
+                        child.poll() is not None or shop.file.stats()["acked"] == 19
                     )
                 )
                 if child.poll() is not None:
@@ -242,7 +242,7 @@ def test_a_handler_beyond_its_runtime_is_overtaken(home: Path) -> None:
         until(lambda: shop.resolve(message) == "acked")
         slow.tell("go on")
         shop.send("billing", Job(n=2))
-        until(lambda: shop.stats()["acked"] == 2)
+        until(lambda: shop.file.stats()["acked"] == 2)
 
     assert [1, 2] == [n for _, _, n in effects(home)]
 
@@ -287,7 +287,7 @@ def test_two_relays_of_one_file_keep_the_order(home: Path) -> None:
         with Postbox(home / "shop.db", agent="shop", start=False) as shop:
             for n in range(300):
                 shop.session(f"s{n % 5}").send("billing", Job(n=n, do=f"s{n % 5}"))
-            until(lambda: billing.stats()["processed"] == 300)
+            until(lambda: billing.file.stats()["processed"] == 300)
 
     assert {f"s{lane}": list(range(lane, 300, 5)) for lane in range(5)} == {
         lane: [n for name, n in done if name == lane] for lane in ("s0", "s1", "s2", "s3", "s4")

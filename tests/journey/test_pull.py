@@ -64,7 +64,7 @@ def test_ack_and_effects_are_one_commit(world: World) -> None:
         tx.execute("INSERT INTO effects VALUES (1)")
         message.ack()
         raise ZeroDivisionError
-    undone = effects(reader), reader.stats()["processed"]
+    undone = effects(reader), reader.file.stats()["processed"]
     world.clock.forward(31)
     again = reader.receive(Job)
     assert again is not None
@@ -73,7 +73,7 @@ def test_ack_and_effects_are_one_commit(world: World) -> None:
         again.ack()
 
     assert ([], 0) == undone
-    assert ([1], 1) == (effects(reader), reader.stats()["processed"])
+    assert ([1], 1) == (effects(reader), reader.file.stats()["processed"])
 
 
 def test_an_ack_that_was_rolled_back_can_be_given_again(world: World) -> None:
@@ -86,7 +86,7 @@ def test_an_ack_that_was_rolled_back_can_be_given_again(world: World) -> None:
         raise ZeroDivisionError
     message.ack()
 
-    assert 1 == reader.stats()["processed"]
+    assert 1 == reader.file.stats()["processed"]
 
 
 def test_an_exception_in_the_block_puts_the_message_back(world: World) -> None:
@@ -181,7 +181,7 @@ def test_a_lease_that_ran_out_is_lost(world: World) -> None:
     with pytest.raises(LeaseLost):
         slow.ack()
 
-    assert ([], 1, 2) == (effects(reader), reader.stats()["processed"], rival.attempt)
+    assert ([], 1, 2) == (effects(reader), reader.file.stats()["processed"], rival.attempt)
 
 
 def test_extending_keeps_the_message(world: World) -> None:

@@ -251,7 +251,7 @@ def test_retries_are_counted(world: World) -> None:
     for _ in range(4):
         world.wait(61)
 
-    assert 2 == shop.stats()["total_retries"]
+    assert 2 == shop.file.stats()["total_retries"]
 
 
 def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
@@ -264,7 +264,7 @@ def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
     world.settle()
 
     assert ("dead", "acked") == (shop.resolve(first), shop.resolve(second))
-    assert 0 == billing.stats()["forks"]
+    assert 0 == billing.file.stats()["forks"]
 
 
 def test_an_idle_dispatcher_has_nothing_to_wait_for(world: World) -> None:
@@ -558,7 +558,7 @@ def test_a_silent_function_holds_only_the_lanes_it_failed(world: World) -> None:
     world.wait(1)
 
     assert [[1, 2], [4], [1], [3]] == pushed
-    assert 4 == shop.stats()["acked"]
+    assert 4 == shop.file.stats()["acked"]
 
 
 def test_a_lane_waits_for_its_oldest_failure(world: World) -> None:

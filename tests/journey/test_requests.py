@@ -52,7 +52,7 @@ def test_a_reply_survives_a_restart_of_who_asked(world: World) -> None:
 
     assert [Answer(n=2)] * 2 == [shop.result(ticket.id, reply=Answer) for _ in range(2)]
     assert shop.receive() is None
-    assert 0 == shop.stats()["tickets_open"]
+    assert 0 == shop.file.stats()["tickets_open"]
 
 
 def test_a_request_is_committed_with_its_transaction(world: World) -> None:
@@ -142,7 +142,7 @@ def test_nobody_else_can_answer(world: World) -> None:
     ticket = shop.request("oracle", Ask(n=1))
     thief.send("shop", Answer(n=666), causation_id=ticket.id, correlation_id=ticket.id)
     thief.run_until_idle()
-    early = shop.stats()["tickets_open"]
+    early = shop.file.stats()["tickets_open"]
     world.settle()
 
     assert 1 == early
@@ -251,7 +251,7 @@ def test_a_request_that_ends_without_a_reply_fails_at_once(
         caught.value.message_id,
         caught.value.reason,
     )
-    assert 0 == shop.stats()["tickets_open"]
+    assert 0 == shop.file.stats()["tickets_open"]
     assert "acked" == shop.resolve(ticket.id)
 
 
@@ -262,7 +262,7 @@ def test_the_end_of_a_request_is_told_again(world: World) -> None:
     shop.run_until_idle()
     oracle._workers[0].run_due()
     oracle._db.write(lambda tx: tx.run("DELETE FROM _onceward_receipts"))
-    before = shop.stats()["tickets_open"]
+    before = shop.file.stats()["tickets_open"]
     world.wait(38)
 
     with pytest.raises(RequestFailed, match="processed without a reply"):
@@ -296,7 +296,7 @@ def test_a_reply_may_travel_behind_its_receipt(world: World) -> None:
     shop.run_until_idle()
     oracle._workers[0].run_due()
     still_open: list[int] = []
-    world.wire.on_push = lambda _: still_open.append(shop.stats()["tickets_open"])
+    world.wire.on_push = lambda _: still_open.append(shop.file.stats()["tickets_open"])
     oracle.run_until_idle()
 
     assert [1, 1, 1] == still_open
@@ -308,7 +308,7 @@ def test_a_reply_after_the_end_is_still_the_reply(world: World) -> None:
     shop, oracle = world.open("shop"), world.open(listening())
     ticket = shop.request("oracle", Ask(n=1))
     world.settle()
-    failed = shop.stats()["tickets_open"]
+    failed = shop.file.stats()["tickets_open"]
     oracle.send("shop", Answer(n=2), in_reply_to=ticket.id)
     world.settle()
 
@@ -349,7 +349,7 @@ def test_a_ticket_waits_as_long_as_its_request(world: World) -> None:
     world.wait(120)
 
     assert Answer(n=2) == shop.result(ticket, reply=Answer)
-    assert 0 == shop.stats()["dead_letters"]
+    assert 0 == shop.file.stats()["dead_letters"]
 
 
 def test_a_request_that_a_limit_drops_has_failed_at_once(world: World) -> None:
@@ -365,4 +365,4 @@ def test_a_request_that_a_limit_drops_has_failed_at_once(world: World) -> None:
 
     told = "dropped: drop_new: the limit of outbox is reached"
     assert (told, told) == (waited.value.reason, asked.value.reason)
-    assert 0 == shop.stats()["tickets_open"]
+    assert 0 == shop.file.stats()["tickets_open"]

@@ -56,7 +56,7 @@ def test_an_option_that_no_send_has_is_named(world: World) -> None:
     with pytest.raises(TypeError, match="a send has no option prio; did you mean priority"):
         shop.send("billing", Job(n=1), prio="high")  # type: ignore[call-arg]
 
-    assert 0 == shop.stats()["enqueued"]
+    assert 0 == shop.file.stats()["enqueued"]
 
 
 def test_a_rolled_back_send_never_leaves(world: World) -> None:
@@ -116,7 +116,7 @@ def test_a_receipt_told_twice_counts_once(world: World) -> None:
     shop, _ = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
     world.settle()
-    before = shop.stats()
+    before = shop.file.stats()
     again = Parcel(
         sender="billing",
         recipient="shop",
@@ -127,7 +127,7 @@ def test_a_receipt_told_twice_counts_once(world: World) -> None:
     )
     world.wire.push_again(again)
 
-    assert before == shop.stats()
+    assert before == shop.file.stats()
 
 
 def test_a_receipt_of_somebody_else_counts_nothing(world: World) -> None:
@@ -196,7 +196,7 @@ def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) 
     assert ids == [carried.id for carried in second.frames]
     assert [0, 1, 2] == effects(world)
     assert ["acked"] * 3 == [shop.resolve(message) for message in ids]
-    assert 3 == billing.stats()["duplicates"]
+    assert 3 == billing.file.stats()["duplicates"]
 
 
 def test_a_stored_parcel_survives_a_restart(world: World) -> None:
@@ -247,7 +247,7 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
     assert {message} == set(world.wire.ids)
     assert 8 == len(world.wire.ids)
     assert "sent" == shop.resolve(message)
-    assert (1, 7) == (billing.stats()["inbox_pending"], billing.stats()["duplicates"])
+    assert (1, 7) == (billing.file.stats()["inbox_pending"], billing.file.stats()["duplicates"])
 
 
 def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> None:
@@ -271,7 +271,7 @@ def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> No
     )
     assert 15 < len(asked) < 25
     assert {message} == set(world.wire.ids)
-    assert 1 == billing.stats()["inbox_pending"]
+    assert 1 == billing.file.stats()["inbox_pending"]
 
 
 def test_a_peer_is_asked_about_all_its_old_messages_in_one_push(world: World) -> None:
@@ -366,7 +366,7 @@ def test_withdrawing_a_request_ends_its_ticket(world: World) -> None:
     ticket = shop.request("billing", Job(n=1), delay=60)
 
     assert shop.cancel(ticket.id)
-    assert 0 == shop.stats()["tickets_open"]
+    assert 0 == shop.file.stats()["tickets_open"]
 
 
 def test_the_same_id_is_the_same_message(world: World) -> None:

@@ -70,7 +70,7 @@ def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
     shop.send("billing", Job(n=1))
     for _ in range(5):
         world.wait(80)
-    held = list(ran), billing.receive(), billing.stats()["inbox_pending"]
+    held = list(ran), billing.receive(), billing.file.stats()["inbox_pending"]
     billing.file.resume()
     world.settle()
 
@@ -220,7 +220,7 @@ def test_a_full_outbox_refuses_and_drains(world: World) -> None:
         shop.send("billing", Job(n=2))
     with pytest.raises(QueueFull):
         shop.send_many([("billing", Job(n=n)) for n in range(3)])
-    pending = shop.stats()["pending"]
+    pending = shop.file.stats()["pending"]
     world.settle()
     shop.send("billing", Job(n=3))
 
@@ -239,7 +239,7 @@ def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
     shop.peers.add("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
     shop.run_until_idle()
-    held = billing.stats()["inbox_pending"]
+    held = billing.file.stats()["inbox_pending"]
     for _ in range(12):
         world.wait(61)
 
@@ -273,7 +273,7 @@ def test_the_receivers_limit_holds_for_every_writer(world: World) -> None:
     world.settle()
     billing = world.open("billing")
 
-    assert 3 == billing.stats()["inbox_pending"]
+    assert 3 == billing.file.stats()["inbox_pending"]
 
 
 def test_questions_are_answered_by_a_full_inbox(world: World) -> None:
@@ -287,7 +287,7 @@ def test_questions_are_answered_by_a_full_inbox(world: World) -> None:
     [peer] = shop.peers.list()
 
     assert (0, None) == (peer.failures, peer.last_error)
-    assert 2 == billing.stats()["inbox_pending"]
+    assert 2 == billing.file.stats()["inbox_pending"]
 
 
 def test_tables_are_pruned(world: World) -> None:
@@ -304,7 +304,7 @@ def test_tables_are_pruned(world: World) -> None:
         box.file.run_maintenance()
 
     assert {} == left(shop) | left(billing)
-    assert 5 == shop.stats()["acked"]
+    assert 5 == shop.file.stats()["acked"]
 
 
 def left(box: Postbox) -> dict[str, int]:
@@ -335,7 +335,7 @@ def test_mail_that_failed_at_the_peer_is_pruned(world: World) -> None:
     shop.file.run_maintenance()
 
     assert {} == left(shop)
-    assert 1 == shop.stats()["failed"]
+    assert 1 == shop.file.stats()["failed"]
 
 
 def test_a_dead_letter_may_outlive_its_mark(world: World) -> None:
@@ -356,15 +356,15 @@ def test_totals_and_rows_agree_in_the_middle(world: World) -> None:
     shop, billing = world.wired("shop", noting([]))
     shop.send_many([("billing", Job(n=n)) for n in range(4)])
     shop.send("billing", Job(n=9), delay=60)
-    wanted = [shop.stats() | {"station": 0}]
+    wanted = [shop.file.stats() | {"station": 0}]
     shop.run_until_idle()
-    wanted.append(shop.stats() | {"station": 1})
+    wanted.append(shop.file.stats() | {"station": 1})
     message = billing.receive()
     assert message is not None
-    held = billing.stats()
+    held = billing.file.stats()
     message.ack()
     world.settle()
-    wanted.append(shop.stats() | {"station": 2})
+    wanted.append(shop.file.stats() | {"station": 2})
     names = ("enqueued", "pending", "sending", "sent", "acked")
 
     assert [(5, 5, 0, 0, 0), (5, 1, 0, 4, 0), (5, 1, 0, 0, 4)] == [

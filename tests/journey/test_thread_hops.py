@@ -169,6 +169,6 @@ def test_all_that_wait_are_told_although_one_reads(tmp_path: Path) -> None:
         for mark in told:
             threading.Thread(target=wait, args=(mark,)).start()
         ready.wait()
-        Notifier(box.path).notify("in")
+        Notifier(box.file.path).notify("in")
 
         assert [True] * len(told) == [mark.wait(30.0) for mark in told]

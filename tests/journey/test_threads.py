@@ -150,7 +150,7 @@ def test_a_slow_handler_delays_only_its_own_lane(
         for worker in billing._workers:
             worker._size = 200
         billing.file.resume()
-        until(lambda: 21 == billing.stats()["processed"])
+        until(lambda: 21 == billing.file.stats()["processed"])
 
     assert [True] == released
     assert dict.fromkeys(range(21), 1) == handled
@@ -173,7 +173,7 @@ def test_threads_send_while_workers_work(home: Path, workers: int, style: str) -
             ctx.tx.execute("INSERT INTO effects VALUES (?)", (-job.n,))
             raise ValueError
         if style == "late" or (style == "mixed" and job.n % 2):
-            billing.stats()
+            billing.file.stats()
             billing.send("shop", Echo(n=-1))
         ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
         return Echo(n=job.n)
@@ -277,7 +277,7 @@ def test_hooks_that_send_and_read(home: Path) -> None:
         table(billing)
 
         def answer(_: object) -> None:
-            billing.stats()
+            billing.file.stats()
             billing.send("shop", Echo(n=1))
             heard.one()
 
@@ -301,7 +301,7 @@ def test_boxes_come_and_go(home: Path) -> None:
         in_threads(*[lambda t=t: come_and_go(t) for t in range(4)])
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
             until(lambda: {"sent"} == {shop.resolve(message) for message in sent})
-        assert 48 == billing.stats()["received"]
+        assert 48 == billing.file.stats()["received"]
 
 
 def test_readers_share_a_queue(home: Path) -> None:
@@ -390,5 +390,5 @@ def test_closing_in_the_middle_of_everything(home: Path) -> None:
             with Postbox(home / "billing.db", agent=agent, workers=2, **BRISK):
                 begun.wait(0.3)
         with Postbox(home / "billing.db", agent=agent, workers=2, **BRISK) as billing:
-            until(lambda: shop.stats()["acked"] == 400)
+            until(lambda: shop.file.stats()["acked"] == 400)
             assert list(range(400)) == effects(billing)

@@ -64,7 +64,7 @@ def test_totals_hold_while_an_expired_message_is_in_flight(world: World) -> None
         world.wait(wait)
 
     assert {"pending": 1, "sending": 1} == {
-        name: shop.stats()[name] for name in ("pending", "sending")
+        name: shop.file.stats()[name] for name in ("pending", "sending")
     }
 
 
@@ -78,7 +78,7 @@ def test_mail_that_expires_on_the_way_is_refused(world: World) -> None:
 
     assert ("dead", []) == (shop.resolve(message), ran)
     assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
-    assert 1 == billing.stats()["refused"]
+    assert 1 == billing.file.stats()["refused"]
 
 
 def test_mail_expires_in_the_inbox(world: World) -> None:
@@ -89,7 +89,7 @@ def test_mail_expires_in_the_inbox(world: World) -> None:
     shop.run_until_idle()
     world.wait(11)
 
-    assert ([], "failed", 1) == (ran, shop.resolve(message), billing.stats()["expired"])
+    assert ([], "failed", 1) == (ran, shop.resolve(message), billing.file.stats()["expired"])
 
 
 def test_the_janitor_expires_what_no_reader_took(world: World) -> None:
@@ -103,7 +103,7 @@ def test_the_janitor_expires_what_no_reader_took(world: World) -> None:
     message = billing.receive(Job)
 
     assert message is not None
-    assert (2, 1) == (message.body.n, billing.stats()["expired"])
+    assert (2, 1) == (message.body.n, billing.file.stats()["expired"])
     message.ack()
 
 

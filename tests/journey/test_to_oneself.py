@@ -282,7 +282,7 @@ def test_more_than_a_parcel_is_taken_in_order(file: Path) -> None:
         with box.begin() as tx:
             for body in range(10):
                 tx.send("shop", body)
-        until(lambda: box.stats()["inbox_pending"] == 10)
+        until(lambda: box.file.stats()["inbox_pending"] == 10)
 
         assert list(range(10)) == received(box)
 

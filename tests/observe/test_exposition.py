@@ -27,7 +27,7 @@ def server(shop: Postbox) -> Iterator[MetricsServer]:
 def serve(shop: Postbox, address: str, token: str = "") -> MetricsServer:
     """Serve a file's metrics."""
     registry = new_registry()
-    registry.register(FileMetrics([shop.path]))
+    registry.register(FileMetrics([shop.file.path]))
     return MetricsServer(registry, address, token=token)
 
 
@@ -131,7 +131,12 @@ def test_probes_tell_the_state_and_nothing_else(shop: Postbox) -> None:
         new_registry(), "127.0.0.1:0", token=GIVEN, ready=lambda: are_ready([shop])
     )
     found = []
-    steps: list[Callable[[], object]] = [shop.stats, shop.file.pause, shop.file.resume, shop.close]
+    steps: list[Callable[[], object]] = [
+        shop.file.stats,
+        shop.file.pause,
+        shop.file.resume,
+        shop.close,
+    ]
     try:
         for step in steps:
             step()
@@ -149,7 +154,7 @@ def test_probes_tell_the_state_and_nothing_else(shop: Postbox) -> None:
 def test_the_app_can_be_mounted(shop: Postbox, verb: str, status: int, has_text: int) -> None:
     """An ASGI app answers reads with the same text."""
     registry, told = new_registry(), list[Any]()
-    registry.register(FileMetrics([shop.path]))
+    registry.register(FileMetrics([shop.file.path]))
 
     async def receive() -> Any:
         return {"type": "http.request"}

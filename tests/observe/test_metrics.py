@@ -40,7 +40,7 @@ def of_files(*places: Path, **options: object) -> CollectorRegistry:
 
 def test_files_tell_gauges_and_totals(shop: Postbox, billing: Postbox) -> None:
     """Each agent of a home is a label; a new agent is there at the next scrape."""
-    home = shop.path.parent
+    home = shop.file.path.parent
     registry = of_files(home)
     shop.send_many([("billing", 1), ("billing", 2)])
     shop.run_until_idle()
@@ -62,7 +62,7 @@ def test_ages_grow_while_a_file_does_not_change(tmp_path: Path) -> None:
     with Postbox(tmp_path / "a.db", agent="a", start=False, testing=Controls(clock=clock)) as box:
         box.send("a", 1)
         box.run_until_idle()
-        registry = of_files(box.path, clock=clock)
+        registry = of_files(box.file.path, clock=clock)
         for seconds in (90, 10):
             clock.advance(seconds)
             found.append(scraped(registry)["onceward_inbox_oldest_age_seconds"])
@@ -113,11 +113,11 @@ def test_what_a_person_may_forget_has_an_age(tmp_path: Path) -> None:
 
 def test_peers_beyond_the_limit_are_one_label(shop: Postbox) -> None:
     """The first keep their series also while nothing waits for them; the worst age is kept."""
-    folder = shop.path.parent
+    folder = shop.file.path.parent
     for name in ("a", "b", "c", "d"):
         shop.peers.add(name, f"file:{folder}/{name}/{name}.db")
     shop.send_many([("b", 1), ("c", 1)])
-    registry = of_files(shop.path, peers=2)
+    registry = of_files(shop.file.path, peers=2)
     scraped(registry)
     shop.send_many([("a", 1), ("d", 1)])
     shop._db.write(
@@ -131,9 +131,9 @@ def test_peers_beyond_the_limit_are_one_label(shop: Postbox) -> None:
 
 def test_a_file_that_cannot_be_read_is_told(shop: Postbox) -> None:
     """It has one series, and the others are whole."""
-    bad = shop.path.with_name("bad.db")
+    bad = shop.file.path.with_name("bad.db")
     bad.write_bytes(b"no database" * 1000)
-    found = scraped(of_files(shop.path.parent))
+    found = scraped(of_files(shop.file.path.parent))
 
     assert {("shop",): 1.0, ("bad",): 0.0} == found["onceward_file_readable"]
     assert {("shop",)} == found["onceward_outbox_pending"].keys()
@@ -154,9 +154,9 @@ def test_two_files_of_one_agent_are_told_apart(shop: Postbox, tmp_path: Path) ->
     other = tmp_path / "copy" / "shop.db"
     other.parent.mkdir()
     Postbox(other, agent="shop", start=False).close()
-    found = scraped(of_files(shop.path, other))
+    found = scraped(of_files(shop.file.path, other))
 
-    assert {(f"shop {shop.path}",), (f"shop {other}",)} == found["onceward_paused"].keys()
+    assert {(f"shop {shop.file.path}",), (f"shop {other}",)} == found["onceward_paused"].keys()
 
 
 def test_totals_survive_pruning(tmp_path: Path) -> None:
@@ -167,11 +167,11 @@ def test_totals_survive_pruning(tmp_path: Path) -> None:
         box.run_until_idle()
         acknowledge(box)
         box.run_until_idle()
-        before = scraped(of_files(box.path))
+        before = scraped(of_files(box.file.path))
         clock.advance(400 * 86_400)
         box.file.run_maintenance()
         rows = box.query("SELECT count(*) FROM onceward_inbox")
-        after = scraped(of_files(box.path))
+        after = scraped(of_files(box.file.path))
 
     counters = [each.name for each in names.COUNTERS]
     assert [(0,)] == rows
@@ -181,7 +181,7 @@ def test_totals_survive_pruning(tmp_path: Path) -> None:
 
 def test_registering_opens_no_file(shop: Postbox) -> None:
     """Names are known without reading, so that a broken file breaks no start."""
-    metrics = FileMetrics([shop.path])
+    metrics = FileMetrics([shop.file.path])
     described = {each.name for each in metrics.describe()}
 
     assert 0 == metrics._snapshots.reads

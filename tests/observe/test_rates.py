@@ -10,8 +10,8 @@ def test_a_rate_is_the_growth_between_two_looks(shop: Postbox) -> None:
     rates, found = Rates(), list[float | None]()
     for count, at in ((1, 10.0), (6, 12.0), (0, 13.0)):
         shop.send_many([("shop", each) for each in range(count)])
-        rates.note([read_snapshot(shop.path, 0)], at)
-        found.append(rates.of(shop.path, "enqueued"))
+        rates.note([read_snapshot(shop.file.path, 0)], at)
+        found.append(rates.of(shop.file.path, "enqueued"))
 
     assert [None, 3.0, 0.0] == found
 
@@ -19,10 +19,10 @@ def test_a_rate_is_the_growth_between_two_looks(shop: Postbox) -> None:
 def test_a_file_that_was_unreadable_has_no_rate(shop: Postbox) -> None:
     """Neither when it fails, nor at the first look at which it is back."""
     rates, found = Rates(), list[float | None]()
-    good = read_snapshot(shop.path, 0)
-    bad = read_snapshot(shop.path.with_name("none.db"), 0)
+    good = read_snapshot(shop.file.path, 0)
+    bad = read_snapshot(shop.file.path.with_name("none.db"), 0)
     for at, each in enumerate((good, bad, good)):
         rates.note([each], float(at))
-        found.append(rates.of(shop.path, "enqueued"))
+        found.append(rates.of(shop.file.path, "enqueued"))
 
     assert [None, None, None] == found

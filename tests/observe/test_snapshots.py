@@ -40,7 +40,7 @@ def test_a_snapshot_has_the_numbers_of_a_file(shop: Postbox, billing: Postbox) -
     [waits] = shop.query("SELECT created_at FROM onceward_outbox WHERE state = 'pending'")
     [came] = billing.query("SELECT received_at FROM onceward_inbox")
 
-    ours, theirs = read_snapshot(shop.path, 7), read_snapshot(billing.path, 7)
+    ours, theirs = read_snapshot(shop.file.path, 7), read_snapshot(billing.file.path, 7)
 
     found, other = numbers(ours), numbers(theirs)
     assert ("shop", 7, None) == (ours.agent, ours.taken_at, ours.problem)
@@ -49,9 +49,9 @@ def test_a_snapshot_has_the_numbers_of_a_file(shop: Postbox, billing: Postbox) -
     assert (waits[0], None) == (found.outbox_oldest_at, found.inbox_oldest_at)
     assert ((), came[0]) == (other.outbox, other.inbox_oldest_at)
     assert (1, 2, 0) == tuple(found.stats[name] for name in ("pending", "enqueued", "received"))
-    assert shop.stats() == dict(found.stats)
-    assert shop.path.stat().st_size == ours.file_bytes
-    assert Path(f"{shop.path}-wal").stat().st_size == ours.wal_bytes
+    assert shop.file.stats() == dict(found.stats)
+    assert shop.file.path.stat().st_size == ours.file_bytes
+    assert Path(f"{shop.file.path}-wal").stat().st_size == ours.wal_bytes
 
 
 def test_a_snapshot_knows_leases_breakers_and_the_pause(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_snapshot_knows_leases_breakers_and_the_pause(tmp_path: Path) -> None:
         sql = "UPDATE _onceward_peers SET breaker = 'open' WHERE name = 'gone'"
         b._db.write(lambda tx: tx.run(sql))
         b.file.pause()
-        found = numbers(read_snapshot(b.path, 0))
+        found = numbers(read_snapshot(b.file.path, 0))
         [(ends,)] = b.query("SELECT due_at FROM onceward_lanes WHERE state = 'leased'")
 
     assert (1, ends, 2, 2) == (
@@ -104,7 +104,7 @@ def test_a_snapshot_knows_the_queue_of_runs(tmp_path: Path) -> None:
             a.session(session).send("b", 1)
         a.run_until_idle()
         b.run_until_idle()
-        found = numbers(read_snapshot(b.path, 0))
+        found = numbers(read_snapshot(b.file.path, 0))
 
     assert (3, 0, 0) == (found.run_queue, found.runs_open, found.calls_left)
 
@@ -113,7 +113,7 @@ def test_an_unchanged_file_is_not_opened_again(
     shop: Postbox, billing: Postbox, settle: Settle
 ) -> None:
     """A file whose size and time did not change keeps its snapshot; the other is read again."""
-    many, files = Snapshots(), [shop.path, billing.path]
+    many, files = Snapshots(), [shop.file.path, billing.file.path]
     shop.send("billing", 1)
     for path in files:
         settle(path)
@@ -144,10 +144,10 @@ def test_reading_a_file_takes_few_statements(
 
     monkeypatch.setattr(FileReader, "walk", counted)
     shop.send_many([("billing", n) for n in range(50)])
-    read_snapshot(billing.path, 0)
+    read_snapshot(billing.file.path, 0)
     empty, ran[:] = len(ran), []
     shop.run_until_idle()
-    read_snapshot(billing.path, 0)
+    read_snapshot(billing.file.path, 0)
 
     assert empty == len(ran)
     assert len(ran) <= MOST_STATEMENTS
@@ -156,8 +156,8 @@ def test_reading_a_file_takes_few_statements(
 def test_a_change_within_the_same_tick_is_not_missed(shop: Postbox) -> None:
     """A file that was changed a moment ago is read again: its time may stand for two changes."""
     many = Snapshots()
-    many.take([shop.path])
-    many.take([shop.path])
+    many.take([shop.file.path])
+    many.take([shop.file.path])
 
     assert 2 == many.reads
 
@@ -165,10 +165,10 @@ def test_a_change_within_the_same_tick_is_not_missed(shop: Postbox) -> None:
 def test_a_wal_of_the_same_size_is_seen_by_its_time(shop: Postbox, settle: Settle) -> None:
     """A WAL that is overwritten from its start keeps its size."""
     many = Snapshots()
-    settle(shop.path)
-    many.take([shop.path])
-    os.utime(f"{shop.path}-wal")
-    many.take([shop.path])
+    settle(shop.file.path)
+    many.take([shop.file.path])
+    os.utime(f"{shop.file.path}-wal")
+    many.take([shop.file.path])
 
     assert 2 == many.reads
 
@@ -195,10 +195,10 @@ def test_a_look_is_bounded_and_goes_on_where_it_ended(tmp_path: Path) -> None:
 def test_a_home_lists_agents_but_not_its_directory(shop: Postbox, billing: Postbox) -> None:
     """Files by name, each once, also where a file and its home are both given."""
     shop.agents.register()
-    home = shop.path.parent
+    home = shop.file.path.parent
 
     assert (home / "directory.db").exists()
-    assert [billing.path, shop.path] == agent_files([home, shop.path])
+    assert [billing.file.path, shop.file.path] == agent_files([home, shop.file.path])
 
 
 @pytest.mark.parametrize("kind", ["gone", "other", "empty", "older"])
@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, kind: str) -> None:
 
 def test_a_reader_holds_up_no_writer(shop: Postbox) -> None:
     """While a file is read, commits go on."""
-    with opened(shop.path) as reader:
+    with opened(shop.file.path) as reader:
         reader.hold()
         before = questions.stats(reader)
         shop._db.write(lambda tx: tx.run("CREATE TABLE mine (x)"))

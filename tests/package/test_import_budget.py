@@ -98,7 +98,7 @@ def test_import_builds_no_model() -> None:
 def test_a_command_loads_few_modules(tokens: list[str], most: int, tmp_path: Path) -> None:
     """The parser, the command and what they need: one that reads a file opens no postbox."""
     with Postbox(tmp_path / "shop.db", agent="shop", start=False) as box:
-        words = [str(box.path) if word == "FILE" else word for word in tokens]
+        words = [str(box.file.path) if word == "FILE" else word for word in tokens]
     code = f"import sys; from onceward.ops.cli import main; main({words!r}); print(*sys.modules)"
     loaded = set(_printed(code).splitlines()[-1].split())
 

@@ -24,9 +24,9 @@ def tick(body: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "given", "meant"),
     [
-        (lambda box, given: Postbox(box.path, **given), "agnet", "agent"),
-        (lambda box, given: Postbox(box.path, **given), "leese", "lease"),
-        (lambda box, given: Postbox(box.path, **given), "transport", "transports"),
+        (lambda box, given: Postbox(box.file.path, **given), "agnet", "agent"),
+        (lambda box, given: Postbox(box.file.path, **given), "leese", "lease"),
+        (lambda box, given: Postbox(box.file.path, **given), "transport", "transports"),
         (lambda _, given: Harness("a", **given), "worker", "workers"),
         (lambda _, given: Agent("a", **given), "unhandld", "unhandled"),
         (lambda _, given: Agent("a").on("b", **given), "timout", "timeout"),

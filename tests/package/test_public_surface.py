@@ -139,16 +139,25 @@ def test_public_attributes_hold_no_internals(tmp_path: Path) -> None:
 
 
 def test_a_postbox_shows_what_it_is_documented_to_show() -> None:
-    """The public names of a postbox are those of the design, no other, and at most 30."""
+    """The public names of a postbox are those of the design, no other, and at most 27."""
     names = {name for name, _ in public_calls(onceward.Postbox)}
 
     assert {
         "agent", "ask", "begin", "cancel", "cancel_all", "close", "flush", "history", "message",
-        "messages", "on", "path", "poll", "progress", "publish", "query", "receive", "request",
+        "messages", "on", "progress", "publish", "query", "receive", "request",
         "resolve", "result", "result_many", "run_until_idle", "search", "send", "send_many",
-        "session", "stats", "stop", "stream", "thread",
+        "session", "stop", "stream", "thread",
     } == names  # fmt: skip
-    assert len(names) <= 30
+    assert len(names) <= 27
+
+
+def test_an_async_postbox_has_the_names_of_a_postbox() -> None:
+    """``AsyncPostbox`` shows what ``Postbox`` shows, and ``open``."""
+    names = {name for name, _ in public_calls(onceward.Postbox)}
+
+    assert names | {"open"} == {
+        name for name in dir(onceward.AsyncPostbox) if not name.startswith("_")
+    }
 
 
 def test_a_postbox_is_made_from_few_arguments() -> None:

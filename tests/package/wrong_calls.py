@@ -84,7 +84,7 @@ async def async_calls(
     """Misspell the same on the async face, and forget that it is awaited."""
     await box.send("b", 1, tll=3)  # type: ignore[call-arg]
     await box.history(sendr="b")  # type: ignore[call-arg]
-    await box.poll(topic="x")  # type: ignore[call-arg]
+    await box.sessions.poll(topic="x")  # type: ignore[call-arg]
     await channel.join("boss")  # type: ignore[arg-type]
     await channel.send("x", tlt=1)  # type: ignore[call-arg]
     await box.channels.create("c", stickey=True)  # type: ignore[call-arg]

@@ -123,7 +123,7 @@ def test_changes_are_streamed_to_nats_and_back_to_agents(
         assert expected == asyncio.run(_published(server.url())) >= 3
     run(back)
     with Postbox(fleet / "auditor.db", start=False) as auditor:
-        assert expected <= auditor.stats()["pending"]
+        assert expected <= auditor.file.stats()["pending"]
 
 
 async def _stream(url: str) -> None:

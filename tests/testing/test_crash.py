@@ -201,7 +201,7 @@ def test_nothing_is_written_after_death(box: Harness) -> None:
             die()
         finally:
             for statement in (
-                box.postbox.stats,
+                box.postbox.file.stats,
                 lambda: box.postbox.send("me", "too late"),
                 box.postbox.run_until_idle,
             ):
@@ -221,11 +221,11 @@ def test_the_file_is_left_as_a_killed_process_leaves_it(box: Harness) -> None:
 
     The commits lie in the write-ahead log, and the next process recovers them.
     """
-    wal = box.postbox.path.with_name(f"{box.postbox.path.name}-wal")
+    wal = box.postbox.file.path.with_name(f"{box.postbox.file.path.name}-wal")
     sizes = list[int]()
 
     def look(connection: apsw.Connection) -> None:
-        if connection.filename == str(box.postbox.path):
+        if connection.filename == str(box.postbox.file.path):
             sizes.append(wal.stat().st_size if wal.exists() else 0)
 
     box.send(1, type="number", sender="me")
@@ -265,7 +265,7 @@ def test_peers_survive(box: Harness) -> None:
         box.deliver()
 
     assert peer is box.peer("me")
-    assert 1 == peer.stats()["sent"]
+    assert 1 == peer.file.stats()["sent"]
 
 
 def test_nothing_of_ours_catches_a_crash() -> None:

@@ -242,7 +242,7 @@ def test_the_clock_may_be_shared(
 def test_close_deletes_the_files() -> None:
     """Nothing is left behind, and closing again does nothing."""
     with Harness(billing) as box:
-        folder = box.postbox.path.parent
+        folder = box.postbox.file.path.parent
         assert folder.exists()
 
     box.close()

@@ -58,7 +58,7 @@ def test_harnesses_are_closed_after_the_test(pytester: pytest.Pytester) -> None:
         folders = []
 
         def test_one(harness):
-            folders.append(harness("one").postbox.path.parent)
+            folders.append(harness("one").postbox.file.path.parent)
             assert folders[0].exists()
 
         def test_two():

@@ -57,7 +57,7 @@ with Postbox(folder / "sender.db", agent="sender", durability="fast", ack="store
     thread.join()
     peers = box.peers.list()
     told = {
-        "left": left, "refused": refused[:3], "acked": box.stats()["acked"],
+        "left": left, "refused": refused[:3], "acked": box.file.stats()["acked"],
         "failed": [p.last_error for p in peers if p.failures or p.breaker != "closed"][:3],
     }
 print(json.dumps(told))

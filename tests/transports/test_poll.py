@@ -277,7 +277,7 @@ with Postbox(sys.argv[1], agent="bob") as box:
     box.send("laptop", "from another process")
     box.run_until_idle()
     [peer] = box.peers.list()
-    print(peer.failures, peer.last_error, box.stats()["sent"])
+    print(peer.failures, peer.last_error, box.file.stats()["sent"])
     sys.stdin.read()
 """
 
@@ -291,7 +291,7 @@ def test_another_process_leaves_the_peer_to_the_one_that_listens(homes: Homes) -
             message = laptop.receive(timeout=60)
             told, _ = other.ended()
         [peer] = box.peers.list()
-        assert message is not None, (told, peer, box.stats(), laptop.stats())
+        assert message is not None, (told, peer, box.file.stats(), laptop.file.stats())
         message.ack()
         [peer] = box.peers.list()
 

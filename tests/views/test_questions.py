@@ -312,7 +312,7 @@ def test_queues_drops_and_questions_are_told(tmp_path: Path) -> None:
             a.session(session).send("b", 1, type=kind)
         a.run_until_idle()
         b.run_until_idle()
-        with opened(a.path) as here, opened(b.path) as there:
+        with opened(a.file.path) as here, opened(b.file.path) as there:
             [dropped] = lists.drops(here, 5)
             asked = waiting.awaiting(there)
             [queue] = lists.session_queues(there)
@@ -341,7 +341,7 @@ def test_acknowledgments_are_told(tmp_path: Path) -> None:
         assert copy is not None
         b.channels.get("room").acknowledge(copy)
         _settle(a, b)
-        with opened(a.path) as reader:
+        with opened(a.file.path) as reader:
             told = messages.message(reader, copy.id).acknowledgments
 
     assert [("b", "completed")] == [(each.participant, each.status) for each in told]
@@ -390,7 +390,7 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
 
 def test_a_held_reader_sees_one_moment(tmp_path: Path) -> None:
     """What is committed meanwhile is not seen; without the hold it is, and is told."""
-    with Postbox(tmp_path / "a.db", agent="a", start=False) as box, opened(box.path) as reader:
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box, opened(box.file.path) as reader:
         before = reader.commits()
         box.send("a", 1)
         seen = [reader.commits() != before, overview.stats(reader)["enqueued"]]

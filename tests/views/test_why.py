@@ -59,8 +59,10 @@ class Home:
     def why(self, message_id: str, sender: str, recipient: str | None = None) -> Why:
         """Return why a message is where it is; without a recipient its file is not readable."""
         with ExitStack() as stack:
-            here = stack.enter_context(opened(self.boxes[sender].path))
-            there = stack.enter_context(opened(self.boxes[recipient].path)) if recipient else None
+            here = stack.enter_context(opened(self.boxes[sender].file.path))
+            there = (
+                stack.enter_context(opened(self.boxes[recipient].file.path)) if recipient else None
+            )
             found = message_why(here, there, message_id, self.clock.now())
         assert found is not None
         return found
@@ -174,7 +176,7 @@ def test_a_message_of_a_paused_channel_names_the_channel(home: Home) -> None:
     news.add("billing")
     news.pause()
     news.send({})
-    with opened(shop.path) as reader:
+    with opened(shop.file.path) as reader:
         [[message_id]] = reader.rows("SELECT id FROM onceward_outbox WHERE held_by IS NOT NULL")
 
     found = home.why(message_id, "shop")
@@ -444,7 +446,7 @@ def test_a_message_in_a_mailbox_lies_there(home: Home) -> None:
     coder.mailboxes.ensure("tickets", public=True)
     shop.mailboxes.get("tickets").send({})
     home.settle()
-    with opened(coder.path) as reader:
+    with opened(coder.file.path) as reader:
         [[message_id]] = reader.rows("SELECT id FROM onceward_inbox")
 
     found = home.why(message_id, "shop", "coder")
@@ -475,7 +477,7 @@ def test_a_session_says_what_its_next_run_waits_for(home: Home) -> None:
     box = chatting(home)
 
     def why(session: str) -> Why:
-        with opened(box.path) as reader:
+        with opened(box.file.path) as reader:
             return session_why(reader, session)
 
     waiting = why("chat")
@@ -499,7 +501,7 @@ def test_a_session_says_what_its_next_run_waits_for(home: Home) -> None:
 def test_a_message_in_a_session_queue_has_the_reason_of_its_session(home: Home) -> None:
     """The run takes it with the others."""
     box = chatting(home)
-    with opened(box.path) as reader:
+    with opened(box.file.path) as reader:
         [[message_id]] = reader.rows("SELECT id FROM onceward_inbox WHERE state = 'pending'")
 
     found = home.why(message_id, "shop", "coder")
@@ -515,7 +517,7 @@ def test_a_peer_that_answers_is_reachable(home: Home) -> None:
     shop.send("billing", {}, type="job")
     home.settle()
 
-    with opened(shop.path) as reader:
+    with opened(shop.file.path) as reader:
         found = peer_why(reader, "billing")
         unknown = peer_why(reader, "nobody")
 
@@ -530,7 +532,7 @@ def test_a_lane_has_the_reason_of_its_head(home: Home) -> None:
     shop.send("billing", {}, type="job")
     home.settle()
 
-    with opened(home.boxes["billing"].path) as reader:
+    with opened(home.boxes["billing"].file.path) as reader:
         [lane] = lists.held_lanes(reader, 10)
         found = lane_why(reader, lane, home.clock.now())
 
@@ -550,9 +552,9 @@ def test_an_agent_lists_what_to_act_on_first(home: Home) -> None:
     home.clock.advance(40)
     home.settle()
 
-    with opened(home.boxes["billing"].path) as reader:
+    with opened(home.boxes["billing"].file.path) as reader:
         found = agent_whys(reader, home.clock.now())
-    with opened(shop.path) as reader:
+    with opened(shop.file.path) as reader:
         [calm] = agent_whys(reader, home.clock.now())
 
     assert ["dead letters", "retry"] == [each.reason for each in found]
@@ -673,7 +675,7 @@ def test_a_schedule_that_the_code_forgot_is_told(home: Home) -> None:
     home.open(before).close()
     box = home.open(after)
 
-    with opened(box.path) as reader:
+    with opened(box.file.path) as reader:
         [found] = agent_whys(reader, home.clock.now())
 
     assert ("schedule withdrawn", "wait", "nightly") == (found.reason, found.level, found.of)

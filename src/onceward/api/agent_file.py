@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onceward.api.features import FEATURES
@@ -28,7 +29,7 @@ EXPIRING: Final = [each.upkeep.expire for each in FEATURES if each.upkeep and ea
 
 
 class AgentFile:
-    """The file itself: its health, its checks and repairs, its maintenance, its pause."""
+    """The file itself: its path, numbers, health, checks, repairs, maintenance and pause."""
 
     def __init__(
         self,
@@ -45,6 +46,11 @@ class AgentFile:
     def __repr__(self) -> str:
         """Name the file."""
         return f"<AgentFile {self._db.path}>"
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the file."""
+        return self._db.path
 
     def check(self, *others: AgentFile) -> list[Violation]:
         """
@@ -83,6 +89,12 @@ class AgentFile:
         self._db.notifier.notify("in")
         self._db.notifier.notify("out")
         return mended
+
+    def stats(self) -> dict[str, int]:
+        """Return current numbers, and totals that survive pruning."""
+        from onceward.features.checks import health  # noqa: PLC0415 - rarely needed
+
+        return health.stats(self._db)
 
     def health(self) -> Health:
         """Return the state of the file: sizes, lags, peers and pauses."""

@@ -606,6 +606,7 @@ class AsyncSessions(AsyncFace[Sessions]):
     """The sessions of a file, their queues and runs; see ``Sessions``."""
 
     stats = awaitable(Sessions.stats)
+    poll = awaitable(Sessions.poll)
     tail = awaitable(Sessions.tail)
     list = awaitable(SessionQueues.list)
     get = awaitable(SessionQueues.get)
@@ -624,7 +625,13 @@ class AsyncSessions(AsyncFace[Sessions]):
 class AsyncAgentFile(AsyncFace[AgentFile]):
     """The file itself: health, checks, repairs, maintenance, pause; see ``AgentFile``."""
 
+    @property
+    def path(self) -> Path:
+        """Return the path of the file."""
+        return self._plain.path
+
     repair = awaitable(AgentFile.repair)
+    stats = awaitable(AgentFile.stats)
     health = awaitable(AgentFile.health)
     expire = awaitable(AgentFile.expire)
     pause = awaitable(AgentFile.pause)
@@ -654,12 +661,14 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     ) -> None:
         self._path, self._agent, self._options = path, agent, options
         self._opened: tuple[Postbox, FileBridge] | None = None
+        self.name = DEFAULT_SESSION
+        """Name of the default session."""
 
     def __repr__(self) -> str:
         """Name the agent and its file."""
         if self._opened is None:
             return f"<AsyncPostbox, not open: {self._path}>"
-        return f"<AsyncPostbox of {self.agent}: {self.path}>"
+        return f"<AsyncPostbox of {self.agent}: {self.file.path}>"
 
     async def stream(
         self,
@@ -739,16 +748,6 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         return self._plain._event_hooks()
 
     @property
-    def name(self) -> str:
-        """Return the name of the default session."""
-        return DEFAULT_SESSION
-
-    @property
-    def path(self) -> Path:
-        """Return the path of the file."""
-        return self._plain.path
-
-    @property
     def agent(self) -> str:
         """Return the agent whose file it is."""
         return self._plain.agent
@@ -760,14 +759,12 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         return AsyncSession(self._plain.session(name, topics=topics), self._bridge)
 
     query = awaitable(Postbox.query)
-    stats = awaitable(Postbox.stats)
     history = awaitable(Postbox.history)
     search = awaitable(Postbox.search)
     message = awaitable(Postbox.message)
     resolve = awaitable(Postbox.resolve)
     cancel = awaitable(Postbox.cancel)
     cancel_all = awaitable(Postbox.cancel_all)
-    poll = awaitable(Postbox.poll)
     flush = awaitable_on_thread(Postbox.flush)
     run_until_idle = awaitable_on_thread(Postbox.run_until_idle)
     stop = awaitable_on_thread(Postbox.stop)

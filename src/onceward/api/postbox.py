@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
-from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -44,7 +43,7 @@ from onceward.core.maintenance import Maintenance, OwnerSession
 from onceward.core.send import sent
 from onceward.core.send.compose import Composer
 from onceward.core.send.outbox import Outbox
-from onceward.errors import InvalidArgument, UnknownRecipient
+from onceward.errors import InvalidArgument
 from onceward.file import descriptors
 from onceward.file.database import Database
 from onceward.file.directory import (
@@ -53,19 +52,15 @@ from onceward.file.directory import (
     OpenAgentFiles,
     register_at_opening,
 )
-from onceward.file.environment import disabled_by_environment, load_settings
-from onceward.file.transaction import StoreTransaction
+from onceward.file.environment import load_settings
 from onceward.hooks import AuditLog, Hooks
-from onceward.message.clock import Clock, Millis
-from onceward.message.events import Event, Polled, Processed
-from onceward.message.frame import session_and_type
+from onceward.message.clock import Clock
 from onceward.message.ids import IdSource, clock_ids, new_id
-from onceward.message.names import DEFAULT_SESSION, AgentProfile, agent_name, no_option, plain_text
+from onceward.message.names import DEFAULT_SESSION, AgentProfile, no_option
 from onceward.message.record import (
     Cancellation,
     Cancellations,
     HistoryFilters,
-    MessageRecord,
     Page,
     Ticket,
 )
@@ -90,7 +85,6 @@ if TYPE_CHECKING:
     from onceward.features.history.journey import Journey
     from onceward.features.limits.api import Limits
     from onceward.features.mailboxes.api import Mailboxes
-    from onceward.features.polling.polling import Poll, PollResult, ScanPosition
     from onceward.features.schedules.api import Schedules
     from onceward.features.streams.reading import StreamItem, StreamReader
 
@@ -349,7 +343,7 @@ class Postbox(Session, EventSource):
         """The sessions of the file: their messages, queues and runs."""
         from onceward.api.sessions import Sessions  # noqa: PLC0415 - rarely needed
 
-        return Sessions(self._db, outbox=self._outbox, hooks=self._hooks, settings=self._settings)
+        return Sessions(self._deps, self._files)
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -408,11 +402,6 @@ class Postbox(Session, EventSource):
     # -- sessions -----------------------------------------------------------------------------
 
     @property
-    def path(self) -> Path:
-        """Return the path of the file."""
-        return self._db.path
-
-    @property
     def agent(self) -> str:
         """Return the agent whose file it is."""
         return self._db.agent
@@ -437,7 +426,7 @@ class Postbox(Session, EventSource):
 
     def __repr__(self) -> str:
         """Name the agent and its file."""
-        return f"<Postbox of {self.agent}: {self.path}>"
+        return f"<Postbox of {self.agent}: {self._db.path}>"
 
     # -- seeing -------------------------------------------------------------------------------
 
@@ -463,12 +452,6 @@ class Postbox(Session, EventSource):
 
         """
         return self._db.query(sql, bindings)
-
-    def stats(self) -> dict[str, int]:
-        """Return current numbers, and totals that survive pruning."""
-        from onceward.features.checks.health import stats  # noqa: PLC0415 - rarely needed
-
-        return stats(self._db)
 
     def history(self, **filters: Unpack[HistoryFilters]) -> Page:
         """
@@ -620,74 +603,6 @@ class Postbox(Session, EventSource):
             if items[-1].kind == "ended":
                 return
 
-    # -- polling ------------------------------------------------------------------------------
-
-    def poll(
-        self,
-        agent: str | None = None,
-        *,
-        topics: str | Iterable[str] | None = None,
-        session: str = DEFAULT_SESSION,
-        limit: int | None = None,
-        consume_skipped: bool = True,
-    ) -> list[MessageRecord]:
-        """
-        Return the messages that *agent* (default: ours) received in a session since its last poll.
-
-        Each is returned at most once: the cursor is committed first. It also moves past messages
-        that *topics* exclude; with *consume_skipped* False those are left for another poll. Senders
-        learn that messages before the cursor were processed. While the file is paused nothing is
-        returned and nothing moves.
-
-        Raises:
-            TopicError: a topic breaks its rule, or is not one of the session's;
-                the cursor did not move.
-            InvalidArgument: a limit breaks its rule.
-            UnknownRecipient: the home has no such agent.
-
-        """
-        from onceward.features.polling import polling  # noqa: PLC0415 - rarely needed
-
-        db = self._file(agent)
-        policy = self._outbox.composer.topics.of(session)
-        wanted = None if topics is None else policy.check_filter(topics)
-        left = polling.limit_of(limit)
-        plain_text("session", session)
-        found: list[MessageRecord] = []
-        reach, more = polling.ScanPosition(), not disabled_by_environment()
-        while more and left:
-            asked = polling.Poll(
-                session=session, topics=wanted, consume_skipped=consume_skipped, limit=left
-            )
-            step = db.write(partial(self._step, db=db, asked=asked, reach=reach))
-            found += [row.record() for row in step.rows]
-            reach, more, left = step.reach, step.more, left - len(step.rows)
-        return found
-
-    def _step(
-        self, tx: StoreTransaction, *, db: Database, asked: Poll, reach: ScanPosition
-    ) -> PollResult:
-        from onceward.features.polling import polling  # noqa: PLC0415 - as above
-
-        step = polling.poll(tx, asked, reach)
-        if step.cursor_to != step.cursor_from:
-            tx.after_commit(lambda: db.notifier.notify("out"))
-        if self._hooks:
-            told = [
-                event
-                for event in _events(db.agent, tx.now, asked, step)
-                if self._hooks.wanted(type(event))
-            ]
-            tx.after_commit(lambda: self._hooks.emit(told))
-        return step
-
-    def _file(self, agent: str | None) -> Database:
-        found = self._db if agent is None else self._files.file(agent_name(agent))
-        if found is None:
-            msg = f"the home has no agent {agent!r}: create its file first: onceward init {agent}"
-            raise UnknownRecipient(msg)
-        return found
-
     # -- running ----------------------------------------------------------------------------
 
     def run_until_idle(self) -> int:
@@ -820,29 +735,6 @@ def _add_attribute(name: str, make: Callable[[RuntimeDeps], object]) -> None:
 
 for _name, _make in attributes():
     _add_attribute(_name, _make)
-
-
-def _events(agent: str, at: Millis, asked: Poll, step: PollResult) -> Iterator[Event]:
-    for row in step.rows:
-        session, kind = session_and_type(row.frame)
-        yield Processed(
-            agent=agent,
-            at=at,
-            message_id=row.id,
-            peer=row.sender,
-            session=session,
-            type=kind,
-            outcome="processed",
-        )
-    yield Polled(
-        agent=agent,
-        at=at,
-        session=asked.session,
-        topics=asked.topics or (),
-        matched=len(step.rows),
-        cursor_from=step.cursor_from,
-        cursor_to=step.cursor_to,
-    )
 
 
 def _ids_of(clock: Clock | None) -> IdSource:

@@ -332,7 +332,7 @@ class TransportConformance(WireConformance):
         line.turn(10)
 
         assert list(range(MANY)) == line.arrived()
-        assert MANY == line.near.stats()["acked"]
+        assert MANY == line.near.file.stats()["acked"]
 
     def test_a_partial_answer_holds_one_lane(self, function: Line) -> None:
         """The frame without a receipt is tried again alone; its lane waits, other lanes go on."""

@@ -97,7 +97,7 @@ def _cloned(world: World, name: str, n: int, *, handled: bool) -> None:
     world.run(near, far)
     world.shut(far)
     clone = world.open(handling(f"{name}-far") if handled else f"{name}-far", where="clones")
-    clone.peers.add(near.agent, f"file:{near.path}")
+    clone.peers.add(near.agent, f"file:{near.file.path}")
     near.peers.add(f"{name}-far", f"file:{clone_path}")
     world.clock.advance(1)
     post(near, f"{name}-far", 1)
@@ -158,7 +158,7 @@ def expired(world: World, n: int) -> Outcome:
     """Some run out of time before they leave, one runs out of time in the inbox."""
     _, far = pair(world, "stale")
     world.rest()
-    path = far.path
+    path = far.file.path
     hidden = path.rename(path.with_suffix(".away"))
     near = world.open("stale-near")
     post(near, "stale-far", n - 1, ttl=30)
@@ -230,7 +230,7 @@ def unwitnessed(world: World, n: int) -> Outcome:
     post(near, "witness-far", n)
     world.run(near, far)
     world.rest()
-    far.path.write_bytes(b"this was a database once\n" * 400)
+    far.file.path.write_bytes(b"this was a database once\n" * 400)
     return Counter(unwitnessed=n)
 
 
@@ -241,7 +241,7 @@ def begun_anew(world: World, n: int) -> Outcome:
     post(near, "again-far", n)
     world.run(near, far)
     world.rest()
-    _delete(far.path)
+    _delete(far.file.path)
     far, other = world.open(handling("again-far")), world.open("again-other")
     post(other, "again-far", HEALTHY, wish="reject")
     world.run(other, far)
@@ -303,8 +303,8 @@ def tenant(world: World, name: str, where: str) -> tuple[Postbox, Postbox]:
     world.rest()
     near = world.open(f"{name}-near", where=where)
     far = world.open(handling(f"{name}-far"), where=where)
-    near.peers.add(far.agent, f"file:{far.path}")
-    far.peers.add(near.agent, f"file:{near.path}")
+    near.peers.add(far.agent, f"file:{far.file.path}")
+    far.peers.add(near.agent, f"file:{near.file.path}")
     return near, far
 
 

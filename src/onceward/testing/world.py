@@ -77,10 +77,10 @@ class World:
 
     def shut(self, box: Postbox) -> Path:
         """Close an agent's file and return its path."""
-        if self._open.pop(box.path, None) is box:
+        if self._open.pop(box.file.path, None) is box:
             self._acceptors.pop(box.agent, None)
         box.close()
-        return box.path
+        return box.file.path
 
     def run(self, *boxes: Postbox) -> None:
         """Let these agents push and handle until nothing is due any more."""

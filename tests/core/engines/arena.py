@@ -143,9 +143,9 @@ class opened:  # noqa: N801 - read as a word
         """How much has not come to its end yet."""
         boxes = (self.user, self.worker, self.coder)
         return sum(
-            box.stats()[name] for box in boxes for name in ("pending", "sending", "sent")
+            box.file.stats()[name] for box in boxes for name in ("pending", "sending", "sent")
         ) + sum(
-            box.stats()[name]
+            box.file.stats()[name]
             for box in (self.worker, self.coder)
             for name in ("inbox_pending", "inbox_processing")
         )

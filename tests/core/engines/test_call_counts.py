@@ -241,7 +241,7 @@ def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:
     found = counted(worker.round)
 
     assert found.within(15, 97, 11), found
-    assert 4 == pair.recipient.stats()["processed"]
+    assert 4 == pair.recipient.file.stats()["processed"]
 
 
 def test_a_message_of_a_burst_costs_few_calls(
@@ -292,7 +292,7 @@ def test_a_message_of_a_large_run_costs_few_calls(tmp_path: Path) -> None:
             sender.run_until_idle()
             found.append(counted(worker.run_due).calls)
 
-        assert 160 == recipient.stats()["processed"]
+        assert 160 == recipient.file.stats()["processed"]
     assert found[2] - found[1] <= 100 * 12, found
 
 

@@ -219,7 +219,7 @@ def test_a_burst_in_one_transaction_costs_no_more(
         before = count()
         with shop.begin() as tx:
             ids = [tx.send("billing", n) for n in range(100)]
-        until(lambda: billing.stats()["inbox_pending"] == len(ids))
+        until(lambda: billing.file.stats()["inbox_pending"] == len(ids))
 
         assert 3 >= count() - before
 

@@ -289,7 +289,7 @@ def test_readers_and_workers_leave_sessions_with_runs_alone(scripted_agent: Any)
 
     assert one.box.receive() is None
     assert one.box.session("s1").receive() is None
-    assert ([], 1) == (one.seen, one.box.stats()["processed"])
+    assert ([], 1) == (one.seen, one.box.file.stats()["processed"])
 
 
 def test_a_pattern_can_be_dissolved(scripted_agent: Any) -> None:

@@ -95,7 +95,7 @@ def test_another_process_waits_as_well(tmp_path: Path) -> None:
 
 
 def _waiting(box: Postbox, count: int) -> bool:
-    return box.stats()["inbox_pending"] + box.stats()["inbox_processing"] == count
+    return box.file.stats()["inbox_pending"] + box.file.stats()["inbox_processing"] == count
 
 
 def test_steered_calls_take_one_slot(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_steered_calls_take_one_slot(tmp_path: Path) -> None:
         user.session("other").send("coder", "hello")
         answer = user.session("other").receive(timeout=PATIENCE)
         release.set()
-        until(lambda: box.stats()["processed"] == 11)
+        until(lambda: box.file.stats()["processed"] == 11)
 
         assert answer is not None
         assert ("served", {1}) == (answer.body, set(most))
@@ -160,7 +160,7 @@ def test_a_coroutine_is_awaited_to_its_end(tmp_path: Path) -> None:
         user.send("coder", 1)
         assert entered.wait(PATIENCE)
         user.send("coder", 2)
-        until(lambda: box.stats()["processed"] == 2)
+        until(lambda: box.file.stats()["processed"] == 2)
 
         assert ["run of 1", "cancelled", "cleaned up", "run of 2"] == told
 
@@ -193,7 +193,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(tmp_path:
         user.send("coder", 2)
         until(lambda: len(told) == 2)
         clock.advance(GRACE)
-        until(lambda: box.stats()["processed"] == 2)
+        until(lambda: box.file.stats()["processed"] == 2)
 
         assert ["begun", "cancelled", "cancelled", "next run"] == told
 
@@ -236,7 +236,7 @@ def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
         other.run_until_idle()
         assert ["cancelled"] * 2 == told
         release.set()
-        until(lambda: one.stats()["processed"] == 2)
+        until(lambda: one.file.stats()["processed"] == 2)
 
         assert ["cancelled", "cancelled", "returned", "next run"] == told
 
@@ -345,7 +345,7 @@ def test_a_thread_takes_the_session_that_has_waited_longest(tmp_path: Path) -> N
         user.session("b").send("coder", "b0")
         until(lambda: (queue := box.sessions.get("b")) is not None and queue.waiting == 1)
         release.set()
-        until(lambda: box.stats()["processed"] == 4)
+        until(lambda: box.file.stats()["processed"] == 4)
 
         assert ["a0", "b0", "a1", "a2"] == order
 
@@ -379,7 +379,7 @@ def test_a_slow_session_does_not_delay_the_others(tmp_path: Path, face: str) -> 
         assert entered.wait(PATIENCE)
         for n in range(20):
             user.session(f"quick-{n}").send_many([("coder", n), ("coder", n)])
-        until(lambda: box.stats()["processed"] == 40)
+        until(lambda: box.file.stats()["processed"] == 40)
         done = {run.session for run in box.sessions.runs(state="done")}
         release.set()
 

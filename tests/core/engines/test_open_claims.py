@@ -38,7 +38,7 @@ def work(body: object, ctx: Context) -> None:
 with Postbox(sys.argv[1], agent=agent) as box:
     with box.begin() as tx:
         tx.execute("CREATE TABLE IF NOT EXISTS effects (n INTEGER)")
-    while (now := box.stats())["inbox_pending"] + now["inbox_processing"]:
+    while (now := box.file.stats())["inbox_pending"] + now["inbox_processing"]:
         time.sleep(0.01)
 """
 
@@ -92,8 +92,8 @@ def test_the_claim_of_a_handler_that_takes_long_is_committed_alone(tmp_path: Pat
         [worker] = billing._workers
         while not worker._shares_claims:
             shop.send("billing", 1)
-            done = shop.stats()["enqueued"]
-            until(lambda done=done: billing.stats()["processed"] == done)  # type: ignore[misc]
+            done = shop.file.stats()["enqueued"]
+            until(lambda done=done: billing.file.stats()["processed"] == done)  # type: ignore[misc]
         shop.send("billing", 0)
         assert entered.wait(LIMIT)
         until(lambda: billing._db.read(LEASED) == [(1,)])
@@ -143,7 +143,7 @@ def test_a_handler_that_ends_the_transaction_of_its_claim_is_counted(
     sent(tmp_path, 2)
     with Postbox(tmp_path / "billing.db", agent=agent, start=False, retry_first=0) as billing:
         billing._workers[0]._quick = True
-        until(lambda: billing.run_until_idle() == 0 and not billing.stats()["inbox_pending"])
+        until(lambda: billing.run_until_idle() == 0 and not billing.file.stats()["inbox_pending"])
 
         assert (3, ["max_retries_exceeded"]) == (
             calls.count(1),
@@ -214,7 +214,7 @@ def test_a_lost_commit_leaves_no_lease_of_the_lane_that_is_handled(
 
         assert ([0, 1, 0, 1], [(0,)]) == (calls, billing._db.read(LEASED))
         assert [(0,)] == billing.query("SELECT n FROM effects")
-        assert 0 == billing.stats()["inbox_pending"]
+        assert 0 == billing.file.stats()["inbox_pending"]
 
 
 def test_a_handler_that_writes_after_its_commit_was_lost_leaves_nothing_behind(
@@ -258,7 +258,7 @@ def test_a_worker_whose_handler_outlives_the_stop_is_forgotten_when_it_ends(tmp_
         billing.stop(0.01)
         meanwhile = billing._db.read(lanes.WORKERS)
         go_on.set()
-        until(lambda: billing.stats()["processed"] == 1)
+        until(lambda: billing.file.stats()["processed"] == 1)
         [worker] = billing._workers
         assert worker._loop.over.wait(LIMIT)
 

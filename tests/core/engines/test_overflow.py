@@ -83,8 +83,8 @@ def test_a_sender_is_told_of_a_drop_and_its_policy(scripted_agent: Any, overflow
     assert [(ids[0], overflow, "queue s")] == [
         (e.message_id, e.policy, e.scope) for e in heard["here"]
     ]
-    assert (1, 0) == (one.user.stats()["outbox_dropped"], one.user.stats()["acked"])
-    assert (1, 1) == (one.box.stats()["dropped"], one.box.stats()["dropped_by_policy"])
+    assert (1, 0) == (one.user.file.stats()["outbox_dropped"], one.user.file.stats()["acked"])
+    assert (1, 1) == (one.box.file.stats()["dropped"], one.box.file.stats()["dropped_by_policy"])
 
 
 def test_a_drop_is_told_again(scripted_agent: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_victim_can_be_read_in_sql_and_is_counted(scripted_agent: Any) -> None
         "SELECT scope, name, policy, line FROM onceward_drops"
     )
     assert (1, [(1, 0)]) == (
-        one.box.stats()["dropped"],
+        one.box.file.stats()["dropped"],
         [(event.dropped, event.refused) for event in heard],
     )
 

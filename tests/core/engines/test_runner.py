@@ -55,7 +55,7 @@ def test_sessions_run_side_by_side_and_each_alone(tmp_path: Path) -> None:
     with two(tmp_path, agent) as (box, user):
         for session in ("a", "b"):
             user.session(session).send_many([("coder", n) for n in range(3)])
-        until(lambda: box.stats()["processed"] == 6)
+        until(lambda: box.file.stats()["processed"] == 6)
 
         assert ["done"] * 6 == states(box)
 
@@ -77,7 +77,7 @@ def test_steering_tells_a_function(tmp_path: Path) -> None:
         user.send("coder", "first")
         assert begun.wait(PATIENCE)
         user.send("coder", "second")
-        until(lambda: box.stats()["processed"] == 2)
+        until(lambda: box.file.stats()["processed"] == 2)
 
         assert [["first"], ["first", "second"]] == seen
         assert ["aborted", "done"] == states(box)
@@ -177,7 +177,7 @@ def test_a_run_may_not_take_for_ever(tmp_path: Path) -> None:
 
     with two(tmp_path, agent, lease=3.0) as (box, user):
         user.send("coder", 1)
-        until(lambda: box.stats()["dead_letters"])
+        until(lambda: box.file.stats()["dead_letters"])
 
         assert ["it exceeded its time limit"] == [run.cause for run in box.sessions.runs()]
 
@@ -199,7 +199,7 @@ def test_a_lease_is_kept_while_a_run_is_long(tmp_path: Path) -> None:
 
     with two(tmp_path, agent, lease=2.4) as (box, user):
         user.send("coder", 1)
-        until(lambda: box.stats()["processed"])
+        until(lambda: box.file.stats()["processed"])
 
         assert ["done"] == states(box)
 

@@ -32,7 +32,7 @@ for agent in agents:
 boxes = [Postbox(f"{folder}/{agent.name}.db", agent=agent) for agent in agents]
 for number, box in enumerate(boxes):
     box.send(agents[number - 1].name, number)
-while sum(box.stats()["processed"] for box in boxes) < count:
+while sum(box.file.stats()["processed"] for box in boxes) < count:
     threading.Event().wait(0.01)
 print(threading.active_count(), flush=True)
 for box in boxes:

@@ -34,7 +34,7 @@ def path(world: World, pair: Pair) -> Path:
         alice.send("bob", {"wish": "fine"}, type="do")
     world.run(alice, bob)
     world.rest()
-    return alice.path
+    return alice.file.path
 
 
 def test_a_power_cut_takes_no_folder_of_an_object(

@@ -58,7 +58,7 @@ def changed(world: World, pair: Pair) -> Path:
     world.run(alice, bob)
     for _ in range(3):
         alice.send("bob", {"wish": "fine"}, type="do")
-    return alice.path
+    return alice.file.path
 
 
 def _send(path: Path) -> None:

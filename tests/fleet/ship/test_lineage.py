@@ -27,7 +27,7 @@ def _mail(world: World, pair: Pair, count: int) -> Path:
     world.run(alice, bob)
     world.clock.advance(1)
     world.rest()
-    return alice.path
+    return alice.file.path
 
 
 def _ship(path: Path, log: str) -> ship.FileShipped:
@@ -97,7 +97,7 @@ def test_a_file_whose_rows_alone_went_back_is_noticed(world: World, pair: Pair, 
     alice, bob = pair()
     world.run(alice, bob)
     world.rest()
-    _ship(alice.path, log)
+    _ship(alice.file.path, log)
     world.restore("alice", backup)
     for _ in range(3):
         pair()
@@ -115,7 +115,7 @@ def test_a_file_with_other_open_rows_is_noticed(world: World, log: str) -> None:
         alice.send("bob", {"wish": "fine"}, type="do", delay=3600)
         if not round_:
             backup = world.keep("alice")
-    _ship(alice.path, log)
+    _ship(alice.file.path, log)
     world.restore("alice", backup)
     for _ in range(3):
         world.open("alice").send("bob", {"wish": "fine"}, type="do", delay=3600)

@@ -31,7 +31,7 @@ def _mail(world: World, pair: Pair, count: int = 4) -> tuple[Path, Path]:
         alice.send("bob", {"wish": "fine"}, type="do")
     world.run(alice, bob)
     world.rest()
-    return alice.path, bob.path
+    return alice.file.path, bob.file.path
 
 
 def _counts(path: Path) -> dict[str, int]:
@@ -76,7 +76,7 @@ def test_a_file_at_a_path_that_was_shipped_is_not_pruned_for_another_one(
         near, far = other.open("alice"), other.open(handler("bob"))
         near.send("bob", {"wish": "fine"}, type="do")
         other.run(near, far)
-        moved = near.path
+        moved = near.file.path
     shutil.move(moved, alice)
     assert id_of(alice) not in {file.file_id for file in ship.ShippedLog(log).files()}
     before = _counts(alice)
@@ -130,8 +130,8 @@ def test_a_host_with_a_slow_clock_is_not_passed_over(
         _mail(world, pair)
         ship.files([str(host.folder), str(world.folder)], log)
 
-        assert [] == level(log, [near.path, far.path])
-        assert 3 == prune.files([str(near.path)], log, keep=0, clock=slow)[0].rows
+        assert [] == level(log, [near.file.path, far.file.path])
+        assert 3 == prune.files([str(near.file.path)], log, keep=0, clock=slow)[0].rows
 
 
 def test_shipping_and_pruning_come_to_an_end(world: World, pair: Pair, log: str) -> None:

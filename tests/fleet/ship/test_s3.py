@@ -69,7 +69,7 @@ def changed(world: World, pair: Pair) -> Path:
     world.run(alice, bob)
     for _ in range(2):
         alice.send("bob", {"wish": "fine"}, type="do")
-    return alice.path
+    return alice.file.path
 
 
 def test_a_log_in_a_bucket_equals_the_files(world: World, pair: Pair, bucket: str) -> None:

@@ -103,13 +103,13 @@ def test_a_change_of_an_ended_row_is_shipped_although_it_was_not_watched(
     ship.files([str(world.folder)], log)
     dead = [each.id for each in bob.dead_letters.list()]
     assert sorted(dead) == sorted(
-        row["id"] for row in rows_of_log(log, id_of(bob.path))["dead_letters"].values()
+        row["id"] for row in rows_of_log(log, id_of(bob.file.path))["dead_letters"].values()
     )
 
     bob.dead_letters.discard_all()
     ship.files([str(world.folder)], log)
 
-    assert {} == rows_of_log(log, id_of(bob.path))["dead_letters"]
+    assert {} == rows_of_log(log, id_of(bob.file.path))["dead_letters"]
 
 
 def _forget_late_changes(box: Postbox) -> None:
@@ -149,17 +149,17 @@ def test_pruned_rows_stay_in_the_log(world: World, pair: Pair, log: str) -> None
         alice.send("bob", {"wish": wish}, type="do")
     world.run(alice, bob)
     ship.files([str(world.folder)], log)
-    before = rows_of_log(log, id_of(bob.path))
+    before = rows_of_log(log, id_of(bob.file.path))
     world.clock.advance(30 * 86_400)
     assert bob.file.run_maintenance()
 
     ship.files([str(world.folder)], log)
 
-    after = rows_of_log(log, id_of(bob.path))
+    after = rows_of_log(log, id_of(bob.file.path))
     assert {name: before[name] for name in ("inbox", "processed")} == {
         name: after[name] for name in ("inbox", "processed")
     }
-    [horizon] = ship.ShippedLog(log).file(id_of(bob.path)).horizons[1].values()
+    [horizon] = ship.ShippedLog(log).file(id_of(bob.file.path)).horizons[1].values()
     assert max(row["id"] for row in before["processed"].values()) == horizon
 
 
@@ -191,7 +191,7 @@ def test_many_small_segments_are_folded(world: World, pair: Pair, log: str) -> N
         world.run(alice, bob)
         ship.files([str(world.folder)], log)
 
-    file = ship.ShippedLog(log).file(id_of(alice.path))
+    file = ship.ShippedLog(log).file(id_of(alice.file.path))
     assert len([each for each in file.segments if each.table == "outbox"]) <= 17
     assert [] == level(log, _paths(world))
 
@@ -206,7 +206,7 @@ def test_folding_brings_nothing_back_that_was_removed(world: World, pair: Pair, 
     ship.files([str(world.folder)], log)
 
     objects = ship.ShippedLog(log).objects
-    compaction.compacted(objects, manifests.newest(objects, id_of(bob.path)), few=1)
+    compaction.compacted(objects, manifests.newest(objects, id_of(bob.file.path)), few=1)
 
     assert [] == level(log, _paths(world))
 
@@ -233,13 +233,13 @@ def test_a_busy_day_does_not_stay_in_small_pieces(
     alice, _ = pair()
     for _ in range(80):
         alice.send("bob", {"wish": "fine"}, type="do")
-        ship.files([str(alice.path)], log)
+        ship.files([str(alice.file.path)], log)
 
-    file = ship.ShippedLog(log).file(id_of(alice.path))
+    file = ship.ShippedLog(log).file(id_of(alice.file.path))
     outbox = [each for each in file.segments if each.table == "outbox"]
     assert 80 == sum(each.rows for each in outbox)
     assert len(outbox) <= 16 + 80 / 15
-    assert [] == level(log, [alice.path])
+    assert [] == level(log, [alice.file.path])
 
 
 def test_a_column_that_came_later_is_null_in_older_rows(world: World, pair: Pair, log: str) -> None:
@@ -271,7 +271,7 @@ def test_a_pace_holds_between_commits(world: World, pair: Pair, log: str) -> Non
     waits = list[float]()
     pace = Pace(Limit(rows=2), rows_per_second=0.001, sleep=waits.append)
 
-    ship.files([str(alice.path)], log, pace=pace)
+    ship.files([str(alice.file.path)], log, pace=pace)
 
     assert 2 == len(waits)
     assert 1900 < waits[0] < 2000 < waits[1]
@@ -292,9 +292,9 @@ def test_a_log_is_as_old_as_its_reading(
         put(objects, path, data)
 
     monkeypatch.setattr(LocalObjects, "put", slow)
-    ship.files([str(alice.path)], log)
+    ship.files([str(alice.file.path)], log)
 
-    assert ship.ShippedLog(log).file(id_of(alice.path)).manifest.shipped_at <= uploads[0]
+    assert ship.ShippedLog(log).file(id_of(alice.file.path)).manifest.shipped_at <= uploads[0]
 
 
 def _now() -> int:

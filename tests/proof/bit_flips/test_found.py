@@ -52,7 +52,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
         box.run_until_idle()
 
     assert pushed == box.peers.list()[0].number
-    assert 1 == box.stats()["sent"]
+    assert 1 == box.file.stats()["sent"]
 
 
 @pytest.mark.broken("the state of a row changed under its index")

@@ -163,6 +163,6 @@ def hear(box: Postbox) -> None:
     """Read what a user may read, and drop it."""
     box.file.check()
     box.history()
-    box.stats()
+    box.file.stats()
     box.dead_letters.list()
     box.peers.list()

@@ -113,7 +113,7 @@ class Task:
         """Return what does not work at once on a disk that works again, without any write."""
         wrong = list[str]()
         for box in pair.boxes.values():
-            for step in (box.run_until_idle, box.stats, box.file.health, box.file.check):
+            for step in (box.run_until_idle, box.file.stats, box.file.health, box.file.check):
                 try:
                     step()
                 except Exception as error:  # noqa: BLE001 - that is what is looked for

@@ -162,7 +162,7 @@ def test_mail_moves_again_once_the_disk_works(
             clock.advance(2)  # the pause after a failed delivery
             for box in (a, b, a):
                 box.run_until_idle()
-            stuck += [number] * (not handled or a.stats()["acked"] != 1)
+            stuck += [number] * (not handled or a.file.stats()["acked"] != 1)
 
     assert broken > 5
     assert [] == stuck

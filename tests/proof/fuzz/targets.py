@@ -254,7 +254,7 @@ class SqlSend:
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="onceward-fuzz-")
         self._box = Postbox(Path(self._folder.name) / "ada.db", agent="ada", start=False)
-        self._con = apsw.Connection(str(self._box.path))
+        self._con = apsw.Connection(str(self._box.file.path))
 
     def __call__(self, raw: bytes) -> None:
         """Insert one row, and take it back."""

@@ -143,7 +143,7 @@ def _prepare(folder: Path, orders: int) -> None:
 
 def _acked(box: Postbox) -> int:
     with suppress(OncewardError):
-        return box.stats()["acked"]
+        return box.file.stats()["acked"]
     return 0
 
 

@@ -294,7 +294,7 @@ def come_to_rest(folder: Path, people: Crew) -> list[str]:
 
 
 def _under_way(box: Postbox) -> dict[str, int]:
-    stats = box.stats()
+    stats = box.file.stats()
     names = ("pending", "sending", "sent", "inbox_pending", "inbox_processing")
     return {name: count for name in names if (count := stats[name])}
 

@@ -237,7 +237,7 @@ def trial(
 
 def _acked(box: Postbox) -> int:
     with suppress(OncewardError):
-        return box.stats()["acked"]
+        return box.file.stats()["acked"]
     return 0
 
 

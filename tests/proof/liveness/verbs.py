@@ -96,7 +96,7 @@ def _closed(y: Bystander) -> Any:
 CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "Postbox.session": lambda y: y.box.session("other"),
     "Postbox.query": lambda y: y.box.query("SELECT count(*) FROM onceward_outbox"),
-    "Postbox.stats": lambda y: y.box.stats(),
+    "AgentFile.stats": lambda y: y.box.file.stats(),
     "Postbox.history": lambda y: y.box.history(),
     "Postbox.search": lambda y: y.box.search("seen"),
     "Postbox.flush": lambda y: y.box.flush(timeout=0),
@@ -108,7 +108,7 @@ CALLS: Final[dict[str, Callable[[Bystander], object]]] = {
     "AgentFile.check": lambda y: y.box.file.check(),
     "AgentFile.repair": lambda y: y.box.file.repair(dry_run=True),
     "AgentFile.health": lambda y: y.box.file.health(),
-    "Postbox.poll": lambda y: y.box.poll("y"),
+    "Sessions.poll": lambda y: y.box.sessions.poll(agent="y"),
     "Sessions.tail": lambda y: y.box.sessions.tail(),
     "AgentFile.expire": lambda y: y.box.file.expire(),
     "Sessions.stats": lambda y: y.box.sessions.stats(),

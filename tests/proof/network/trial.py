@@ -92,7 +92,7 @@ def trial(
         alice.peers.add("bob", url)
         child, killed, sent = start(far, port, listener.url), 0, 0
         until = time.monotonic() + patience
-        while time.monotonic() < until and alice.stats()["acked"] < messages:
+        while time.monotonic() < until and alice.file.stats()["acked"] < messages:
             for _ in range(min(messages - sent, max(1, messages // (4 * kills)))):
                 alice.session(f"lane-{sent % LANES}").send("bob", sent, type="number")
                 sent += 1
@@ -101,7 +101,7 @@ def trial(
                 child.kill()
                 child.wait()
                 child, killed = start(far, port, listener.url), killed + 1
-        acked = alice.stats()["acked"]
+        acked = alice.file.stats()["acked"]
         child.kill()
         child.wait()
         with Postbox(far / "bob.db", start=False) as box:

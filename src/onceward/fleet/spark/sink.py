@@ -191,7 +191,7 @@ def _send(path: str, rows: Sequence[Row], batch: Batch) -> Sent | None:
             bad_records.store(batch.bad_folder, path, bad)
             count = len(rows) - len(bad)
             _receipt(tx, batch, digest, count)
-        return Sent(path, box.agent, count, len(bad), box.stats()["pending"])
+        return Sent(path, box.agent, count, len(bad), box.file.stats()["pending"])
 
 
 def _send_rows(

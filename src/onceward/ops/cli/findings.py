@@ -283,7 +283,7 @@ def machines(box: Postbox) -> Iterator[Finding]:
         try:
             found = box.peers.ping(peer.name)
         except OncewardError as error:
-            cure = f"onceward peers ping {peer.name} --db {box.path}, until it answers"
+            cure = f"onceward peers ping {peer.name} --db {box.file.path}, until it answers"
             yield warning("machines", f"{peer.name}: {error}", cure)
             continue
         if abs(found.clock_ahead) > MINUTE:
@@ -307,7 +307,7 @@ def _streams(box: Postbox, server: str) -> Iterator[Finding]:
 
     cure = f"onceward nats setup --keeper {box.agent} --url {server} --apply"
     try:
-        found = examine(server, box.path.parent, box.agent)
+        found = examine(server, box.file.path.parent, box.agent)
     except OncewardError as error:
         yield warning("nats", str(error), "start the server, or correct the peer's url")
         return
@@ -331,7 +331,7 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
     urls, warned = {peer.name: peer.url for peer in box.peers.list()}, False
     for row in rows:
         name = row.recipient
-        if not urls.get(name) and not box.path.with_name(f"{name}.db").exists():
+        if not urls.get(name) and not box.file.path.with_name(f"{name}.db").exists():
             said = f"{row.messages} messages for {name}, which has neither url nor file"
             add, warned = f"onceward peers add {name} URL", True
             yield warning("delivery", said, f"{add}, or onceward init {name} in the same home")
@@ -340,8 +340,8 @@ def undelivered(box: Postbox, found: FileReader) -> Iterator[Finding]:
         if now - row.oldest_at > MINUTE:
             name, oldest = row.recipient, ago(row.oldest_at, now)
             said = f"{row.messages} messages for {name} are due, the oldest from {oldest}"
-            repair = f"repair {name}: onceward peers ls --db {box.path}"
-            run, warned = f"keep onceward relay {box.path} running, or a worker", True
+            repair = f"repair {name}: onceward peers ls --db {box.file.path}"
+            run, warned = f"keep onceward relay {box.file.path} running, or a worker", True
             yield warning("delivery", said, repair if name in away else run)
     if not warned:
         count = sum(row.messages for row in rows)

@@ -32,7 +32,7 @@ Newest = Callable[[int], list[MessageRecord]]
 def follow_messages(box: Postbox, newest: Newest, count: int) -> NoReturn:
     """Print the newest messages, then each new one, until an interrupt."""
     seen: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         for _ in commits(found):
             records = unseen(newest, seen, count) if seen else newest(count)
             seen += [(each.sender, each.id) for each in records]

@@ -107,7 +107,7 @@ def print_page(page: Page, where: Where) -> int:
 @command(*COLUMNS)
 def thread(box: Postbox, id: Id, /) -> Found:
     """List the conversation of a message, oldest first, without consuming any."""
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         message_id = whole_id(found, message_ids, id)
     return _rows(box.thread(message_id))
 

@@ -31,7 +31,7 @@ def init(name: Name, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
     refuse_deleted(path)
     created = not path.exists()
     with Postbox(path, agent=name, start=False) as box:
-        found = {"agent": box.agent, "path": str(box.path), "created": created}
+        found = {"agent": box.agent, "path": str(box.file.path), "created": created}
     emit(found, ("path",), answer)
     if not created and not answer.json:
         note(f"{path} existed already")

@@ -117,5 +117,5 @@ def _known(box: Postbox, name: str) -> None:
 
 
 def _row(box: Postbox, name: str) -> Found:
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         return row_of(next(each for each in lists.peers(found) if each.name == name))

@@ -43,7 +43,7 @@ def poll(
     code is 6, or 1 if there is no other message. While the file is paused no message is taken.
     """
     session, skip = in_session(where), not keep_skipped
-    records = box.poll(topics=topic or None, session=session, limit=limit, consume_skipped=skip)
+    records = box.sessions.poll(session, topics=topic or None, limit=limit, consume_skipped=skip)
     return readable(print_records(records))
 
 
@@ -72,7 +72,7 @@ def tail(
 
     if not transitions:
         following.follow_messages(box, newest, n)
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         return following.print_transitions(found, n, follow=follow)
 
 

@@ -87,7 +87,7 @@ def set_(
 def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> Found:
     """Move waiting messages to the front, in the given order."""
     box.sessions.reorder(session, _whole(box, ids))
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         return emit(lists.queued(found, session, 100), WAITING, where)
 
 
@@ -133,10 +133,10 @@ def remove(
 
 
 def _whole(box: Postbox, ids: Sequence[str]) -> list[str]:
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         return [whole_id(found, lists.queued_ids, each) for each in ids]
 
 
 def _row(box: Postbox, session: str) -> Found:
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         return row_of(lists.session_queue(found, session))

@@ -89,7 +89,7 @@ def refuse_paused(box: Postbox) -> None:
     """Raise Paused if nothing can be received, instead of reporting an empty inbox."""
     if disabled_by_environment() or box.file.health().paused:
         cure = "run onceward resume first; nothing is lost"
-        msg = f"{box.path} is paused, or ONCEWARD_DISABLED is set: {cure}"
+        msg = f"{box.file.path} is paused, or ONCEWARD_DISABLED is set: {cure}"
         raise Paused(msg)
 
 

@@ -61,7 +61,7 @@ def abort(
         cause: The reason to store with the run.
 
     """
-    with views(box.path) as found:
+    with views(box.file.path) as found:
         run_id = whole_id(found, lists.run_ids, id)
         if not box.sessions.abort(run_id, cause):
             msg = f"run {run_id} has ended already"

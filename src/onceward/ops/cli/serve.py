@@ -32,7 +32,7 @@ def serve(box: Postbox, answer: Answer) -> int:
     told: SimpleQueue[int] = SimpleQueue()
     _tell_trouble(box)
     with stops(told), rare_collections():
-        note(f"{box.agent}: running on {box.path}; interrupt to stop")
+        note(f"{box.agent}: running on {box.file.path}; interrupt to stop")
         number = first(told)
     name = signal.Signals(number).name
     note(f"{box.agent}: {name}, stopping")
@@ -75,7 +75,7 @@ def rare_collections() -> Iterator[None]:
 
 
 def _told(box: Postbox, moved: int | None, name: str | None) -> dict[str, Any]:
-    return {"agent": box.agent, "path": str(box.path), "moved": moved, "signal": name}
+    return {"agent": box.agent, "path": str(box.file.path), "moved": moved, "signal": name}
 
 
 def tell(event: Event) -> None:

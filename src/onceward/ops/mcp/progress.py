@@ -45,7 +45,8 @@ def _how_far(box: Postbox, ticket: str) -> str:
 def _at_recipient(box: Postbox, ticket: str) -> FoundMessage:
     """Return what the file of its recipient stores about a question, nothing if it is elsewhere."""
     sent = message(BoxSource(box), ticket, window=0).sent
-    path = None if sent is None else box.path.with_name(f"{sent.recipient}{box.path.suffix}")
+    ours = box.file.path
+    path = None if sent is None else ours.with_name(f"{sent.recipient}{ours.suffix}")
     if path is None or not path.exists():
         return FoundMessage()
     with opened(path, wait=LONGEST, longest=LONGEST) as reader:

@@ -107,7 +107,7 @@ class Desk:
         if message_id is None:
             whys = await ask(self.box, agent_whys, now)
             return Reasons(reasons=[_reason(each, now) for each in whys[:REASONS]])
-        found = await to_thread.run_sync(why_of_message, self.box.path, message_id, now)
+        found = await to_thread.run_sync(why_of_message, self.box.file.path, message_id, now)
         if found is None:
             what = f"there is no message {message_id} in this file"
             raise refused(what, "Take a message_id from check_inbox, or that of a sent message.")
