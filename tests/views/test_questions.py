@@ -314,15 +314,14 @@ def test_queues_drops_and_questions_are_told(tmp_path: Path) -> None:
         b.run_until_idle()
         with opened(a.file.path) as here, opened(b.file.path) as there:
             [dropped] = lists.drops(here, 5)
-            asked = waiting.awaiting(there)
+            [asked] = waiting.questions(there, None, 5)
             [queue] = lists.session_queues(there)
             [queued] = lists.queued(there, "chat", 10)
             assert [queued.id] == lists.queued_ids(there, queued.id[:-2])
-            nothing = waiting.awaiting(here)
+            none = waiting.questions(here, None, 5)
 
     assert ("session", "log", 1) == (dropped.scope, dropped.name, dropped.messages)
-    assert asked is not None
-    assert ("a", 1, None) == (asked.awaits, asked.lanes, nothing)
+    assert ("a", 1, ()) == (asked.awaits, asked.lanes, none)
     assert ("chat", 1, 1, "a") == (queue.session, queue.waiting, queued.position, queued.sender)
 
 

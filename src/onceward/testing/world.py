@@ -6,7 +6,6 @@ import random
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from onceward.api.agent import Agent
@@ -115,11 +114,6 @@ class World:
         """Live for a block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close every file."""
         self.rest()

@@ -16,6 +16,7 @@ from onceward.core.accept import receipts
 from onceward.core.handle import lanes
 from onceward.core.handle.lanes import Lease
 from onceward.errors import StoreCorrupt
+from onceward.file.senders import senders
 from onceward.file.transaction import Rows, StoreTransaction, bump
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
@@ -167,14 +168,7 @@ UPDATE _onceward_lanes
                     WHERE seq IN (SELECT value FROM json_each(?)))
 """
 
-FIND_RECEIVED: Final = """
-WITH RECURSIVE senders (name) AS (
-    SELECT min(sender) FROM _onceward_inbox
-     UNION ALL
-    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name)
-      FROM senders
-     WHERE senders.name IS NOT NULL
-)
+FIND_RECEIVED: Final = f"""{senders("_onceward_inbox")}
 SELECT b.seq
   FROM senders AS s
   JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = ? AND b.state = 'pending'

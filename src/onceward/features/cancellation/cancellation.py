@@ -16,6 +16,7 @@ from onceward.core.requests import CANCEL
 from onceward.core.send import sent
 from onceward.errors import InvalidArgument
 from onceward.features.cancellation.arrived import TOO_LATE, cancel_reason
+from onceward.file.senders import senders
 from onceward.file.transaction import StoreTransaction
 from onceward.message.names import plain_text
 from onceward.message.options import MessageOptions
@@ -33,14 +34,7 @@ SELECT t.state, t.reason
   FROM _onceward_outbox AS o JOIN _onceward_pending_replies AS t ON t.id = o.id
  WHERE o.recipient = ? AND o.key = ?
 """
-ARRIVED: Final = """
-WITH RECURSIVE senders (name) AS (
-    SELECT min(sender) FROM _onceward_inbox
-     UNION ALL
-    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name)
-      FROM senders
-     WHERE senders.name IS NOT NULL
-)
+ARRIVED: Final = f"""{senders("_onceward_inbox")}
 SELECT b.seq, coalesce((SELECT outcome
                           FROM _onceward_processed_messages
                          WHERE sender = b.sender AND message_id = b.id AND consumer = ''), b.state)

@@ -19,6 +19,7 @@ from onceward.features.history import time_index
 from onceward.features.history.regexp import Pattern
 from onceward.file.columns import columns
 from onceward.file.database import Database
+from onceward.file.senders import senders
 from onceward.message.clock import Millis
 from onceward.message.frame import json_string
 from onceward.message.names import no_option, quoted, rank
@@ -304,15 +305,7 @@ FILTERS: Final = (
 )  # fmt: skip
 STATES: Final = frozenset[str]().union(*(place.states for place in SOURCES))
 TOKEN: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)")
-# An id is unique per sender: the index on both is searched once for each sender.
-OF_ID: Final = """
-WITH RECURSIVE senders (name) AS (
-    SELECT min(sender) FROM _onceward_inbox
-     UNION ALL
-    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name)
-      FROM senders
-     WHERE senders.name IS NOT NULL
-)
+OF_ID: Final = f"""{senders("_onceward_inbox")}
 SELECT 'outbox', seq, created_at, id FROM _onceward_outbox WHERE id = :id
  UNION ALL
 SELECT 'inbox', b.seq, b.received_at, b.id

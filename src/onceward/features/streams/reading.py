@@ -11,6 +11,7 @@ from onceward.core.send import sent
 from onceward.errors import InvalidArgument
 from onceward.features.streams.stored import BYTES, RESTART
 from onceward.file.database import Database
+from onceward.file.senders import senders
 from onceward.message.body import decode
 from onceward.message.record import Ticket
 
@@ -22,15 +23,7 @@ SELECT recipient FROM _onceward_outbox WHERE id = :id
 SELECT recipient FROM _onceward_pending_replies WHERE id = :id
  LIMIT 1
 """
-# The index of the inbox begins with the sender, so each sender is searched.
-SENDER: Final = """
-WITH RECURSIVE senders (name) AS (
-    SELECT min(sender) FROM _onceward_inbox
-     UNION ALL
-    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name)
-      FROM senders
-     WHERE senders.name IS NOT NULL
-)
+SENDER: Final = f"""{senders("_onceward_inbox")}
 SELECT s.name FROM senders AS s JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
  UNION ALL
 SELECT peer FROM _onceward_dead_letters WHERE origin = 'inbox' AND id = :id

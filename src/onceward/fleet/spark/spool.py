@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Final, Self
 
 import apsw
@@ -42,12 +41,7 @@ class Spool(Mapping[Sender, list[Row]]):
         self._con.execute("BEGIN")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._con.close()
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Final
 
 from onceward import Postbox
@@ -12,6 +11,7 @@ from onceward.ops.cli.exit_codes import CONFLICT, DONE, PARTLY, NothingThere, Us
 from onceward.ops.cli.options import OfType, Quiet, said
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import views, whole_id
+from onceward.ops.cli.stdin import confirm
 from onceward.ops.cli.target import Conversation, open_box
 from onceward.ops.views.messages import message_ids
 
@@ -56,7 +56,9 @@ def cancel(
     if ids:
         return _tell(_by_id(ids, reason, wait, where), where)
     with open_box(where.path()) as box:
-        _confirm(which, yes=yes)
+        if not yes:
+            named = ", ".join(f"{name} {value}" for name, value in which.items())
+            confirm(f"cancel all messages that have not ended with {named}", "say --yes")
         return _tell(_in_bulk(box, which, reason), where)
 
 
@@ -94,21 +96,6 @@ def _in_bulk(box: Postbox, which: dict[str, Any], reason: str) -> list[Cancellat
         msg = "no unended message matches"
         raise NothingThere(msg)
     return ended
-
-
-def _confirm(which: dict[str, Any], *, yes: bool) -> None:
-    """Ask before bulk work; raises Usage where stdin is not a terminal."""
-    if yes:
-        return
-    named = ", ".join(f"{name} {value}" for name, value in which.items())
-    if not sys.stdin.isatty():
-        msg = f"this would cancel all messages that have not ended with {named}: say --yes"
-        raise Usage(msg)
-    sys.stderr.write(f"cancel all messages that have not ended with {named}? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        msg = "nothing was changed"
-        raise NothingThere(msg)
 
 
 def _tell(found: list[Cancellation], where: Conversation) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from onceward.file.read_only import FileReader
 from onceward.message.clock import SystemClock
 from onceward.message.topics import check_pattern, matches
 from onceward.message.vocabulary import DeadLetterOrigin
-from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere, Usage, code_of, problem
+from onceward.ops.cli.exit_codes import DONE, PARTLY, NothingThere, code_of, problem
 from onceward.ops.cli.options import Quiet
 from onceward.ops.cli.output import document, note, show
 from onceward.ops.cli.readonly import whole_id
@@ -137,24 +136,3 @@ def in_bulk(
         msg = "no dead letter matches"
         raise NothingThere(msg)
     return ids
-
-
-def confirm(verb: str, ids: Sequence[str], choice: Choice) -> None:
-    """
-    Ask before bulk work, unless it is already confirmed.
-
-    Raises:
-        Usage: stdin is not a terminal.
-        NothingThere: the answer was no.
-
-    """
-    if choice.yes or choice.dry_run:
-        return
-    if not sys.stdin.isatty():
-        msg = f"this would {verb} {len(ids)} dead letters: say --yes, or --dry-run to see them"
-        raise Usage(msg)
-    sys.stderr.write(f"{verb} {len(ids)} dead letters? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        msg = "nothing was changed"
-        raise NothingThere(msg)

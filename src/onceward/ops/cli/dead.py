@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from onceward import Postbox
 from onceward.file.read_only import FileReader
-from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, confirm, in_bulk
+from onceward.ops.cli.choice import Choice, Filter, Outcome, by_id, in_bulk
 from onceward.ops.cli.command import Found, command
 from onceward.ops.cli.durations import MaybeRate, MaybeSpan
 from onceward.ops.cli.exit_codes import DONE, Usage
@@ -15,6 +15,7 @@ from onceward.ops.cli.ls import with_frame
 from onceward.ops.cli.options import Limit, Quiet, said
 from onceward.ops.cli.output import dated, document, show_one
 from onceward.ops.cli.readonly import views, whole_id
+from onceward.ops.cli.stdin import confirm
 from onceward.ops.cli.target import Conversation, Where, open_box
 from onceward.ops.views.messages import dead_ids, message
 
@@ -144,9 +145,10 @@ def _in_bulk(
 ) -> int:
     with views(where.path()) as found:
         chosen = in_bulk(found, choice, where.session, older_than)
-    confirm(verb, chosen, choice)
     if choice.dry_run:
         return Outcome(chosen).tell(choice, where)
+    if not choice.yes:
+        confirm(f"{verb} {len(chosen)} dead letters", "say --yes, or --dry-run to see them")
     with open_box(where.path()) as box:
         return work(box, choice.which(where.session, older_than)).tell(choice, where)
 

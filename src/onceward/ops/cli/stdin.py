@@ -1,10 +1,10 @@
-"""Read the stdin of a command."""
+"""Read the stdin of a command: a body, or an answer."""
 
 from __future__ import annotations
 
 import sys
 
-from onceward.ops.cli.exit_codes import Usage
+from onceward.ops.cli.exit_codes import NothingThere, Usage
 
 
 def read_stdin() -> str:
@@ -33,3 +33,22 @@ def body_from_stdin(*, asked: bool) -> str:
         msg = f"the body is missing: {cure}"
         raise Usage(msg)
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def confirm(work: str, cure: str) -> None:
+    """
+    Ask before bulk work.
+
+    Raises:
+        Usage: stdin is not a terminal.
+        NothingThere: the answer was no.
+
+    """
+    if not sys.stdin.isatty():
+        msg = f"this would {work}: {cure}"
+        raise Usage(msg)
+    sys.stderr.write(f"{work}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        msg = "nothing was changed"
+        raise NothingThere(msg)

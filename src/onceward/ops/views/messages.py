@@ -7,6 +7,7 @@ from typing import Final
 
 from onceward.file.columns import columns
 from onceward.file.handled_as import handled_as
+from onceward.file.senders import senders
 from onceward.message.clock import Millis
 from onceward.ops.views.asking import (
     HIGHEST,
@@ -226,22 +227,6 @@ def stored(box: str, kind: type = StoredMessage, of: str = "", **given: str) -> 
 
 
 COLUMNS: Final = {box: stored(box) for box in VIEWS}
-
-
-def senders(view: str) -> str:
-    """
-    Return a WITH that names each sender of a view.
-
-    An id is unique for each sender: the index on both is asked once for each sender there is.
-    """
-    return f"""
-WITH RECURSIVE senders (name) AS (
-    SELECT (SELECT sender FROM {view} WHERE sender > '' ORDER BY sender LIMIT 1)
-     UNION ALL
-    SELECT (SELECT sender FROM {view} WHERE sender > s.name ORDER BY sender LIMIT 1)
-      FROM senders AS s WHERE s.name IS NOT NULL
-)
-"""
 
 
 SENDERS: Final = senders("onceward_inbox")

@@ -36,18 +36,6 @@ class Unhandled:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaiting:
-    """The lane that waits longest for the reply to a question of its handler."""
-
-    head_id: str
-    awaits: str
-    request_id: str
-    asked_at: Millis
-    lanes: int
-    """How many lanes wait for a reply."""
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
     """A question that a handler or a run of a session has asked, and whose answer it waits for."""
 
@@ -56,6 +44,8 @@ class Question:
     request_id: str
     asked_at: Millis
     due_at: Millis | None
+    lanes: int
+    """How many lanes wait for a reply, those of other questions too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +123,10 @@ HANDLED_AT: Final = """
 SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq DESC LIMIT 1
 """
 # A lane that waits for a reply is due at its timeout, or never: it has a moment.
-AWAITING: Final = f"""
-SELECT {columns(Awaiting, lanes="count(*) OVER ()")}
-  FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
- WHERE awaits IS NOT NULL ORDER BY asked_at LIMIT 1
-"""
 QUESTIONS: Final = f"""
-SELECT {columns(Question)}
+SELECT {columns(Question, lanes="count(*) OVER ()")}
   FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
- WHERE awaits IS NOT NULL AND session = :session ORDER BY asked_at LIMIT :limit
+ WHERE awaits IS NOT NULL AND {matches(session="session")} ORDER BY asked_at LIMIT :limit
 """
 NEXT: Final = f"""
 SELECT {columns(Next, "b.", attempt="b.attempts + 1")}
@@ -202,13 +187,8 @@ def untaken(source: Source, now: Millis) -> Millis | None:
     return int(since_at)
 
 
-def awaiting(source: Source) -> Awaiting | None:
-    """Return the lane that waits longest for a reply, None where none waits."""
-    return next(iter(values(source, Awaiting, AWAITING)), None)
-
-
-def questions(source: Source, session: str, limit: int) -> tuple[Question, ...]:
-    """Return the questions of a session that have no answer yet, the oldest first."""
+def questions(source: Source, session: str | None, limit: int) -> tuple[Question, ...]:
+    """Return the questions that have no answer yet, the oldest first; None means all sessions."""
     return values(source, Question, QUESTIONS, session=session, limit=limit)
 
 

@@ -483,7 +483,7 @@ def _of_agent(source: Source, found: overview.Overview, now: Millis) -> Iterator
     if found.lanes.failed:
         yield from _failed_lanes(source, agent, found.lanes.failed, now)
     yield from _schedules(source, agent)
-    if (asked := waiting.awaiting(source)) is not None:
+    for asked in waiting.questions(source, None, 1):
         more = f" (and {asked.lanes - 1} more)" if asked.lanes > 1 else ""
         cure = f"onceward show {asked.request_id} --agent {agent}"
         yield replace(_asked(asked.awaits, asked.asked_at, more), cure=cure)
