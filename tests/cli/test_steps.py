@@ -50,7 +50,7 @@ def test_steps_are_shown_and_called_again(cli: Cli, home: Path) -> None:
     assert {"name": "paid", "chunks": 1, "bytes": 1, "attempt": 1}.items() <= stream.items()
     assert ["stream", "paid"] in cli("show", sent).lines
     shown = cli("show", sent, "--json").json["steps"]
-    keys = ["seq", "name", "ordinal", "version", "state", "attempts"]
+    keys = ["name", "ordinal", "version", "state", "attempts"]
     assert [*keys, "started_at", "ended_at", "bytes", "took"] == list(shown[0])
     assert [("paid", 1, "done", 1), ("paid", 2, "done", 1)] == [
         (each["name"], each["ordinal"], each["state"], each["attempts"]) for each in shown

@@ -19,7 +19,7 @@ from tests.inspector.test_pages import PAGES
 from onceward import Postbox
 from onceward.file import read_only as reading
 from onceward.file.connection import connect
-from onceward.file.handled_as import HANDLED_AS
+from onceward.file.handler_work import HANDLED_AS
 from onceward.file.read_only import FileReader, opened
 from onceward.ops.inspector import app
 from onceward.ops.inspector.refresher import Refresher

@@ -7,10 +7,10 @@ from typing import Final
 
 from onceward.features.history import history
 from onceward.file.database import Database
-from onceward.file.handled_as import handled_as
+from onceward.file.handler_work import handled
 from onceward.message.clock import Millis
+from onceward.message.handler_work import StepInfo, StreamInfo
 from onceward.message.record import MessageRecord
-from onceward.message.vocabulary import StepState
 
 PROCESSED: Final = """
 SELECT sender, consumer, outcome, processed_at
@@ -23,18 +23,6 @@ SELECT box, at, from_state, to_state, reason
   FROM onceward_transitions
  WHERE id = ?
  ORDER BY seq
-"""
-STEPS: Final = """
-SELECT name, ordinal, version, state, attempts, started_at, ended_at, due_at, awaits, error
-  FROM onceward_steps
- WHERE message_id = ?
- ORDER BY seq
-"""
-STREAMS: Final = """
-SELECT name, chunks, bytes, attempt, begun_at, stored_at
-  FROM onceward_output_streams
- WHERE message_id = ?
- ORDER BY begun_at, name
 """
 
 
@@ -57,35 +45,6 @@ class Transition:
     from_state: str | None
     to_state: str
     reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepInfo:
-    """A step of the message's handler."""
-
-    name: str
-    ordinal: int
-    version: str
-    state: StepState
-    attempts: int
-    started_at: Millis
-    ended_at: Millis
-    due_at: Millis | None
-    awaits: str | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """A stream of output of the message's handler."""
-
-    name: str
-    chunks: int
-    bytes: int
-    attempt: int
-    """The newest attempt that wrote to it."""
-    begun_at: Millis
-    stored_at: Millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +73,9 @@ def find(db: Database, message_id: str) -> Journey | None:
     records = history.of_id(db, message_id)
     if not records:
         return None
-    first = handled_as(db.ask, message_id, records[-1].session)
     return Journey(
         tuple(records),
         tuple(DedupRecord(*row) for row in db.ask(PROCESSED, (message_id,))),
         tuple(Transition(*row) for row in db.ask(TRANSITIONS, (message_id,))),
-        tuple(StepInfo(*row) for row in db.ask(STEPS, (first,))),
-        tuple(StreamInfo(*row) for row in db.ask(STREAMS, (first,))),
+        *handled(db.ask, message_id, records[-1].session),
     )

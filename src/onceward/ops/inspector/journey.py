@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from onceward.message.clock import Millis
+from onceward.message.handler_work import StepInfo
 from onceward.message.vocabulary import AWAITS
 from onceward.ops.views.messages import (
     FoundMessage,
-    MessageStep,
     StoredMessage,
     Transition,
 )
@@ -216,7 +216,7 @@ def _of_handler(found: FoundMessage, owner: str) -> Iterator[Step]:
         yield Step(stream.begun_at, f"stream {stream.name}", owner, told)
 
 
-def _told_of(step: MessageStep) -> str:
+def _told_of(step: StepInfo) -> str:
     """Return how far a step is: its seconds and attempts, or what it waits for, and its error."""
     if step.due_at is not None:
         waits = f"waits for {step.awaits}" if step.awaits else STEP_WAITS[step.state]

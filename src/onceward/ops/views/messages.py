@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.file.columns import columns
-from onceward.file.handled_as import handled_as
+from onceward.file.handler_work import handled
 from onceward.file.senders import senders
 from onceward.message.clock import Millis
+from onceward.message.handler_work import StepInfo, StreamInfo
 from onceward.ops.views.asking import (
     HIGHEST,
     Source,
@@ -114,41 +115,6 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStep:
-    """A step of the handler of a message."""
-
-    seq: int
-    name: str
-    ordinal: int
-    version: str
-    state: str
-    attempts: int
-    started_at: Millis
-    ended_at: Millis
-    due_at: Millis | None
-    awaits: str | None
-    bytes: int
-    error: str | None
-
-    @property
-    def took(self) -> float:
-        """Seconds from the first call of its function until its end, pauses included."""
-        return (self.ended_at - self.started_at) / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class MessageStream:
-    """A stream of output of the handler of a message."""
-
-    name: str
-    chunks: int
-    bytes: int
-    attempt: int
-    begun_at: Millis
-    stored_at: Millis
-
-
-@dataclass(frozen=True, slots=True)
 class FailedAttempt:
     """A call of the handler of a message that raised."""
 
@@ -181,8 +147,8 @@ class FoundMessage:
     processed: tuple[Processed, ...] = ()
     acknowledgments: tuple[Acknowledgment, ...] = ()
     transitions: tuple[Transition, ...] = ()
-    steps: tuple[MessageStep, ...] = ()
-    streams: tuple[MessageStream, ...] = ()
+    steps: tuple[StepInfo, ...] = ()
+    streams: tuple[StreamInfo, ...] = ()
     attempts: tuple[FailedAttempt, ...] = ()
 
     def __bool__(self) -> bool:
@@ -245,13 +211,6 @@ SELECT {columns(Processed, "m.", box="'processed'", state="m.outcome", ended_at=
 ACKNOWLEDGED: Final = f"""
 SELECT {columns(Acknowledgment)} FROM onceward_acknowledgments WHERE message_id = :id
 """
-OF_HANDLER: Final = f"""
-SELECT {columns(MessageStep)} FROM onceward_steps WHERE message_id = :id ORDER BY seq
-"""
-OUTPUT: Final = f"""
-SELECT {columns(MessageStream)} FROM onceward_output_streams
- WHERE message_id = :id ORDER BY begun_at, name
-"""
 FAILED: Final = f"""
 SELECT {columns(FailedAttempt)} FROM onceward_failed_attempts WHERE message_id = :id ORDER BY seq
 """
@@ -302,7 +261,7 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
     received = values(source, StoredMessage, RECEIVED, id=message_id)
     dead = values(source, StoredMessage, DEAD, id=message_id)
     session = next((each.session for each in (*received, *dead)), "")
-    first = handled_as(source.rows, message_id, session)
+    steps, streams = handled(source.rows, message_id, session)
     return FoundMessage(
         sent=sent[0] if sent else None,
         received=received,
@@ -310,8 +269,8 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
         processed=values(source, Processed, PROCESSED, id=message_id),
         acknowledgments=values(source, Acknowledgment, ACKNOWLEDGED, id=message_id),
         transitions=_transitions(source, message_id, (*sent, *received, *dead), window),
-        steps=values(source, MessageStep, OF_HANDLER, id=first),
-        streams=values(source, MessageStream, OUTPUT, id=first),
+        steps=steps,
+        streams=streams,
         attempts=values(source, FailedAttempt, FAILED, id=message_id),
     )
 

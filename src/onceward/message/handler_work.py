@@ -1,0 +1,43 @@
+"""Define what is stored of the work of a message's handler: its steps and its output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onceward.message.clock import Millis
+from onceward.message.vocabulary import StepState
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step of a message's handler."""
+
+    name: str
+    ordinal: int
+    version: str
+    state: StepState
+    attempts: int
+    started_at: Millis
+    ended_at: Millis
+    due_at: Millis | None
+    awaits: str | None
+    bytes: int
+    error: str | None
+
+    @property
+    def took(self) -> float:
+        """Seconds from the first call of its function until its end, pauses included."""
+        return (self.ended_at - self.started_at) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream of output of a message's handler."""
+
+    name: str
+    chunks: int
+    bytes: int
+    attempt: int
+    """The newest attempt that wrote to it."""
+    begun_at: Millis
+    stored_at: Millis
