@@ -322,7 +322,7 @@ def test_a_file_that_is_put_aside_hides_no_loss_from_a_state(nights: Nights) -> 
 
 def test_only_what_is_known_can_be_retired(nights: Nights) -> None:
     """Neither a state nor a log: nothing is known of earlier files."""
-    with pytest.raises(InvalidArgument, match="give one of these"):
+    with pytest.raises(InvalidArgument, match="also give log or state"):
         nights._run(None, "far")
 
 

@@ -91,7 +91,7 @@ def test_the_first_line_says_whether_the_promise_held() -> None:
     """A reader of one sentence reads the right one."""
     assert "Nothing was lost, nothing took effect twice." in html(PLAIN)
     assert "3 messages break the promise." in html(_report())
-    assert "Of 3 messages or files nothing can be said." in html(_report())
+    assert "3 messages or files are undecided." in html(_report())
 
 
 EMPTY = Report(rules=PLAIN.rules, files=0, agents=0, verdicts={})

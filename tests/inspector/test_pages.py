@@ -601,7 +601,7 @@ def test_a_message_links_to_its_trace(home: Home) -> None:
     assert "traces.example" not in client.get(f"/agents/shop/messages/{home.ids['order']}").text
     made.state.site.refresher.stop()
     for wrong in ("javascript:{trace_id}", "https://traces.example/"):
-        with pytest.raises(InvalidArgument, match="trace_url is"):
+        with pytest.raises(InvalidArgument, match="trace_url must be"):
             app([home.path], trace_url=wrong)
 
 

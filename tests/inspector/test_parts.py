@@ -247,7 +247,7 @@ def test_a_replay_is_told_without_transitions_too(tmp_path: Path, transitions: b
     details = [step.detail for step in told]
     assert [
         "was a dead letter" if transitions
-        else "was a dead letter: when is known where transitions are recorded"
+        else "was a dead letter; the time is known only if transitions are recorded"
     ] == details  # fmt: skip
 
 
@@ -311,7 +311,7 @@ def test_asking_again_is_one_step(journeys: Journey) -> None:
     """However often, and at the moment of the last time."""
     told = [step for step in journeys("asks", 60) if step[0] == "asked again"]
 
-    assert [("asked again", "no receipt had come, 2 times")] == told
+    assert [("asked again", "no receipt had arrived, 2 times")] == told
 
 
 def test_a_message_that_no_file_knows_has_no_journey() -> None:

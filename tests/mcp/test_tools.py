@@ -440,7 +440,7 @@ def test_a_reply_and_the_end_are_one_commit(serve: Serve, home: Path, bob: Postb
                 await call(client, "finish_message", claim=message["claim"], reply={"ok": True})
                 for _ in range(2)
             ]
-            with pytest.raises(Refused, match=r"finished as done before. Nothing was changed"):
+            with pytest.raises(Refused, match=r"already finished as done. Nothing was changed"):
                 await call(client, "finish_message", claim=message["claim"], outcome="retry")
             return message, ends, (await call(client, "check_inbox"))["messages"]
 
@@ -590,7 +590,7 @@ def test_an_error_names_no_cure_of_a_program(serve: Serve, bob: Postbox) -> None
 
     unknown, other, large = anyio.run(said)
     assert unknown.endswith(
-        "no agent is called 'nobody'. Nothing was sent. Call list_agents for the names that exist."
+        "there is no agent 'nobody'. Nothing was sent. Call list_agents for the names that exist."
     )
     assert "key 'mine' to bob already belongs to message" in other
     assert other.endswith("with another body. Nothing was sent. Use a new key for another message.")
@@ -616,7 +616,7 @@ def test_a_claim_survives_the_server(serve: Serve, home: Path, bob: Postbox) -> 
                 Refused, match=r"finished, or its lease ended\. Nothing was changed"
             ):
                 await call(client, "finish_message", claim=claims[0], reply="b")
-            with pytest.raises(Refused, match="no such claim is open"):
+            with pytest.raises(Refused, match="there is no such open claim"):
                 await call(client, "finish_message", claim="no-such-claim")
         return claims
 

@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, kind: str) -> None:
     found = read_snapshot(path, 5)
 
     assert (kind, 5, None) == (found.agent, found.taken_at, found.overview)
-    why = {"gone": "is gone", "other": "file is not a database"}
+    why = {"gone": "does not exist", "other": "file is not a database"}
     assert why.get(kind, "is not an agent's file") in f"{found.problem}"
 
 

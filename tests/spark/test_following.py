@@ -386,7 +386,7 @@ def test_offsets_do_not_grow_with_the_fleet(tmp_path: Path) -> None:
     }
 
     assert len(str(Manifests(str(tmp_path)).offset(known, start()))) < 200
-    with pytest.raises(InvalidOption, match="name a folder beside its checkpoint"):
+    with pytest.raises(InvalidOption, match="give a folder beside its checkpoint"):
         Manifests("").offset(known, start())
 
 
@@ -396,7 +396,7 @@ def test_a_lost_manifest_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(ManifestMissing, match="restore the folder"):
         Manifests(str(tmp_path / "two")).positions(offset)
-    with pytest.raises(ManifestMissing, match="give the option manifests"):
+    with pytest.raises(ManifestMissing, match="set the option manifests"):
         Manifests("").positions(offset)
 
 

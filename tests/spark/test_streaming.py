@@ -101,7 +101,7 @@ def test_what_has_no_sequence_cannot_be_followed(spark: SparkSession, tmp_path: 
 
 def test_a_stream_without_files_named_is_refused(spark: SparkSession) -> None:
     """Nothing at all is not a fleet: a forgotten path would be a stream of nothing for ever."""
-    with pytest.raises(Exception, match="no files are named"):
+    with pytest.raises(Exception, match="no files are given"):
         spark.readStream.format("onceward").option("table", "outbox").load()
 
 

@@ -76,7 +76,7 @@ def test_a_frame_is_sent_once_however_often_it_is_written(
     assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(
         bodies(tmp_path / f"{name}.db") for name in ("alice", "carol")
     )
-    with pytest.raises(Exception, match="sent before with other rows"):
+    with pytest.raises(Exception, match="already sent with other rows"):
         numbers(spark, 18).write.format("onceward").mode("append").options(
             holdUnknown=True, query="nightly", batch=20261121
         ).save(str(tmp_path))
@@ -107,7 +107,7 @@ def test_executors_commit_the_files_themselves(spark: SparkSession, tmp_path: Pa
         )
     [bad] = (tmp_path / "bad" / "nightly" / "7").glob("*.json")
     assert "99" == json.loads(bad.read_text())["record"]["body"]
-    with pytest.raises(Exception, match="sent before with other rows"):
+    with pytest.raises(Exception, match="already sent with other rows"):
         door.send(numbers(spark, 18), str(tmp_path), **how)
     with pytest.raises(InvalidOption, match="keep one of them"):
         door.send(numbers(spark, 1).selectExpr("*", "agent AS _db"), str(tmp_path), **how)
@@ -163,7 +163,7 @@ def test_writings_of_one_micro_batch_and_equal_ones_of_several_are_all_sent(
 
 def test_a_stream_numbers_its_batches_itself() -> None:
     """One number for all would send the first micro-batch alone."""
-    with pytest.raises(InvalidOption, match="leave the option batch out"):
+    with pytest.raises(InvalidOption, match="omit the option batch"):
         StreamWriter(Sending.of({"path": "/fleet", "batch": "1"}), StructType())
 
 

@@ -99,7 +99,7 @@ def test_a_step_that_is_never_reached_fails_the_block() -> None:
     """The error says so."""
     with (
         Harness(handled(Bank())) as harness,
-        pytest.raises(AssertionError, match="never came"),
+        pytest.raises(AssertionError, match="never reached"),
         harness.crash_at("before-step", step="other"),
     ):
         harness.send({"a": 1})

@@ -39,10 +39,10 @@ def test_words_are_conditions(text: str, expected: Filter) -> None:
     ("text", "said"),
     [
         ("typ:job", "there is no filter typ here, only type, peer"),
-        ("sku:A-1", "a text with a colon stands in quotes"),
+        ("sku:A-1", "quote a text with a colon"),
         ("type:a type:b", "type: is given twice"),
         ("type:", "type: has no value"),
-        ('peer:"shop', "a quote has no end"),
+        ('peer:"shop', "a quote is not closed"),
         ("state:lost", "there is no state lost: pending, sent"),
         ("state:dead reason:unlucky", "no dead letter has the reason unlucky"),
         ("since:yesterday", "since yesterday is not a moment"),

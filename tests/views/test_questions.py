@@ -378,7 +378,7 @@ def test_a_typed_statement_knows_short_names(readers: dict[str, FileReader]) -> 
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     """It can be opened as it is, but not asked."""
     path = tmp_path / "other.db"
-    with pytest.raises(StoreUnusable, match="is gone"), opened(path):
+    with pytest.raises(StoreUnusable, match="does not exist"), opened(path):
         pass
     path.touch()
     with opened_any(path) as reader:

@@ -373,7 +373,7 @@ def test_a_handler_that_sleeps_says_until_when(home: Home) -> None:
 
     found = home.why(message_id, "shop", "billing")
 
-    assert ("asleep", "Sleeps, and goes on in 2 d") == (found.reason, found.text(home.clock.now()))
+    assert ("asleep", "Sleeps, and continues in 2 d") == (found.reason, found.text(home.clock.now()))
     assert home.clock.now() + 2 * DAY * 1000 == found.until_at
 
 
@@ -571,7 +571,7 @@ def test_a_lane_is_told_after_its_first_failure(home: Home) -> None:
     shop.send("billing", {}, type="job")
     home.settle()
 
-    with opened(home.boxes["billing"].path) as reader:
+    with opened(home.boxes["billing"].file.path) as reader:
         [found] = agent_whys(reader, home.clock.now())
         late = agent_whys(reader, home.clock.now() + 40_000)[-1]
 
@@ -595,7 +595,7 @@ def test_a_handler_that_sleeps_after_a_failure_is_not_to_be_retried(home: Home) 
     home.clock.advance(5)
     home.settle()
 
-    with opened(home.boxes["billing"].path) as reader:
+    with opened(home.boxes["billing"].file.path) as reader:
         found = agent_whys(reader, home.clock.now())
 
     assert ["busy"] == [each.reason for each in found]
@@ -612,10 +612,10 @@ def test_messages_that_no_worker_takes_are_told(home: Home) -> None:
     billing.file.resume()
 
     def reason(later: int = 0) -> str:
-        with opened(billing.path) as reader:
+        with opened(billing.file.path) as reader:
             return agent_whys(reader, home.clock.now() + later)[0].reason
 
-    with opened(billing.path) as reader:
+    with opened(billing.file.path) as reader:
         [found] = agent_whys(reader, home.clock.now())
     message = billing.receive()
     assert message is not None
@@ -644,7 +644,7 @@ def test_a_process_that_ended_works_no_more(home: Home) -> None:
     home.clock.advance(10)
 
     found = home.why(message_id, "shop", "billing")
-    with opened(billing.path) as reader:
+    with opened(billing.file.path) as reader:
         [of_agent] = agent_whys(reader, home.clock.now())
 
     assert ("lease ended", "untaken") == (found.reason, of_agent.reason)
@@ -657,7 +657,7 @@ def test_messages_that_no_process_delivers_are_told(home: Home) -> None:
     shop = home.open("shop")
     home.open("billing")
     shop.send("billing", {})
-    with opened(shop.path) as reader:
+    with opened(shop.file.path) as reader:
         early = agent_whys(reader, home.clock.now())[0]
         [found] = agent_whys(reader, home.clock.now() + 5000)
 

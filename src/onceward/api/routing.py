@@ -157,7 +157,7 @@ class TransportRouter:
         return peers.url_of(self._db.read, name) is not None or self._beside(name) is not None
 
     def file_of(self, name: str) -> Path | None:
-        """Return the file of that name in our own folder, None where there is none."""
+        """Return the file of that name in our own folder, or None."""
         if AGENT.fullmatch(name) is None:  # a name from a parcel; it may hold a path
             return None
         path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
@@ -182,7 +182,7 @@ class TransportRouter:
         Return the transport and the url for a peer, outside every transaction.
 
         Raises:
-            Unreachable: there is none, or it cannot be made.
+            Unreachable: there is none, or it cannot be created.
 
         """
         found = self._url_of(name, url)
@@ -196,7 +196,7 @@ class TransportRouter:
         Raises:
             NotMade: its transport is still to be made.
             Elsewhere: it is reached from another process.
-            Unreachable: there is none, or it could not be made.
+            Unreachable: there is none, or it could not be created.
 
         """
         scheme = self._url_of(name, url).partition(":")[0]

@@ -95,7 +95,7 @@ class Transaction:
         correlation id of all copies.
 
         Raises:
-            SendError: see its subclasses; this message was not written, the transaction goes on.
+            SendError: see its subclasses; this message was not written, the transaction continues.
 
         """
         self._count_hops(options)

@@ -718,7 +718,7 @@ class Database:
         try:
             in_time = self.writer.queue.close(LAST_WRITE)
         except BaseException:
-            self.closing = False  # the next opening uses it as it is
+            self.closing = False  # the next opening uses it unchanged
             raise
         open_files.remove(self)
         self.notifier.close()

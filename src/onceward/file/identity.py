@@ -25,7 +25,7 @@ INSERT INTO _onceward_file_info (one, agent, file_id, durability, max_pending, m
                                  clock_at, opened_at, created_at)
 VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7)
 """
-# The open barrier: one durable commit before anything that was read is acted upon.
+# The open barrier: one durable commit before acting on read data.
 BARRIER: Final = """
 UPDATE _onceward_file_info
    SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2,

@@ -204,7 +204,7 @@ class Notifier:
                 os.unlink(name)
 
     def _bind(self, side: Direction) -> None:
-        """Bind this process's socket of *side*, where the platform has one."""
+        """Bind this process's socket of *side*, if the platform has one."""
         if self._folder is None:
             return
         name = self._names[side] = self._name(side)  # remembered before any listing can contain it

@@ -1,5 +1,5 @@
 """
-Read many agents' files at once, and judge what became of every message.
+Read many agents' files at once, and judge the outcome of every message.
 
 Needs neither Spark nor Arrow: ``onceward.fleet.spark`` builds on it, never the other way. The
 modules ``rows`` and ``ship`` alone need pyarrow.

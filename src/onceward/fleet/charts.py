@@ -1,4 +1,4 @@
-"""Pictures of the report: plain SVG, drawn here, that needs no script, no font and no network."""
+"""Draw the report's charts as plain SVG, without scripts, fonts or network."""
 
 from __future__ import annotations
 

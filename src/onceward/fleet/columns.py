@@ -29,7 +29,7 @@ VIEWS: Final = {
 }
 """View by table."""
 NUMBERS: Final = frozenset({"in_flight", "leased", "attempts", "messages"})
-"""Columns that a view computes, and that are numbers; other computed ones are text."""
+"""Computed columns of views that are numbers; other computed ones are text."""
 OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "bigint"}
 """First columns of every table: the file, its agent, and the row's number in it."""
 ASKED: Final[Mapping[str, Kind]] = {"_epoch": "bigint", "body": "string", "body_bytes": "binary"}
@@ -40,9 +40,9 @@ or replaced; and, for tables with frames, the body as JSON text, or as bytes whe
 ON_REQUEST: Final = frozenset({*ASKED, "frame"})
 """Columns that are not read unasked: Spark does not say which ones a query needs."""
 EVERY: Final = "*"
-"""Stands for all columns that are read unasked."""
+"""Means all columns that are read by default."""
 GIVEN: Final = frozenset({*OWN, "_epoch"})
-"""Columns that are no view's."""
+"""Columns that no view has."""
 VALID_FRAME: Final = """CASE WHEN json_valid("frame") THEN "frame" END"""
 BODY: Final = """CASE WHEN json_valid("frame") THEN "frame" -> '$.data' END"""
 BODY_BYTES: Final = """CASE WHEN json_valid("frame") THEN "frame" ->> '$.data_base64' END"""
@@ -72,7 +72,7 @@ QUARANTINE: Final[Mapping[str, Kind]] = {
 
 
 class InvalidOption(OncewardError):
-    """An option of the source is wrong: correct the one that the message names."""
+    """An option of the source is invalid: correct the one in the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +143,13 @@ def table(name: str) -> Table:
     Return the table of that name.
 
     Raises:
-        InvalidOption: there is none; the message names those there are.
+        InvalidOption: there is none; the message lists the tables.
 
     """
     try:
         return tables()[name]
     except KeyError:
-        msg = f"there is no table {name!r}: there are {', '.join(tables())}"
+        msg = f"there is no table {name!r}: the tables are {', '.join(tables())}"
         raise InvalidOption(msg) from None
 
 

@@ -1,4 +1,4 @@
-"""Find copies of a file that say what the file that goes on does not: they must hide no loss."""
+"""Find copies of a file that differ from the current one, so that they hide no loss."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from onceward.fleet.opening import Unreadable
 from onceward.fleet.unsettled import Places, continues, places_of
 
 DIFFERS: Final = (
-    "it has rows that {living} lacks, the copy of {agent}'s file that was opened last: only what"
-    " happened in both was counted; judge it by itself, or take it away"
+    "it has rows that {living}, the last opened copy of {agent}'s file, lacks: only events in "
+    "both were counted; reconcile it separately, or remove it"
 )
 REMOVE: Final = "DELETE FROM temp.evidence WHERE file = ?"
 STANDING: Final = "SELECT opened_at, clock_at, opened FROM agent._onceward_file_info"
@@ -24,7 +24,7 @@ STANDING: Final = "SELECT opened_at, clock_at, opened FROM agent._onceward_file_
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far one copy of a file has come."""
+    """The progress of one copy of a file."""
 
     reading: Reading
     opened_at: int
@@ -34,17 +34,17 @@ class Standing:
 
     @property
     def latest(self) -> tuple[object, ...]:
-        """The order of copies: the one that was opened last goes on, then the furthest one."""
+        """The order of copies: the last opened one is current, then the furthest one."""
         highs = [high for high, _ in self.places.values()]
         return self.opened_at, self.clock, self.opened, highs, self.reading.path
 
 
 def load_all(con: apsw.Connection, paths: Iterable[str]) -> list[Reading]:
     """
-    Add the evidence of all files; return what each says of itself.
+    Add the evidence of all files; return the facts of each.
 
-    A copy that differs from the file that goes on counts as not read, and adds only what shows
-    that something happened twice.
+    A copy that differs from the current file counts as not read, and adds only evidence of repeated
+    effects.
     """
     readings = [load(con, path) for path in paths]
     apart = differing(con, readings)
@@ -59,7 +59,7 @@ def _again(con: apsw.Connection, path: str, apart: Mapping[str, str]) -> Reading
 
 
 def load_apart(con: apsw.Connection, path: str, living: str) -> Reading:
-    """Add what a copy shows of what happened twice; return it as a file that was not read."""
+    """Add a copy's evidence of repeated effects; return it as a file that was not read."""
     read = load(con, path, apart=True)
     if read.state != READ:
         return read
@@ -69,11 +69,11 @@ def load_apart(con: apsw.Connection, path: str, living: str) -> Reading:
 
 def differing(con: apsw.Connection, readings: Iterable[Reading]) -> dict[str, str]:
     """
-    Return, by path, the copies that say what the file that goes on does not, and that one's path.
+    Return the differing copies by path, with the path of the current file.
 
-    Of several files with one id the one that was opened last goes on. A backup of it says nothing
-    else; a file that was put aside before a restore does, and so does a second copy that went on.
-    A copy that cannot be read any more is left out.
+    Of several files with one id the one that was opened last is the current one. Its backup adds
+    nothing; a file that was moved away before a restore does, and so does a second copy in use. An
+    unreadable copy is skipped.
     """
     files: defaultdict[int, list[Reading]] = defaultdict(list)
     for one in readings:
@@ -111,7 +111,7 @@ def _standing(con: apsw.Connection, one: Reading) -> Standing | None:
 
 
 def _goes_on(con: apsw.Connection, living: Standing, copy: Standing) -> bool:
-    """Return whether the attached *living* file has all that the copy had."""
+    """Return whether the attached *living* file has all rows of the copy."""
     reopened = living.opened == copy.opened and living.opened_at != copy.opened_at
     behind = living.opened < copy.opened or living.clock < copy.clock
     return not (reopened or behind) and continues(con, copy.places, living.places)

@@ -1,4 +1,4 @@
-"""Tell which files cover an agent's messages, and up to where their records are complete."""
+"""Find the files that cover an agent's messages, and how far their records are complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceward.message.clock import Millis
 from onceward.message.ids import time_prefix
 
 OpenVerdict = Literal["no_sender_row", "no_recipient_row"]
-"""One side has no row of a message: was it pruned, or was it never there?"""
+"""The question for a message without a row on one side: pruned, or never there?"""
 READ: Final = "read"
 ALWAYS: Final = 2**62
 """A moment after all others."""
@@ -21,7 +21,7 @@ ALWAYS: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Facts of one file: whether it was read, and if so, how far back its records go."""
+    """Facts of one file: whether it was read, and how far back its records go."""
 
     path: str
     state: str
@@ -40,7 +40,7 @@ class Reading:
 
     @classmethod
     def of(cls, path: str, told: str) -> Self:
-        """Return the reading of a file from the JSON that it tells of itself."""
+        """Return the reading of a file from its facts as JSON."""
         known: dict[str, Any] = json.loads(told)
         return cls(
             path,
@@ -55,7 +55,7 @@ class Reading:
 
 
 class Coverage(NamedTuple):
-    """Says up to where the files of one end would have a row of another file's messages."""
+    """The range in which the files of one end would have rows of another file's messages."""
 
     known: int
     """Whether a file of the missing side was read: 1 or 0."""
@@ -65,16 +65,15 @@ class Coverage(NamedTuple):
     """The outbox may have been pruned of ids below this one."""
     pruned_at: Millis = 0
     upto_at: Millis = ALWAYS
-    """The files that were read have nothing that happened later."""
+    """The files that were read have no later events."""
 
 
 class CoverageIndex:
     """
     The files of a fleet, by agent and by file id.
 
-    A name may belong to several files: of two tenants, or of an agent that
-    was begun again. Sender and recipient have the epoch of their stream in
-    common, which tells whose file is meant.
+    A name may belong to several files: of two tenants, or of a recreated agent. Sender and
+    recipient share the epoch of their stream, which identifies the file.
     """
 
     def __init__(self, readings: Iterable[Reading]) -> None:
@@ -87,9 +86,9 @@ class CoverageIndex:
 
     def coverage(self, verdict: OpenVerdict, sender: str, recipient: str, file: int) -> Coverage:
         """
-        Return what covers the messages of *file* at the end that has no row of them.
+        Return the coverage of *file*'s messages at the end without a row of them.
 
-        A file of number 0 is one that is not known.
+        Number 0 means an unknown file.
         """
         end = recipient if verdict == "no_recipient_row" else sender
         others = self._not_taken(file, self._files[end], sender, recipient)
@@ -112,8 +111,8 @@ class CoverageIndex:
         """
         Return by file of two agents the file of the sender whose messages it knows.
 
-        Empty unless both names belong to several files, and their streams tell for certain which
-        belong together.
+        Empty unless both names belong to several files, and their streams identify the pairs with
+        certainty.
         """
         senders, takers = self._files[sender], self._files[recipient]
         if len(senders) < 2 or len(takers) < 2:  # noqa: PLR2004 - one file each: no doubt
@@ -136,7 +135,7 @@ class CoverageIndex:
         return max(copy.streams.get(sender, ("", ""))[1] for copy in self._copies[file])
 
     def _not_taken(self, file: int, others: set[int], sender: str, recipient: str) -> set[int]:
-        """Return those of *others* that share a stream with *file*, else those that share none."""
+        """Return those of *others* that share a stream with *file*, otherwise those without any."""
         if not file:
             return others
         if sender == recipient:

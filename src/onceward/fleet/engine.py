@@ -88,7 +88,7 @@ def _state(rules: Rules, group: str) -> str:
 
 
 def _split(con: apsw.Connection, known: CoverageIndex, rules: Rules) -> None:
-    """Tell messages of two tenants apart that have the same chosen id and the same names."""
+    """Separate messages of two tenants with the same chosen id and the same names."""
     con.execute(OWNERS)
     for sender, recipient in con.execute(CHOSEN).fetchall():
         owners = known.owners(str(sender), str(recipient))

@@ -1,4 +1,4 @@
-"""Say as numbers what one file knows of each message; SQLite runs this SQL for every engine."""
+"""Express one file's knowledge of each message as numbers, in SQL for every engine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from onceward.fleet.states import (
 TEXTS: Final = ("sender", "recipient", "id", "lane")
 NUMBERS: Final = ("side", "state", "seq", "at", "sent", "ended", "expires", "file")
 COLUMNS: Final = (*TEXTS, *NUMBERS)
-"""The columns of evidence: one row for each row of a view that knows of a message."""
+"""The columns of evidence: one row per row of a view that knows a message."""
 VIEWS: Final = {
     "outbox": "onceward_outbox",
     "inbox": "onceward_inbox",
     "processed": "onceward_processed_messages",
     "dead_letters": "onceward_dead_letters",
 }
-"""The views that know of messages, by table; in the order in which they are read."""
+"""The views with messages, by table, in reading order."""
 LANE: Final = '"priority" || \'/\' || "lane"'
 SAID: Final[Mapping[str, Mapping[str, str]]] = {
     "outbox": {
@@ -60,7 +60,7 @@ SAID: Final[Mapping[str, Mapping[str, str]]] = {
         "at": '"created_at"',
     },
 }
-"""Expressions of each view, where that is not its column of the same name."""
+"""Expressions of each view, except for columns of the same name."""
 OWN: Final = frozenset({"sender", "recipient", "id", "seq"})
 """Columns of evidence that every view has."""
 OWN_CONSUMER: Final = "+\"consumer\" = ''"
@@ -82,7 +82,7 @@ def expression(box: str, column: str) -> str:
 
 
 def where(box: str) -> str:
-    """Return the condition of the rows that count; empty where all do."""
+    """Return the condition of the rows that count; empty if all do."""
     return OWN_CONSUMER if box == "processed" else ""
 
 
@@ -92,5 +92,5 @@ def number_of(file_id: str) -> int:
 
 
 def file_row(path: str, *, state: int, said: str, file: int | None = None) -> dict[str, object]:
-    """Return the row of a file: its path as id, and as recipient what it, or its error, says."""
+    """Return the row of a file: its path as id, and its facts or error as recipient."""
     return {"id": path, "recipient": said, "side": FILE, "state": state, "file": file}

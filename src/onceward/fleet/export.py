@@ -62,16 +62,16 @@ NAMES: Final = ("id", "sender", "recipient", "session", "type")
 
 
 class InvalidPointer(OncewardError):
-    """A path is not a JSON pointer: write it as /a/b, with ~1 for a slash, ~0 for a tilde."""
+    """The path is not a JSON pointer: write it as /a/b, with ~1 for a slash, ~0 for a tilde."""
 
 
 class InvalidCondition(OncewardError):
-    """A condition is not SQL on the columns that the job has: correct what the message names."""
+    """The condition is not SQL on the columns of the job: correct the part in the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The outcome of an export: its file, and the files that were left out."""
+    """The outcome of an export: its file, and the skipped files."""
 
     conversations: int
     file: Path
@@ -90,9 +90,9 @@ def export(
 
     A line holds the thread's id and its messages in order: id, sender, recipient, session, type,
     at, body. *redact* are JSON pointers (RFC 6901) into the bodies; ``*`` stands for every member
-    or item. Bytes stay out, as parts of a binary body cannot be told; so does the body of a
-    frame that is not JSON. *where* is a condition in SQL on sender, recipient, id, session, type,
-    thread, sent_at and received_at (milliseconds).
+    or item. Binary bodies are omitted, because their parts cannot be redacted; so are frames that
+    are not JSON. *where* is a condition in SQL on sender, recipient, id, session, type, thread,
+    sent_at and received_at (milliseconds).
 
     Raises:
         InvalidPointer, InvalidCondition, NamesNoFile, OutputTaken, OutputBusy: see each; nothing is
@@ -155,19 +155,19 @@ def _body(frame: str) -> Any:
 
 
 def parse(pointer: str) -> list[str]:
-    """Return the names of a JSON pointer; raises InvalidPointer for text that is none."""
+    """Return the names of a JSON pointer; raise InvalidPointer for other text."""
     if pointer and not pointer.startswith("/"):
-        msg = f"{pointer!r} is not a JSON pointer: it begins with a slash"
+        msg = f"{pointer!r} is not a JSON pointer: it must begin with a slash"
         raise InvalidPointer(msg)
     parts = pointer.split("/")[1:]
     if any("~" in part.replace("~0", "").replace("~1", "") for part in parts):
-        msg = f"{pointer!r} is not a JSON pointer: a tilde is written ~0"
+        msg = f"{pointer!r} is not a JSON pointer: write a tilde as ~0"
         raise InvalidPointer(msg)
     return [part.replace("~1", "/").replace("~0", "~") for part in parts]
 
 
 def blacken(body: Any, pointers: Iterable[list[str]]) -> Any:
-    """Return *body* with every value replaced that a pointer leads to."""
+    """Return *body* with all values at the pointers replaced."""
     for pointer in pointers:
         body = _black(body, pointer)
     return body

@@ -56,7 +56,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """The rows of the tables, as far as the walk has come."""
+    """The rows of the tables so far."""
 
     pairs: list[Row] = field(default_factory=list)
     spans: list[Row] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Pair:
 
     verdicts: Counter[str] = field(default_factory=Counter)
     times: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    """By kind: how many messages took so many milliseconds."""
+    """The number of messages by duration in milliseconds, for each kind."""
 
     def buckets(self) -> dict[str, list[tuple[int, int]]]:
         """Return by kind how many times lie in each bucket, in order."""
@@ -144,7 +144,7 @@ def _counted(rows: Iterator[Row], pair: _Pair, found: _Figures) -> Iterator[Row]
 
 
 def _times(moments: Iterable[tuple[Any, Any]]) -> list[int]:
-    """Return the milliseconds between two moments, where both are known."""
+    """Return the milliseconds between two moments, if both are known."""
     return [to - at for at, to in moments if at is not None and to is not None]
 
 
@@ -167,7 +167,7 @@ def _lane(rows: Iterator[Row]) -> Row | None:
         out, mark = -1 if out_seq is None else out_seq, -1 if mark_seq is None else mark_seq
         if mark >= 0:
             overtook += mark < handled
-            last = out if out > last else last  # noqa: FURB136 - a call less for each message
+            last = out if out > last else last  # noqa: FURB136 - saves a call per message
         if out >= 0 and verdict in GAPS:
             waiting.append(out)
         if in_seq is not None:

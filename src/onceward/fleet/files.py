@@ -1,4 +1,4 @@
-"""Which files a fleet has, by name and size alone: nothing in here opens a database file."""
+"""Find the files of a fleet by name and size, without opening a database file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDES: Final = ("-wal", "-shm", "-journal", "-run")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """A file as the file system tells it, together with its WAL."""
+    """A file and its WAL, from the file system."""
 
     path: str
     size: int
@@ -39,12 +39,12 @@ class Found:
 
     @property
     def changed_ns(self) -> int:
-        """When file or WAL changed last."""
+        """When file or WAL last changed."""
         return max(self.mark[2], self.mark[4])
 
 
 class NoSuchPath(OncewardError):
-    """A path or a glob names nothing: correct it; the message begins as Spark's own does."""
+    """A path or a glob matches nothing: correct it; the message begins like Spark's own."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"[PATH_NOT_FOUND] Path does not exist: {path}. SQLSTATE: 42K03")
@@ -55,10 +55,10 @@ class NoSuchPath(OncewardError):
 
 
 class NamesNoFile(OncewardError):
-    """A path or a glob names no agent's file: correct it, or leave it out."""
+    """A path or a glob matches no agent's file: correct or omit it."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} names no agent's file: correct it, or leave it out")
+        super().__init__(f"{path} matches no agent's file: correct or omit it")
         self.path = path
 
     def __reduce__(self) -> tuple[type[NamesNoFile], tuple[str]]:
@@ -72,10 +72,10 @@ def find(patterns: Iterable[str], *, names: str = "", strict: bool = False) -> l
     ``**`` is any depth, ``{a,b}`` either of them, and a glob that matches folders only means their
     files. A path that exists is meant itself, whatever its name holds. *names* is a glob for the
     names of files. The directory of a home, and what SQLite or an open postbox keep beside an
-    agent's file, are not agents' files, and are left out also if they are named.
+    agent's file, are not agents' files, and are skipped even if they are named.
 
-    A file that vanishes meanwhile is left out. Links are followed to the file they
-    mean, so that no file is read twice under two names.
+    A file that vanishes in between is skipped. Links are resolved, so that no file is read twice
+    under two names.
 
     Raises:
         NoSuchPath: only if *strict*: a pattern names neither a file nor a folder.
@@ -115,14 +115,14 @@ def of_each(patterns: Iterable[str]) -> list[Found]:
 
 
 def check(patterns: Iterable[str]) -> None:
-    """Raise NoSuchPath for a path that does not exist; what a glob matches may come later."""
+    """Raise NoSuchPath for a path that does not exist; a glob may match later."""
     for pattern in patterns:
         if not _is_there(pattern) and not (has_magic(pattern) or BRACES.search(pattern)):
             raise NoSuchPath(pattern)
 
 
 def stat(path: str) -> Found | None:
-    """Return what the file system tells of one file now; None where there is none."""
+    """Return the current file system facts of one file; None if there is none."""
     try:
         main = os.stat(path)
     except OSError:
@@ -142,7 +142,7 @@ def _is_there(pattern: str) -> bool:
 
 
 def _spelt_out(pattern: str) -> list[str]:
-    """Return the local paths that a pattern with braces stands for; one that exists is itself."""
+    """Return the local paths of a pattern with braces; an existing path is taken literally."""
     local = _local(pattern)
     if os.path.exists(local):
         return [local]
@@ -185,7 +185,7 @@ def _inside(folder: str, names: str) -> Iterator[str]:
 
 
 def _globbed(pattern: str) -> Iterator[str]:
-    """Yield what a glob matches; below ``**`` each folder is entered once, in spite of links."""
+    """Yield the matches of a glob; below ``**`` each folder is entered once, despite links."""
     parts = Path(pattern).parts
     if "**" not in parts:
         yield from iglob(pattern)

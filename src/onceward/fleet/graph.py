@@ -15,7 +15,7 @@ from onceward.fleet.figures import TABLES
 from onceward.fleet.run import JOB, MESSAGES
 
 DRAWN: Final = 2000
-"""Most edges of the picture, the busiest first: a larger picture cannot be read."""
+"""Maximum edges of the picture, the busiest first: a larger one is unreadable."""
 PAIRS: Final = f"SELECT {', '.join(TABLES['pairs'])} FROM pairs"
 Row = dict[str, Any]
 
@@ -37,7 +37,7 @@ def draw(out: Path) -> list[Row]:
 def edges(out: Path) -> list[Row]:
     """Return per pair of agents: messages by verdict, percentiles from send to effect in ms."""
     if not (out / MESSAGES).exists():
-        from pyarrow import dataset  # noqa: PLC0415 - Spark's results are Parquet, and come with it
+        from pyarrow import dataset  # noqa: PLC0415 - only for Spark's results, which are Parquet
 
         rows: list[Row] = dataset.dataset(out / "pairs").to_table().to_pylist()
         return rows

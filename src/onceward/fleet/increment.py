@@ -1,4 +1,4 @@
-"""Read of each file only what is new, and again what was not settled when it was read last."""
+"""Read only the new rows of each file, and the messages that were unsettled before."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EMPTY: Final = "DELETE FROM temp.{table}"
 CONCERNS: Final = "SELECT 1 FROM temp.again WHERE sender = ?1 OR recipient = ?1 LIMIT 1"
 NONE: Final[Mapping[str, str]] = {}
 NEW: Final = "seq > :after"
-# By its id alone: the plus keeps SQLite from walking along the sequence instead.
+# By id: the plus keeps SQLite from scanning the sequence instead.
 BEFORE: Final = {
     "outbox": "id IN (SELECT a.id FROM temp.again AS a WHERE a.sender = :agent)",
     "inbox": "(sender, id) IN (SELECT a.sender, a.id FROM temp.again AS a"
@@ -52,7 +52,7 @@ BEFORE: Final = {
 
 
 class WentBackError(Exception):
-    """A file is not what it was: what was settled with its help is to be judged again."""
+    """A file has another history: messages that were settled with it must be judged again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class Progress:
     reading: Reading
     places: Places
     known: KnownFile | None = None
-    """The file as an earlier run has left it, here or at another path."""
+    """The file after an earlier run, here or at another path."""
 
 
 def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> list[Progress]:
     """
-    Add the evidence that is new since *state*, and all of messages that are not settled.
+    Add the new evidence since *state*, and all evidence of unsettled messages.
 
-    If a file went back, another one lies in its place, or a copy differs from it, the state is
-    forgotten and everything is read.
+    If a file was rolled back or replaced, or a copy differs from it, the state is discarded and
+    everything is read.
     """
     con.execute(AGAIN)
     con.execute(BY_SENDER)
@@ -88,7 +88,7 @@ def load_changes(con: apsw.Connection, files: Sequence[Found], state: State) -> 
 def _load_all(
     con: apsw.Connection, files: Sequence[Found], state: State, apart: Mapping[str, str] = NONE
 ) -> list[Progress]:
-    """Begin again, without a state; of copies *apart* only what shows what happened twice."""
+    """Restart without a state; from copies *apart*, add only repeated effects."""
     state.forget()
     for table in ("evidence", "again", "earlier"):
         con.execute(EMPTY.format(table=table))
@@ -146,7 +146,7 @@ def _earlier(con: apsw.Connection, box: str, after: int, reading: Reading, table
 
 
 def _read_earlier(con: apsw.Connection, one: Progress) -> Progress:
-    """Add what an earlier run has read of messages that it may have known."""
+    """Add the evidence of an earlier run for messages that it may have known."""
     if one.known is None or one.reading.state != READ or not _concerned(con, one.reading):
         return one
     try:
@@ -164,7 +164,7 @@ def _concerned(con: apsw.Connection, reading: Reading) -> bool:
 
 
 def remember(state: State, done: Iterable[Progress], now: Millis) -> None:
-    """Note how far each file was read; one that could not be is read from the same place on."""
+    """Record how far each file was read; an unreadable one continues from its old position."""
     for one in done:
         if one.reading.state == READ:
             state.keep_file(one.found, one.reading, one.places, one.known, now)

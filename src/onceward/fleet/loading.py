@@ -1,4 +1,4 @@
-"""Copy what files say of messages into one database, file by file, each whole or not at all."""
+"""Copy the evidence of files into one database, file by file, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onceward.fleet.states import COPIED_INBOX, LOST_MARK
 
 WORK: Final = (
     "PRAGMA page_size = 32768",  # rows are written and read in bulk: a sixth less work
-    "PRAGMA journal_mode = MEMORY",  # what is written is made again after a crash
+    "PRAGMA journal_mode = MEMORY",  # the content is rebuilt after a crash
     "PRAGMA synchronous = OFF",
     "PRAGMA temp_store = FILE",  # a fleet is larger than memory
     "PRAGMA cache_size = -65536",
@@ -55,10 +55,10 @@ def workspace(path: Path) -> apsw.Connection:
 
 def load(con: apsw.Connection, path: str, *, apart: bool = False) -> Reading:
     """
-    Add the evidence of one file, as of one moment; return what the file says of itself.
+    Add the evidence of one file at one moment; return the file's facts.
 
-    A file that cannot be read to its end adds nothing. Of a copy *apart* from the file that goes
-    on only what shows that something happened twice is added.
+    A file that cannot be read to its end adds nothing. A copy *apart* from the current file adds
+    only evidence of repeated effects.
     """
     try:
         with attached(con, path):
@@ -92,7 +92,7 @@ def attached(con: apsw.Connection, path: str, *, busy_timeout: float = 5.0) -> I
 
 @contextmanager
 def _beside(con: apsw.Connection, path: str) -> Iterator[None]:
-    """Attach a file for a block, or a copy of it where SQLite cannot write beside it."""
+    """Attach a file for a block, or a copy of it if SQLite cannot write beside it."""
     if stat(path) is None:
         raise Unreadable(path, "vanished", "no such file")
     with ExitStack() as stack:
@@ -123,10 +123,10 @@ def _detach(con: apsw.Connection) -> None:
 
 def reading_of(con: apsw.Connection, path: str) -> Reading:
     """
-    Return what the attached file says of itself, at the moment of its evidence.
+    Return the attached file's facts at the moment of its evidence.
 
     Raises:
-        Unreadable: it says what no agent's file does.
+        Unreadable: its facts are not those of an agent's file.
 
     """
     [(told,)] = con.execute(FILE_FACTS).fetchall()

@@ -1,4 +1,4 @@
-"""Tell what a shipped log says of messages, as its files themselves would, for every engine."""
+"""Read the evidence of a shipped log as if from its files, for every engine."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def replaced(missed: Iterable[Known], beside: Iterable[Reading]) -> list[str]:
 
 
 def place(uri: str, file: LoggedFile) -> str:
-    """Return what stands for a file's path in the readings of a log."""
+    """Return the substitute for a file's path in the readings of a log."""
     return f"{uri}#{file.file_id}"
 
 
 def tables(con: apsw.Connection) -> None:
-    """Make the tables that the rows of a log pass through."""
+    """Create the tables for the raw rows of a log."""
     for box in VIEWS:
         con.execute(RAW.format(box=box, names=", ".join(_names(box))))
 
@@ -120,9 +120,9 @@ def load_file(
 
     path = place(uri, file)
     if not file.complete:
-        return Reading(path, "changing", "its log is not level with the file yet")
+        return Reading(path, "changing", "its log is not up to date with the file yet")
     if beside and not any(goes_on(each, file.living) for each in beside):
-        return Reading(path, "changing", "its file was restored since: ship it first")
+        return Reading(path, "changing", "its file was restored since then: ship it first")
     for box in VIEWS:
         for batch in log.batches(box, columns=_names(box), files=[file]):
             _keep(con, box, batch)
@@ -131,7 +131,7 @@ def load_file(
 
 
 def load_lost(con: apsw.Connection, log: ShippedLog, file: LoggedFile) -> None:
-    """Add only what took effect in a file of a log that another one of its agent replaced."""
+    """Add only the effects in a log's file that another file of its agent replaced."""
     for batch in log.batches("processed", columns=_names("processed"), files=[file]):
         _keep(con, "processed", batch)
     con.execute(LOSE)
@@ -139,7 +139,7 @@ def load_lost(con: apsw.Connection, log: ShippedLog, file: LoggedFile) -> None:
 
 
 def said(file: LoggedFile) -> str:
-    """Return what a file of a log says of itself, as ``evidence.FILE_FACTS`` of a file does."""
+    """Return the facts of a log's file, like ``evidence.FILE_FACTS`` of a file."""
     horizons: dict[str, str] = {}
     for epoch in file.living:
         for sender, horizon in epoch.horizons.items():
@@ -157,7 +157,7 @@ def said(file: LoggedFile) -> str:
 
 
 def _names(box: str) -> list[str]:
-    """Return the columns of a view that its evidence is made of."""
+    """Return the columns of a view for its evidence."""
     said = " ".join([*(expression(box, name) for name in COLUMNS), where(box)])
     return [PAST, *sorted(set(NAME.findall(said)))]
 
@@ -177,7 +177,7 @@ def _keep(con: apsw.Connection, box: str, batch: Any) -> None:
 def _add(con: apsw.Connection, box: str, file: int) -> None:
     names = [name for name in COLUMNS if name != "file"]
     columns = ", ".join(_expression(box, name) for name in names)
-    condition = where(box) or f"NOT {PAST}"  # of a past, dedup records count alone
+    condition = where(box) or f"NOT {PAST}"  # from a past, only dedup records count
     con.execute(
         ADD.format(names=", ".join(names), columns=columns, box=box, condition=condition), (file,)
     )

@@ -20,14 +20,14 @@ from onceward.fleet.verdicts import Rules
 
 NAME: Final = "manifest.json"
 PLAN: Final = "work/plan.json"
-"""Name of the file that exists while a job runs, and after it was broken off."""
+"""Name of the file that exists while a job runs, and after an interruption."""
 
 
 LOCK: Final = ".lock"
 
 
 class OutputTaken(OncewardError):
-    """The folder holds something that no job of ours wrote: name a new folder."""
+    """The folder has files that no onceward job wrote: give a new folder."""
 
 
 class OutputBusy(OncewardError):
@@ -44,7 +44,7 @@ def alone(out: Path, job: str) -> Iterator[Path]:
         OutputBusy: another process works on it.
 
     """
-    out = out.absolute()  # Spark's own process may stand elsewhere
+    out = out.absolute()  # Spark's own process may run in another folder
     refuse(out, job)
     out.mkdir(parents=True, exist_ok=True)
     with (out / LOCK).open("a") as file:
@@ -70,7 +70,7 @@ def plan(
     paths: Sequence[str], job: str, rules: Rules | None = None, *, resume: bool = False
 ) -> dict[str, Any]:
     """
-    Return what is to be read: files with size and fingerprint, to detect a later change.
+    Return the files to read, with size and fingerprint, to detect a later change.
 
     Raises:
         NamesNoFile: a path names no file; unless to *resume*, as the files may have been read.
@@ -101,14 +101,14 @@ def prepare(out: Path, planned: dict[str, Any], *, resume: bool) -> dict[str, An
 
 
 def finish(out: Path, done: dict[str, Any]) -> None:
-    """Write the manifest that says that all is there, and remove what is left of the work."""
+    """Write the manifest that marks the results as complete, and remove work files."""
     write(out / NAME, done)
     shutil.rmtree(out / "work", ignore_errors=True)
 
 
 def refuse(out: Path, job: str) -> None:
     """
-    Let nothing be written among files that are not this job's.
+    Refuse to write among files of other jobs.
 
     Raises:
         OutputTaken: the folder is not empty, and not this job's.
@@ -119,7 +119,7 @@ def refuse(out: Path, job: str) -> None:
     ):
         return
     if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
-        msg = f"{out} holds files that no fleet {job} wrote: name a new folder"
+        msg = f"{out} has files that no fleet {job} wrote: give a new folder"
         raise OutputTaken(msg)
 
 
@@ -147,7 +147,7 @@ def rules(planned: dict[str, Any]) -> Rules:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return a manifest, None where there is none."""
+    """Return a manifest, or None."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -156,7 +156,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write a manifest so that it is there whole or not at all."""
+    """Write a manifest atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     with new.open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Opens one agent's file for reading, live or not, or says why it cannot be read."""
+"""Open one agent's file for reading, live or not, or report why it cannot be read."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ Reason = Literal[
 ]
 """Why a file is not read, in one word."""
 REASONS: Final = {
-    "vanished": "it was there when the files were listed, and is gone",
-    "unreadable": "the operating system does not let us read it",
-    "empty": "it has no tables, or no agent owns it yet",
-    "foreign": "it is a SQLite database, but no agent's",
+    "vanished": "it was listed, but no longer exists",
+    "unreadable": "the operating system denies reading it",
+    "empty": "it has no tables, or does not belong to an agent yet",
+    "foreign": "it is a SQLite database, but not an agent's file",
     "corrupt": "SQLite finds it damaged, or it is not a database at all",
     "older": "its schema is older than the first one with views: open it once with this version",
-    "newer": "its schema is newer, and lacks what was asked for: upgrade onceward",
-    "locked": "others held it for longer than busyTimeout",
-    "changing": "it was written to each time while a copy was made",
-    "gone": "it was read or shipped earlier, and is not among the files any more",
-    "differs": "it is a copy that says what the file that goes on does not",
+    "newer": "its schema is newer, and lacks the requested columns: upgrade onceward",
+    "locked": "other processes held it for longer than busyTimeout",
+    "changing": "it was written during every attempt to copy it",
+    "gone": "it was read or shipped earlier, but is no longer among the files",
+    "differs": "it is a copy that differs from the current file",
 }
 """Meaning of each reason."""
 FILE_STATES: Final = ("read", *REASONS)
 """States of a reading; ranked from one, as all states are."""
 PASSING: Final = frozenset({"locked", "changing", "unreadable"})
-"""Reasons that may be gone at the next try."""
+"""Reasons that may not apply at the next attempt."""
 IDENTITY: Final = "SELECT agent, file_id FROM {schema}._onceward_file_info"
 VERSION: Final = "SELECT coalesce(max(version), 0) FROM {schema}._onceward_migrations"
 TABLES: Final = "SELECT count(*) FROM {schema}.sqlite_schema"
@@ -59,7 +59,7 @@ COPY_TRIES: Final = 3
 
 
 class Unreadable(OncewardError):
-    """A file cannot be read: ``quarantine`` says why; repair it, or exclude it."""
+    """The file cannot be read: ``quarantine`` says why; repair it, or exclude it."""
 
     def __init__(self, path: str, reason: Reason, detail: str) -> None:
         super().__init__(f"{path}: {reason}, {REASONS[reason]} ({detail})")
@@ -70,18 +70,18 @@ class Unreadable(OncewardError):
 
 
 class LogTrouble(OncewardError):
-    """A shipped log is in trouble, and no file of an agent: each class says what to do."""
+    """Base of errors of a shipped log; each class says what to do."""
 
 
 class EachTime(BusyHandler):
-    """Waits as long as it may at each statement, not at all together: a file is read by many."""
+    """Waits up to the limit at each statement, instead of one limit for all."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self._timeout = timeout
 
     def __call__(self, calls: int) -> bool:
-        """Wait a moment; say False once this wait has lasted too long."""
+        """Wait briefly and return True; return False once this wait has lasted too long."""
         if not calls:
             self.deadline = time.monotonic() + self._timeout
         return super().__call__(calls)
@@ -150,10 +150,10 @@ def opened(path: str, *, copy: str = "auto", busy_timeout: float = 5.0) -> Itera
 @contextmanager
 def resting(path: str) -> Iterator[Source]:
     """
-    Open a file without locks and without its WAL, in a third of the time, and write nothing beside.
+    Open a file without locks and WAL, in a third of the time, without writing beside it.
 
-    The caller compares ``files.stat`` before and after: what was read of a file that changed
-    meanwhile means nothing.
+    The caller compares ``files.stat`` before and after: data from a file that changed in between is
+    invalid.
 
     Raises:
         Unreadable: as ``opened``.
@@ -169,7 +169,7 @@ def resting(path: str) -> Iterator[Source]:
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Tell what goes wrong with a file by its reason."""
+    """Convert errors of a file to Unreadable with a reason."""
     try:
         yield
     except (Unreadable, LogTrouble):
@@ -238,7 +238,7 @@ def lacking(source: Source, view: str) -> Unreadable:
 
 @contextmanager
 def copied(path: str) -> Iterator[str]:
-    """Copy the file with its WAL while no process writes: a torn copy would miss or tear rows."""
+    """Copy the file with its WAL while no process writes: an inconsistent copy would lose rows."""
     with tempfile.TemporaryDirectory(prefix="onceward-copy-") as folder:
         copy = Path(folder, "copy.db")
         wal = Path(f"{copy}-wal")

@@ -1,4 +1,4 @@
-"""Which task reads which files: many small ones together, a large one in slices of its sequence."""
+"""Plan the tasks: many small files together, a large file in slices of its sequence."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from onceward.fleet.files import Found
 LAST: Final = 2**63 - 1
 """A sequence that no row reaches."""
 SMALLEST: Final = 4 * 1024 * 1024
-"""Bytes below which a task costs more than what it reads."""
+"""Bytes below which a task costs more than its reading."""
 FILE_COST: Final = 128 * 1024
-"""Cost of opening a file, as bytes that might have been read meanwhile."""
+"""Cost of opening a file, in bytes that could be read in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Slice:
     after: int = 0
     to: int = LAST
     file_id: str = ""
-    """Which file it must be, where another one may lie there by now; empty: any."""
+    """Identity that the file must have, in case it was replaced; empty: any."""
     epoch: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Tell which files were known earlier and are gone: what they knew can no longer be compared."""
+"""Find known files that are missing now: their knowledge can no longer be compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from onceward.fleet.coverage import READ, Reading
 from onceward.message.clock import Millis, iso
 
-CURE: Final = "bring it back, or end it with --retired {agent}"
+CURE: Final = "restore it, or retire it with --retired {agent}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Known:
     """Number of its file id."""
     agent: str
     path: str
-    """Where it was read last; for a file of a shipped log its place in the log."""
+    """Path at its last reading; for a file of a shipped log its place in the log."""
     seen_at: Millis
 
     def named(self, names: Collection[str]) -> bool:
@@ -33,7 +33,7 @@ def gone(known: Iterable[Known], tonight: Iterable[Reading]) -> list[Known]:
     """
     Return the *known* files that are not among those of *tonight*, wherever these lie.
 
-    A file that could not be read tonight is still there, if it lies where it was read before.
+    A file that cannot be read now still exists, if it is at its earlier path.
     """
     there = list(tonight)
     numbers = {one.file for one in there if one.state == READ}
@@ -42,6 +42,6 @@ def gone(known: Iterable[Known], tonight: Iterable[Reading]) -> list[Known]:
 
 
 def reading_of(one: Known) -> Reading:
-    """Return a gone file as one that was not read, with what ends it."""
+    """Return a missing file as an unread one, with its cure."""
     detail = f"the file of {one.agent}, seen last at {iso(one.seen_at)}: {CURE}"
     return Reading(one.path, "gone", detail.format(agent=one.agent), agent=one.agent)

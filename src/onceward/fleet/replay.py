@@ -50,7 +50,7 @@ def plan(
     wanted = manifest.plan([str(path) for path in paths], JOB)
     with manifest.alone(Path(out), JOB) as own:
         if (own / RECEIPTS).exists():
-            msg = f"{out} holds the receipts of a plan that was carried out: name a new folder"
+            msg = f"{out} has the receipts of an executed plan: give a new folder"
             raise manifest.OutputTaken(msg)
         planned = manifest.prepare(own, wanted, resume=False)
         rows: Rows = []
@@ -78,12 +78,12 @@ def _letters(path: str, where: str) -> Rows:
 
 def carry_out(out: str | Path) -> Rows:
     """
-    Do what the plan in *out* says, once; return the receipts: ``_db, id, outcome, detail, at``.
+    Execute the plan in *out* once; return the receipts: ``_db, id, outcome, detail, at``.
 
-    Outcomes: ``replayed`` or ``discarded``; ``gone`` where the letter is no
-    longer there, as after a run that was broken off: doing it again does
-    nothing twice, because messages keep their ids; ``failed`` with the reason.
-    Receipts are kept in *out*; a letter that has one is not touched again.
+    Outcomes: ``replayed`` or ``discarded``; ``gone`` if the dead letter no longer exists, such as
+    after an interrupted run: repeating it has no second effect, because messages keep their ids;
+    ``failed`` with the reason. Receipts are kept in *out*; a letter that has one is not touched
+    again.
 
     Raises:
         FileNotFoundError: there is no plan in the folder.
@@ -93,7 +93,7 @@ def carry_out(out: str | Path) -> Rows:
     folder = Path(out)
     told = manifest.read(folder / manifest.NAME)
     if told is None or told["job"] != JOB:
-        msg = f"there is no plan in {out}: make one first"
+        msg = f"there is no plan in {out}: create one first"
         raise FileNotFoundError(msg)
     with manifest.alone(folder, JOB) as own:
         done = list(_lines(own / RECEIPTS))

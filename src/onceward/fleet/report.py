@@ -1,4 +1,4 @@
-"""Write the report on a fleet as one HTML file, with its pictures and its style in it."""
+"""Write the report on a fleet as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether there were files, and every one was read: else nothing is proved of the rest."""
+        """Whether there were files and all were read; otherwise the rest is not proved."""
         return self.files > 0 and not self.unread
 
     def failed(self, fail_on: FailOn = "quarantine") -> bool:
@@ -149,7 +149,7 @@ def _verdict(report: Report) -> str:
     said = sentence(report)
     earlier = sum(report.before.values())
     known = f" {earlier:,} more were settled by earlier runs." if earlier else ""
-    doubt = f" Of {report.open:,} messages or files nothing can be said." if report.open else ""
+    doubt = f" {report.open:,} messages or files are undecided." if report.open else ""
     return (
         f"<h1>Fleet report</h1><p>{report.messages:,} messages of {report.agents:,} agents in "
         f"{report.files:,} files, "
@@ -159,13 +159,13 @@ def _verdict(report: Report) -> str:
 
 
 def sentence(report: Report) -> str:
-    """Return the one sentence that a reader takes away."""
+    """Return the verdict in one sentence."""
     if report.broken:
         return f"{report.broken:,} messages break the promise."
     if not report.files:
         return "No file was read: nothing is proved."
     if report.unread:
-        return f"{report.unread:,} files were not read: of their agents nothing is proved."
+        return f"{report.unread:,} files were not read: nothing is proved about their agents."
     return "Nothing was lost, nothing took effect twice."
 
 
@@ -173,7 +173,7 @@ def _verdicts(report: Report) -> str:
     rows = [v for v in VERDICTS if report.verdicts.get(v.name)]
     drawn = charts.bars([charts.Bar(v.name, report.verdicts[v.name], v.weight) for v in rows])
     meanings = table([row for row in report.rows() if row["messages"] is not None])
-    return f'<h2>How the messages stand</h2>{drawn}<p class="note">Logarithmic scale.</p>{meanings}'
+    return f'<h2>Messages by verdict</h2>{drawn}<p class="note">Logarithmic scale.</p>{meanings}'
 
 
 def _times(report: Report) -> str:
@@ -249,15 +249,15 @@ def _files(report: Report) -> str:
 
 def _rules(rules: Rules) -> str:
     return (
-        f"<h2>By which rules</h2><p>What happened after {iso(rules.cutoff)}, the last "
+        f"<h2>Rules</h2><p>What happened after {iso(rules.cutoff)}, the last "
         f"{rules.grace:g} s before the reading, is in flight. "
-        "Before that, a message is lost when its sender believes it done, its recipient's file was "
+        "Before that, a message is lost if its sender counts it as done, its recipient's file was "
         "read and has neither the message nor "
         "a dedup record nor a dead letter, and no record of it can have been pruned there. While "
         "its sender still keeps it, it is in flight, "
         "however old. "
         f"A message is late more than {rules.late_after:g} s after it was sent. What such a report "
-        "can prove, and what it cannot, is said "
+        "can and cannot prove is explained "
         "in onceward's pages under “Limits of a fleet report”.</p>"
     )
 

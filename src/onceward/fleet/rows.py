@@ -40,7 +40,7 @@ CONSTANT: Final = re.compile(r"NULL|'(?P<text>[^']*)'|(?P<number>\d+)")
 """An expression that is the same for all rows: it is not read with each."""
 CHUNK: Final = 64
 HOLD: Final = 0.5
-"""Seconds after which a statement is ended and another goes on behind its last row."""
+"""Seconds after which a statement is ended and another continues after its last row."""
 OWNER: Final = {
     "onceward_outbox": "sender",
     "onceward_inbox": "recipient",
@@ -64,7 +64,7 @@ EDGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Columns with their types, a condition, and how much is read of every file at once."""
+    """Columns with their types, a condition, and the batch size per file."""
 
     columns: Mapping[str, Kind]
     where: str = ""
@@ -78,7 +78,7 @@ class Wanted:
 
 @contextmanager
 def snapshot(source: Source) -> Iterator[None]:
-    """Let all that the block reads of the file be of one moment."""
+    """Read the file on one snapshot in a block."""
     with translated(source.path):
         source.con.execute("BEGIN")
         try:
@@ -146,7 +146,7 @@ class Query:
         return self.shape.format(as_before=as_before, columns="".join(columns))
 
     def given(self, constant: Mapping[str, Any]) -> Query:
-        """Return what is left to read where some columns are known to be *constant*."""
+        """Return the columns left to read if some are known to be *constant*."""
         read = {name: sql for name, sql in self.read.items() if name not in constant}
         return replace(self, read=read, same={**self.same, **constant})
 
@@ -344,7 +344,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _variant(text: str | None) -> dict[str, bytes] | None:
-    from pyspark.sql.types import VariantVal  # noqa: PLC0415 - asked for seldom, and this file is read without Spark as well
+    from pyspark.sql.types import VariantVal  # noqa: PLC0415 - rarely needed; Spark is optional here
 
     try:
         made = None if text is None else VariantVal.parseJson(text)

@@ -65,16 +65,16 @@ def reconcile(
         InvalidArgument: both *log* and *state* are given, or *retired* without either.
         OutputTaken: the folder is not empty, and not ours.
         OutputBusy: another process writes into it, or uses the state.
-        NoState: *state* is some other file.
+        NoState: *state* is another kind of file.
         NamesNoFile: a path names no file; nothing is written.
         Unreadable: *failfast* is set, and a file cannot be read.
 
     """
     if log is not None and state is not None:
-        msg = "a state is of files: give log or state, not both"
+        msg = "a state belongs to files: give either log or state"
         raise InvalidArgument(msg)
     if retired and log is None and state is None:
-        msg = "retired names files that a log or a state knows: give one of these, too"
+        msg = "retired names files of a log or a state: also give log or state"
         raise InvalidArgument(msg)
     named = tuple(str(path) for path in paths)
     wanted = manifest.plan(named, JOB, rules or Rules.at_present()) | {"log": log}
@@ -154,7 +154,7 @@ def refuse_unread(readings: Sequence[Reading], *, failfast: bool) -> None:
 
 
 def finish(out: Path, planned: dict[str, Any], report: Report) -> None:
-    """Write the page, then the manifest that says that all is there; remove what is left over."""
+    """Write the page, then the manifest that marks all as complete; remove leftovers."""
     (out / "report.html").write_text(html(report), encoding="utf-8")
     done = {"verdicts": dict(report.verdicts), "quarantined": report.unread}
     manifest.finish(out, planned | done)

@@ -1,4 +1,4 @@
-"""Put the sums over judged messages together to a report; both engines count them."""
+"""Combine the sums over judged messages into a report; both engines compute them."""
 
 from __future__ import annotations
 

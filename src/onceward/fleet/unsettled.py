@@ -1,4 +1,4 @@
-"""Keep between two runs how far each file was read, and which messages are not settled yet."""
+"""Store between runs how far each file was read, and the unsettled messages."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ Places = Mapping[str, tuple[int, str]]
 
 
 class NoState(OncewardError):
-    """The file is not a state of reconciliations: name another one, or one that does not exist."""
+    """The file is not a state of reconciliations: give another one, or a new name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class State:
         """The moment of the last run's reading."""
 
     def forget(self) -> None:
-        """Begin again: a file went back, or is another one, so what was settled is in doubt."""
+        """Restart: a file was rolled back or replaced, so settled messages are in doubt."""
         self._con.execute(FORGET)
         self.files, self.now = {}, 0
 
@@ -146,7 +146,7 @@ class State:
         ]
 
     def retire(self, files: Iterable[Known]) -> None:
-        """Forget files that will not come back."""
+        """Delete files that will not come back."""
         self._con.executemany(RETIRE, ((one.file,) for one in files))
 
     def unsettled(self) -> Iterator[tuple[str, str, str]]:
@@ -208,14 +208,14 @@ class State:
         self._con.executemany(COUNT, messages.execute(counts))
 
     def commit(self) -> None:
-        """Let the next run begin where this one ends."""
+        """Commit the state, from which the next run continues."""
         self._con.execute("COMMIT")
 
 
 @contextmanager
 def kept(path: Path) -> Iterator[State]:
     """
-    Open the state in *path*, made if it is not there; without ``commit`` it stays as it was.
+    Open the state in *path*, created if missing; without ``commit`` it stays unchanged.
 
     Raises:
         OutputBusy: another run uses it.

@@ -1,4 +1,4 @@
-"""The SQL that gives each message one verdict; SQLite and Spark both run it as it stands."""
+"""Define the SQL that gives each message one verdict, for both SQLite and Spark."""
 
 from __future__ import annotations
 

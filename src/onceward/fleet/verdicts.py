@@ -14,7 +14,7 @@ unproved; ``bad``: must not be."""
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One word for how a message stands."""
+    """One word for the outcome of a message."""
 
     name: str
     weight: Weight
@@ -26,7 +26,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
     Verdict(
         "late",
         "good",
-        "it took effect exactly once, but after the limit, or after its sender had given it up",
+        "it took effect exactly once, but after the limit, or after its sender gave it up",
     ),
     Verdict("overdue", "good", "it took effect exactly once, but after its time to live"),
     Verdict("dropped", "ended", "its handler, or a named policy, dropped it"),
@@ -46,13 +46,13 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
     Verdict(
         "forgotten",
         "open",
-        "one side's records were pruned by age; what is left contradicts nothing",
+        "one side's records were pruned by age; the remaining ones contradict nothing",
     ),
-    Verdict("unwitnessed", "open", "the file of the other side was not read, or not that far"),
-    Verdict("orphan", "bad", "it arrived, and its sender's file has never heard of it"),
+    Verdict("unwitnessed", "open", "the file of the other side was not read, or not far enough"),
+    Verdict("orphan", "bad", "it arrived, but its sender's file does not know it"),
     Verdict("duplicated", "bad", "it was accepted more than once, in two files of its recipient"),
     Verdict("double_processed", "bad", "it took effect more than once"),
-    Verdict("lost", "bad", "its sender believes it done, and its recipient has no trace of it"),
+    Verdict("lost", "bad", "its sender counts it as done, but its recipient has no trace of it"),
 )
 """From good to bad; every message gets exactly one."""
 
@@ -73,7 +73,7 @@ SETTLED: Final = ("delivered_once", "late", "overdue")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How messages that still move are told from lost ones; written into every report."""
+    """How moving messages are distinguished from lost ones; written into every report."""
 
     now: int
     """The moment of the reading, in milliseconds since 1970."""

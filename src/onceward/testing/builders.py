@@ -1,4 +1,4 @@
-"""Frames and parcels made by hand, for tests that play the other side."""
+"""Build frames and parcels, for tests that simulate the other side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build_frame(
     session: str = DEFAULT_SESSION,
     at: Millis = START_AT,
 ) -> Frame:
-    """Return the frame of a new message around *body*, as its sender's file would hold it."""
+    """Return the frame of a new message with *body*, as in its sender's file."""
     payload = encode(body)
     value = json.loads(payload.text)
     return Frame(

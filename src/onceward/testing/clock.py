@@ -1,4 +1,4 @@
-"""A clock that stands still until a test turns it."""
+"""Define a clock that only tests advance."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ START_AT: Final[Millis] = 1_767_225_600_000
 
 class ManualClock:
     """
-    Time as the test wants it.
+    A clock that the test controls.
 
-    Pass one clock to every postbox of a test, and they share their time.
+    Pass one clock to every postbox of a test, so that they share the time.
     """
 
     def __init__(self, start_at: Millis = START_AT) -> None:
@@ -32,7 +32,7 @@ class ManualClock:
 
     def advance(self, span: Span) -> None:
         """
-        Let time pass on both clocks.
+        Advance both clocks.
 
         Raises:
             InvalidArgument: *span* is negative; ``step`` moves the wall clock back.

@@ -1,15 +1,15 @@
 """
-Test what every transport must do; a transport's author inherits the suite.
+Test the contract of transports; the author of a transport inherits the suite.
 
     class TestMine(TransportConformance):
         def make(self, far):
             server = far.at_the_end.enter_context(MyServer(far.accept))
             return MyTransport(far.context), f"mine:{server.port}"
 
-``transport.features`` selects what is asked of it: one of a network must end its
-pushes at ``deliver_timeout`` of ``far.context.settings``, and at ``close``. After each
-test the invariants of both files are checked, and that the far end has what was
-acknowledged. ``ListenerConformance`` is the suite of the other half.
+``transport.features`` selects the tests: a network transport must end its pushes at
+``deliver_timeout`` of ``far.context.settings``, and at ``close``. After each test the invariants of
+both files are checked, and that the far end has all acknowledged messages. ``ListenerConformance``
+is the suite of the other half.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ODD_BYTES = (b"", bytes(range(256)), b"\xff\xfe", b"\x00" * 1000)
 
 
 class TransportConformance(WireConformance):
-    """Subclass it under a name that pytest collects, and say how your transport is made."""
+    """Subclass it under a name that pytest collects, and define how to create your transport."""
 
     def make(self, far: FarEnd) -> tuple[Transport, str]:
         """Return your transport and the url at which it calls *far*: ``accept`` or ``take``."""

@@ -1,9 +1,8 @@
 """
-The death of a process, without a process.
+Simulate the death of a process within the process.
 
-From the chosen point on no statement of the code that is still on the stack
-reaches the file any more: SQLite's own files stay as a killed
-process leaves them, and the next opener recovers them.
+From the chosen point on, no statement of the code that is still on the stack reaches the file:
+SQLite's own files stay as a killed process leaves them, and the next opening recovers them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Point = Literal[
     "before-push",  # a parcel is stored, it has not left
     "after-push",  # the peer keeps the parcel; its receipts are lost
 ]
-"""Where a process may die."""
+"""Points at which a process may die."""
 
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 StepPoint = Literal[
@@ -42,12 +41,12 @@ StepPoint = Literal[
     "after-step",  # the function returned; its result is not stored
     "stored-step",  # the result is committed; the handler does not go on
 ]
-"""Where a process may die at a step of a handler."""
+"""Points of a handler's step at which a process may die."""
 STEP_POINTS: Final[tuple[StepPoint, ...]] = get_args(StepPoint)
 
 
 class Crash(BaseException):
-    """The process dies here; ``except Exception`` does not see it, as nothing sees SIGKILL."""
+    """The process dies here; ``except Exception`` does not catch it, like SIGKILL."""
 
 
 class Life:
@@ -69,7 +68,7 @@ class Life:
         apsw.connection_hooks.append(self._connected)
 
     def end_watch(self) -> None:
-        """Watch new connections no longer."""
+        """Stop watching new connections."""
         apsw.connection_hooks.remove(self._connected)
 
     def arm(self, point: Point | StepPoint | None, step: str | None = None) -> None:
@@ -82,18 +81,18 @@ class Life:
         """
         known = (*POINTS, *STEP_POINTS)
         if point is not None and point not in known:
-            msg = f"no point is called {point!r}: there are {', '.join(known)}"
+            msg = f"there is no point {point!r}: the points are {', '.join(known)}"
             raise ValueError(msg)
         self._point, self._handled, self._committed = point, False, False
         self._step = step
 
     def reach(self, point: Point) -> None:
-        """Say that the code is here; raises Crash if this is where it ends."""
+        """Report that the code is at a point; raise Crash if the process dies there."""
         if self.over or point == self._point:
             self._die()
 
     def _passed(self, point: str, step: str) -> None:
-        """Say that a handler has come to a point of a step."""
+        """Report that a handler is at a point of a step."""
         if self.over or (point == self._point and self._step in {None, step}):
             self._die()
 
@@ -111,7 +110,7 @@ class Life:
         return steps
 
     def begin(self, args: tuple[Any, ...]) -> None:
-        """Say that a handler begins, with these arguments."""
+        """Report that a handler begins, with these arguments."""
         self.reach("before-handler")
         if (handled := CONTEXT.get()) is not None:
             self._watch_steps(handled)
@@ -119,7 +118,7 @@ class Life:
             self.middle.watch(args[0])
 
     def handled(self) -> None:
-        """Say that a handler has ended, so that the next COMMIT is its own."""
+        """Report that a handler has ended, so that the next COMMIT is its own."""
         self._handled = True
         self.reach("after-handler")
 
@@ -129,7 +128,7 @@ class Life:
             self.reach("after-commit")
 
     def again(self) -> None:
-        """Be a new process."""
+        """Become a new process."""
         self.over = False
         self.arm(None)
 

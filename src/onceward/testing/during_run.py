@@ -29,7 +29,7 @@ class MiddleOfRun:
         plain._holder = _Watched(plain._holder, self)
 
     def reach(self) -> None:
-        """Say that a run is at such a point; on a loop's thread nothing is done."""
+        """Report that a run is at such a point; do nothing on a loop's thread."""
         if not self.over and get_ident() == self._thread:
             self.over = True
             self._act()

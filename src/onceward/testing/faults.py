@@ -1,4 +1,4 @@
-"""A transport around a transport that fails by script, delivery by delivery."""
+"""Wrap a transport so that it fails by script, delivery by delivery."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Fault(StrEnum):
     NONE = "none"
     """It arrives, and its answer comes back."""
     DROP = "drop"
-    """It never arrives; the sender hears nothing."""
+    """It never arrives; the sender gets no answer."""
     LOSE_RECEIPT = "lose-receipt"
-    """It arrives, but the answer is lost; the sender hears nothing."""
+    """It arrives, but the answer is lost; the sender gets none."""
     DUPLICATE = "duplicate"
     """It arrives twice; the second answer comes back."""
     DELAY = "delay"
     """The answer is lost and the parcel arrives late: right after the next delivery."""
     REFUSE = "refuse"
-    """The peer says that it will never take this parcel; it does not arrive."""
+    """The peer permanently refuses this parcel; it does not arrive."""
     BUSY = "busy"
-    """The peer says that it has no room now; it does not arrive."""
+    """The peer is busy; it does not arrive."""
     PARTIAL = "partial"
     """It arrives, but the answer says nothing about its last frame, as plain functions may do."""
     CORRUPT = "corrupt"

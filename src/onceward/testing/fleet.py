@@ -1,4 +1,4 @@
-"""Make a fleet of agent files with the real SDK, with a known number of each fault."""
+"""Create a fleet of agent files with the real SDK, with a known number of each fault."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ QUIET: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Files in a folder, the moment at which they stand, and what is to be found in them."""
+    """Files in a folder, their moment, and the expected findings."""
 
     folder: Path
     now: Millis
     verdicts: Mapping[str, int]
-    """How many messages stand in which verdict."""
+    """Number of messages by verdict."""
     order: int
     """Messages that were handled after a later one of their lane."""
     gaps: int
@@ -63,7 +63,7 @@ class Fleet:
 
     @property
     def frames(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return sum(self.verdicts.values())
 
 

@@ -1,4 +1,4 @@
-"""Faults between two agents, each as it happens in production, and the verdicts it leaves."""
+"""Create production faults between two agents, with the verdicts that result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A context for calling one handler as the plain function that it is."""
+"""Define a context for calling one handler as a plain function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from onceward.message.ids import new_token
 from onceward.message.times import Span, millis, seconds
 from onceward.testing.builders import build_frame, spell
 
-NO_WAIT: Final = "a trial has no other messages: send them, and deliver"
+NO_WAIT: Final = "a trial has no other messages: send them and deliver"
 
 
 class TrialSteps:
@@ -47,7 +47,7 @@ class TrialSteps:
             RUNNING.reset(before)
 
     async def await_call(self, step: StepFunction, *, off_loop: OffLoop) -> Any:
-        """Refuse to: a trial is a call of a plain function."""
+        """Refuse: a trial is a call of a plain function."""
         del step, off_loop
         msg = "a trial has no coroutines: send the message and deliver it"
         raise InvalidArgument(msg)
@@ -64,7 +64,7 @@ class TrialSteps:
     def once(
         self, name: str, args: tuple[Any, ...], work: Callable[[StoreTransaction], Any]
     ) -> Any:
-        """Refuse to: only runs commit requests so, and a trial has none."""
+        """Refuse: only runs commit requests this way, and a trial has none."""
         del name, args, work
         raise InvalidArgument(NO_WAIT)
 
@@ -118,17 +118,16 @@ class TrialSteps:
         """Do nothing: no call waits in a trial."""
 
     def close(self) -> None:
-        """Do nothing: the trial may go on."""
+        """Do nothing: the trial may continue."""
 
 
 class TrialContext(Context):
     """
     Give a handler its context without an engine behind it.
 
-    Statements and mail go into a transaction of the real file, opened on first
-    use. Leaving a ``with`` block commits it, an exception undoes it; without a
-    block the same thread sees the effects until the harness moves on, which
-    undoes them.
+    Statements and messages go into a transaction of the real file, opened on first use. Leaving a
+    ``with`` block commits it, an exception undoes it; without a block the same thread sees the
+    effects until the harness continues, which undoes them.
     """
 
     def __init__(self, leased: LeasedMessage, frame: Frame, body: object, session: Session) -> None:
@@ -165,11 +164,11 @@ class TrialContext(Context):
         raise InvalidArgument(msg)
 
     def undo(self) -> None:
-        """Undo what the handler did, unless a ``with`` block has committed it."""
+        """Undo the handler's effects, unless a ``with`` block has committed them."""
         self.__exit__(_Undone, _Undone(), None)
 
     def __enter__(self) -> Self:
-        """Try a handler and keep what it does."""
+        """Try a handler and keep its effects."""
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""One agent under test: its real file, a manual clock, no threads, a crash at any named point."""
+"""Test one agent: its real file, a manual clock, no threads, a crash at any named point."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ class Harness:
     """
     An agent under test, with the peers that write to it.
 
-    Everything is the real thing (schema, dispatcher, worker, transactions) but
-    the clock, which you turn, and the threads, of which there are none:
-    ``deliver`` runs the engines here until nothing is due. Settings are given as
-    keywords, as for ``Postbox``.
+    Everything is real (schema, dispatcher, worker, transactions) except the clock, which you
+    advance, and threads, of which there are none: ``deliver`` runs the engines here until nothing
+    is due. Settings are given as keywords, as for ``Postbox``.
     """
 
     def __init__(
@@ -169,12 +168,12 @@ class Harness:
         """
         Kill the agent's process at *point* within the block, and start it again after the block.
 
-        Points of steps are those of *step*, such as ``think#2``, or of the first one.
-        Uncommitted writes are gone; a leased message stays leased until its
-        time has run out, and the peers know of nothing.
+        Points of steps are those of *step*, such as ``think#2``, or of the first one. Uncommitted
+        writes are lost; a leased message stays leased until its lease ends, and peers do not
+        notice.
 
         Raises:
-            AssertionError: the block ended and the process did not come to that point.
+            AssertionError: the block ended, but the process did not reach that point.
 
         """
         self._life.arm(point, step)
@@ -190,13 +189,13 @@ class Harness:
             if died:
                 self.restart()
         if not died:
-            msg = f"the block never came to the point {point}: the process is still alive"
+            msg = f"the block never reached the point {point}: the process is still alive"
             raise AssertionError(msg)
 
     @contextmanager
     def during_run(self, act: Callable[[], object]) -> Iterator[None]:
         """
-        Call *act* once, in the middle of the next run, and deliver what it sent.
+        Call *act* once, in the middle of the next run, and deliver its messages.
 
         The middle is the first ``checkpoint`` or ``write`` of a handler, its first
         ``inbox()`` or its first look at ``cancelled``; of a coroutine its first
@@ -204,7 +203,7 @@ class Harness:
         *act*, ends that run: its handler sees ``cancelled``, or is cancelled.
 
         Raises:
-            AssertionError: the block ended and no run came to its middle.
+            AssertionError: the block ended, but no run reached its middle.
 
         """
         middle = self._life.middle = MiddleOfRun(lambda: (act(), self.deliver()))
@@ -213,7 +212,7 @@ class Harness:
         finally:
             self._life.middle = None
         if not middle.over:
-            msg = "the block never came to the middle of a run: the handler asked for nothing"
+            msg = "the block never reached the middle of a run: its handler called no method"
             raise AssertionError(msg)
 
     # -- looking ------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ class Harness:
     def sql(
         self, sql: str, bindings: Sequence[Any] | Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run statements of your own in the agent's file, commit, and return the rows."""
+        """Run your own statements in the agent's file, commit, and return the rows."""
         with self._box.begin() as tx:
             return tx.execute(sql, bindings)
 
@@ -276,7 +275,7 @@ def _body(frame: Frame, model: type | None) -> Any:
 
 
 def _model(type_name: str, home: set[str]) -> type | None:
-    """Return the message class of that wire name: the handlers' own module's, else the youngest."""
+    """Return the message class of that wire name: the handlers' own module's, else the newest."""
     if type_name in UNDECLARED:
         return None
     found = [model for model in _family(Msg) if model.__message_type__ == type_name]

@@ -31,7 +31,7 @@ class Log:
             os.close(handle)
 
     def __iter__(self) -> Iterator[object]:
-        """Yield the facts in the order of their writing; a last line that was cut off is none."""
+        """Yield the facts in writing order, without an incomplete last line."""
         if not self._path.exists():
             return
         with self._path.open(encoding="utf-8") as lines:
@@ -51,7 +51,7 @@ class Effect:
 
 def judge(*, tried: Iterable[str], promised: Iterable[str], effects: Sequence[Effect]) -> list[str]:
     """
-    Return what contradicts exactly once in order; empty is good.
+    Return the violations of exactly once in order; empty if there are none.
 
     *tried* are ids of sends that began, *promised* of those that returned; the
     numbers of a lane's messages grow in the order of their sending.

@@ -1,8 +1,8 @@
 """
 Kill real processes: SIGKILL and SIGSTOP at random instants, each victim restarted at once.
 
-A role is a function of a module, ``role(folder, name)``, that works for ever;
-what it must remember it keeps in files, because it will be killed.
+A role is a function of a module, ``role(folder, name)``, that works forever; it must keep its state
+in files, because it will be killed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Crew:
             self.start(victim)
 
     def fallen(self) -> list[str]:
-        """Return the roles that ended by themselves; a role works for ever: each is a failure."""
+        """Return the roles that ended by themselves; a role works forever: each is a failure."""
         return [
             f"{name} ended by itself with exit code {p.exitcode}"
             for name, p in self.alive.items()
@@ -94,7 +94,7 @@ class Crew:
         ]
 
     def retire(self, *names: str) -> None:
-        """End roles for good."""
+        """End roles permanently."""
         for name in names:
             if name in self.alive:
                 self.kill(name)

@@ -1,5 +1,5 @@
 """
-Test what every listener must do; a listener's author inherits the suite.
+Test the contract of listeners; the author of a listener inherits the suite.
 
     class TestMine(ListenerConformance):
         def make(self, context):
@@ -94,7 +94,7 @@ class Ends:
 
 
 class ListenerConformance:
-    """Subclass it under a name that pytest collects, and say how your listener is made."""
+    """Subclass it under a name that pytest collects, and define how to create your listener."""
 
     def make(self, context: TransportContext) -> Listener:
         """Return your listener for agents in the context's folder."""

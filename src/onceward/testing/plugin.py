@@ -1,8 +1,8 @@
 """
-The pytest plugin: fixtures for mail, loaded when a test asks for one.
+Define the pytest plugin: fixtures for agents, loaded when a test uses one.
 
-It is installed with the package and so takes part in every pytest run of the
-environment; it imports nothing of ours until a fixture is used.
+It is installed with the package and so is part of every pytest run of the environment; it imports
+nothing of onceward until a fixture is used.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ pytest.register_assert_rewrite(
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
-    """A clock that stands still until the test advances it."""
-    from onceward.testing.clock import ManualClock  # noqa: PLC0415 - paid by who asks for it
+    """A clock that only the test advances."""
+    from onceward.testing.clock import ManualClock  # noqa: PLC0415 - paid only if used
 
     return ManualClock()
 
@@ -41,7 +41,7 @@ def manual_clock() -> ManualClock:
 @pytest.fixture
 def postbox(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Postbox]:
     """An open postbox of agent ``tester`` on the manual clock; ``run_until_idle()`` runs it."""
-    from onceward.api.postbox import Postbox  # noqa: PLC0415 - paid by who asks for it
+    from onceward.api.postbox import Postbox  # noqa: PLC0415 - paid only if used
 
     with Postbox(
         tmp_path / "tester.db", agent="tester", start=False, testing=Controls(clock=manual_clock)
@@ -51,8 +51,8 @@ def postbox(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Postbox]:
 
 @pytest.fixture
 def harness(manual_clock: ManualClock) -> Iterator[Callable[..., Harness]]:
-    """Make harnesses on the manual clock, ``harness(agent, schema="…")``; close them at the end."""
-    from onceward.testing.harness import Harness  # noqa: PLC0415 - paid by who asks for it
+    """Create harnesses on the manual clock (``harness(agent, schema="…")``); close them."""
+    from onceward.testing.harness import Harness  # noqa: PLC0415 - paid only if used
 
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""A line under test: a postbox that sends, a far end that receives, a transport between them."""
+"""Test a line: a postbox that sends, a far end that receives, a transport between them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Answered = Answer | Exception | Callable[[Parcel], Answer]
 
 class FarEnd:
     """
-    The far end: give one of its two receivers to the transport that you make.
+    The far end: give one of its two receivers to the transport that you create.
 
     ``accept(parcel)`` is the inbox of a real postbox, ``take(frames)`` a plain
     function that keeps frame ids, as the contract of such functions asks.

@@ -1,4 +1,4 @@
-"""Receivers and wires: carry parcels from one file to another where a test is the network."""
+"""Carry parcels between files in tests, with the test as the network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Wire:
         self._acceptors, self._life = acceptors, life
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
-        """Call the recipient's receiver; raise Unreachable where there is none."""
+        """Call the recipient's receiver; raise Unreachable if there is none."""
         accept = self._acceptors.get(url.removeprefix(f"{SCHEME}:"))
         if accept is None:
             msg = f"no receiver at {url} in this test"
@@ -49,4 +49,4 @@ class Wire:
         return answer
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""

@@ -1,5 +1,5 @@
 """
-Test that a transport loses nothing of a parcel, nor of its answer, and ends when it must.
+Test that a transport keeps parcels and answers intact, and ends when it must.
 
 The far end answers by script here, so a transport that writes into files itself is not asked.
 """
@@ -83,7 +83,7 @@ class WireConformance:
 
     @pytest.fixture
     def scripted(self, stream: Line) -> Line:
-        """The line of a transport that calls ``far.accept``, which then does as it is told."""
+        """The line of a transport that calls ``far.accept``, which then follows the script."""
         stream.far.answers.append(_stored)
         stream.transport.deliver(stream.url, parcel(1, FRAMES_OF_PROBE, epoch="probe"))
         if not stream.far.arrivals:

@@ -1,4 +1,4 @@
-"""A world of agents on one clock and one seed: real files and transports, no threads, backups."""
+"""Run agents on one clock and one seed: real files and transports, no threads, backups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROUNDS: Final = 50
 
 class World:
     """
-    Agents that live in one folder and share a clock, a source of ids and a die.
+    Agents in one folder that share a clock, a source of ids and a source of randomness.
 
     ``open`` starts an agent, ``run`` lets the named ones work until nothing is
     due, ``keep`` and ``restore`` make a backup and bring it back.

@@ -131,7 +131,7 @@ def test_a_changed_digit_of_a_manifest_is_told(path: Path, log: str) -> None:
 
     [broken] = ship.files([str(path)], log)
 
-    assert ("is not what was written" in broken.error, broken.commits) == (True, 0)
+    assert ("was altered" in broken.error, broken.commits) == (True, 0)
 
 
 @pytest.mark.broken("the sender's file was restored")

@@ -197,7 +197,7 @@ def test_an_upload_that_breaks_off_counts_for_nothing(
 
     monkeypatch.setattr(objects, "put", half)
     [broken] = _shipper(changed, objects).once()
-    assert "is not there in full: ship again" in broken.error
+    assert "is missing or incomplete: ship again" in broken.error
     monkeypatch.undo()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")

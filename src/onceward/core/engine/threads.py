@@ -403,7 +403,7 @@ class EngineThreads:
                 try:
                     rest = min(rest, task.beat())
                 except Exception as error:  # noqa: BLE001 - it must survive the errors of tasks
-                    log.failure("warning", "heartbeat goes on", error, task=task.name)
+                    log.failure("warning", "an error of the heartbeat", error, task=task.name)
         return rest
 
     def _relieve(self) -> None:

@@ -20,7 +20,7 @@ a call has written (``join``)   worker (``attach``), in  nothing; leases need no
 ==============================  =======================  ==============================
 
 The heartbeat commits after ``CLAIM_WAITS``, when another writer of the process waits, or when a
-lease must be prolonged. The worker commits when ``end`` says so: enough messages have ended,
+lease must be prolonged. The worker commits when ``end`` returns True: enough messages have ended,
 ``share_for`` has passed, or the message was claimed in isolation; and at the end of its round. A
 worker that does not share its claims (a slow handler, an unclean end) commits each claim
 separately: then the first call that writes opens the batch.

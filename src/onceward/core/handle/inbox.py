@@ -485,7 +485,7 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
 
     The caller has proved its leases.
 
-    The sender of a request that ends without a reply is told so, which ends its wait: replies must
+    The sender of a request that ends without a reply is notified, which ends its wait: replies must
     be in the outbox by now, from this transaction or earlier.
     """
     done: dict[tuple[Outcome, str | None, int], list[int]] = {}

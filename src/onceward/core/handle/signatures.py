@@ -161,7 +161,7 @@ def parameters_of(
     for each in inspect.signature(call).parameters.values():
         annotation = annotation_of(each, call)
         if isinstance(annotation, Unresolved) and "Depends(" in annotation.text:
-            refuse(f"annotation {annotation.text!r} cannot be resolved where it is registered")
+            refuse(f"annotation {annotation.text!r} cannot be resolved at registration")
         dependency = dependency_of(each, annotation)
         if dependency is None:
             found.append(each)
@@ -258,7 +258,7 @@ def _body(
         return model
     if isinstance(annotation, Unresolved):
         if model is None:
-            refuse(f"annotation {annotation.text!r} cannot be resolved where it is registered")
+            refuse(f"annotation {annotation.text!r} cannot be resolved at registration")
         return model
     classes = _classes(annotation)
     if any(issubclass(each, OURS) for each in classes or ()):

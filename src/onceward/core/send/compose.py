@@ -288,7 +288,7 @@ class Composer:
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
             msg = (
-                f"no agent is called {to!r}: create {to}.db beside this file, register its "
+                f"there is no agent {to!r}: create {to}.db beside this file, register its "
                 "address (onceward peers add), or open this one with hold_unknown=True"
             )
             raise UnknownRecipient(msg)

@@ -268,7 +268,7 @@ class Channel:
 
     def close(self) -> None:
         """
-        End a drained channel: no message is sent or read here any more.
+        End a drained channel: no message can be sent or read any more.
 
         Messages that still wait at their senders become dead letters.
 

@@ -88,7 +88,7 @@ class Limits:
         ``send`` limits by *rate* how fast this file sends, ``accept`` how fast it accepts from each
         sender: ``10/m``, or a number per second. *burst* messages may arrive at once; default: the
         count of the text, or for a number 1 (``send``) and 100 (``accept``). A local sender that is
-        too fast gets RateLimited; a peer is told when to push again, and its retries are not
+        too fast gets RateLimited; a peer gets the time to push again, and its retries are not
         counted.
 
         ``file`` accepts new messages only while less than *size* bytes of the file are in

@@ -99,7 +99,7 @@ PLACES: Final[dict[str, type | tuple[type, ...]]] = {
 @dataclass(frozen=True, slots=True)
 class Start:
     """
-    Where a new position begins; an existing one stays where it is.
+    Start of a new position; an existing one is unchanged.
 
     ``Start("earliest")``; ``Start("latest")``: only later messages; ``Start("from_id", id)``: that
     message and later ones; ``Start("from_time", at)``: messages stored at that moment or later (a

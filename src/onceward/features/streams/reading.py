@@ -121,8 +121,8 @@ class StreamReader:
         found = files(recipient)
         if found is None:
             msg = (
-                f"the output of message {self._id} is in the file of {recipient}, which is not in"
-                f" the folder of {own.path}: follow it where that file is"
+                f"the output of message {self._id} is in the file of {recipient}, which is not in "
+                f"the folder of {own.path}: follow it in that folder"
             )
             raise InvalidArgument(msg)
         self.file: Database = found

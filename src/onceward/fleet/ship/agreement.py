@@ -35,7 +35,7 @@ NONE: Final[Ballot] = (0, "")
 
 
 class LogContended(LogTrouble):
-    """Other processes kept committing to the same file's log: ship again later."""
+    """Other processes kept committing to the log of the same file: ship again later."""
 
     retryable = True
 
@@ -76,7 +76,7 @@ def agree(
     voter: str = "",
 ) -> str:
     """
-    Return the value that is chosen in a slot: *value*, or that of another process.
+    Return the chosen value of a slot: *value*, or another process's.
 
     Raises:
         LogContended: other processes began higher ballots each time.
@@ -92,7 +92,7 @@ def agree(
         if chosen:
             return own.value
         pause(chance.random() * min(LONGEST, 0.01 * 2**turn))
-    msg = f"{slot}: other processes commit to the same log; ship again later"
+    msg = f"{slot}: other processes keep committing to the same log; ship again later"
     raise LogContended(msg)
 
 

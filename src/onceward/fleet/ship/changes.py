@@ -1,5 +1,5 @@
 """
-Find what changed in one file since its log was last level with it, in one snapshot of the file.
+Find the changes in one file since its log was last up to date, in one snapshot.
 
 A row has changed if its sequence is above the last one that was seen (it is new), if it could
 still change when it was shipped (it is compared by its digest, or it is gone), or if the file's
@@ -55,7 +55,7 @@ class Present:
 
     @classmethod
     def of(cls, source: Source) -> Present:
-        """Read the facts; raise Unreadable where the file's schema lacks what is shipped."""
+        """Read the facts; raise Unreadable if the file's schema lacks shipped columns."""
         shapes = {name: Shape.of(source, table) for name, table in TABLES.items()}
         if not source.columns(LATE):
             raise lacking(source, LATE)
@@ -84,7 +84,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rows that changed, and the epoch as it stands once they are shipped."""
+    """Changed rows, and the state of the epoch once they are shipped."""
 
     rows: Mapping[str, tuple[Row, ...]]
     epoch: Epoch
@@ -115,7 +115,7 @@ class Budget:
 
 
 def late_changes(con: apsw.Connection, after: int) -> list[Late] | None:
-    """Return the late changes above a sequence, None where the file has forgotten some of them."""
+    """Return the late changes above a sequence; None if the file has pruned some of them."""
     first = con.execute(LATE_FIRST).fetchall()
     found = [Late(*row) for row in con.execute(LATE_CHANGES, (after,))]
     given = max((int(seq) for _, seq in con.execute(COUNTED) if _ == LATE), default=0)
@@ -164,7 +164,7 @@ def _advanced(epoch: Epoch, present: Present, places: Mapping[str, Place]) -> Ep
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One snapshot of a file, and what was seen of it before."""
+    """One snapshot of a file, and its earlier state."""
 
     source: Source
     present: Present
@@ -175,7 +175,7 @@ class _Reading:
         return self.epoch.places.get(name, Place())
 
     def fresh(self, name: str, budget: Budget) -> tuple[list[Row], int]:
-        """Return new rows as far as the budget goes, and the sequence up to which they are all."""
+        """Return new rows within the budget, and the sequence up to which they are complete."""
         found, before, high = [], self.place(name).high, self.present.high[name]
         if not budget.left:
             return [], before
@@ -229,14 +229,14 @@ class _Reading:
 
 
 def _gone(late: Late, horizons: Mapping[str, str]) -> bool:
-    """Return whether a row that is not there was removed for good, and not pruned by age."""
+    """Return whether a missing row was removed, not pruned by age."""
     if late.box == "processed":
         return late.id > horizons.get(late.peer, "")
     return late.box == "dead_letters"
 
 
 def _after(place: Place, shape: Shape, rows: Iterable[Row]) -> Place:
-    """Return how a table stands once these rows are shipped."""
+    """Return the state of a table once these rows are shipped."""
     opened, last, ended = dict(place.open), dict(place.last), dict(place.ended)
     columns = tuple(shape.columns)
     for row in rows:

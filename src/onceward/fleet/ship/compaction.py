@@ -1,4 +1,4 @@
-"""Fold many small segments of a day into one, and remove what no commit names any more."""
+"""Merge many small segments of a day into one, and remove unreferenced ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onceward.fleet.ship.objects import Objects
 from onceward.fleet.ship.segments import Writer
 
 FEW: Final = 16
-"""Segments of one day's table that are left alone."""
+"""Segments of one day's table that are not merged."""
 LARGE: Final = 64 * 1024 * 1024
-"""Bytes that are folded at most: of a day with more the newest segments are."""
+"""Maximum merged bytes: of a day with more, the newest segments are merged."""
 ROWS: Final = 200_000
-"""Rows that are folded at most."""
+"""Maximum merged rows."""
 Group = tuple[str, int, int]
 """Table, epoch and day: all versions of a row lie in one."""
 

@@ -1,5 +1,5 @@
 """
-Recognise which history of a file continues: a restored or copied file that went on is another one.
+Recognise which history a file continues: a restored or copied file has another one.
 
 A file continues an epoch if none of its counters is behind what was seen of it, and its rows that
 were seen last are the same, as far as they are still there. A file that continues none begins a
@@ -70,7 +70,7 @@ def recognised(
 
 
 def continues(source: Source, present: Present, epoch: Epoch) -> bool:
-    """Return whether nothing in the file contradicts what was seen of it in an epoch."""
+    """Return whether the file is consistent with its earlier state in an epoch."""
     if _behind(present, epoch):
         return False
     late = late_changes(source.con, epoch.changes)

@@ -36,12 +36,12 @@ SQL_TYPES: Final = {"string": "TEXT", "bool": "INTEGER", "int64": "INTEGER"}
 
 
 class NoLog(LogTrouble):
-    """There is no shipped log at that place: give the URI that ``onceward ship --to`` was given."""
+    """There is no shipped log at that place: give the URI of ``onceward ship --to``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedFile:
-    """One file of the log, by its id; all that the log says of it, but its rows."""
+    """One file of the log, by its id, with everything that the log has about it except rows."""
 
     manifest: Manifest
 
@@ -57,7 +57,7 @@ class LoggedFile:
 
     @property
     def complete(self) -> bool:
-        """Whether the log was level with the file at the last commit."""
+        """Whether the log was up to date with the file at the last commit."""
         return self.manifest.complete
 
     @property
@@ -87,7 +87,7 @@ class LoggedFile:
 
     @property
     def living(self) -> tuple[Epoch, ...]:
-        """The epochs that files go on with; more than one if copies of the file go on."""
+        """The epochs in use; more than one if copies of the file are in use."""
         return tuple(filter(self.manifest.lives, self.manifest.epochs))
 
     def reach(self, epoch: Epoch, table: str) -> int:
@@ -149,7 +149,7 @@ class ShippedLog:
         return self._files
 
     def file(self, file_id: str) -> LoggedFile:
-        """Return what the log says of one file; of one that was never shipped: nothing."""
+        """Return the log's facts of one file; empty if it was never shipped."""
         return LoggedFile(manifests.newest(self._objects, file_id))
 
     def batches(
@@ -201,7 +201,7 @@ class ShippedLog:
     def _past(
         self, file: LoggedFile, past: Iterable[Epoch], table: str, columns: list[str] | None
     ) -> Iterator[pa.Table]:
-        """Yield rows of overwritten epochs; one that a living epoch has counts as it is there."""
+        """Yield rows of overwritten epochs, except rows that a living epoch has."""
         names = list(MARKED.names)
         marks = [rows for each in file.living for rows in self._rows(file, each, table, names)]
         present = pa.concat_tables([MARKED.empty_table(), *marks])

@@ -30,7 +30,7 @@ PLAIN_ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 class LogDamaged(LogTrouble):
-    """An object of the log is missing, or not what was written: restore it from a copy."""
+    """An object of the log is missing or was altered: restore it from a copy."""
 
 
 class LogTooNew(LogTrouble):
@@ -99,7 +99,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that counts of one file's log."""
+    """The valid content of one file's log."""
 
     file_id: str
     agent: str = ""
@@ -127,7 +127,7 @@ class Manifest:
         return next(each for each in self.epochs if each.number == number)
 
     def lives(self, epoch: Epoch) -> bool:
-        """Return whether a file was seen to go on with an epoch since the last one began."""
+        """Return whether a file used an epoch since the last one began."""
         later = [each.first for each in self.epochs if each.number > epoch.number]
         return epoch.number == self.epoch or epoch.latest > max(later, default=0)
 
@@ -145,7 +145,7 @@ def folder_of(file_id: str) -> str:
 
 def newest(objects: Objects, file_id: str) -> Manifest:
     """
-    Return the newest manifest of a file's log, an empty one of number 0 where there is none.
+    Return the newest manifest of a file's log, or an empty one of number 0.
 
     Raises:
         LogDamaged: the manifest cannot be read.
@@ -161,7 +161,7 @@ def of_folder(objects: Objects, folder: str) -> Manifest | None:
     while names:
         try:
             return decoded(objects.get(f"{folder}/manifests/{names[-1]}"))
-        except FileNotFoundError:  # it was removed meanwhile: there are newer ones
+        except FileNotFoundError:  # it was removed in between: there are newer ones
             names = _numbered(objects.names(f"{folder}/manifests"))
     return None
 
@@ -183,13 +183,13 @@ def commit(objects: Objects, manifest: Manifest) -> bool:
     present = newest(objects, manifest.file_id)
     mark = (manifest.number, manifest.commit)
     if mark not in {(present.number, present.commit), *present.recent}:
-        return False  # this process slept while others went on so far that they forgot the number
+        return False  # this process slept until others had removed the number
     remove_old(objects, manifest)
     return True
 
 
 def remove_old(objects: Objects, manifest: Manifest) -> None:
-    """Remove manifests and votes that no process can need any more."""
+    """Remove manifests and votes that no process needs any more."""
     for kind, remove in (("manifests", objects.remove), ("manifests.votes", objects.remove_folder)):
         folder = f"{manifest.folder}/{kind}"
         for name in objects.names(folder):
@@ -206,7 +206,7 @@ def checked(segments: Iterable[Segment], objects: Objects) -> None:
     """Raise LogDamaged unless all segments are there in full length."""
     for segment in segments:
         if objects.size(segment.path) != segment.bytes:
-            msg = f"{segment.path} is not there in full: ship again"
+            msg = f"{segment.path} is missing or incomplete: ship again"
             raise LogDamaged(msg)
 
 
@@ -217,14 +217,14 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def decoded(data: bytes) -> Manifest:
-    """Return the manifest that JSON says."""
+    """Return the manifest of a JSON text."""
     try:
         said = json.loads(data)
         if said["format"] > FORMAT:
             msg = "the log was written by a newer version: upgrade onceward"
             raise LogTooNew(msg)
         if said.pop("sha256") != _digest(said):
-            msg = "a manifest of the log is not what was written: restore it from a copy"
+            msg = "a manifest of the log was altered: restore it from a copy"
             raise LogDamaged(msg)
         del said["format"]
         return Manifest(

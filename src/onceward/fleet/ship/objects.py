@@ -1,5 +1,5 @@
 """
-Store the objects of a log in a folder or a bucket; each object is there whole or not at all.
+Store the objects of a log in a folder or a bucket, each completely or not at all.
 
 The promises of each filesystem:
 
@@ -35,13 +35,13 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogUnwritable(LogTrouble):
-    """The log cannot be written: the rows stay in the files; mend what is named, ship again."""
+    """The log cannot be written: the rows stay in the files; fix the named cause, ship again."""
 
     retryable = True
 
 
 class LogUnreadable(LogTrouble):
-    """The place of the log cannot be read: check its URI, the network and the credentials."""
+    """The log cannot be read: check its URI, the network and the credentials."""
 
     retryable = True
 
@@ -58,15 +58,15 @@ class Objects(Protocol):
         ...
 
     def get(self, path: str) -> bytes:
-        """Return an object; raise FileNotFoundError where there is none."""
+        """Return an object; raise FileNotFoundError if there is none."""
         ...
 
     def size(self, path: str) -> int | None:
-        """Return the bytes of an object, None where there is none."""
+        """Return the size of an object in bytes; None if there is none."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names of what lies in a folder, none where it does not exist."""
+        """Return the sorted names in a folder; none if it does not exist."""
         ...
 
     def remove(self, path: str) -> None:
@@ -91,7 +91,7 @@ class LocalObjects:
             sync((self._base / path).parent)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write and link: the link fails where the name is taken."""
+        """Write and link: the link fails if the name exists."""
         with _writing(path):
             fresh = self._written(path, data)
             try:
@@ -141,7 +141,7 @@ class LocalObjects:
             (self._base / path).unlink(missing_ok=True)
 
     def remove_folder(self, folder: str) -> None:
-        """Remove the folder and what is in it."""
+        """Remove the folder and its content."""
         with _writing(folder), suppress(FileNotFoundError):
             shutil.rmtree(self._base / folder)
 
@@ -226,7 +226,9 @@ def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
         msg = f"{uri!r} is not a place for a log: {error}"
         raise InvalidArgument(msg) from error
     if not base:
-        msg = f"{uri!r} is not a place for a log: name a folder, or a bucket as in s3://logs/fleet"
+        msg = (
+            f"{uri!r} is not a place for a log: give a folder, or a bucket such as s3://logs/fleet"
+        )
         raise InvalidArgument(msg)
     if isinstance(found, fs.LocalFileSystem):
         return LocalObjects(Path(base).absolute())
@@ -234,7 +236,7 @@ def objects_at(uri: str, filesystem: fs.FileSystem | None = None) -> Objects:
 
 
 def _limited(uri: str) -> str:
-    """Return a URI by which GCS gives up after a minute: it tries for 15 where none is said."""
+    """Return a URI with a limit of one minute for GCS; its default is 15."""
     if not uri.startswith(("gs://", "gcs://")) or GCS_LIMIT in uri:
         return uri
     return f"{uri}{'&' if '?' in uri else '?'}{GCS_LIMIT}=60"
@@ -247,7 +249,7 @@ def _writing(path: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         why = "the disk is full" if getattr(error, "errno", 0) in FULL else str(error)
-        msg = f"{path} was not written: {why}; nothing of it counts, mend that and ship again"
+        msg = f"{path} was not written: {why}; it does not count: fix that and ship again"
         raise LogUnwritable(msg) from error
 
 

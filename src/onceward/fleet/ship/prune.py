@@ -66,7 +66,7 @@ class FilePruned:
     rows: int = 0
     """Rows that were deleted."""
     kept: int = 0
-    """Rows that are old enough, but that the log does not have as they are: ship, prune again."""
+    """Rows that are old enough, but differ from the log or are missing there: ship, prune again."""
     error: str = ""
 
 
@@ -80,7 +80,7 @@ class _Piece:
     before: int
     """The moment before which a row is old enough."""
     proved: tuple[tuple[int, str, str, int], ...]
-    """Sequence, id, state and end of the rows that the log has as they are."""
+    """Sequence, id, state and end of the rows that are identical in the log."""
     kept: int
 
 
@@ -208,7 +208,7 @@ class _Archive:
         self._read: dict[str, pa.Table] = {}
 
     def same(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
-        """Return those of the rows that the log has as they are."""
+        """Return the rows that are identical in the log."""
         there = self._digests(rows)
         return [row for row in rows if _same(shape, row, there.get(row.seq))]
 

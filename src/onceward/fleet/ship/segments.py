@@ -120,12 +120,12 @@ def read(objects: Objects, segment: Segment, columns: Sequence[str] | None = Non
         data = objects.get(segment.path)
     except FileNotFoundError as error:
         msg = (
-            f"{segment.path} is missing: read again if the log was compacted meanwhile,"
-            " else restore it from a copy"
+            f"{segment.path} is missing: read again if the log was compacted in between, "
+            "otherwise restore it from a copy"
         )
         raise LogDamaged(msg) from error
     if hashlib.sha256(data).hexdigest() != segment.sha256:
-        msg = f"{segment.path} is not what was written: restore it from a copy of the log"
+        msg = f"{segment.path} was altered: restore it from a copy of the log"
         raise LogDamaged(msg)
     file = pq.ParquetFile(pa.BufferReader(data))
     there = None if columns is None else [c for c in columns if c in file.schema_arrow.names]

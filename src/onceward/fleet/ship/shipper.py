@@ -47,7 +47,7 @@ class Pace:
     def __post_init__(self) -> None:
         """Refuse a rate at which nothing could be shipped."""
         if self.rows_per_second is not None and not self.rows_per_second > 0:
-            msg = f"a rate is more than 0 rows a second, not {self.rows_per_second:g}"
+            msg = f"a rate must be more than 0 rows per second, not {self.rows_per_second:g}"
             raise InvalidArgument(msg)
 
     def wait(self, rows: int, began: float) -> None:
@@ -70,7 +70,7 @@ class FileShipped:
     commits: int = 0
     history: History = "same"
     error: str = ""
-    """Why nothing was shipped, or not all; empty if the log is level with the file."""
+    """Why nothing or not everything was shipped; empty if the log is up to date."""
 
 
 def files(
@@ -130,7 +130,7 @@ class Shipper:
         ]
 
     def _confirmed(self, found: Found, done: FileShipped) -> FileShipped:
-        """Let the log know whether a file goes on beside another one that began an epoch."""
+        """Record in the log whether another file with the same id is in use."""
         self._level.pop(found.path, None)
         again = self._one(found)
         return replace(
@@ -170,7 +170,7 @@ class _Reading:
 
     @property
     def worth(self) -> bool:
-        """Whether there is anything to commit; a clock that went on is nothing."""
+        """Whether there are changes to commit, not counting an advanced clock."""
         same = replace(self.changed.epoch, clock=self.found.epoch.clock) == self.found.epoch
         level = self.base.complete and self.base.lives(self.found.epoch)
         return bool(self.changed.count) or not same or not level
@@ -187,7 +187,7 @@ def _shipped(source: Source, log: ShippedLog, pace: Pace) -> FileShipped:
         if written is None:
             tries += 1
             if tries > TRIES:
-                msg = f"{source.path}: other processes ship the same file; ship again later"
+                msg = f"{source.path}: other processes are shipping the same file; ship again later"
                 raise LogContended(msg)
             continue
         done = replace(

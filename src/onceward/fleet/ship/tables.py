@@ -95,7 +95,7 @@ class Shape:
 
     @classmethod
     def of(cls, source: Source, table: Table) -> Shape:
-        """Return the shape of a table in an open file; raise Unreadable where it has none."""
+        """Return the shape of a table in an open file; raise Unreadable if it has none."""
         found = [
             (str(name), str(kind)) for name, kind in source.con.execute(COLUMNS, (table.view,))
         ]
@@ -146,7 +146,7 @@ class Shape:
         return True
 
     def value(self, row: Row, column: str) -> Any:
-        """Return one value of a row, None where the file has no such column."""
+        """Return one value of a row; None if the file has no such column."""
         names = tuple(self.columns)
         return row.values[names.index(column)] if column in names else None
 
@@ -190,7 +190,7 @@ def digest_of(names: Sequence[str], values: Sequence[Any]) -> str:
     """
     Return the digest of a row: of its columns that are not NULL, by name.
 
-    A column that is added later, and is NULL in old rows, leaves their digests as they are.
+    A later column that is NULL in old rows does not change their digests.
     """
     named = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     text = json.dumps(named, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

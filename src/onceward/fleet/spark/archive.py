@@ -137,7 +137,7 @@ def _read(beside: Fleet | None, apart: Collection[str]) -> list[Reading]:
 
 def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
     """
-    Fold each file's objects of a day until *few* small ones are left; return a row for each file.
+    Merge each file's objects of a day until *few* small ones are left; return a row per file.
 
     Columns: ``file_id``, ``objects_before``, ``objects_after``. Executors fold, with pyarrow, in
     the log itself: it stays what ``onceward ship`` fills, and rows stay as they are. Shippers and
@@ -149,7 +149,7 @@ def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
 
     """
     if few < 1:
-        msg = f"few is {few}: at least one object is left of a day"
+        msg = f"few is {few}: give at least 1, the objects to leave per day"
         raise InvalidArgument(msg)
     place = absolute(uri)
     folders = manifests.folders(ShippedLog(place).objects)

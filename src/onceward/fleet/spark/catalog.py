@@ -50,6 +50,8 @@ def options(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
     kept = next((field.metadata[MARK] for field in schema if MARK in (field.metadata or {})), None)
     if kept is None and not {"path", "paths"} & given.keys():
         lost = "Spark tells a Python source no options of a table that was created with columns"
-        msg = f"no files are named: give load(...) a glob or a folder; or {lost}: leave these out"
+        msg = (
+            f"no files are given: pass a glob or a folder to load(...); or {lost}: omit the columns"
+        )
         raise InvalidOption(msg)
     return {**(json.loads(kept) if kept else {}), **given}

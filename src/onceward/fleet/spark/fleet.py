@@ -1,4 +1,4 @@
-"""A fleet: which files, read by which session; what every job starts from."""
+"""Define a fleet: its files and the session that reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find what is new in a fleet since given positions; knows files, and nothing of Spark."""
+"""Find new rows in a fleet since given positions, without Spark."""
 
 from __future__ import annotations
 

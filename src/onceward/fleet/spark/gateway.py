@@ -1,5 +1,5 @@
 """
-Starts the JVM that PySpark then connects to.
+Start the JVM to which PySpark connects.
 
 PySpark's own launcher is a shell script that insists on a module which the
 Java wheel lacks. So the JVM is started here, with the same class path and
@@ -67,7 +67,7 @@ _running: list[tuple[subprocess.Popen[bytes], tempfile.TemporaryDirectory[str]]]
 
 
 class SparkDidNotStart(OncewardError):
-    """The JVM ended before it answered, or did not answer in time: its own words are on stderr."""
+    """The JVM ended before it answered, or did not answer in time: see its output on stderr."""
 
 
 @contextmanager

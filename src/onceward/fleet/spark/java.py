@@ -61,7 +61,7 @@ def find(env: Mapping[str, str] | None = None) -> Java:
     Return JAVA_HOME's Java, else the one on PATH, else the wheel's; the first that is new enough.
 
     Raises:
-        NoJava: there is none; the message names what was looked at.
+        NoJava: there is none; the message lists the examined ones.
 
     """
     seen = []

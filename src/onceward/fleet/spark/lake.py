@@ -19,7 +19,7 @@ RUN: Final = "run_at"
 
 
 class NotFinished(OncewardError):
-    """The folder holds no finished reconciliation of Spark: run one into it first."""
+    """The folder has no finished reconciliation of Spark: run one into it first."""
 
 
 def write_to(spark: SparkSession, out: Path, namespace: str, *, using: str = "") -> list[str]:

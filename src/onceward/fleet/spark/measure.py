@@ -1,4 +1,4 @@
-"""Sums over the judged messages: written as Parquet, and taken together for the report."""
+"""Write sums over the judged messages as Parquet, and combine them for the report."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Options:
         known = plain({name.lower(): value for name, value in given.items()})
         if unknown := sorted(known.keys() - names.keys()):
             known_names = ", ".join(spelt(field.name) for field in fields(cls))
-            msg = f"there is no option {unknown[0]!r}: there are {known_names}"
+            msg = f"there is no option {unknown[0]!r}: the options are {known_names}"
             raise InvalidOption(msg)
         made = cls(
             **{
@@ -113,7 +113,7 @@ class Options:
     def check(self) -> None:
         """Raise InvalidOption where a value cannot be; a condition is tried on an empty table."""
         if not self.path:
-            msg = "no files are named: give load(...) a glob or a folder"
+            msg = "no files are given: pass a glob or a folder to load(...)"
             raise InvalidOption(msg)
         for name, value, allowed in (
             ("mode", self.mode, MODES),
@@ -130,8 +130,10 @@ class Options:
             or self.busy_timeout < 0
             or min(self.min_partition_num, self.max_rows_per_trigger, self.look_for) < 0
         ):
-            least = "maxPartitionBytes and batchRows are at least 1"
-            rest = "busyTimeout, lookFor, minPartitionNum and maxRowsPerTrigger not negative"
+            least = "maxPartitionBytes and batchRows must be at least 1"
+            rest = (
+                "busyTimeout, lookFor, minPartitionNum and maxRowsPerTrigger must not be negative"
+            )
             msg = f"{least}, {rest}"
             raise InvalidOption(msg)
         if self.where:
@@ -228,7 +230,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return kinds.get(name, str)(text)
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"option {spelt(name)} cannot be {quoted(text)}"
+        msg = f"option {spelt(name)} does not accept {quoted(text)}"
         raise InvalidOption(msg) from error
 
 
@@ -258,7 +260,7 @@ def bytes_of(text: str) -> int:
 
 def _try(where: str, chosen: Table) -> None:
     if len(chosen.parts) != 1 or ";" in where:
-        rule = "a table of one view takes one condition without a semicolon"
+        rule = "only a table of one view accepts a condition, without a semicolon"
         msg = f"where {quoted(where, 200)}: {rule}; filter the others in Spark"
         raise InvalidOption(msg)
     columns = ", ".join(f'"{name}"' for name in chosen.parts[0].columns if name not in ASKED)

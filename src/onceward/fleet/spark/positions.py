@@ -1,4 +1,4 @@
-"""How far a stream has come in every file, and how that is written down beside its checkpoint."""
+"""Store a stream's position in every file, beside its checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Offset = dict[str, Any]
 
 
 class ManifestMissing(OncewardError):
-    """A manifest of the checkpoint is missing: restore the folder with it, or begin both again."""
+    """A manifest of the checkpoint is missing: restore its folder, or restart with new ones."""
 
 
 class Anchor(NamedTuple):
@@ -46,7 +46,7 @@ UNKNOWN: Final = Anchor(-1, "", 0)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one file was read."""
+    """The position in one file."""
 
     file_id: str
     seq: int
@@ -115,7 +115,7 @@ class Manifests:
         if self._folder is None:
             if len(positions) > INLINE_MAX:
                 few = f"{len(positions)} files are too many for a stream without option manifests"
-                msg = f"{few}: name a folder beside its checkpoint"
+                msg = f"{few}: give a folder beside its checkpoint"
                 raise InvalidOption(msg)
             return told | {"inline": base64.b64encode(packed).decode()}
         name = f"{start['stream']}/{hashlib.sha256(packed).hexdigest()[:32]}"
@@ -142,13 +142,13 @@ class Manifests:
         try:
             return self._path(name).read_bytes()
         except OSError as error:
-            cure = "restore the folder with its checkpoint, or begin both again"
+            cure = "restore the folder with its checkpoint, or restart with new ones"
             msg = f"no manifest {name} in {self._folder}: {cure}"
             raise ManifestMissing(msg) from error
 
     def _path(self, name: str) -> Path:
         if self._folder is None:
-            cure = "give the option manifests that the stream was started with"
+            cure = "set the option manifests as when the stream was started"
             msg = f"the checkpoint names manifest {name}: {cure}"
             raise ManifestMissing(msg)
         return self._folder / f"{name}{ENDING}"

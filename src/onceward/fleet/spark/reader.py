@@ -1,4 +1,4 @@
-"""Read a table of the whole fleet: the rows of one task, and what unreadable files do."""
+"""Read a table of the whole fleet: plan tasks, read rows, handle unreadable files."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
                     yield _record(wanted, file_row(error.path, state=state, said=error.detail))
     if left_out:
         log.warning(
-            "files left out, see table quarantine", count=len(left_out), first=str(left_out[0])
+            "files were skipped, see table quarantine", count=len(left_out), first=str(left_out[0])
         )
 
 
@@ -118,7 +118,7 @@ def _half(error: Unreadable) -> Unreadable:
 def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.RecordBatch]:
     with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
         if piece.file_id not in {"", source.file_id}:
-            raise Unreadable(piece.path, "vanished", "another file lies in its place")
+            raise Unreadable(piece.path, "vanished", "another file has replaced it")
         with snapshot(source) if options.whole else nullcontext():
             for part in options.chosen.parts:
                 yield from batches(source, part, wanted, piece)

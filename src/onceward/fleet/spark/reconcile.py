@@ -1,4 +1,4 @@
-"""Every message that any agent sent against every message that any agent received and processed."""
+"""Compare every sent message of a fleet with every received and processed one."""
 
 from __future__ import annotations
 

@@ -94,15 +94,15 @@ WRITING: Final = {
 
 
 class OtherRows(OncewardError):
-    """The batch was committed with other rows: make the query deterministic."""
+    """The batch was already committed with other rows: make the query deterministic."""
 
 
 class BatchTooOld(OncewardError):
-    """A file has newer batches of this query: its checkpoint was set back; name a new one."""
+    """The file has newer batches of this query: its checkpoint was rolled back; use a new one."""
 
 
 class NoSuchAgent(OncewardError):
-    """A row's agent has no file, or two: correct the row, or the option path, or give _db."""
+    """The row's agent has no file, or several: correct the row or the option path, or set _db."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def check_columns(names: Iterable[str]) -> None:
     """Raise InvalidOption unless rows with these columns can be sent."""
     given = set(names)
     if unknown := sorted(given - set(COLUMNS)):
-        msg = f"column {unknown[0]!r} means nothing here: a message is made of {', '.join(COLUMNS)}"
+        msg = f"column {unknown[0]!r} is unknown: the columns of a message are {', '.join(COLUMNS)}"
         raise InvalidOption(msg)
     if not {"recipient", "body"} <= given or not given & {"agent", "_db"}:
         msg = "a message needs the columns recipient and body, and agent or _db for its sender"
@@ -218,7 +218,7 @@ def _send_rows(
 
 def _send_row(tx: Transaction, row: Row, message_id: str) -> None:
     if row["recipient"] is None:
-        msg = "recipient is NULL: a message needs one, leave the row out or give it"
+        msg = "recipient is NULL: set it, or omit the row"
         raise InvalidMessage(msg)
     options = _options(row)
     if "key" not in options:  # the row's own key tells a repetition by itself
@@ -235,14 +235,14 @@ def _receipt(tx: Transaction, batch: Batch, digest: str, messages: int) -> None:
 def _seen(tx: Transaction, path: str, batch: Batch, digest: str) -> bool:
     known = tx.execute(KNOWN, (batch.query, batch.number))
     if known and known[0][0] != digest:
-        sent = f"{path}: batch {batch.number} of {batch.query} was sent before with other rows"
-        one = ", and in one task where executors commit" if batch.by_executors else ""
+        sent = f"{path}: batch {batch.number} of {batch.query} was already sent with other rows"
+        one = ", and in one task if executors commit" if batch.by_executors else ""
         msg = f"{sent}; its rows must be the same each time{one}"
         raise OtherRows(msg)
     [(newest,)] = tx.execute(NEWEST, (batch.query,))
     if not known and newest > batch.number:
-        asked = f"{path}: batch {batch.number} of {batch.query} is asked for"
-        msg = f"{asked}, but {newest} was sent already"
+        asked = f"{path}: batch {batch.number} of {batch.query} is requested"
+        msg = f"{asked}, but {newest} was already sent"
         raise BatchTooOld(msg)
     return bool(known)
 
@@ -274,7 +274,7 @@ def _body(value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        msg = f"body {quoted(value)} is not JSON: make it so by to_json, or cast it to BINARY"
+        msg = f"body {quoted(value)} is not JSON: convert it with to_json, or cast it to BINARY"
         raise InvalidOption(msg) from error
 
 

@@ -1,4 +1,4 @@
-"""Spark's format ``onceward``: agents' files as tables."""
+"""Define Spark's format ``onceward``: agents' files as tables."""
 
 from __future__ import annotations
 
@@ -51,27 +51,27 @@ class Onceward(DataSource):
         return catalog.typed(options.named(), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a table at once."""
+        """Return the batch reader of a table."""
         return Reader(Options.of(catalog.options(self._given, schema)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what follows a table."""
+        """Return the stream reader of a table."""
         options = Options.of(catalog.options(self._given, schema))
         files.check(options.path)
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        """Return what sends the rows of a frame."""
+        """Return the batch writer of a frame."""
         _refuse(overwrite=overwrite)
         return Writer(Sending.of(self._given), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as above
-        """Return what sends the rows of a stream."""
+        """Return the stream writer."""
         _refuse(overwrite=overwrite)
         return StreamWriter(Sending.of(self._given), schema)
 
 
 def _refuse(*, overwrite: bool) -> None:
     if overwrite:
-        msg = "what was sent cannot be overwritten: write with mode append"
+        msg = "sent messages cannot be overwritten: write with mode append"
         raise InvalidOption(msg)

@@ -1,4 +1,4 @@
-"""A local Spark session that is ready at once, and our source in a session of the user's own."""
+"""Start a local Spark session, or register the source in the user's own session."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def send(frame: DataFrame, path: str | Sequence[str], **options: Any) -> None:
     """Send the rows of a frame from the executors, all rows of one sender by one of them."""
     by = [name for name in BY if name in frame.columns]
     if len(by) > 1:
-        msg = "columns agent and _db may name one file twice: keep one of them"
+        msg = "columns agent and _db may name the same file twice: keep one of them"
         raise InvalidOption(msg)
     rows = frame.repartition(*(coalesce(col(name), lit("")) for name in by))
     writer = rows.write.format("onceward").mode("append").option("commits", "executors")

@@ -1,4 +1,4 @@
-"""Follows a table of the whole fleet, micro-batch by micro-batch."""
+"""Follow a table of the whole fleet, micro-batch by micro-batch."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if error.reason in PASSING or self._options.mode == "FAILFAST":
                 raise
             option = "ignoreMissingFiles" if error.reason == "vanished" else "ignoreCorruptFiles"
-            cure = f"put the file back, or skip its rows of this batch by {option}=true"
+            cure = f"restore the file, or skip its rows of this batch with {option}=true"
             raise Unreadable(error.path, error.reason, f"{error.detail}; {cure}") from error
 
     def commit(self, end: Offset) -> None:

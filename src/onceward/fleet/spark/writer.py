@@ -80,7 +80,8 @@ class Sending:
         }
         if unknown := sorted(known.keys() - names.keys() - {"checkpointlocation"}):
             msg = (
-                f"there is no option {unknown[0]!r} of writing: there are {', '.join(sink.WRITING)}"
+                f"there is no writing option {unknown[0]!r}: the options are "
+                f"{', '.join(sink.WRITING)}"
             )
             raise InvalidOption(msg)
         kinds: dict[str, Any] = {
@@ -99,7 +100,7 @@ class Sending:
                 }
             )
         except (ValueError, KeyError) as error:
-            msg = f"an option of writing cannot be so: {error}"
+            msg = f"an option of writing is invalid: {error}"
             raise InvalidOption(msg) from error
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -169,7 +170,7 @@ class Writer(DataSourceArrowWriter):
         self._sending.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: what a file has committed it recognises, and nothing else was written."""
+        """Do nothing: files recognise their committed batches, and nothing else was written."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -177,7 +178,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, sending: Sending, schema: StructType) -> None:
         if sending.number is not None:
-            msg = "a stream numbers its batches itself: leave the option batch out"
+            msg = "a stream numbers its batches itself: omit the option batch"
             raise InvalidOption(msg)
         _check(schema)
         self._sending = sending
@@ -191,7 +192,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sending.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
-        """Do nothing: what a file has committed it recognises, and nothing else was written."""
+        """Do nothing: files recognise their committed batches, and nothing else was written."""
 
 
 def _check(schema: StructType) -> None:
@@ -200,7 +201,7 @@ def _check(schema: StructType) -> None:
     for kind in _keys(schema):
         if not isinstance(kind, StringType):
             keys = f"a map has keys of type {kind.simpleString()}, and JSON has text keys only"
-            msg = f"{keys}: cast them to STRING, or make the body by to_json"
+            msg = f"{keys}: cast them to STRING, or build the body with to_json"
             raise InvalidOption(msg)
 
 

@@ -19,7 +19,7 @@ FILTERS: Final = ("reason", "peer", "type", "session", "topic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The things that a reader wants changed."""
+    """The objects that a reader wants to change."""
 
     ids: tuple[str, ...] = ()
     """Messages, runs, peers, sessions or schedules."""
@@ -32,7 +32,7 @@ class Given:
 
     @property
     def id(self) -> str:
-        """The only one."""
+        """Return the only id."""
         return self.ids[0]
 
 
@@ -42,7 +42,7 @@ class Outcome:
 
     told: str
     ids: tuple[str, ...] = ()
-    """The things that it changed."""
+    """The ids that it changed."""
     done: int = 1
 
 
@@ -55,30 +55,30 @@ class Action:
 
     title: str
     short: str
-    """The word on a button beside what it changes."""
+    """The label of its button on a page."""
     meaning: str
     """Its effect, as the reader confirms it."""
     run: Run
     """Makes the change and returns its outcome."""
     undo: str = ""
-    """The action that takes it back; empty where there is none."""
+    """The action that undoes it; empty if there is none."""
     undone: str = "There is no undo."
-    """How it is taken back."""
+    """How it is undone."""
     needs_id: bool = False
     several: bool = False
-    """Whether it is done to several messages at once."""
+    """Whether it applies to several messages at once."""
     back: str = ""
-    """Page of the agent that shows the outcome: its own, or that of a message or a session."""
+    """Page that shows the outcome: the agent's, or that of a message or a session."""
     asks: str = ""
-    """The label of the text of its form; empty where it has none."""
+    """The label of its form's text; empty if it has none."""
     in_bulk: bool = False
     of_session: bool = False
-    """Whether its id is of something in a session, which the address may name for the way back."""
+    """Whether its object is in a session, which the address may name for the link back."""
     destroys: bool = False
 
 
 def _each(work: Callable[[Postbox, str], Outcome]) -> Run:
-    """Return a run that does *work* to each id; one that fails keeps no other from it."""
+    """Return a function that applies *work* to each id; a failure does not stop the others."""
 
     def run(box: Postbox, given: Given) -> Outcome:
         done: list[tuple[str, Outcome]] = []
@@ -86,7 +86,7 @@ def _each(work: Callable[[Postbox, str], Outcome]) -> Run:
         for one in given.ids:
             try:
                 done.append((one, work(box, one)))
-            except OncewardError as error:  # it is gone, or its time to live is over
+            except OncewardError as error:  # it no longer exists, or has expired
                 errors.append(error)
         if errors and not done:
             raise errors[0]
@@ -277,7 +277,7 @@ ACTIONS: Final = {
         back="sessions", of_session=True,
     ),
 }  # fmt: skip
-"""By the word in their address."""
+"""By their name in an address."""
 
 
 def perform(path: Path, action: Action, given: Given) -> Outcome:
@@ -285,7 +285,7 @@ def perform(path: Path, action: Action, given: Given) -> Outcome:
     Make a change and return its outcome.
 
     Raises:
-        OncewardError: nothing was changed, or as the error says.
+        OncewardError: nothing was changed, unless the error says otherwise.
 
     """
     with Postbox(path, start=False) as box:

@@ -1,4 +1,4 @@
-"""Make the web application of the inspector."""
+"""Create the web application of the inspector."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def app(
     their extra, ``/metrics`` answers from the snapshots of the pages.
 
     Raises:
-        InvalidArgument: there is no target, actions without an audit file, or a pattern is none.
+        InvalidArgument: no target, actions without an audit file, or an invalid pattern.
 
     """
     places = [Path(place) for place in targets]
@@ -111,11 +111,11 @@ def app(
 
 
 def _trace_url(given: str | None) -> str | None:
-    """Return the address of traces; raise where it is none, or has no place for the id."""
+    """Return the address of traces; raise if it is invalid or has no placeholder for the id."""
     if given is not None and (
         not given.startswith(("http://", "https://")) or TRACE_ID not in given
     ):
-        msg = f"trace_url is http(s)://… with {TRACE_ID} in it, not {given!r}"
+        msg = f"trace_url must be http(s)://… with {TRACE_ID} in it, not {given!r}"
         raise InvalidArgument(msg)
     return given
 
@@ -159,7 +159,7 @@ def _routes(metrics: ASGIApp | None) -> list[BaseRoute]:
 
 
 def _metrics(site: Site) -> ASGIApp:
-    """Return what answers at /metrics, from the snapshots of the pages: no file is opened."""
+    """Return the app at /metrics, which uses the snapshots of the pages and opens no file."""
     from onceward.metrics import FileMetrics, asgi_app, new_registry  # noqa: PLC0415 - an extra
 
     def taken() -> list[FileSnapshot]:
@@ -172,7 +172,7 @@ def _metrics(site: Site) -> ASGIApp:
 
 
 class _Answers:
-    """An application that a route takes as it is; a function would be called with a request."""
+    """An ASGI application as an object; a route would call a function with a request."""
 
     def __init__(self, made: ASGIApp) -> None:
         self._made = made
@@ -193,7 +193,7 @@ async def _running(site: Site, made: Starlette) -> AsyncIterator[None]:
 
 
 def theme(request: Request) -> Response:
-    """Remember the colours that the reader chose, and go back."""
+    """Store the reader's colour scheme, and redirect back."""
     chosen = request.query_params.get("to", "")
     back = request.query_params.get("back", "/")
     own = back.startswith("/") and not back.startswith(("//", "/\\"))
@@ -204,12 +204,12 @@ def theme(request: Request) -> Response:
 
 
 def alive(_: Request) -> Response:
-    """Say that the program runs."""
+    """Answer that the program runs."""
     return PlainTextResponse("alive")
 
 
 def ready(request: Request) -> Response:
-    """Say whether every file has been looked at."""
+    """Answer whether every file has been read."""
     refresher = site_of(request).refresher
     if refresher.version or not refresher.targets.files():
         return PlainTextResponse("ready")

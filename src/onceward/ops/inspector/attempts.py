@@ -29,7 +29,7 @@ class Attempt:
 
 
 def attempts(recipient: FoundMessage) -> list[Attempt]:
-    """Return the attempts that the recipient's file keeps, oldest first."""
+    """Return the attempts stored in the recipient's file, oldest first."""
     failed = [
         Attempt(each.attempt, each.failed_at, each.took, each.worker, each.error, each.trace, "bad")
         for each in recipient.attempts
@@ -38,7 +38,7 @@ def attempts(recipient: FoundMessage) -> list[Attempt]:
 
 
 def _last(recipient: FoundMessage, failed: int) -> Iterator[Attempt]:
-    """Yield the attempt that returned, or that runs now; it is not kept by itself."""
+    """Yield the attempt that returned or is running; it has no row of its own."""
     for row in recipient.received:
         if row.state in HANDLED and row.attempts:
             word, tone = ENDINGS[row.state]

@@ -1,4 +1,4 @@
-"""Hold the numbers of a chart of messages: the spans of a range, as series and as rows."""
+"""Compute the numbers of a chart of messages: the spans of a range, as series and as rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onceward.message.clock import Millis
 from onceward.ops.views.rates import Rates
 
 Ranges = Mapping[str, tuple[Millis, int]]
-"""Length and number of the spans of each range, the first one shown first."""
+"""Length and number of the spans of each range; the first one is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class Chart:
 
     @property
     def rows(self) -> list[tuple[Millis, int, int, int]]:
-        """Spans in which something happened, the newest first: begin, sent, received, handled."""
+        """Spans with messages, newest first: begin, sent, received, handled."""
         return [row for row in reversed(_rows(self.rates)) if any(row[1:])]
 
 
 def chosen(asked: str, ranges: Ranges) -> str:
-    """Return the range that an address names, the first one where it names none."""
+    """Return the range in an address, or the first one."""
     return asked if asked in ranges else next(iter(ranges))
 
 
 def numbers(found: Rates | None) -> dict[str, Any]:
-    """Return rates as the chart draws them: seconds, and a list for each series."""
+    """Return rates in the chart's form: seconds, and a list for each series."""
     if found is None:
         return {"times": [], "series": []}
     times = [at // 1000 for at, *_ in _rows(found)]
@@ -51,7 +51,7 @@ def _rows(found: Rates | None) -> list[tuple[Millis, int, int, int]]:
 
 
 def together(found: Iterable[Rates]) -> Rates | None:
-    """Return the sums of rates; those that end earlier are moved by as many spans."""
+    """Return the sums of rates, aligned by their ends."""
     every = list(found)
     if not every:
         return None

@@ -1,4 +1,4 @@
-"""Put the problems of all agents together, the like ones as one."""
+"""Group equal problems of all agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceward.ops.inspector.refresher import Snapshot
 from onceward.ops.views.failures import SPAN, fingerprint, letters_like, retried_like
 
 TRIES: Final = 3
-"""Attempts after which a message that is tried again needs a person: its lane waits behind it."""
+"""Attempts after which a retried message needs a person, because its lane waits."""
 REPAIRS: Final = {
     "dead letter": ("replay", "discard"),
     "retry": ("cancel",),
@@ -21,7 +21,7 @@ REPAIRS: Final = {
     "schedule": ("pause-schedule",),
     "paused": ("resume",),
 }
-"""Actions by the kind of problem that they end, the first one offered first."""
+"""Actions by the kind of problem that they solve, in order of preference."""
 LIKE: Final = {"dead letter": letters_like, "retry": retried_like}
 """Finds the messages of a file that have a problem."""
 
@@ -38,7 +38,7 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Failures of one kind, type and error, in all files that have them."""
+    """Failures of one kind, type and error, in all files."""
 
     fingerprint: str
     kind: str
@@ -48,14 +48,14 @@ class Problem:
     last_at: Millis | None
     agents: tuple[Affected, ...]
     recent: tuple[int, ...] = ()
-    """How many there were in each of the last spans, oldest first."""
+    """Counts in each of the last spans, oldest first."""
     tries: int = 0
     seen_at: Millis = 0
-    """When its newest file was looked at."""
+    """When its newest file was read."""
 
     @property
     def count(self) -> int:
-        """The number of its failures, over all agents."""
+        """The number of its failures in all agents."""
         return sum(each.count for each in self.agents)
 
     @property
@@ -65,16 +65,16 @@ class Problem:
 
     @property
     def of_messages(self) -> bool:
-        """Whether it is one of messages, which have a page each."""
+        """Whether it concerns messages, which have pages."""
         return self.kind in LIKE
 
     @property
     def repairs(self) -> dict[str, Action]:
-        """Actions that end it, by their word."""
+        """Actions that solve it, by name."""
         return {verb: ACTIONS[verb] for verb in REPAIRS.get(self.kind, ())}
 
     def given(self, reader: FileReader, affected: Affected) -> Given:
-        """Return of what a repair is in one file: all messages that are like the sample."""
+        """Return the objects of a repair in one file: all messages like the sample."""
         like = LIKE.get(self.kind)
         if like is not None:
             return Given(ids=like(reader, self.fingerprint))
@@ -82,7 +82,7 @@ class Problem:
 
 
 def gather(found: Iterable[Snapshot]) -> list[Problem]:
-    """Return the problems of some files: those that need a person first, then by their count."""
+    """Return the problems of some files: those that need a person first, then by count."""
     groups: dict[str, Problem] = {}
     for one in (each for snapshot in found for each in _of(snapshot)):
         known = groups.get(one.fingerprint)
@@ -106,7 +106,7 @@ def _merged(one: Problem, other: Problem) -> Problem:
 
 
 def _together(one: Problem, other: Problem) -> tuple[int, ...]:
-    """Return the sums of two series; the one of the older look is moved by as many spans."""
+    """Return the sums of two series, with the older one shifted to align."""
     if not one.recent or not other.recent:
         return one.recent or other.recent
     older, newer = sorted((one, other), key=lambda each: each.seen_at)

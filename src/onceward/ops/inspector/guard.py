@@ -1,4 +1,4 @@
-"""Refuse requests that the reader of these pages did not make: host, token, forged forms."""
+"""Refuse requests with a wrong host, without a token, or from forged forms."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from onceward.serving import Guard, is_token
 
 COOKIE: Final = "onceward-inspect"
 FORM: Final = "onceward-form"
-"""Cookie that a form must belong to."""
+"""Cookie to which a form must belong."""
 STATIC: Final = "/static/"
 OPEN: Final = ("/live", "/ready")
-"""Addresses for probes, which tell nothing."""
+"""Addresses for probes, which reveal nothing."""
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " font-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none';"
@@ -39,7 +39,7 @@ HEADERS: Final = {
 
 
 class PageGuard(Guard):
-    """Also takes the token from an address once, leaves a cookie, and adds headers to answers."""
+    """It also accepts the token from an address once, sets a cookie, and adds headers."""
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str], token: str | None) -> None:
         super().__init__(app, hosts=hosts, token=token, open_paths=OPEN)
@@ -47,13 +47,13 @@ class PageGuard(Guard):
         self._cookie, self._name = proof(self._given), cookie_name(self._given)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Answer or refuse a request."""
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 if scope["path"].startswith(STATIC):
-                    headers["cache-control"] = "no-cache"  # the same file is not sent again
+                    headers["cache-control"] = "no-cache"  # an unchanged file is not sent again
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -61,7 +61,7 @@ class PageGuard(Guard):
         await super().__call__(scope, receive, send_guarded)
 
     def without_token(self, scope: Scope) -> Response | None:
-        """Take the token out of the address and leave a cookie, or refuse."""
+        """Accept the token from the address and set a cookie, or refuse."""
         if is_token(cookie(Headers(scope=scope), self._name), self._cookie):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"))
@@ -70,25 +70,25 @@ class PageGuard(Guard):
         ):
             return PlainTextResponse("a token is needed: open the address that was printed", 401)
         rest = urlencode([pair for pair in query if pair[0] != "token"])
-        path = "/" + scope["path"].lstrip("/")  # two slashes would be another host
+        path = "/" + scope["path"].lstrip("/")  # two slashes would mean another host
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-        # Lax, so that an address in a chat or a mail opens; forms have a cookie of their own.
+        # Lax, so that an address in a chat or a mail opens; forms have their own cookie.
         answer.set_cookie(self._name, self._cookie, httponly=True, samesite="lax")
         return answer
 
 
 def proof(token: str) -> str:
-    """Return what proves that a reader had the token, without telling it."""
+    """Return a proof that a reader had the token, without revealing it."""
     return hmac.new(token.encode(), COOKIE.encode(), hashlib.sha256).hexdigest()
 
 
 def cookie_name(token: str) -> str:
-    """Return the name of the cookie: inspectors at other ports of one host have others."""
+    """Return the name of the cookie, different for each port of a host."""
     return f"{COOKIE}-{hashlib.sha256(proof(token).encode()).hexdigest()[:8]}"
 
 
 def cookie(headers: Headers, name: str) -> str:
-    """Return a cookie of a request, empty where it has none."""
+    """Return a cookie of a request; empty if it has none."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
@@ -97,12 +97,12 @@ def cookie(headers: Headers, name: str) -> str:
 
 
 def form_mark(request: Request) -> str:
-    """Return the cookie that the forms of this reader belong to, a new one where there is none."""
+    """Return the cookie for this reader's forms; a new one if there is none."""
     return request.cookies.get(FORM) or secrets.token_urlsafe(24)
 
 
 def form_token(secret: bytes, mark: str) -> str:
-    """Return what a form carries, so that no other page can send it."""
+    """Return the secret value of a form, so that no other page can send it."""
     return hmac.new(secret, mark.encode(), hashlib.sha256).hexdigest()
 
 

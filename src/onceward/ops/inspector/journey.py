@@ -1,4 +1,4 @@
-"""Tell the journey of one message from what the files of its two agents store."""
+"""Collect the journey of one message from the files of its two agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS: Final[dict[str, tuple[str, Tone]]] = {
     "processed": ("handled", "good"),
     "expired": ("expired", "plain"),
 }
-"""Word and tone by the state in which a row ended."""
+"""Word and tone for each final state of a row."""
 STEP_TONES: Final[dict[str, Tone]] = {
     "done": "plain",
     "waiting": "wait",
@@ -44,19 +44,19 @@ ORDER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened to a message, or that it waits for (``at`` is None)."""
+    """One event of a message, or a condition that it waits for (``at`` is None)."""
 
     at: Millis | None
     what: str
     agent: str
-    """The agent whose file says so."""
+    """The agent whose file reports it."""
     detail: str = ""
     tone: Tone = "plain"
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the way: where the message was, from when to when."""
+    """A place of the message, with its begin and end."""
 
     name: str
     begin_at: Millis
@@ -65,7 +65,7 @@ class Phase:
 
 
 def steps(sender: FoundMessage, recipient: FoundMessage) -> list[Step]:
-    """Return the steps in the order of their times; what is still to come stands last."""
+    """Return the steps in order of time; pending ones are last."""
     found = [*_of_sender(sender), *_of_recipient(recipient)]
     for files in (sender, recipient) if sender is not recipient else (sender,):
         found += [*_lives(files), *(step for dead in files.dead for step in _of_death(dead))]
@@ -73,7 +73,7 @@ def steps(sender: FoundMessage, recipient: FoundMessage) -> list[Step]:
 
 
 def _lives(found: FoundMessage) -> Iterator[Step]:
-    """Yield the deaths whose dead letter is gone, and what replayed the message."""
+    """Yield earlier failures whose dead letter no longer exists, and the replays."""
     one = found.any
     if one is None:
         return
@@ -92,7 +92,7 @@ def _lives(found: FoundMessage) -> Iterator[Step]:
         if row.replays and (row is found.sent) not in died:
             name = row.sender if row is found.sent else row.recipient
             times = f"{row.replays} times, " if row.replays > 1 else ""
-            told = f"{times}was a dead letter: when is known where transitions are recorded"
+            told = f"{times}was a dead letter; the time is known only if transitions are recorded"
             yield Step(row.at, "replayed", name, told, "wait")
 
 
@@ -139,15 +139,13 @@ def _sending_again(transitions: tuple[Transition, ...], name: str) -> Iterator[S
             yield Step(step.at, "replayed", name, f"was {step.from_state}", "wait")
     if asked:
         times = f", {len(asked)} times" if len(asked) > 1 else ""
-        yield Step(asked[-1], "asked again", name, f"no receipt had come{times}", "wait")
+        yield Step(asked[-1], "asked again", name, f"no receipt had arrived{times}", "wait")
 
 
 def _waiting_to_leave(row: StoredMessage) -> Iterator[Step]:
     name = row.sender
     if row.state == "sending":
-        yield Step(
-            None, "packed", name, f"in the parcel that is on its way to {row.recipient}", "wait"
-        )
+        yield Step(None, "packed", name, f"in the parcel on its way to {row.recipient}", "wait")
     elif row.held_by:
         yield Step(None, "held", name, row.held_by, "wait")
     elif row.state == "pending" and row.due_at is not None:
@@ -172,20 +170,20 @@ def _of_recipient(found: FoundMessage) -> Iterator[Step]:
         yield from _of_handler(found, found.died_here.recipient)
         return
     for record in found.processed:
-        told = "of its dedup record; the row was pruned"
+        told = "from its dedup record; the row was pruned"
         owner = found.any.recipient if found.any else ""
         good: Tone = "good" if record.state == "processed" else "bad"
         yield Step(record.ended_at, record.state, owner, told, good)
 
 
 def _place_in_inbox(row: StoredMessage) -> str:
-    """Return where the recipient keeps a message; the lane of one that was handled is gone."""
+    """Return the recipient's place of a message; a handled one no longer has a lane."""
     places = {"mailbox": row.mailbox, "channel": row.channel, "lane": row.lane}
     return next((f"{word} {name}, " for word, name in places.items() if name), "")
 
 
 def _tries(found: FoundMessage, sender: str, owner: str) -> Iterator[Step]:
-    """Yield the recorded attempts, each with the error known then; a replay counts again."""
+    """Yield the recorded attempts, each with its error; a replay restarts the count."""
     tried = [
         each for each in found.transitions
         if (each.box, each.peer) == ("inbox", sender)
@@ -200,7 +198,7 @@ def _tries(found: FoundMessage, sender: str, owner: str) -> Iterator[Step]:
 
 
 def _of_handler(found: FoundMessage, owner: str) -> Iterator[Step]:
-    """Yield the steps of the handler, and what it has put out."""
+    """Yield the steps of the handler, and its output."""
     for each in found.steps:
         ordinal = f"#{each.ordinal}" if each.ordinal > 1 else ""
         yield Step(
@@ -217,7 +215,7 @@ def _of_handler(found: FoundMessage, owner: str) -> Iterator[Step]:
 
 
 def _told_of(step: StepInfo) -> str:
-    """Return how far a step is: its seconds and attempts, or what it waits for, and its error."""
+    """Return a step's progress: seconds and attempts, or its awaited message, and its error."""
     if step.due_at is not None:
         waits = f"waits for {step.awaits}" if step.awaits else STEP_WAITS[step.state]
         told = [waits, f"attempt {step.attempts}" if step.attempts else ""]
@@ -229,7 +227,7 @@ def _told_of(step: StepInfo) -> str:
 
 
 def _before_death(found: FoundMessage, died: StoredMessage) -> Iterator[Step]:
-    """Yield what was recorded of a message whose row became a dead letter."""
+    """Yield the recorded events of a message whose row became a dead letter."""
     came = ("inbox", died.sender, None, "pending")
     for each in found.transitions:
         if (each.box, each.peer, each.from_state, each.to_state) == came:
@@ -239,7 +237,7 @@ def _before_death(found: FoundMessage, died: StoredMessage) -> Iterator[Step]:
 
 
 def _handling(row: StoredMessage, *, recorded: bool) -> Step:
-    """Return how the recipient's row ended, or for what it waits."""
+    """Return how the recipient's row ended, or why it waits."""
     tried = f"attempt {row.attempts}" if row.attempts else ""
     if row.ended_at is not None:
         what, tone = ENDINGS.get(row.state, (row.state, "plain"))
@@ -265,7 +263,7 @@ def _of_death(dead: StoredMessage) -> Iterator[Step]:
 
 
 def phases(sender: FoundMessage, recipient: FoundMessage) -> list[Phase]:
-    """Return where the message was, one place after the other."""
+    """Return the places of the message, in order."""
     row = sender.sent
     arrived = recipient.received[0] if recipient.received else None
     died = recipient.died_here

@@ -1,4 +1,4 @@
-"""Keep a snapshot of every file, taken again by threads of its own when the file has changed."""
+"""Keep a snapshot of every file; separate threads renew it when the file has changed."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from onceward.ops.views.rates import Rates, rates
 from onceward.ops.views.why import Why, agent_whys
 
 INTERVAL: Final = 1.0
-"""Seconds between two looks at the files."""
+"""Seconds between two scans of the files."""
 THREADS: Final = 2
 LAZY: Final = 4
-"""A look that took a while is followed by a pause of so many times its length."""
+"""A slow scan is followed by a pause of this multiple of its length."""
 OLDEST: Final = 300_000
-"""Milliseconds after which a snapshot is taken again though its file is the same: leases end."""
+"""Milliseconds after which a snapshot of an unchanged file is renewed, because leases end."""
 STEPS: Final = 64
-"""Changes whose agents are remembered, for readers that were away."""
+"""Number of recent changes that are remembered, for readers that reconnect."""
 
 LISTED: Final = 200
-"""Schedules, and readers of mailboxes, of one file that are kept."""
+"""Maximum schedules, and readers of mailboxes, kept from one file."""
 RANGES: Final = {"hour": (180_000, 20), "day": (3_600_000, 24)}
-"""Length and number of the spans whose rates are kept, by the name of their range."""
+"""Length and number of the spans of rates, by the name of their range."""
 LONGEST: Final = 5.0
-"""Seconds after which a statement is given up."""
+"""Seconds after which a statement is stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(FileSnapshot):
-    """One file as it was at one moment, or why it could not be read."""
+    """The state of one file at one moment, or why it could not be read."""
 
     key: str
     dead: tuple[DeadGroup, ...] = ()
@@ -57,30 +57,30 @@ class Snapshot(FileSnapshot):
 
 
 class Refresher:
-    """Threads that take the snapshots; pages read them without touching a file."""
+    """Threads that take the snapshots; pages read them without opening a file."""
 
     def __init__(self, targets: Targets, *, clock: Clock | None = None) -> None:
         self.targets = targets
         self.clock = clock or SystemClock()
         self.snapshots: dict[str, Snapshot] = {}
         self.version = 0
-        """Grows with every change of a snapshot."""
+        """Version, which grows with every change of a snapshot."""
         self.pause = INTERVAL
-        """Seconds until the next look; longer where many files change all the time."""
+        """Seconds until the next scan; longer if many files keep changing."""
         self.looked_at: Millis | None = None
-        """When the last look at all files began: no snapshot is older than its file was then."""
+        """When the last scan of all files began: every snapshot reflects at least that time."""
         self._changed: list[tuple[int, frozenset[str]]] = []
         self._lock, self._stop = Lock(), Event()
         self._pool = ThreadPoolExecutor(THREADS, "onceward-inspector")
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin to look at the files."""
+        """Start scanning the files."""
         self._thread = Thread(target=self._run, name="onceward-inspector-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -91,13 +91,13 @@ class Refresher:
             began = time.monotonic()
             try:
                 self.refresh()
-            except Exception as error:  # noqa: BLE001 - the next look may succeed
-                log.failure("warning", "files not looked at", error)
+            except Exception as error:  # noqa: BLE001 - the next scan may succeed
+                log.failure("warning", "scan of the files failed", error)
             self.pause = max(INTERVAL, LAZY * (time.monotonic() - began))
             self._stop.wait(self.pause)
 
     def refresh(self) -> None:
-        """Take the snapshots whose files have changed, and drop those of files that are gone."""
+        """Renew the snapshots of changed files, and drop those of deleted files."""
         files, began_at = self.targets.files(), self.clock.now()
         self._renew(files)
         self.looked_at = began_at
@@ -105,7 +105,7 @@ class Refresher:
             self._keep(dict.fromkeys(gone))
 
     def refresh_some(self, keys: Iterable[str]) -> None:
-        """Do so for some files only, of which a page is open."""
+        """Do so only for files with an open page."""
         known = [each for key in keys if (each := self.snapshots.get(key))]
         self._renew({each.key: each.path for each in known if each.path.exists()})
 
@@ -142,7 +142,7 @@ class Refresher:
                         for name, (span, count) in RANGES.items()
                     },
                 )
-        except Exception as error:  # noqa: BLE001 - other files are still to be read
+        except Exception as error:  # noqa: BLE001 - other files must still be read
             return replace(unread, problem=str(error))
         return taken
 
@@ -154,7 +154,7 @@ class Refresher:
             self._changed = [*self._changed[1 - STEPS :], (self.version, frozenset(found))]
 
     def changed_since(self, version: int) -> tuple[int, frozenset[str] | None]:
-        """Return the present version, and the keys that changed since; None where all may have."""
+        """Return the current version, and the keys changed since; None if all may have changed."""
         with self._lock:
             if version == self.version:
                 return version, frozenset()
@@ -164,5 +164,5 @@ class Refresher:
 
 
 def page_reader(path: Path) -> AbstractContextManager[FileReader]:
-    """Open a file for a page: a statement that takes too long is given up."""
+    """Open a file for a page; a statement that takes too long is stopped."""
     return opened(path, longest=LONGEST)

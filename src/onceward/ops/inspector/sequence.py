@@ -12,17 +12,17 @@ from onceward.message.record import after_causes
 from onceward.ops.views.conversation import Part, Spoken
 
 LEFT: Final = 96
-"""Pixels for the times at the left."""
+"""Width in pixels of the times at the left."""
 COLUMN: Final = 190
 ROW: Final = 38
 HEAD: Final = 44
 LABEL: Final = 24
-"""Characters of a label."""
+"""Maximum characters of a label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One message of a conversation, as its files together tell it."""
+    """One message of a conversation, combined from its files."""
 
     id: str
     sender: str
@@ -37,7 +37,7 @@ class Exchange:
 
     @property
     def at(self) -> Millis:
-        """When it is first known of."""
+        """When it first appears in a file."""
         found = self.sent_at if self.sent_at is not None else self.received_at
         return 0 if found is None else found
 
@@ -60,12 +60,12 @@ class Arrow:
 
     @property
     def head(self) -> int:
-        """Where the tip of the arrow begins."""
+        """The x at which the tip of the arrow begins."""
         return self.x2 - 8 if self.x2 > self.x1 else self.x2 + 8
 
     @property
     def middle(self) -> int:
-        """Where the label stands."""
+        """The position of the label."""
         return self.x1 + 14 if self.to_itself else (self.x1 + self.x2) // 2
 
 
@@ -99,7 +99,7 @@ def exchanges(parts: Iterable[Part]) -> list[Exchange]:
 
 
 def _exchange(copies: dict[str, Spoken]) -> Exchange:
-    """Return one message; the outcome at the recipient counts more than that at the sender."""
+    """Return one message; the recipient's outcome takes precedence over the sender's."""
     one = next(iter(copies.values()))
     sent, received, dead = (copies.get(name) for name in ("sent", "received", "dead"))
     last = dead or received or one
@@ -118,7 +118,7 @@ def _exchange(copies: dict[str, Spoken]) -> Exchange:
 
 
 def diagram(messages: list[Exchange]) -> Diagram:
-    """Return the places of all lines of a diagram."""
+    """Return the positions of all lines of a diagram."""
     names = dict.fromkeys(name for each in messages for name in (each.sender, each.recipient))
     places = {name: LEFT + COLUMN // 2 + at * COLUMN for at, name in enumerate(names)}
     arrows = tuple(

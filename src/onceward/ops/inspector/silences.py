@@ -1,4 +1,4 @@
-"""Keep in one small file which problems a reader wants to see no more for a while."""
+"""Keep temporarily silenced problems in one small file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from onceward.message.clock import Millis
 NAME: Final = "inspect-silences.json"
 """Name of the file, in the home."""
 MOST: Final = 200
-"""Silences that are kept: the ones that end last."""
+"""Maximum silences; those that end last are kept."""
 REASON: Final = 200
-"""Characters of a reason."""
+"""Maximum characters of a reason."""
 LARGEST: Final = 1 << 20
-"""Bytes of the largest file that is read."""
+"""Maximum bytes of a file that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """One problem that is not shown as one until a moment."""
+    """One problem that is silenced until a moment."""
 
     fingerprint: str
     until_at: Millis
@@ -40,11 +40,11 @@ class Silences:
         self.path, self._lock = path, Lock()
 
     def now(self, now: Millis) -> Mapping[str, Silence]:
-        """Return the silences that have not ended, by the fingerprint of their problem."""
+        """Return the active silences, by the fingerprint of their problem."""
         return {each.fingerprint: each for each in self._read() if each.until_at > now}
 
     def add(self, silence: Silence) -> None:
-        """Silence a problem; a silence of it that is there ends."""
+        """Silence a problem, replacing an existing silence."""
         with self._lock:
             kept = {**self.now(silence.at), silence.fingerprint: silence}
             self._write(sorted(kept.values(), key=lambda each: -each.until_at)[:MOST])
@@ -59,7 +59,7 @@ class Silences:
             return ended is not None
 
     def _read(self) -> list[Silence]:
-        """Return what the file has; nothing of one that is missing, damaged or another's."""
+        """Return the content of the file; empty if it is missing, damaged or another user's."""
         try:
             if self.path.stat().st_size > LARGEST:
                 return []
@@ -78,7 +78,7 @@ class Silences:
             return []
 
     def _write(self, found: list[Silence]) -> None:
-        """Replace the file as a whole: a reader finds the one before or this one."""
+        """Replace the file atomically: a reader finds the old or the new one."""
         fresh = self.path.with_suffix(".new")
         fresh.write_text(json.dumps([asdict(each) for each in found], indent=1), encoding="utf-8")
-        os.replace(fresh, self.path)  # noqa: PTH105 - the name of the call that is atomic
+        os.replace(fresh, self.path)  # noqa: PTH105 - the atomic call

@@ -1,4 +1,4 @@
-"""Share among all pages the files, their snapshots, the templates and what is allowed."""
+"""Share files, snapshots, templates and permissions among all pages."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ from onceward.ops.views.filters import told
 T = TypeVar("T")
 HERE: Final = Path(__file__).parent
 NOTICES: Final = 100
-"""Outcomes of actions that are remembered until their page is shown."""
+"""Maximum outcomes of actions that are remembered until their page is shown."""
 THEMES: Final = ("auto", "light", "dark")
 THEME_COOKIE: Final = "onceward-theme"
 NOT_FOUND: Final = 404
 TRACE_ID: Final = "{trace_id}"
-"""Place of the id in the address of a trace."""
+"""Placeholder of the id in the address of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """How an action is taken back, in each file that it changed."""
+    """How to undo an action in each file that it changed."""
 
     verb: str
     targets: tuple[tuple[str, Given], ...]
-    """Files by their key, and the things to change back."""
+    """Files by key, and the objects to change back."""
     back: str
-    """The page that tells the outcome."""
+    """The page that shows the outcome."""
 
     @classmethod
     def of(cls, action: Action, done: Iterable[tuple[str, Outcome]], back: str) -> Undo | None:
-        """Return the undo of an action with its outcomes by file; None where there is none."""
+        """Return the undo of an action with its outcomes by file, or None."""
         targets = tuple((key, Given(ids=each.ids)) for key, each in done if each.done)
         return cls(action.undo, targets, back) if action.undo and targets else None
 
     @property
     def count(self) -> int:
-        """How many things it takes back."""
+        """Number of objects that it changes back."""
         return sum(len(given.ids) or 1 for _, given in self.targets)
 
 
@@ -70,11 +70,11 @@ class Notice:
 
     text: str
     undo: str | None = None
-    """Name of the undo; None where there is none."""
+    """Name of the undo, or None."""
 
 
 class Site:
-    """The inspector of some files; requests of several threads share it."""
+    """The inspector of some files, shared by the threads of requests."""
 
     def __init__(
         self,
@@ -102,22 +102,22 @@ class Site:
         return self.audit is not None
 
     def now(self) -> Millis:
-        """Return the present moment."""
+        """Return the current moment."""
         return self.refresher.clock.now()
 
     # -- files ------------------------------------------------------------------------------
 
     def path(self, key: str) -> Path:
-        """Return the file of a key; raise a 404 where there is none."""
+        """Return the file of a key; raise a 404 if there is none."""
         known = self.refresher.snapshots.get(key)
         path = known.path if known else self.targets.files().get(key)
         if path is None:
-            raise HTTPException(NOT_FOUND, f"no file here is called {key}")
+            raise HTTPException(NOT_FOUND, f"there is no file {key} here")
         return path
 
     @contextmanager
     def reading(self, request: Request) -> Iterator[tuple[str, FileReader]]:
-        """Open the file that an address names, for a block; yield its key and a reader."""
+        """Open the file in an address for a block; yield its key and a reader."""
         key = str(request.path_params["key"])
         with page_reader(self.path(key)) as reader:
             yield key, reader
@@ -127,11 +127,11 @@ class Site:
         return self.refresher.snapshots.get(key)
 
     def key_of(self, agent: str) -> str | None:
-        """Return the key of an agent's file, None where its file is not shown here."""
+        """Return the key of an agent's file; None if its file is not shown here."""
         version, known = self._keys
         if version != self.refresher.version:
             found = [*self.refresher.snapshots.values()]
-            known = {each.key: each.key for each in found}  # of files that cannot be read, too
+            known = {each.key: each.key for each in found}  # also of unreadable files
             known |= {each.agent: each.key for each in reversed(found) if each.overview}
             self._keys = (self.refresher.version, known)
         return known.get(agent)
@@ -159,12 +159,12 @@ class Site:
         )
 
     def agent_url(self, agent: str | None, *parts: str, **query: str | int | None) -> str | None:
-        """Return the address of a page about an agent, None where its file is not shown."""
+        """Return the address of a page about an agent; None if its file is not shown."""
         key = None if agent is None else self.key_of(agent)
         return None if key is None else address(key, *parts, **query)
 
     def trace(self, trace_id: str | None) -> str | None:
-        """Return the address of a trace, None where none is known."""
+        """Return the address of a trace, or None."""
         if trace_id is None or self._trace_url is None:
             return None
         return self._trace_url.replace(TRACE_ID, trace_id)
@@ -175,12 +175,12 @@ class Site:
         return _remembered(self._notices, Notice(text, name))
 
     def undo(self, name: str) -> Undo | None:
-        """Return how an action is taken back, once; None where that is forgotten."""
+        """Return the undo of an action, once; None if it is no longer known."""
         return self._undos.pop(name, None)
 
 
 def _remembered(known: OrderedDict[str, T], value: T) -> str:
-    """Remember a value under a new name; forget the oldest of too many."""
+    """Remember a value under a new name; forget the oldest if there are too many."""
     name = secrets.token_urlsafe(9)
     known[name] = value
     while len(known) > NOTICES:
@@ -207,23 +207,23 @@ def theme_of(request: Request) -> str:
 
 
 def site_of(request: Request) -> Site:
-    """Return the site that a request is for."""
+    """Return the site of a request."""
     site: Site = request.app.state.site
     return site
 
 
 class _Compiled(BytecodeCache):
-    """Keep compiled templates for each further site of this process."""
+    """Cache of compiled templates for all sites of this process."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], CodeType | None] = {}
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Give the code of the same source, where it was compiled before."""
+        """Load the compiled code of the same source, if there is any."""
         bucket.code = self._kept.get((bucket.key, bucket.checksum))
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep the code of a source."""
+        """Store the compiled code of a source."""
         self._kept[bucket.key, bucket.checksum] = bucket.code
 
 
@@ -260,10 +260,10 @@ def _environment(redaction: Redaction) -> Environment:
     made.filters["hidden"] = redaction.error
     made.globals |= {"address": address, "with_query": with_query, "filter_of": told}
     for name in made.list_templates():
-        made.get_template(name)  # compiled here, not for the first reader
+        made.get_template(name)  # compiled now, so that the first reader does not wait
     return made
 
 
 def _visible(value: object) -> object:
-    """Return what a template writes; in text that it does not know, hidden characters show."""
+    """Return the output of a template value, with hidden characters of plain text made visible."""
     return visible(value) if type(value) is str else value

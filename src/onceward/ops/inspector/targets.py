@@ -1,4 +1,4 @@
-"""Decide which files are shown, and under which name each stands in an address."""
+"""Select the files to show, and name each for addresses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onceward.file.directory import directory_path
 from onceward.message.names import DIRECTORY
 
 AGENTS: Final = "agents"
-"""Folder of a home in which agents' files may lie."""
+"""Folder of a home that may contain agents' files."""
 SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
 
 
 class Targets:
-    """Agents' files by key: the name of the file, with a number where two have the same."""
+    """Agents' files by key: the file's name, with a number if two are equal."""
 
     def __init__(self, places: Iterable[str | os.PathLike[str]]) -> None:
         self._places = [Path(os.path.abspath(place)) for place in places]  # noqa: PTH100 - keeps links
@@ -25,7 +25,7 @@ class Targets:
 
     @property
     def title(self) -> str:
-        """Name of all that is shown: a folder's or a file's name, or how many there are."""
+        """Title of the targets: a folder's or a file's name, or their number."""
         if len(self._places) == 1:
             return self._places[0].name or str(self._places[0])
         return f"{len(self._places)} places"
@@ -37,14 +37,14 @@ class Targets:
         return first if first.is_dir() else first.parent
 
     def directories(self) -> list[Path]:
-        """Return the directories of the homes, each once."""
+        """Return the distinct directories of the homes."""
         found = (
             place / DIRECTORY if place.is_dir() else directory_path(place) for place in self._places
         )
         return [path for path in dict.fromkeys(found) if path.exists()]
 
     def files(self) -> dict[str, Path]:
-        """Return the files that are there now, by key; a key stays with its file."""
+        """Return the existing files by key; a file keeps its key."""
         return {self._key(path): path for place in self._places for path in _files(place)}
 
     def _key(self, path: Path) -> str:

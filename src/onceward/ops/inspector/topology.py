@@ -1,4 +1,4 @@
-"""Lay out agents and the messages between them: columns by distance from those that begin."""
+"""Lay out agents and the messages between them, in columns by distance from the sources."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from onceward.message.clock import Millis
 from onceward.ops.views.vocabulary import Level
 
 MOST: Final = 30
-"""Agents of the largest drawing: more of them are a table only."""
+"""Maximum agents of a drawing; above that only the table is shown."""
 HIGHEST: Final = 10
-"""Most agents of a column; a longer one is broken into several."""
+"""Maximum agents of a column; a longer one is split."""
 COLUMN: Final = 250
 ROW: Final = 54
 BOX: Final = (160, 38)
 MARGIN: Final = 8
 THIN: Final = 1.5
 THICK: Final = 6.0
-"""Pixels of the line with the highest rate, beyond those of a thin one."""
+"""Extra pixels of the line with the highest rate."""
 SIDE: Final = 46
-"""Pixels by which a line between two agents of a column swings out."""
+"""Pixels by which a line between two agents of one column bends."""
 APART: Final = 12
 SPREAD: Final = 24
-"""Pixels between two lines at one side of an agent, and between the outer ones of many."""
+"""Pixels between two lines at one side of an agent, and maximum between the outer ones."""
 TIP: Final = 3
 SWEEPS: Final = 4
 PATIENCE: Final = 300_000
@@ -43,12 +43,12 @@ class Flow:
     rate: float = 0.0
     """Messages a minute."""
     waits_since: Millis | None = None
-    """Since when the oldest message waits that may be pushed now."""
+    """Since when the oldest pushable message waits."""
     error: str | None = None
-    """Why the recipient is not reached."""
+    """Why the recipient cannot be reached."""
 
     def level(self, now: Millis) -> Level:
-        """Return how urgent it is: one that fails needs a person, one with old messages waits."""
+        """Return its urgency: a failing flow needs a person, one with old messages waits."""
         if self.error is not None:
             return "act"
         old = self.waits_since is not None and now - self.waits_since > PATIENCE
@@ -89,7 +89,7 @@ class Drawing:
 
 
 def drawing(flows: Flows, now: Millis) -> Drawing | None:
-    """Return the places of all agents and lines; None where there are none, or too many."""
+    """Return the positions of all agents and lines; None if there are none, or too many."""
     between = {key: flow for key, flow in flows.items() if flow.sender != flow.recipient}
     names = sorted(set(chain.from_iterable(flows)))
     if not names or len(names) > MOST:
@@ -104,7 +104,8 @@ def drawing(flows: Flows, now: Millis) -> Drawing | None:
         _drawn(nodes, each, ports, _pair(between, *pair), highest=highest, now=now)
         for pair, each in ends.items()
     ]
-    lines.sort(key=lambda each: -ORDER.index(each.level))  # what fails is drawn above the others
+    # failing flows are drawn above the others
+    lines.sort(key=lambda each: -ORDER.index(each.level))
     width = MARGIN * 2 + COLUMN * (len(columns) - 1) + BOX[0] + SIDE
     height = MARGIN * 2 + ROW * max(map(len, columns))
     return Drawing(width, height, tuple(nodes.values()), tuple(lines))
@@ -117,7 +118,7 @@ def _pair(flows: Flows, one: str, other: str) -> tuple[Flow, ...]:
 
 
 def _columns(names: list[str], flows: Flows) -> list[list[str]]:
-    """Return the agents by their distance from those that begin, near those they talk with."""
+    """Return the agents in columns by distance from the sources, near their partners."""
     near = _neighbours(names, flows)
     depths = _depths(names, flows, near)
     columns = [
@@ -139,7 +140,7 @@ def _neighbours(names: Iterable[str], flows: Flows) -> dict[str, set[str]]:
 
 
 def _depths(names: list[str], flows: Flows, near: Mapping[str, set[str]]) -> dict[str, int]:
-    """Return the distance of each agent from the nearest one that begins."""
+    """Return the distance of each agent from the nearest source."""
     net = dict.fromkeys(names, 0.0)
     for (sender, recipient), flow in flows.items():
         net[sender] += flow.rate
@@ -148,7 +149,7 @@ def _depths(names: list[str], flows: Flows, near: Mapping[str, set[str]]) -> dic
     edge = [name for name in names if name not in called and near[name]]
     depths = dict.fromkeys(edge, 0)
     for start in (None, *sorted(names, key=lambda name: (-net[name], name))):
-        if start is not None and start not in depths:  # of a part in which all are called
+        if start is not None and start not in depths:  # of a component without a source
             depths[start], edge = 0, [start]
         while edge:
             further = [each for name in edge for each in sorted(near[name])]
@@ -170,7 +171,7 @@ def _broken(column: list[str]) -> list[list[str]]:
 
 
 def _places(columns: list[list[str]]) -> Iterable[Node]:
-    """Yield each agent with its place; short columns stand in the middle."""
+    """Yield each agent with its position; short columns are centred."""
     highest = max(map(len, columns))
     for at, column in enumerate(columns):
         top = MARGIN + (highest - len(column)) * ROW // 2 + ROW // 2
@@ -197,7 +198,7 @@ def _drawn(
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The sides and heights at which a line begins, at its left agent, and ends."""
+    """The sides and heights of a line's start, at its left agent, and end."""
 
     left: tuple[str, str]
     """Name of the agent, and which of its sides."""
@@ -212,7 +213,7 @@ def _ends(nodes: Mapping[str, Node], pair: tuple[str, str]) -> _Ends:
 
 
 def _ports(nodes: Mapping[str, Node], lines: Iterable[_Ends]) -> dict[tuple[_Ends, str], int]:
-    """Return the height of each end of each line: those of one side stand apart, by their goal."""
+    """Return the heights of all line ends: spread on each side, ordered by their targets."""
     sides: dict[tuple[str, str], list[tuple[int, _Ends]]] = {}
     for each in lines:
         sides.setdefault(each.left, []).append((nodes[each.right[0]].y, each))
@@ -255,7 +256,7 @@ def _tip(x: int, y: int, back: int, size: float) -> str:
 
 
 def merged(known: Flow | None, found: Flow) -> Flow:
-    """Return what the files of both agents tell of their messages."""
+    """Return the flows between agents from the files of both."""
     if known is None:
         return found
     return replace(

@@ -1,4 +1,4 @@
-"""Write numbers, times and sizes as pages show them."""
+"""Format numbers, times and sizes for pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 CUT: Final = 12
 TEN: Final = 10
 FAST: Final = 600
-"""Messages a minute from which on they are told by the second."""
+"""Messages per minute from which rates are shown per second."""
 
 
 def span(millis: Millis | None) -> str:
@@ -30,7 +30,7 @@ def span(millis: Millis | None) -> str:
 
 
 def age(millis: Millis) -> str:
-    """Return how old something is, in whole units; 0 s where the clocks differ."""
+    """Return an age in whole units; 0 s if clocks differ."""
     if millis < SECOND:
         return "0 s"
     unit, name = next((unit, name) for unit, name in UNITS if millis >= unit)
@@ -54,12 +54,12 @@ def rfc3339(at: Millis | None) -> str:
 
 
 def number(count: int | None) -> str:
-    """Return a count with separators, empty where there is none."""
+    """Return a count with separators; empty if there is none."""
     return "" if count is None else f"{count:,}"
 
 
 def bounded(count: int) -> str:
-    """Return a count that was not counted further than MANY."""
+    """Return a count that was limited to MANY."""
     return f"{MANY:,}+" if count > MANY else f"{count:,}"
 
 
@@ -74,13 +74,13 @@ def size(count: int | None) -> str:
 
 
 def short(message_id: str | None) -> str:
-    """Return the end of an id, where ids of one moment differ."""
+    """Return the end of an id, in which ids of one moment differ."""
     text = message_id or ""
     return text if len(text) <= CUT else f"…{text[-CUT:]}"
 
 
 def rate(per_minute: float) -> str:
-    """Return messages a minute as ``12/min``, fewer as ``3/h``, more as ``20/s``; none as empty."""
+    """Return a rate as ``12/min``, ``3/h`` if lower, ``20/s`` if higher; empty for 0."""
     if not per_minute:
         return ""
     units = ((FAST, 1 / 60, "s"), (1, 1, "min"), (0, 60, "h"))
@@ -89,7 +89,7 @@ def rate(per_minute: float) -> str:
 
 
 def percent(part: float) -> str:
-    """Return a part of one as ``42 %``."""
+    """Return a fraction as ``42 %``."""
     return f"{100 * part:.0f} %"
 
 

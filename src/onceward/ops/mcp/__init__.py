@@ -1,7 +1,7 @@
 """
 Offer an agent's file as tools of a model: an MCP server.
 
-``server(box)`` makes one of an open ``AsyncPostbox``; ``onceward mcp`` runs it.
+``server(box)`` creates one for an open ``AsyncPostbox``; ``onceward mcp`` runs it.
 
 Imports the public names, ops, file and message.
 """

@@ -1,4 +1,4 @@
-"""Say to a model what became of a call that failed, and what to do next."""
+"""Explain a failed call to a model, and the next step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onceward.message.names import quoted
 from onceward.message.redaction import visible
 
 SAID: Final = 1000
-"""Most characters of an error's own words: some quote what another agent wrote."""
+"""Maximum characters of an error's own text, which may quote other agents."""
 NEXT: Final = (
     (UnknownRecipient, "Nothing was sent. Call list_agents for the names that exist."),
     (Conflict, "Nothing was sent. Use a new key for another message."),
@@ -44,12 +44,12 @@ NEXT: Final = (
 
 
 OWN_CURE: Final = (UnknownRecipient, Conflict, QueueFull, Paused, TooLarge)
-"""Errors whose own words end in what to do in a program or a shell, which a model cannot."""
+"""Errors whose own text ends with advice for programs or shells, useless to a model."""
 
 
 @contextmanager
 def advised(key: str = "", given: str | None = None) -> Iterator[None]:
-    """Turn an error of the package into one that a model reads, with its *given* key for ours."""
+    """Convert an error of the package for a model, with its *given* key instead of ours."""
     try:
         yield
     except OncewardError as error:
@@ -65,7 +65,7 @@ def refused(what: str, cure: str) -> ToolError:
 
 
 def _fact(error: OncewardError) -> str:
-    """Return what happened, without a cure that is for programs and operators."""
+    """Return what happened, without advice for programs and operators."""
     said = str(error)
     return said.partition(": ")[0] if isinstance(error, OWN_CURE) else said
 

@@ -1,4 +1,4 @@
-"""See which messages have come, and tell the clients that asked for it."""
+"""Detect new messages, and notify subscribed clients."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from onceward.ops.mcp.asking import ask
 from onceward.ops.views.waiting import arrived, newest
 
 EVERY: Final = 0.25
-"""Seconds between two looks; a look reads one row."""
+"""Seconds between two checks; a check reads one row."""
 INBOX_URI: Final = "onceward://inbox"
 THREAD_URI: Final = "onceward://threads/"
 SUBSCRIPTIONS: Final = 100
-"""Most resources that one client of an older protocol is told of."""
+"""Maximum resources that one client of an older protocol can subscribe to."""
 
 
 class Arrivals:
-    """Tells waiting calls and subscribed clients of each message that comes."""
+    """Notifies waiting calls and subscribed clients of each new message."""
 
     def __init__(self, box: AsyncPostbox, bus: InMemorySubscriptionBus) -> None:
         self._box, self._bus, self._came = box, bus, anyio.Event()
         self._sessions: dict[int, tuple[ServerSession, set[str]]] = {}
 
     async def watch(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Look for new messages until it is cancelled; started after the first look."""
+        """Check for new messages until cancelled; started after the first check."""
         after = None
         while True:
-            with suppress(OncewardError):  # the next look may do; calls report the trouble
+            with suppress(OncewardError):  # the next check may succeed; calls report the error
                 after = await self._look(after)
             task_status.started()
             task_status = anyio.TASK_STATUS_IGNORED
@@ -55,7 +55,7 @@ class Arrivals:
             await self._came.wait()
 
     def offer_to(self, made: MCPServer[Any]) -> None:
-        """Let clients of the protocols before 2026 subscribe to resources."""
+        """Allow clients of protocols before 2026 to subscribe to resources."""
         lowlevel = made._lowlevel_server
         lowlevel.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
         lowlevel.add_request_handler(
@@ -79,7 +79,7 @@ class Arrivals:
         await self._bus.publish(ResourceUpdated(uri=uri))
         for session, uris in list(self._sessions.values()):
             if uri in uris:
-                with anyio.move_on_after(1):  # a client that does not read holds up no other
+                with anyio.move_on_after(1):  # a client that does not read must not delay others
                     await session.send_resource_updated(uri)
 
     async def _subscribe(
@@ -92,7 +92,7 @@ class Arrivals:
             connection.exit_stack.callback(self._sessions.pop, key, None)
         uris = self._sessions[key][1]
         if len(uris) >= SUBSCRIPTIONS:
-            msg = f"a client subscribes to at most {SUBSCRIPTIONS} resources: end some first"
+            msg = f"a client can subscribe to at most {SUBSCRIPTIONS} resources: unsubscribe first"
             raise MCPError(INVALID_REQUEST, msg)
         uris.add(str(params.uri))
         return EmptyResult()

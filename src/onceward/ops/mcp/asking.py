@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class BoxSource:
-    """A postbox through which questions are asked."""
+    """A postbox for queries."""
 
     def __init__(self, box: Postbox) -> None:
         self._box = box

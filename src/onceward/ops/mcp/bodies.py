@@ -1,4 +1,4 @@
-"""Write bodies as text that a model can read, cut where they are long."""
+"""Format bodies as text for a model, truncated if long."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 from onceward.message.redaction import visible
 
 WHOLE: Final = 20_000
-"""Most characters of one body where it is asked for."""
+"""Maximum characters of a requested body."""
 GLANCE: Final = 2_000
-"""Most characters of a body in a list."""
+"""Maximum characters of a body in a list."""
 
 
 def as_text(body: Any) -> str:
-    """Return a body as text: a text as it is, anything else as JSON."""
+    """Return a body as text: a text unchanged, other values as JSON."""
     return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
 
 
 def shown(body: Any, most: int) -> tuple[str, bool]:
-    """Return a body's text with at most *most* characters, and whether it was cut."""
+    """Return a body's text with at most *most* characters, and whether it was truncated."""
     text = as_text(body)
     return visible(text[:most]), len(text) > most

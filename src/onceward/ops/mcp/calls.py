@@ -1,4 +1,4 @@
-"""Give each call of a tool the key under which a repeat of it is the same message."""
+"""Derive the key of each tool call, so that a repeated call is the same message."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from mcp.server.mcpserver import Context
 from onceward.message.ids import new_token
 
 CALL_IDS: Final = ("onceward/callId", "claudecode/toolUseId")
-"""Names under which clients give the id of a call in ``_meta``."""
+"""Names of the id of a call in ``_meta``."""
 SCRATCH: Final = "onceward"
 
 
 def key_of(tool: str, given: str | None, ctx: Context[Any, Any]) -> str:
     """
-    Return the key of a call, the same for a repeat of it.
+    Return the key of a call, the same for a repetition.
 
-    That is the *given* one, or the id of the call that the client put into ``_meta``,
-    or the request's number where the connection has a session of its own. A call that
-    has none of them gets a new key. Recipients see the key, so it is a digest.
+    It is the *given* one, the id of the call that the client put into ``_meta``, or the request's
+    number if the connection has its own session. A call without any of them gets a new key.
+    Recipients see the key, so it is a digest.
     """
     name = given or _call_id(ctx) or _request_of_session(ctx) or new_token()
     return "mcp-" + sha256(f"{tool}\0{name}".encode(errors="surrogatepass")).hexdigest()[:40]
@@ -34,9 +34,9 @@ def _call_id(ctx: Context[Any, Any]) -> str | None:
 
 
 def _request_of_session(ctx: Context[Any, Any]) -> str | None:
-    """Return a name of a request that no other connection uses, None without a session."""
+    """Return a name of a request that is unique across connections; None without a session."""
     connection = ctx.session._connection
     if connection.session_id is None and not connection.has_standalone_channel:
-        return None  # each request has a connection of its own: numbers repeat between clients
+        return None  # each request has its own connection: numbers repeat between clients
     token = connection.state.setdefault(SCRATCH, new_token())
     return f"{token}\0{ctx.request_id}"

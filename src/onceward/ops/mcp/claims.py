@@ -14,19 +14,19 @@ from onceward.ops.mcp.advice import refused
 from onceward.ops.mcp.answers import Finished
 
 OPEN: Final = 100
-"""Most messages that are claimed at a time: a model that claims and never ends is stopped."""
+"""Maximum claimed messages: stops a model that claims without finishing."""
 REMEMBERED: Final = 10_000
-"""Ended claims that a repeated call is answered from."""
+"""Maximum ended claims that are remembered for repeated calls."""
 
 LONGEST: Final = 86_400.0
-"""Seconds that a lease lasts at most."""
+"""Maximum seconds of a lease."""
 
 Outcome = Literal["done", "retry", "reject"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a claim is to end."""
+    """The requested end of a claim."""
 
     outcome: Outcome
     reply: Any = None
@@ -37,7 +37,7 @@ class Ending:
 
 @dataclass
 class OpenClaim:
-    """A claimed message, the end of its lease by the clock of the loop, and its result."""
+    """A claimed message, the end of its lease by the loop's clock, and its result."""
 
     name: str
     message: AsyncMessage[Any]
@@ -55,15 +55,15 @@ class Claims:
         self._ended: OrderedDict[str, Finished] = OrderedDict()
         self._by_key: dict[str, str] = {}
         self._claiming = anyio.Lock()
-        """Held by one call after the other: a repeat sees what the first has claimed."""
+        """Serialises calls, so that a repeated call sees the first one's claim."""
 
     async def claim(
         self, key: str, session: str | None, type: str | None, seconds: float
     ) -> OpenClaim | None:
         """
-        Lease the next message; a repeat of the call returns the same one; None for none.
+        Lease the next message; a repeated call returns the same one; None if there is none.
 
-        It is not cancelled halfway: nothing stays leased for *seconds* that no claim names.
+        It is not cancelled halfway, so no message stays leased for *seconds* without a claim.
         """
         async with self._claiming:
             self._drop_over()
@@ -74,7 +74,7 @@ class Claims:
         self, key: str, session: str | None, type: str | None, seconds: float
     ) -> OpenClaim | None:
         if len(self._open) >= OPEN:
-            what = f"{OPEN} messages are claimed already"
+            what = f"{OPEN} messages are already claimed"
             raise refused(what, "Finish some of them first.")
         with anyio.CancelScope(shield=True):
             source = self._box if session is None else self._box.session(session)
@@ -89,7 +89,7 @@ class Claims:
         return made
 
     async def extend(self, name: str, seconds: float) -> None:
-        """Keep a claimed message for *seconds* from now; raises ToolError, LeaseLost."""
+        """Keep a claimed message for *seconds* from now; raise ToolError or LeaseLost."""
         found = await self._found(name)
         try:
             await found.message.extend(seconds)
@@ -99,7 +99,7 @@ class Claims:
         found.ends = anyio.current_time() + seconds
 
     async def finish(self, name: str, ending: Ending) -> Finished:
-        """Settle a claim once; the same ending again returns what the first did."""
+        """Settle a claim once; a repeated settlement returns the first result."""
         known = self._ended.get(name)
         if known is None:
             claim = await self._found(name)
@@ -108,17 +108,17 @@ class Claims:
                     return await self._end(claim, ending)
                 known = claim.result
         if known.outcome != ending.outcome:
-            what = f"the claim was finished as {known.outcome} before"
-            raise refused(what, "Nothing was changed, and nothing can be: go on.")
+            what = f"the claim was already finished as {known.outcome}"
+            raise refused(what, "Nothing was changed: continue with other work.")
         return known.model_copy(update={"repeated": True})
 
     async def message(self, name: str) -> AsyncMessage[Any] | None:
-        """Return the message of an open claim, None where it was finished before."""
+        """Return the message of an open claim; None if it is already finished."""
         return None if name in self._ended else (await self._found(name)).message
 
     async def _end(self, claim: OpenClaim, ending: Ending) -> Finished:
         try:
-            with anyio.CancelScope(shield=True):  # what is committed is remembered
+            with anyio.CancelScope(shield=True):  # remember the committed result
                 reply_id = await self._settle(claim.message, ending)
         except LeaseLost:
             self._forget(claim)
@@ -132,9 +132,9 @@ class Claims:
 
     async def _settle(self, message: AsyncMessage[Any], ending: Ending) -> str | None:
         if ending.outcome == "retry":
-            await message.retry(ending.after, ending.reason or "put back by its reader")
+            await message.retry(ending.after, ending.reason or "its reader put it back")
         elif ending.outcome == "reject":
-            await message.reject(ending.reason or "rejected by its reader")
+            await message.reject(ending.reason or "its reader rejected it")
         elif ending.reply is None:
             await message.ack()
         else:
@@ -145,26 +145,26 @@ class Claims:
         return None
 
     async def _found(self, name: str) -> OpenClaim:
-        """Return an open claim; one that an earlier server made is found in the file."""
+        """Return an open claim; a claim of an earlier server is found in the file."""
         found = self._open.get(name)
         if found is None:
             try:
                 message = await self._attached(name)
             except (InvalidArgument, LeaseLost):
-                what = "no such claim is open: it was finished, or its lease ended"
+                what = "there is no such open claim: it was finished, or its lease ended"
                 cure = "Nothing was changed. Call claim_message: a message that waits comes again."
                 raise refused(what, cure) from None
             found = self._open[name] = OpenClaim(name, message, anyio.current_time() + LONGEST)
         return found
 
     async def _attached(self, name: str) -> AsyncMessage[Any]:
-        """Return the message of a claim; the lease that its name proves outlives a server."""
+        """Return the message of a claim; its lease, proved by its name, survives a server."""
         found = await self._box.receive(handle=name)
-        assert found is not None  # noqa: S101 - or its lease is lost
+        assert found is not None  # noqa: S101 - otherwise its lease is lost
         return found
 
     def _drop_over(self) -> None:
-        """Forget claims whose leases have ended: their messages are given to others."""
+        """Forget claims whose leases have ended: others may get their messages."""
         now = anyio.current_time()
         for claim in [each for each in self._open.values() if each.ends < now]:
             if not claim.lock.locked():

@@ -18,25 +18,25 @@ class McpOptions:
     Rights and limits of the clients of a server.
 
     Raises:
-        InvalidArgument: a limit that is not a rate, a lease of no time, or an empty list of peers.
+        InvalidArgument: an invalid rate, a lease of 0, or an empty list of peers.
 
     """
 
     read_only: bool = False
-    """Whether only the tools that change nothing are offered."""
+    """Whether only read-only tools are offered."""
     peers: frozenset[str] | None = None
-    """The agents that may be written to; None for all."""
+    """The allowed recipients; None for all."""
     limit: GivenRate | None = None
-    """Most messages that all clients of the server send together, such as ``30/m``."""
+    """Maximum rate of messages of all clients of the server together, such as ``30/m``."""
     lease: Span = LEASE
-    """Span that a claimed message is kept, unless the call says otherwise."""
+    """Default lease of a claimed message."""
 
     def __post_init__(self) -> None:
         """Refuse values that allow nothing."""
         if self.limit is not None:
             read_rate("limit", self.limit)
         if not seconds("lease", self.lease):
-            msg = f"a lease of {self.lease} is over at once: give more than 0"
+            msg = f"a lease of {self.lease} ends at once: give more than 0"
             raise InvalidArgument(msg)
         if self.peers is not None and not self.peers:
             msg = "no peer is allowed: name one, or make the server read-only"

@@ -1,4 +1,4 @@
-"""Say how far the recipient of a question is, for the client that waits for its answer."""
+"""Report the progress of a question's recipient to the waiting client."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from onceward.ops.views.messages import FoundMessage, message
 LONGEST: Final = 0.5
 """Seconds that one statement on the recipient's file may take."""
 MOST: Final = 200
-"""Most characters of what the recipient's handler says itself."""
+"""Maximum characters of the handler's own report."""
 
 
 async def how_far(box: AsyncPostbox, ticket: str) -> str:
     """
-    Return how far the handler of a question is, in words; empty where that is not known.
+    Return the progress of a question's handler, as text; empty if unknown.
 
-    Its steps and its output are read where the recipient's file lies beside ours.
+    Its steps and its output are read if the recipient's file is beside ours.
     """
     return await anyio.to_thread.run_sync(_how_far, box._plain, ticket)
 
@@ -36,14 +36,14 @@ def _how_far(box: Postbox, ticket: str) -> str:
         found = _at_recipient(box, ticket)
     except (
         OncewardError
-    ):  # the file is busy, gone, or of another version: the answer may still come
+    ):  # the file is busy, missing, or of another version: the answer may still come
         return ""
     parts = [] if said is None else [shown(said, MOST)[0]]
     return "; ".join([*parts, *_parts(found)])
 
 
 def _at_recipient(box: Postbox, ticket: str) -> FoundMessage:
-    """Return what the file of its recipient stores about a question, nothing if it is elsewhere."""
+    """Return the recipient's stored data about a question; None if its file is elsewhere."""
     sent = message(BoxSource(box), ticket, window=0).sent
     ours = box.file.path
     path = None if sent is None else ours.with_name(f"{sent.recipient}{ours.suffix}")

@@ -1,4 +1,4 @@
-"""Bound the messages that the clients of a server send."""
+"""Limit the messages that the clients of a server send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onceward.ops.mcp.advice import refused
 
 
 class SendLimit:
-    """Counts the sends of the span that a rate is of; a repeat of one of them counts nothing."""
+    """Counts the sends within the period of a rate; repetitions do not count."""
 
     def __init__(
         self, limit: GivenRate | None, clock: Callable[[], float] = time.monotonic

@@ -27,7 +27,7 @@ from onceward.ops.mcp.server import server
 from onceward.serving import Guard, configured
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of one request over HTTP."""
+"""Maximum bytes of one request over HTTP."""
 
 
 async def serve_stdio(path: Path, options: McpOptions) -> int:
@@ -62,7 +62,7 @@ async def serve_http(
 
 
 async def _on_signal(ended: list[int], stop: Callable[[], None]) -> None:
-    """Note the number of the first stop signal, and call *stop*."""
+    """Record the number of the first stop signal, and call *stop*."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             ended.append(number)
@@ -77,7 +77,7 @@ def _web_config(made: MCPServer[Any], host: str, token: str | None) -> uvicorn.C
 
 
 def _hosts(host: str, token: str | None) -> TransportSecuritySettings:
-    """Return the host names that requests may bear: a page of a browser has no token."""
+    """Return the host names that requests may use, against foreign web pages."""
     if token is not None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
     hosts = sorted({*LOOPBACK, host})
@@ -91,17 +91,17 @@ class _Web(uvicorn.Server):
     """A web server that leaves signals to the program."""
 
     def stop(self) -> None:
-        """End soon: requests that are answered have a moment."""
+        """Stop soon: running requests get a moment to end."""
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 
 class _Lines:
-    """Lines of stdin, read by a thread that does not keep the process when a signal ends it."""
+    """Lines of stdin, read by a thread that does not keep a stopping process alive."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield lines until the input ends."""
@@ -114,7 +114,7 @@ class _Lines:
 
 
 def _read(send: MemoryObjectSendStream[str], token: EventLoopToken) -> None:
-    """Hand over line by line, each when the one before was taken."""
+    """Pass line by line, each after the previous one was taken."""
     with suppress(anyio.BrokenResourceError, anyio.RunFinishedError, RuntimeError):
         with open(0, "rb", closefd=False) as file:
             for line in file:

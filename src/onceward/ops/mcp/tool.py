@@ -1,4 +1,4 @@
-"""Offer a function to models as a tool: a short schema, and errors that say what to correct."""
+"""Offer a function to models as a tool, with a short schema and errors with advice."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from onceward.message.names import quoted
 from onceward.ops.mcp.advice import refused
 
 PROBLEMS: Final = 3
-"""Most wrong arguments that one error names."""
+"""Maximum wrong arguments in one error."""
 CURE: Final = "Nothing was done. Correct the arguments, then call again."
 
 
 class ModelTool(Tool):  # type: ignore[misc] # the library is an extra
     """
-    A tool whose every token a model pays for in each conversation.
+    A tool with a short listing, because a model pays for each token.
 
-    Its listing has no schema of answers, which name their fields themselves. An argument
-    that it does not have is refused: a model that invents one must not believe that it counts.
+    Its listing has no schema of answers, which name their fields themselves. Unknown arguments are
+    refused: a model that invents one must not believe that it works.
     """
 
     @property
     def output_schema(self) -> dict[str, Any] | None:
-        """Return nothing to be listed; answers are structured nevertheless."""
+        """Return None, so that no schema is listed; answers are still structured."""
         return None
 
     async def run(
@@ -37,7 +37,7 @@ class ModelTool(Tool):  # type: ignore[misc] # the library is an extra
         context: Any,
         convert_result: bool = False,  # noqa: FBT001, FBT002 - the signature of the base class
     ) -> Any:
-        """Run the tool; raise ToolError naming each argument that does not fit."""
+        """Run the tool; raise ToolError with each invalid argument."""
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as error:
@@ -46,7 +46,7 @@ class ModelTool(Tool):  # type: ignore[misc] # the library is an extra
         return await super().run(arguments, context, convert_result)
 
     def _told(self, error: ValidationError) -> str:
-        """Return what is wrong, by argument; one of several types has a reason for each."""
+        """Return the errors by argument; a union type has one per alternative."""
         reasons: dict[str, list[str]] = {}
         for each in error.errors(include_url=False, include_input=False, include_context=False):
             name = quoted(str(each["loc"][0]))
@@ -63,7 +63,7 @@ class ModelTool(Tool):  # type: ignore[misc] # the library is an extra
 
 
 def tool(function: Callable[..., Any], hints: ToolAnnotations) -> Tool:
-    """Return the tool that calls *function*, whose docstring and annotations a model reads."""
+    """Return the tool that calls *function*; a model reads its docstring and annotations."""
     made = ModelTool.from_function(
         function, description=inspect.getdoc(function), annotations=hints
     )
@@ -75,7 +75,7 @@ def tool(function: Callable[..., Any], hints: ToolAnnotations) -> Tool:
 
 
 def short(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema of arguments without what says nothing: titles, and null by default."""
+    """Return a schema of arguments without titles and null defaults."""
     properties = {name: _short(each) for name, each in schema["properties"].items()}
     return {key: value for key, value in schema.items() if key != "title"} | {
         "properties": properties
@@ -83,7 +83,7 @@ def short(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of one argument; one that may be null is left out instead."""
+    """Return the schema of one argument; a nullable one becomes optional."""
     kept = {key: value for key, value in schema.items() if key != "title"}
     kinds = kept.get("anyOf", [])
     if kept.get("default", ...) is None and {"type": "null"} in kinds:

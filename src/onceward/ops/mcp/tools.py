@@ -1,4 +1,4 @@
-"""The tools that read; their docstrings and descriptions are what a model reads of them."""
+"""Define the reading tools; a model reads their docstrings and descriptions."""
 
 from __future__ import annotations
 

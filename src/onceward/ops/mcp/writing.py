@@ -1,4 +1,4 @@
-"""The tools that send and settle; each is durable, and once for each key."""
+"""Define the tools that send and settle; each is durable, and takes effect once per key."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class WritingTools(ReadingTools):
             return await self._claims.finish(claim, ending)
 
     async def _refuse_reply(self, claim: str, outcome: Outcome) -> None:
-        """Raise ToolError where the reply would not be sent, or may not be."""
+        """Raise ToolError if the reply would not or must not be sent."""
         if outcome != "done":
             what = f"a reply does not go with {outcome}"
             raise refused(what, "Leave it out, or finish as done.")
@@ -181,7 +181,7 @@ class WritingTools(ReadingTools):
 
 
 async def _surely(send: Callable[[], Awaitable[T]]) -> T:
-    """Send, and once more where COMMIT raised: under the same key that is one message."""
+    """Send, and again if COMMIT raised: under the same key that is one message."""
     try:
         return await send()
     except OutcomeUnknown:

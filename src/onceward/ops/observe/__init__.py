@@ -1,5 +1,5 @@
 """
-Read agents' files for live views and metrics; nothing here writes, and no writer waits.
+Read agents' files for live views and metrics, without writing or delaying writers.
 
 Imports the public names, ops, file and message.
 """

@@ -1,4 +1,4 @@
-"""Read what stands behind the numbers of one agent's file: a few rows of each kind."""
+"""Read the rows behind the numbers of one agent's file: a few of each kind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from onceward.ops.views.why import Why, agent_whys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDetail:
-    """Some rows of one agent's file, each kind with the worst or the newest first."""
+    """Some rows of one agent's file, the worst or newest of each kind first."""
 
     problem: str | None
-    """Why the file cannot be read, None where it can."""
+    """Why the file cannot be read; None if it can."""
     whys: tuple[Why, ...] = ()
-    """Each thing that holds messages back, what to act on first."""
+    """The reasons that hold messages back, the most urgent first."""
     peers: tuple[Peer, ...] = ()
     failing: tuple[Lane, ...] = ()
     """Lanes whose oldest message was attempted more than once, with its last error."""
@@ -32,7 +32,7 @@ class FileDetail:
 
 
 def read_detail(path: Path, most: int = 5) -> FileDetail:
-    """Return at most so many rows of each kind; an error is told in it and not raised."""
+    """Return at most *limit* rows of each kind; an error is returned, not raised."""
     try:
         with opened(path) as reader:
             return FileDetail(

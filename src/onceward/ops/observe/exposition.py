@@ -1,4 +1,4 @@
-"""Give metrics to Prometheus: as text, as an ASGI app, or at an address of its own."""
+"""Expose metrics to Prometheus: as text, as an ASGI app, or at a separate address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 def new_registry() -> CollectorRegistry:
-    """Return an empty registry; that of the process has metrics of Python and of others."""
+    """Return an empty registry; the process's own has metrics of Python and other libraries."""
     return CollectorRegistry()
 
 
@@ -46,9 +46,9 @@ def text_of(registry: CollectorRegistry, accept: str = "") -> tuple[str, bytes]:
 
 def asgi_app(registry: CollectorRegistry) -> App:
     """
-    Return an ASGI app that answers GET with the metrics; mount it where a scraper may come.
+    Return an ASGI app that answers GET with the metrics, to mount for a scraper.
 
-    It checks neither address nor token: that is the work of the app that mounts it.
+    It checks neither address nor token: the mounting app must do that.
     """
 
     async def app(scope: Scope, _: Receive, send: Send) -> None:
@@ -59,7 +59,7 @@ def asgi_app(registry: CollectorRegistry) -> App:
             return
         headers = dict(scope["headers"])
         accept = headers.get(b"accept", b"").decode("latin-1")
-        # Files are read: not on the thread of the loop.
+        # This reads files, so it must not run on the loop's thread.
         kind, text = await asyncio.to_thread(text_of, registry, accept)
         await _answer(send, HTTPStatus.OK, kind, text if scope["method"] == "GET" else b"")
 
@@ -74,17 +74,17 @@ async def _answer(send: Send, status: int, kind: str, body: bytes) -> None:
 
 class MetricsServer:
     """
-    Serve ``/metrics`` at *address*, ``HOST:PORT``, on a thread of its own.
+    Serve ``/metrics`` at *address*, ``HOST:PORT``, on a separate thread.
 
-    ``/live`` answers 200 while the process runs, ``/ready`` 200 while *ready* says so, else 503;
-    both demand no token, and tell nothing else.
+    ``/live`` answers 200 while the process runs, ``/ready`` 200 while *ready* returns True, else
+    503; both need no token, and reveal nothing else.
 
-    At a loopback address a request must name a loopback host, so that no web page reads the
-    metrics by a name of its own. Any other address demands *token*, as
-    ``Authorization: Bearer TOKEN``.
+    At a loopback address a request must name a loopback host, so that no web page reads the metrics
+    through its own host name. Any other address requires *token*, as ``Authorization: Bearer
+    TOKEN``.
 
     Raises:
-        InvalidArgument: the address is none, cannot be bound, or demands a token.
+        InvalidArgument: the address is invalid, cannot be bound, or requires a token.
 
     """
 
@@ -121,11 +121,11 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Return where the metrics are, with the port that the system chose for 0."""
+        """Return the url of the metrics, with the port that the system chose for 0."""
         return url_of(self._host, self._served.port, PATH)
 
     def close(self) -> None:
-        """Serve no more; requests under way have a moment to end."""
+        """Stop serving; running requests get a moment to end."""
         self._served.close()
 
 

@@ -17,22 +17,22 @@ from onceward.ops.observe.snapshots import FileSnapshot, Snapshots, agent_files
 from onceward.ops.views.overview import Backlog
 
 WITHIN: Final = 5.0
-"""Seconds that one collection opens files for; Prometheus itself waits ten by default."""
+"""Maximum seconds in which one collection opens files; Prometheus waits ten by default."""
 MOST_PEERS: Final = 20
-"""Peers of an agent that have series of their own."""
+"""Maximum peers of an agent with their own series."""
 Taken = Callable[[], Sequence[FileSnapshot]]
 """Returns the newest snapshots of all files."""
 OTHER: Final = "other"
-"""Label of all further peers together."""
+"""Label of all other peers together."""
 
 
 class FileMetrics(Collector):
     """
     Collect the metrics of all agents' files in *places*: homes, and single files.
 
-    Homes are listed at each collection, so new agents appear by themselves. The first *peers*
-    peers of an agent that have something waiting are labels, all others are ``other``. Where a
-    program has snapshots of its files already, *taken* returns them, and no file is opened.
+    Homes are listed at each collection, so new agents appear automatically. The first *peers* peers
+    of an agent with waiting messages are labels, all others are ``other``. If a program already has
+    snapshots of its files, *taken* returns them, and no file is opened.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class FileMetrics(Collector):
         ]
 
     def collect(self) -> Iterator[Metric]:
-        """Read the files that changed, and yield every metric."""
+        """Read the changed files, and yield every metric."""
         found = self._taken()
         now, named = self._clock.now(), named_apart(found)
         whole = [(name, each, each.overview) for name, each in named if each.overview]
@@ -72,7 +72,7 @@ class FileMetrics(Collector):
         yield self._by_peer([(name, numbers.outbox) for name, _, numbers in whole], now)
         family = _readable()
         for name, each in named:
-            if each.taken_at:  # else its turn to be read has not come
+            if each.taken_at:  # otherwise it has not been read yet
                 family.add_metric([name], each.problem is None)
         yield family
 
@@ -87,7 +87,7 @@ class FileMetrics(Collector):
         return family
 
     def _ages(self, name: str, backlog: Backlog, now: Millis) -> dict[str, float]:
-        """Return the age by label; 0 for a peer that had something waiting before."""
+        """Return the age by label; 0 for a peer that had waiting messages before."""
         known = self._labels.setdefault(name, {})
         ages = dict.fromkeys(known, 0.0)
         for peer, at in backlog:
@@ -99,7 +99,7 @@ class FileMetrics(Collector):
 
 
 def named_apart(found: Sequence[FileSnapshot]) -> list[tuple[str, FileSnapshot]]:
-    """Return snapshots by agent; where two files have one agent, their paths are added."""
+    """Return snapshots by agent; if two files have the same agent, add their paths."""
     counts = Counter(each.agent for each in found)
     return [
         (each.agent if counts[each.agent] == 1 else f"{each.agent} {each.path}", each)
@@ -122,4 +122,4 @@ def _oldest() -> GaugeMetricFamily:
 
 
 def _readable() -> GaugeMetricFamily:
-    return GaugeMetricFamily(READABLE, "1 where the file could be read, else 0.", labels=["agent"])
+    return GaugeMetricFamily(READABLE, "1 if the file could be read, else 0.", labels=["agent"])

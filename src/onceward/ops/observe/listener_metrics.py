@@ -1,4 +1,4 @@
-"""Collect the connections of a process's listeners of HTTP for Prometheus."""
+"""Collect the connections of a process's HTTP listeners for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure in a process that works how long messages, handlers and commits take."""
+"""Measure how long messages, handlers and commits take in a working process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from onceward.message.events import MessageEvent
 from onceward.ops.observe.names import DURATIONS, DurationMetric
 
 OTHER: Final = "other"
-"""Label of all types that were not asked for."""
+"""Label of all types without their own series."""
 
 
 class MessageMetrics:
     """
-    Histograms of what the postboxes of this process do, filled from their events.
+    Histograms of this process's postboxes, filled from their events.
 
     *types* are the message types that get a label; without any there is no label ``type``.
     """
@@ -84,7 +84,7 @@ class MessageMetrics:
 
 
 def _span(since: int, until: int) -> float:
-    """Return the seconds between two moments; none where a clock was set back."""
+    """Return the seconds between two moments; None if a clock was set back."""
     return max(0, until - since) / 1000
 
 

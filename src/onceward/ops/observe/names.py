@@ -1,9 +1,9 @@
 """
-Name the metrics, and say where each comes from.
+Define the metrics and their sources.
 
-Gauges and counters are read from files: they are true whichever process is asked, survive
-restarts and cost the working processes nothing. Histograms are filled by the processes that
-work, because a file keeps no duration for longer than its rows.
+Gauges and counters are read from files: they are the same from every process, survive restarts and
+cost the working processes nothing. Working processes fill the histograms, because a file keeps
+durations only as long as its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onceward.ops.observe.snapshots import FileSnapshot
 from onceward.ops.views.overview import Overview
 
 Value = Callable[[FileSnapshot, Overview, Millis], float]
-"""The value of a metric from a snapshot, its numbers, and the present moment."""
+"""Returns a metric's value from a snapshot, its numbers, and the current moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class DurationMetric:
 
 
 def age(at: Millis | None, now: Millis) -> float:
-    """Return how many seconds ago a moment was; 0 where there is none, or it is to come."""
+    """Return how many seconds ago a moment was; 0 if there is none, or it is in the future."""
     return 0.0 if at is None else max(0.0, (now - at) / 1000)
 
 

@@ -1,4 +1,4 @@
-"""Compute how fast the totals of files grow from one look at them to the next."""
+"""Compute how fast the totals of files grow between two readings."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final
 from onceward.ops.observe.snapshots import FileSnapshot
 
 GROWING: Final = ("enqueued", "processed")
-"""Columns of ``onceward_stats`` that only ever grow and are shown by the second."""
+"""Columns of ``onceward_stats`` that only grow and are shown per second."""
 NONE: Final[Mapping[str, float]] = {}
 
 
 class Rates:
-    """The growth of each file's totals in a second, between the last two looks."""
+    """The growth per second of each file's totals between the last two readings."""
 
     def __init__(self) -> None:
         self._before: dict[Path, tuple[float, Mapping[str, int]]] = {}
         self._rates: dict[Path, Mapping[str, float]] = {}
 
     def note(self, snapshots: Iterable[FileSnapshot], at: float) -> None:
-        """Take in a look that was made *at* so many seconds on a clock that never steps."""
+        """Add a reading that was made *at* seconds of the monotonic clock."""
         seen = {each.path: each.overview.stats for each in snapshots if each.overview}
         self._rates = {path: self._grown(path, stats, at) for path, stats in seen.items()}
         self._before = {path: (at, stats) for path, stats in seen.items()}
 
     def of(self, path: Path, name: str) -> float | None:
-        """Return the growth of one total of a file in a second; None before a second look."""
+        """Return the growth per second of one total of a file; None before the second reading."""
         return self._rates.get(path, NONE).get(name)
 
     def _grown(self, path: Path, after: Mapping[str, int], at: float) -> Mapping[str, float]:

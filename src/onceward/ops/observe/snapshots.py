@@ -1,9 +1,8 @@
 """
 Take snapshots of agents' files: the numbers that top, metrics and the inspector show.
 
-A file is read again only when it changed: size and time of the file and of its WAL are
-looked at first. A snapshot holds moments, not ages, so that it stays true while nothing
-changes.
+A file is read again only if it has changed: size and time of the file and its WAL are checked
+first. A snapshot holds moments, not ages, so that it stays valid while nothing changes.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from onceward.message.names import DIRECTORY
 from onceward.ops.views.overview import Overview, overview
 
 SETTLED: Final = 2_000_000_000
-"""Nanoseconds after which no second change can bear the same time of a file."""
+"""Nanoseconds after which no second change can have the same time of a file."""
 WAIT_FOR: Final = 0.25
-"""Seconds that a file is waited for which a process recovers or closes."""
+"""Seconds to wait for a file that a process recovers or closes."""
 UNREAD: Final = "not read yet"
-"""Problem of a file whose turn has not come."""
+"""Problem of a file that was not read yet."""
 
 Stamp = tuple[tuple[int, int, int], ...]
-"""Inode, size and time of a file and of its WAL; zeros where there is none."""
+"""Inode, size and time of a file and of its WAL; zeros if missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSnapshot:
-    """One agent's file at one moment; there are no numbers where ``problem`` says why."""
+    """One agent's file at one moment; without numbers if there is a ``problem``."""
 
     path: Path
     agent: str
-    """Agent whose file it is; the name of the file where it cannot be read."""
+    """Agent of the file; the file's name if it cannot be read."""
     taken_at: Millis
-    """When it was read; 0 where it never was."""
+    """When it was read; 0 if never."""
     stamp: Stamp = ()
     settled: bool = False
     """Whether a later change would show in the stamp."""
@@ -64,7 +63,7 @@ class Snapshots:
     """
     The snapshots of many files, each read again only when it changed.
 
-    Safe to use from several threads: one reads, the others wait for it.
+    Thread-safe: one thread reads, the others wait for it.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -72,14 +71,14 @@ class Snapshots:
         self._known: dict[Path, FileSnapshot] = {}
         self._lock = Lock()
         self.reads = 0
-        """How many times a file was opened so far."""
+        """How many times files have been opened."""
 
     def take(self, paths: Iterable[Path], within: float | None = None) -> list[FileSnapshot]:
         """
         Return a snapshot of each file, in the order of *paths*.
 
-        After *within* seconds no further file is opened: the others keep the snapshot that
-        they had and are read first the next time. At least one file is read.
+        After *within* seconds no more files are opened: the others keep their snapshot and are read
+        first the next time. At least one file is read.
         """
         files = list(paths)
         with self._lock:
@@ -116,7 +115,7 @@ def agent_files(places: Iterable[Path]) -> list[Path]:
 
 
 def read_snapshot(path: Path, now: Millis) -> FileSnapshot:
-    """Return the snapshot of one file; an error is told in it and not raised."""
+    """Return the snapshot of one file; it contains an error instead of raising it."""
     stamp = stamp_of(path)
     settled = all(time.time_ns() - changed > SETTLED for _, _, changed in stamp)
     try:
@@ -136,15 +135,15 @@ def read_snapshot(path: Path, now: Millis) -> FileSnapshot:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return what changes when a file is written: of the file and of its WAL."""
+    """Return the stamp that changes when a file or its WAL is written."""
     return tuple(_stat(f"{path}{suffix}") for suffix in ("", "-wal"))
 
 
 def _stat(name: str) -> tuple[int, int, int]:
     try:
-        found = os.stat(name)  # noqa: PTH116 - a thousand files are looked at every second
+        found = os.stat(name)  # noqa: PTH116 - checks a thousand files every second
     except OSError:
         return (0, 0, 0)
-    if not found.st_size:  # readers make an empty WAL, too
+    if not found.st_size:  # readers also create an empty WAL
         return (0, 0, 0)
     return (found.st_ino, found.st_size, found.st_mtime_ns)

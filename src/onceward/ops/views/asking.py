@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeVar
 from onceward.file.columns import columns
 
 NEVER: Final = 1 << 62
-"""A sequence number, and a moment, that none is above."""
+"""Upper bound of sequence numbers and moments."""
 HIGHEST: Final = "\U0010ffff"
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def values(source: Source, kind: type[T], sql: str, **named: Any) -> tuple[T, ..
 
 
 def by_name(kind: type, view: str, name: str) -> str:
-    """Return the statement for rows of a view by a name, behind the name ``:after``."""
+    """Return the statement for rows of a view by a name, after the name ``:after``."""
     return f"""
 SELECT {columns(kind)} FROM {view} WHERE {name} > :after ORDER BY {name} LIMIT :limit
 """
@@ -50,12 +50,12 @@ def moment_before(view: str, at: str) -> str:
 
 
 def ids_from(view: str) -> str:
-    """Return the statement for ids of a view that begin alike, for ``some_ids``."""
+    """Return the statement for ids of a view with a common prefix, for ``some_ids``."""
     return f"SELECT id FROM {view} WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit"
 
 
 def some_ids(source: Source, sql: str, prefix: str, limit: int = 3) -> list[str]:
-    """Return ids that begin with *prefix*, at most so many, each once."""
+    """Return at most *limit* distinct ids that begin with *prefix*."""
     named = {"low": prefix, "high": prefix + HIGHEST, "limit": limit}
     return list(dict.fromkeys(str(row[0]) for row in source.rows(sql, named)))
 

@@ -1,4 +1,4 @@
-"""Answer for a message from the files of its sender and its recipient, which lie side by side."""
+"""Explain a message from the files of its sender and recipient in the same home."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onceward.ops.views.messages import message
 from onceward.ops.views.why import Why, message_why
 
 Skipped = Callable[[Path, OncewardError], None]
-"""Is told of a file that cannot be read."""
+"""Called for a file that cannot be read."""
 
 
 def why_of_message(
     path: Path, message_id: str, now: Millis, skipped: Skipped = lambda _path, _error: None
 ) -> Why | None:
     """
-    Return why a message that a file knows is where it is; None where the file does not know it.
+    Return why a message waits or how it ended; None if the file does not know it.
 
     Raises:
         OncewardError: the file at *path* cannot be read.
@@ -40,7 +40,7 @@ def why_of_message(
 
 
 def _opened(stack: ExitStack, path: Path, skipped: Skipped) -> FileReader | None:
-    """Open a file that lies here; None where it does not, or cannot be read."""
+    """Open a file of this home; None if it is missing or cannot be read."""
     if not path.exists():
         return None
     try:

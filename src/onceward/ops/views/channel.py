@@ -7,7 +7,7 @@ from typing import Final
 from onceward.ops.views.asking import NEVER, Source
 
 LOOK: Final = 1_000
-"""Newest messages of the channel that are looked at."""
+"""Maximum newest messages of the channel that are counted."""
 WAITS: Final = f"""
 SELECT count(*)
   FROM (SELECT state FROM onceward_inbox

@@ -11,14 +11,14 @@ from onceward.ops.views.asking import NEVER, Source, values
 from onceward.ops.views.messages import SENDERS
 
 MOST: Final = 200
-"""Messages of one file that a page shows."""
+"""Maximum messages of one file on a page."""
 RECENT: Final = 2_000
-"""Dead letters among which a conversation is sought: no index knows theirs."""
+"""Maximum newest dead letters that are searched for a conversation, without an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One message of a conversation as one file has it."""
+    """One message of a conversation in one file."""
 
     id: str
     sender: str
@@ -36,7 +36,7 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Messages of a conversation that one file has."""
+    """Messages of a conversation in one file."""
 
     sent: tuple[Spoken, ...]
     received: tuple[Spoken, ...]
@@ -44,14 +44,14 @@ class Part:
 
     @property
     def all(self) -> tuple[Spoken, ...]:
-        """Every message that the file has, as often as it has it."""
+        """All rows of the file, including several of one message."""
         return (*self.sent, *self.received, *self.dead)
 
 
 CAUSE: Final = """
 CASE WHEN octet_length(frame) <= 65536 AND json_valid(frame)
      THEN coalesce(json_extract(frame, '$.inreplyto'), json_extract(frame, '$.causationid')) END"""
-# What begins a conversation has no cause, and its frame may be large: it is not looked at.
+# The first message of a conversation has no cause, and its frame may be large: skip it.
 FIRST_CAUSE: Final = f"CASE WHEN correlation_id IS NOT NULL THEN {CAUSE} END"
 OWN: Final = f"""
 SELECT {columns(Spoken, at="created_at", cause=FIRST_CAUSE)} FROM onceward_outbox
@@ -83,7 +83,7 @@ SELECT {columns(Spoken, state="'dead'", at="created_at", ended_at="dead_at", cau
 
 
 def part(source: Source, root: str) -> Part:
-    """Return what a file has of the conversation that began with the message *root*."""
+    """Return a file's part of the conversation that began with the message *root*."""
     sent = (*values(source, Spoken, OWN, root=root), *values(source, Spoken, SENT, root=root))
     first = values(source, Spoken, FIRST, root=root)
     received = (*first, *values(source, Spoken, RECEIVED, root=root))

@@ -25,7 +25,7 @@ class ListedChannel:
     created_at: Millis
     changed_at: Millis
     members: int
-    """How many there are; MANY is the most that is counted."""
+    """Their number, counted up to MANY."""
     subscriptions: int
 
 
@@ -41,7 +41,7 @@ class ChannelMember:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSubscription:
-    """A pattern of topics of a channel that an agent wants."""
+    """An agent's subscription to a pattern of a channel's topics."""
 
     subscriber: str
     pattern: str

@@ -1,4 +1,4 @@
-"""Read which reply a request expects, and write one of what a person has filled in."""
+"""Read the reply that a request expects, and build one from a person's input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReplyField:
 
     @property
     def told(self) -> str:
-        """The field in words: name, kind and whether the reply must have it."""
+        """The field as text: name, kind and whether it is required."""
         words: str = self.kind
         if self.kind in {"boolean", "choice"}:
             words = f"one of {', '.join(self.choices or ('true', 'false'))}"
@@ -47,7 +47,7 @@ class ReplyField:
 
     def value(self, given: str) -> Any:
         """
-        Return what a person has written, as the type of the field.
+        Return a person's input as the type of the field.
 
         Raises:
             InvalidMessage: it is of another type.
@@ -75,7 +75,7 @@ def expected_fields(source: Source, message_id: str) -> tuple[ReplyField, ...]:
     """
     Return the fields of the reply that a received request expects.
 
-    There are none where the request does not say it, or expects more than a flat object.
+    There are none if the request has no schema, or expects more than a flat object.
     """
     for each in message(source, message_id, window=0).received:
         if frame_size(source, each.box, each.seq) <= LARGE:
@@ -85,7 +85,7 @@ def expected_fields(source: Source, message_id: str) -> tuple[ReplyField, ...]:
 
 def reply_of(fields: tuple[ReplyField, ...], given: Mapping[str, str]) -> dict[str, Any]:
     """
-    Return the reply that a person has filled in; what is empty and not required is left out.
+    Return the reply from a person's input; omit empty optional fields.
 
     Raises:
         InvalidMessage: a field is missing or of another type.
@@ -111,12 +111,12 @@ def _of_frame(frame: bytes) -> tuple[ReplyField, ...]:
         schema = json.loads(json.loads(frame)["replyschema"])
         found = [_field(schema, name, each) for name, each in schema["properties"].items()]
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
-        return ()  # it carries none, or another agent's library has written it
+        return ()  # it has none, or one from another library
     return tuple(each for each in found if each) if all(found) else ()
 
 
 def _field(schema: dict[str, Any], name: str, given: dict[str, Any]) -> ReplyField | None:
-    """Return a property as a field; None for a list, an object and what else has no input."""
+    """Return a property as a field; None for a list, an object or another type without input."""
     kinds = [_resolved(schema, each) for each in given.get("anyOf", [given])]
     nullable, kinds = NULL in kinds, [each for each in kinds if each != NULL]
     found = _kind(kinds)
@@ -143,7 +143,7 @@ def _resolved(schema: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(kinds: list[dict[str, Any]]) -> tuple[Kind, tuple[str, ...]] | None:
-    """Return the kind of a field and its choices, where it has one; several become text."""
+    """Return the kind of a field and its choices; several kinds become text."""
     if len(kinds) == 1 and (choices := _choices(kinds[0])):
         return "choice", choices
     names = {each.get("type") for each in kinds}

@@ -1,4 +1,4 @@
-"""Ask one file what fails, with failures of one kind put together."""
+"""Ask one file for its failures, grouped by kind."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from onceward.ops.views.asking import NEVER, Source, moment_from, values
 from onceward.ops.views.rates import starts
 
 Kind = Literal["dead letter", "retry", "peer", "schedule"]
-"""A message that was given up, one that is tried again, a peer or a schedule that fails."""
+"""Kind of a failure: a dead letter, a retried message, a failing peer or schedule."""
 MOST: Final = 2_000
-"""Dead letters and lanes of a file that are looked at, the newest ones."""
+"""Maximum newest dead letters and lanes of a file that are examined."""
 SPAN: Final = 180_000
 SPANS: Final = 20
 ID: Final = re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{8}[0-9a-f-]*\b|\b0x[0-9a-f]+\b", re.IGNORECASE)
 NUMBER: Final = re.compile(r"\d+(?:[.,:]\d+)*")
 LONGEST: Final = 300
-"""Characters of an error by which it is told from others."""
+"""Characters of an error that identify it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,22 @@ class Failure:
     """Failures of one file that have one kind, type and error."""
 
     fingerprint: str
-    """The same for failures of other files that are like it."""
+    """Fingerprint, the same for equal failures of other files."""
     kind: Kind
     type: str
-    """Type of the messages; empty where the failure is not of a message."""
+    """Type of the messages; empty for peers and schedules."""
     error: str
     """The error of the newest one, with its numbers."""
     count: int
     first_at: Millis | None
-    """None where the file does not know when it began."""
+    """When it began; None if unknown."""
     last_at: Millis | None
     sample: str
     """Id of the newest message, or the name of the peer or the schedule."""
     recent: tuple[int, ...] = ()
-    """How many there were in each of the last spans, oldest first; empty if none is known."""
+    """Counts in each of the last spans, oldest first; empty if unknown."""
     tries: int = 0
-    """The most attempts of a message that is tried again."""
+    """Maximum attempts of a retried message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Failing:
     due_at: Millis | None
 
 
-# Columns behind the frame are read once for each group: they cost the size of the frame.
+# Columns after the frame are read once per group: they cost the size of the frame.
 LETTERS: Final = f"""
 SELECT {columns(Letter)} FROM onceward_dead_letters
  WHERE seq <= :newest ORDER BY seq DESC LIMIT {MOST}
@@ -114,7 +114,7 @@ def pattern(error: str) -> str:
 
 
 def fingerprint(kind: Kind, type_name: str, error: str) -> str:
-    """Return what failures of one kind, type and pattern of error share."""
+    """Return the fingerprint of failures of one kind, type and error pattern."""
     told = "\0".join((kind, type_name, pattern(error)))
     return sha256(told.encode("utf-8", "replace")).hexdigest()[:12]
 
@@ -125,7 +125,7 @@ def spans(now: Millis) -> Spans:
 
 
 def failures(source: Source, now: Millis) -> tuple[Failure, ...]:
-    """Return what fails in a file, the most frequent first."""
+    """Return the failures of a file, the most frequent first."""
     when = spans(now)
     found = [
         *_dead(source, when), *_retried(source, when), *_peers(source), *_schedules(source)
@@ -173,7 +173,7 @@ def _dead(source: Source, when: Spans) -> Iterator[Failure]:
 
 
 def _deaths(source: Source, end: int, when: Spans) -> tuple[int, ...]:
-    """Return the numbers of the first dead letters of each span; none where no span has one."""
+    """Return the numbers of the first dead letters of each span; none if no span has one."""
     last = _first(source.rows(DIED, (end - 1,)))
     if last is None or last < when.begins_at:
         return ()

@@ -22,13 +22,13 @@ WORD: Final = re.compile(
     r"""(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<plain>(?![A-Za-z_]+:["'])[^\s"']\S*))"""
 )
 PLAIN: Final = re.compile(r"""[^\s"':]\S*""")
-"""A value, or a text, that stands without quotes."""
+"""A value or a text that needs no quotes."""
 EXAMPLE: Final = "type:task.* peer:shop state:dead since:1h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A filter of messages; None means no condition, ``*`` stands for any characters."""
+    """A filter of messages; None means no condition, ``*`` matches any characters."""
 
     type: str | None = None
     peer: str | None = None
@@ -43,12 +43,12 @@ class Filter:
 
     @property
     def is_of_dead(self) -> bool:
-        """Whether only dead letters fit."""
+        """Whether only dead letters match."""
         return self.state == DEAD
 
     @property
     def conditions(self) -> Conditions:
-        """The conditions on each message, without its moment."""
+        """The conditions on each message, except its time."""
         return Conditions(
             state=None if self.is_of_dead else self.state,
             type=_pattern(self.type),
@@ -61,7 +61,7 @@ class Filter:
 
     @property
     def exact(self) -> dict[str, str] | None:
-        """The conditions as whole names, None where they are more than that."""
+        """The conditions as exact names; None if they are more than that."""
         given = {
             name: value
             for name in ("reason", "peer", "type", "session", "topic")
@@ -73,10 +73,10 @@ class Filter:
 
 def parse(text: str, now: Millis, names: tuple[str, ...] = NAMES) -> Filter:
     """
-    Return the filter that a text asks for; words without a name are sought in the body.
+    Return the filter of a text; words without a name are searched in the body.
 
     Raises:
-        InvalidArgument: a word names no condition of *names*, or its value is none.
+        InvalidArgument: a word is not a condition in *names*, or its value is invalid.
 
     """
     given: dict[str, str] = {}
@@ -86,17 +86,17 @@ def parse(text: str, now: Millis, names: tuple[str, ...] = NAMES) -> Filter:
             words.append(value)
         elif name not in names:
             msg = (
-                f"there is no filter {name} here, only {', '.join(names)}:"
-                " a text with a colon stands in quotes"
+                f"there is no filter {name} here, only {', '.join(names)}: quote a text with a "
+                "colon"
             )
             raise InvalidArgument(msg)
         elif name in given:
-            msg = f"{name}: is given twice; * stands for any characters"
+            msg = f"{name}: is given twice; use * to match any characters"
             raise InvalidArgument(msg)
         else:
             given[name] = value
     if words and "text" not in names:
-        msg = f"{quoted(words[0])} has no name here: {', '.join(names)}, such as {names[0]}:…"
+        msg = f"{quoted(words[0])} needs a name here: {', '.join(names)}, such as {names[0]}:…"
         raise InvalidArgument(msg)
     return _checked(given, " ".join(words) or None, now)
 
@@ -110,7 +110,7 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
             continue
         found = WORD.match(text, position)
         if found is None:
-            msg = f"a quote has no end: {text[position:]}"
+            msg = f"a quote is not closed: {text[position:]}"
             raise InvalidArgument(msg)
         value = next(filter(None, found.group("double", "single", "plain")), "")
         if found["name"] is None and found["plain"] and value.endswith(":"):

@@ -1,4 +1,4 @@
-"""Ask one file how much it lately exchanged with each peer, from a sample of bounded size."""
+"""Ask one file for its recent messages per peer, from a sample of bounded size."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from onceward.ops.views.rates import FROM, LAST
 from onceward.ops.views.waiting import exchanged
 
 LATELY: Final = 3_600_000
-"""Milliseconds that are looked back."""
+"""Length of the examined period in milliseconds."""
 SAMPLE: Final = 1_000
-"""Most messages of a box that are counted; the time that they cover is the measure then."""
+"""Maximum counted messages of a box; then the period that they cover is used."""
 MINUTE: Final = 60_000
 SHORTEST: Final = 1_000
-"""Milliseconds; what covers less is counted as this."""
+"""Minimum period in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Messages a minute to a peer and from it, over the last hour or a part of it."""
+    """Messages per minute to and from a peer, in the last hour or a part of it."""
 
     peer: str
     sent: float
@@ -29,7 +29,7 @@ class Link:
 
 
 def links(source: Source, now: Millis) -> tuple[Link, ...]:
-    """Return the peers with which a file exchanged messages lately, by name."""
+    """Return the peers with which a file recently exchanged messages, by name."""
     sent_after, sent_for = _sample(source, "sent", now)
     received_after, received_for = _sample(source, "received", now)
     return tuple(

@@ -1,10 +1,9 @@
 """
-Ask one file for the messages of a box that meet conditions.
+Ask one file for the messages of a box that match conditions.
 
-No index answers most conditions, so rows are looked at one by one, from the newest
-on. A page ends when it is full, or when its time is used up; the next one goes on
-from the last row that was looked at. Bodies are looked through up to LARGE bytes of
-their frame.
+Most conditions have no index, so rows are examined one by one, newest first. A page ends when it is
+full, or when its time is used up; the next one continues after the last examined row. Bodies are
+searched up to LARGE bytes of their frame.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from onceward.ops.views.messages import (
 
 ROWS: Final = 50
 LARGE: Final = 262_144
-"""Bytes of the largest frame whose body is looked through, or shown."""
+"""Maximum bytes of a frame whose body is searched or shown."""
 PREVIEWED: Final = 4_096
-"""Bytes of the largest frame whose body is shown in a list."""
+"""Maximum bytes of a frame whose body is shown in a list."""
 LOOK: Final = 50_000
-"""Most rows that one page looks at."""
+"""Maximum rows that one page examines."""
 BUDGET: Final = 0.1
-"""Seconds after which a page stops to look."""
+"""Seconds after which a page stops searching."""
 
 SPECIAL: Final = re.compile(r"[\[?]")
-"""Characters that mean something in a pattern of SQLite's, but for the star."""
+"""Special characters of SQLite's patterns, except the star."""
 AT: Final = {"outbox": "created_at", "inbox": "received_at", "dead": "dead_at"}
 PEER: Final = {
     "outbox": "recipient",
@@ -66,16 +65,16 @@ def fits(**columns_of: str) -> str:
 
 
 def pattern(text: str) -> str:
-    """Return the pattern of a text in which ``*`` stands for any characters."""
+    """Return the pattern of a text in which ``*`` matches any characters."""
     return SPECIAL.sub(r"[\g<0>]", text)
 
 
 def literal(text: str) -> str:
-    """Return the pattern that only a text itself fits."""
+    """Return the pattern that matches only a text itself."""
     return pattern(text).replace("*", "[*]")
 
 
-# CASE, as OR computes the body also where it is not asked for.
+# CASE, because OR computes the body even if it is not needed.
 SCAN: Final = {
     box: f"""
 SELECT seq, {fits(state=STATE[box], peer=PEER[box], reason="reason")}
@@ -106,12 +105,12 @@ FROM: Final = {box: moment_from(view, AT[box]) for box, view in VIEWS.items()}
 NEWEST: Final = {box: moment_before(view, AT[box]) for box, view in VIEWS.items()}
 
 Visible = Callable[[str], bool]
-"""Returns whether a page shows the text that is sought in a body."""
+"""Returns whether a page shows the searched text of a body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions on messages, each a pattern (``pattern``, ``literal``); None means none."""
+    """Conditions on messages, each a pattern (``pattern``, ``literal``); None: no condition."""
 
     state: str | None = None
     peer: str | None = None
@@ -122,7 +121,7 @@ class Conditions:
     text: str | None = None
     """Text that occurs in the body."""
     first: int = 0
-    """Number of the first message that fits."""
+    """Number of the first matching message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +130,10 @@ class Listing:
 
     messages: tuple[StoredMessage, ...]
     next: int | None
-    """Sequence number before which the next page goes on; None where nothing is left."""
+    """Sequence number before which the next page continues; None on the last page."""
     looked: int
     looked_until_at: Millis | None
-    """How far back was looked, where the time was used up before the page was full."""
+    """How far back the search went, if its time ended before the page was full."""
 
 
 def listing(
@@ -148,9 +147,9 @@ def listing(
     visible: Visible = lambda _: True,
 ) -> Listing:
     """
-    Return a page of messages of one box, newest first, after at most *budget* seconds, or BUDGET.
+    Return a page of messages of one box, newest first, within *budget* seconds, or BUDGET.
 
-    Where a text is sought, a message fits only if the text is *visible* in its body.
+    If a text is searched, a message matches only if the text is *visible* in its body.
     """
     until = time.monotonic() + (BUDGET if budget is None else budget)
     with closing(_looked_at(reader, box, wanted, before, visible)) as looking:
@@ -180,7 +179,7 @@ def previews(source: Source, box: str, found: Listing) -> dict[int, Preview]:
 def _looked_at(
     reader: FileReader, box: str, wanted: Conditions, before: int, visible: Visible
 ) -> Generator[tuple[int, bool], None, None]:
-    """Yield each message, and whether it fits."""
+    """Yield each message, and whether it matches."""
     with closing(reader.walk(SCAN[box], asdict(wanted) | {"before": before})) as walked:
         for seq, fits in walked:
             hidden = fits and wanted.text is not None and not visible(body_text(reader, box, seq))
@@ -190,7 +189,7 @@ def _looked_at(
 def _found(
     looking: Iterable[tuple[int, bool]], rows: int, until: float
 ) -> tuple[list[int], int, int | None]:
-    """Return the rows that fit, how many were looked at, and the last of them if more are left."""
+    """Return matching rows, the number of examined ones, and the last one if more are left."""
     seqs: list[int] = []
     looked = 0
     for seq, fits in looking:

@@ -14,7 +14,7 @@ from onceward.ops.views.overview import FAILED, FAILURES
 EVERYTHING: Final = -1
 """SQLite's word for no limit."""
 LOOKED_AT: Final = 10_000
-"""Lanes and limits among which the worst are sought."""
+"""Maximum lanes and limits among which the worst are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Lane:
     leased: int
     owner: str | None
     reason: str | None
-    """Why its oldest message was not handled when it was tried."""
+    """Why the last attempt of its oldest message failed."""
 
 
 REASON: Final = """
@@ -71,7 +71,7 @@ def lanes(
 
 
 def held_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
-    """Return lanes that are leased or wait for a moment, those with the most attempts first."""
+    """Return leased or delayed lanes, those with the most attempts first."""
     return values(source, Lane, HELD_LANES, limit=limit)
 
 
@@ -81,7 +81,7 @@ def failed_lane(source: Source) -> Lane | None:
 
 
 def ready_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
-    """Return lanes that are held back by workers only: busy, absent or paused ones."""
+    """Return lanes that wait only for workers: busy, absent or paused ones."""
     return values(source, Lane, READY_LANES, limit=limit)
 
 
@@ -115,12 +115,12 @@ SELECT {columns(Peer)} FROM onceward_peers
 
 
 def peers(source: Source, *, after: str = "", limit: int = EVERYTHING) -> tuple[Peer, ...]:
-    """Return peers by name, those behind the name *after*."""
+    """Return peers by name, starting after *after*."""
     return values(source, Peer, PEERS, after=after, limit=limit)
 
 
 def worst_peers(source: Source, limit: int) -> tuple[Peer, ...]:
-    """Return peers, those that fail first."""
+    """Return peers, failing ones first."""
     return values(source, Peer, WORST_PEERS, limit=limit)
 
 
@@ -173,7 +173,7 @@ def runs(
     before: int = NEVER,
     limit: int,
 ) -> tuple[Run, ...]:
-    """Return runs, newest first; *before* is the number of the last one that is known."""
+    """Return runs, newest first; *before* is the number of the last known one."""
     return values(source, Run, RUNS, state=state, session=session, before=before, limit=limit)
 
 
@@ -238,12 +238,12 @@ QUEUED_IDS: Final = ids_from("onceward_session_queue_messages")
 def session_queues(
     source: Source, *, after: str = "", limit: int = EVERYTHING
 ) -> tuple[SessionQueue, ...]:
-    """Return the queues of sessions with runs by name, those behind the session *after*."""
+    """Return the queues of sessions with runs by name, starting after *after*."""
     return values(source, SessionQueue, QUEUES, after=after, limit=limit)
 
 
 def session_queue(source: Source, session: str) -> SessionQueue | None:
-    """Return the queue of a session; None where the session has no runs."""
+    """Return the queue of a session; None if the session has no runs."""
     return next(iter(values(source, SessionQueue, QUEUE, session=session)), None)
 
 
@@ -259,7 +259,7 @@ def queued_ids(source: Source, prefix: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A message that is sent again and again, at dates."""
+    """A message that is sent repeatedly, at dates."""
 
     name: str
     every: Millis | None
@@ -285,17 +285,17 @@ class Schedule:
         return self.last_error is not None and self.paused_at is None
 
     def state(self, now: Millis) -> str:
-        """Return in words how it is: one that is late has no process that sends."""
+        """Return its state as text; a late one has no sending process."""
         if self.paused_at is not None:
             return "withdrawn" if self.withdrawn else "paused"
         return "cannot send" if self.failing else "late" if self.is_late(now) else "on time"
 
     def is_late(self, now: Millis) -> bool:
-        """Whether its next date has passed for longer than a sender takes."""
+        """Whether its next date passed longer ago than a sender needs."""
         return self.paused_at is None and now - self.next_at > LATE
 
     def dates(self, count: int) -> tuple[Millis, ...]:
-        """Return its next dates, those that have passed without a message first."""
+        """Return its next dates, starting with past ones without a message."""
         rule, found = Rule(self.every, self.cron, self.timezone), [self.next_at]
         while len(found) < count:
             found.append(rule.after(found[-1], date=found[-1]))
@@ -312,12 +312,12 @@ SCHEDULE: Final = f"SELECT {columns(Schedule)} FROM onceward_schedules WHERE nam
 
 
 def schedules(source: Source, *, after: str = "", limit: int = EVERYTHING) -> tuple[Schedule, ...]:
-    """Return schedules by name, those behind the name *after*."""
+    """Return schedules by name, starting after *after*."""
     return values(source, Schedule, SCHEDULES, after=after, limit=limit)
 
 
 def schedule(source: Source, name: str) -> Schedule | None:
-    """Return one schedule; None where the file has none of this name."""
+    """Return one schedule; None if the file has none of this name."""
     return next(iter(values(source, Schedule, SCHEDULE, name=name)), None)
 
 
@@ -333,7 +333,7 @@ class MailboxReader:
     leased: int
     """Messages that its readers hold now."""
     kept: int
-    """Messages that it passed and that are still to be read."""
+    """Messages that it passed but must still read."""
     read_at: Millis
     expires_at: Millis | None
 
@@ -352,7 +352,7 @@ def mailbox_readers(source: Source, limit: int) -> tuple[MailboxReader, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit, and how full it is."""
+    """A limit and its usage."""
 
     scope: str
     name: str
@@ -365,7 +365,7 @@ class Limit:
 
     @property
     def fullness(self) -> float:
-        """How full it is, 1.0 is full."""
+        """Usage; 1.0 means full."""
         parts = ((self.messages, self.max_messages), (self.bytes, self.max_bytes))
         return max((used / most for used, most in parts if most), default=0.0)
 
@@ -385,7 +385,7 @@ def limits(source: Source, limit: int) -> tuple[Limit, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """How many messages a policy dropped that are not pruned yet."""
+    """Number of messages that a policy dropped and that are not pruned yet."""
 
     scope: str
     name: str
@@ -401,5 +401,5 @@ SELECT {columns(Drops, messages="count(*)")} FROM onceward_drops
 
 
 def drops(source: Source, limit: int) -> tuple[Drops, ...]:
-    """Return what policies dropped, the most first."""
+    """Return the numbers of dropped messages by policy, largest first."""
     return values(source, Drops, DROPS, limit=limit)

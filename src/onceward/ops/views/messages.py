@@ -21,12 +21,12 @@ from onceward.ops.views.asking import (
 )
 
 WINDOW: Final = 20_000
-"""Transitions that are read at each end of a long time."""
+"""Maximum transitions that are read at each end of a long period."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as a row of outbox, inbox or dead letters; what its box does not have is None."""
+    """A message as a row of outbox, inbox or dead letters; missing columns are None."""
 
     box: str
     seq: int
@@ -63,7 +63,7 @@ class StoredMessage:
 
     @property
     def at(self) -> Millis:
-        """When it was committed here: sent, or received, or dead."""
+        """When it was committed here: sent, received, or dead."""
         return self.dead_at or self.created_at or self.received_at or 0
 
     @property
@@ -90,7 +90,7 @@ class Processed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgment:
-    """How far one recipient of a message of ours has come with it."""
+    """One recipient's progress with a message of ours."""
 
     participant: str
     status: str
@@ -130,7 +130,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class BodyPart:
-    """A part of the body of a message, and how many characters the whole one has."""
+    """A part of a message's body, and the length of the whole body."""
 
     sender: str
     text: str | None
@@ -139,7 +139,7 @@ class BodyPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """All that one file stores about a message."""
+    """Everything that one file stores about a message."""
 
     sent: StoredMessage | None = None
     received: tuple[StoredMessage, ...] = ()
@@ -163,12 +163,12 @@ class FoundMessage:
 
     @property
     def any(self) -> StoredMessage | None:
-        """One of its rows: as it was sent, else as it was received, else as it died."""
+        """One of its rows: sent, else received, else dead."""
         return next((each for each in self.rows if isinstance(each, StoredMessage)), None)
 
     @property
     def died_here(self) -> StoredMessage | None:
-        """The dead letter of a message that this file had received."""
+        """The dead letter of a received message."""
         return next((each for each in self.dead if each.origin != "outbox"), None)
 
 
@@ -183,7 +183,7 @@ LACKS: Final = {
     "inbox": ("key", "created_at", "due_at", "sent_at", "held_by", *DEATH),
     "dead": ("key", "received_at", "due_at", "expires_at", "sent_at", "ended_at", "held_by"),
 }
-"""Fields of a stored message that a box has no column for."""
+"""Fields of a stored message without a column in a box."""
 
 
 def stored(box: str, kind: type = StoredMessage, of: str = "", **given: str) -> str:
@@ -256,7 +256,7 @@ ROOT: Final = (
 
 
 def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMessage:
-    """Return what a file stores about a message; transitions at both ends of a long time only."""
+    """Return everything that a file stores about a message, with limited transitions."""
     sent = values(source, StoredMessage, SENT, id=message_id)
     received = values(source, StoredMessage, RECEIVED, id=message_id)
     dead = values(source, StoredMessage, DEAD, id=message_id)
@@ -276,13 +276,13 @@ def message(source: Source, message_id: str, *, window: int = WINDOW) -> FoundMe
 
 
 def ids(source: Source, prefix: str, limit: int) -> list[tuple[str, str]]:
-    """Return ids that begin with *prefix*, each with the box in which it is."""
+    """Return ids that begin with *prefix*, each with its box."""
     named = {"low": prefix, "high": prefix + HIGHEST, "limit": limit}
     return [(str(message_id), str(box)) for message_id, box in source.rows(IDS, named)]
 
 
 def message_ids(source: Source, prefix: str) -> list[str]:
-    """Return a few ids of messages that begin with *prefix*, those of dedup records too."""
+    """Return a few ids of messages that begin with *prefix*, including dedup records."""
     found = (*some_ids(source, IDS, prefix), *some_ids(source, HANDLED_IDS, prefix))
     return list(dict.fromkeys(found))
 
@@ -293,18 +293,18 @@ def dead_ids(source: Source, prefix: str) -> list[str]:
 
 
 def frame_size(source: Source, box: str, seq: int) -> int:
-    """Return the bytes of a stored frame; 0 where it is gone."""
+    """Return the size of a stored frame in bytes; 0 if it no longer exists."""
     return next((int(size) for (size,) in source.rows(SIZE[box], (seq,))), 0)
 
 
 def whole_frame(source: Source, box: str, seq: int) -> bytes | None:
-    """Return a stored frame, however large; None where it is gone."""
+    """Return a stored frame of any size; None if it no longer exists."""
     rows = source.rows(FRAME[box], (seq,))
     return rows[0][0] if rows else None
 
 
 def body_text(source: Source, box: str, seq: int) -> str:
-    """Return the body of a message, empty where it has none or is gone."""
+    """Return the body of a message; empty if it has none or no longer exists."""
     return next((str(text) for (text,) in source.rows(BODY[box], (seq,)) if text is not None), "")
 
 
@@ -346,12 +346,12 @@ def records_transitions(source: Source) -> bool:
 
 
 def last_transition(source: Source) -> int:
-    """Return the number of the newest transition, 0 where there is none."""
+    """Return the number of the newest transition; 0 if there is none."""
     return int(source.rows(ENDS)[0][1] or 0)
 
 
 def transitions_after(source: Source, seq: int, limit: int) -> tuple[Transition, ...]:
-    """Return the transitions behind one, oldest first."""
+    """Return the transitions after one, oldest first."""
     return values(source, Transition, NEXT_STEPS, after=seq, limit=limit)
 
 

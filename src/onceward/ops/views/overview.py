@@ -13,15 +13,15 @@ from onceward.ops.views.asking import NEVER, Source
 from onceward.ops.views.vocabulary import TROUBLES
 
 PEERS: Final = 1000
-"""Most peers of a file whose backlog is read."""
+"""Maximum peers of a file whose backlog is read."""
 MANY: Final = 10_000
-"""So many queues, schedules and dead letters are looked at; above it stands ``10,000+``."""
+"""Maximum counted queues, schedules and dead letters; above that ``10,000+`` is shown."""
 FAILURES: Final = 3
-"""Failed pushes in a row after which a peer is failing, though its breaker is still closed."""
+"""Consecutive failed pushes after which a peer counts as failing, even with a closed breaker."""
 
 
 Backlog = tuple[tuple[str, Millis], ...]
-"""Each peer with messages that may be pushed now, and since when the oldest waits."""
+"""Each peer with pushable messages, and since when the oldest waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class LaneCounts:
-    """How many lanes are leased or rest; an index has them, however many others there are."""
+    """Numbers of leased and backed-off lanes, from an index."""
 
     leased: int
     waiting: int
-    """Lanes that rest until a moment: after a failure, or for a debounce."""
+    """Lanes that wait for a moment: after a failure, or for a debounce."""
     failing: int
-    """Leased or resting lanes whose oldest message was attempted more than once."""
+    """Leased or waiting lanes whose oldest message was attempted more than once."""
     failed: int
-    """Those, and lanes that rest after the first failure of their oldest message."""
+    """Those, and lanes that wait after the first failure of their oldest message."""
     lease_ends_at: Millis | None
-    """When the first of the leases ends; a moment in the past is one that no worker took over."""
+    """When the first lease ends; in the past if no worker has taken it over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Overview:
     inbox_oldest_at: Millis | None
     """Since when the oldest message of the inbox waits or is handled."""
     breakers_open: int
-    """Peers that are left alone for a while."""
+    """Peers in backoff."""
     peers_failing: int
     """Peers whose breaker is not closed, or that failed three times in a row."""
     lanes: LaneCounts
@@ -79,9 +79,9 @@ class Overview:
     pause_oldest_at: Millis | None
     """Since when the agent, or one of its sessions, is paused; the longest of these pauses."""
     question_oldest_at: Millis | None
-    """When the oldest question was asked whose answer a handler waits for."""
+    """When the oldest question that a handler waits for was asked."""
     schedules_failing: int
-    """Schedules whose last message could not be sent: nothing else tells of it."""
+    """Schedules whose last message could not be sent."""
 
     @property
     def outgoing(self) -> int:
@@ -90,17 +90,17 @@ class Overview:
 
     @property
     def incoming(self) -> int:
-        """Messages that are stored here and not handled."""
+        """Messages that are stored here but not handled."""
         return self.stats["inbox_pending"] + self.stats["inbox_processing"]
 
     @property
     def dead_letters(self) -> int:
-        """Dead letters that are kept."""
+        """Stored dead letters."""
         return self.stats["dead_letters"]
 
     @property
     def outbox_oldest_at(self) -> Millis | None:
-        """Since when the oldest message of the outbox waits that may be pushed now."""
+        """Since when the oldest pushable message of the outbox waits."""
         return min((at for _, at in self.outbox), default=None)
 
     @property
@@ -110,7 +110,7 @@ class Overview:
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """Words for each thing that holds messages back; the worst first."""
+        """Words for the reasons that hold messages back, the worst first."""
         holds = (
             self.file.paused_at is not None,
             self.breakers_open,
@@ -123,7 +123,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """Dead letters of one file that died of one reason and have one type."""
+    """Dead letters of one file with the same reason and type."""
 
     reason: str
     type: str
@@ -162,7 +162,7 @@ SELECT (SELECT count(*) FROM onceward_runs WHERE state = 'open'),
   FROM (SELECT waiting, paused_at FROM onceward_session_queues
          WHERE session > '' AND state <> 'empty' ORDER BY session LIMIT {MANY}) AS s
 """
-# A lane that waits for a reply is due at its timeout, or never: it has a moment.
+# A lane that waits for a reply has a due time: its timeout, or never.
 QUESTION: Final = f"""
 SELECT min(s.asked_at)
   FROM (SELECT asked_at FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {MANY}) AS s
@@ -173,7 +173,7 @@ SELECT count(*)
           FROM onceward_schedules WHERE name > '' ORDER BY name LIMIT {MANY})
  WHERE last_error IS NOT NULL AND paused_at IS NULL
 """
-# Columns behind the frame are read once for each group: they cost the size of the frame.
+# Columns after the frame are read once per group: they cost the size of the frame.
 DEAD: Final = f"""
 SELECT g.reason, g.type, g.letters,
        (SELECT d.dead_at FROM onceward_dead_letters AS d WHERE d.seq = g.newest),
@@ -192,14 +192,14 @@ def file_facts(source: Source) -> FileFacts:
 
 
 def stats(source: Source) -> Mapping[str, int]:
-    """Return present numbers, and totals since the file was made."""
+    """Return current numbers, and totals since the file was created."""
     names = [str(name) for (name,) in source.rows(STATS_COLUMNS)]
     [numbers] = source.rows(STATS)
     return MappingProxyType(dict(zip(names, numbers, strict=True)))
 
 
 def lane_counts(source: Source) -> LaneCounts:
-    """Return how many lanes are leased, rest and fail."""
+    """Return how many lanes are leased, waiting and failing."""
     return LaneCounts(*source.rows(LANE_COUNTS)[0])
 
 
@@ -231,11 +231,11 @@ def overview(source: Source) -> Overview:
 
 
 def _backlog(rows: list[tuple[Any, ...]]) -> tuple[Backlog, Millis | None]:
-    """Return what waits for peers, and since when the inbox waits: it has a row, too."""
+    """Return the backlog by peer, and the row of the inbox."""
     outbox = tuple((peer, at) for box, peer, at in rows if box == "outbox" and at is not None)
     return outbox, next(at for box, _, at in rows if box == "inbox")
 
 
 def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
-    """Return the newest dead letters by reason and type, the most first; MANY are looked at."""
+    """Return the newest MANY dead letters by reason and type, the most frequent first."""
     return tuple(DeadGroup(*row) for row in source.rows(DEAD, (NEVER,)))

@@ -1,9 +1,9 @@
 """
-Count the messages of each span of time, without reading them.
+Count the messages of each time span without reading them.
 
-Rows are numbered in the order of their commits and never renumbered, so the number
-of the first row after a moment, found by bisection, is all that is needed: the
-difference of two such numbers is how many messages came between two moments.
+Rows are numbered in commit order and never renumbered, so the number of the first row after a
+moment, found by bisection, is enough: the difference of two such numbers is the number of messages
+between two moments.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Rates:
 
     @property
     def total(self) -> int:
-        """How many there were in all spans."""
+        """Total of all spans."""
         return sum(self.sent) + sum(self.received) + sum(self.handled)
 
 
 def rates(source: Source, now: Millis, *, span: Millis, count: int) -> Rates:
-    """Return the rates of the last *count* spans; the last one ends with the running span."""
+    """Return the rates of the last *count* spans, including the running one."""
     until = (now // span + 1) * span
     return Rates(until, span, *(_series(source, name, until, span, count) for name in FROM))
 
@@ -66,7 +66,7 @@ def starts(
     source: Source, sql: str, end: int, until: Millis, *, span: Millis, count: int
 ) -> tuple[int, ...]:
     """
-    Return the numbers of the first rows of spans, oldest first; *end* is beyond the last row.
+    Return the numbers of the first rows of spans, oldest first; *end* is after the last row.
 
     *sql* is of ``moment_from``.
     """
@@ -78,7 +78,7 @@ def starts(
 
 
 def _begin(source: Source, sql: str, at: Millis, high: int) -> int:
-    """Return the number of the first row at or after a moment, which is most often near *high*."""
+    """Return the number of the first row at or after a moment, usually near *high*."""
     low, step = high - 1, 1
     while low > 0 and _is_since(source, sql, low, at):
         high, low, step = low, max(0, low - step), step * 2

@@ -11,8 +11,8 @@ from onceward.ops.views.lists import Schedule
 from onceward.ops.views.messages import StoredMessage
 
 LOOK: Final = 5_000
-"""Newest messages of the outbox among which those of a schedule are sought."""
-# Its messages have a lane of their own, unless the schedule was given an ordering key.
+"""Maximum newest messages of the outbox that are searched for a schedule's."""
+# Its messages have a separate lane, unless the schedule has an ordering key.
 SENT: Final = f"""
 SELECT seq
   FROM (SELECT seq, recipient, lane FROM onceward_outbox
@@ -22,7 +22,7 @@ SELECT seq
 
 
 def sent_by(source: Source, schedule: Schedule, limit: int) -> tuple[StoredMessage, ...]:
-    """Return the newest messages that a schedule has sent and that are still stored."""
+    """Return the newest stored messages of a schedule."""
     named = {
         "newest": NEVER,
         "recipient": schedule.recipient,

@@ -1,4 +1,4 @@
-"""Ask one file what happened in a session: messages in and out, and runs with their steps."""
+"""Ask one file for the events of a session: messages in and out, and runs with their steps."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from onceward.ops.views.messages import StoredMessage
 Kind = Literal["received", "sent", "dead letter", "run", "step"]
 BOXES: Final = ("inbox", "outbox", "dead")
 RANK: Final = {"received": 0, "run": 1, "step": 2, "sent": 3, "dead letter": 4}
-"""Order of what happened in one millisecond."""
+"""Order of events of the same millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """One thing that happened in a session."""
+    """One event of a session."""
 
     at: Millis
     kind: Kind
@@ -57,7 +57,7 @@ SELECT {columns(RunStep)} FROM onceward_steps
 
 
 def session_events(reader: FileReader, session: str, limit: int) -> tuple[SessionEvent, ...]:
-    """Return what happened last in a session, oldest first: *limit* of each kind at most."""
+    """Return the last events of a session, oldest first, at most *limit* of each kind."""
     wanted = Conditions(session=literal(session))
     found: list[SessionEvent] = []
     for box in BOXES:

@@ -1,8 +1,8 @@
 """
-Say what each state means for a person: one list of words for pages, the terminal and metrics.
+Define the urgency of each state, for pages, the terminal and metrics.
 
-Red is for what a person acts on now, amber for what waits and goes on by itself; what is
-well, and what has ended, is quiet.
+Red means that a person must act now, amber that it waits and continues by itself; healthy and ended
+states have no colour.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ Level = Literal["act", "wait", "ok"]
 """Urgency: a person acts now, waits, or has nothing to do."""
 
 TROUBLES: Final = ("paused", "breaker open", "dead letters", "schedule failing", "failing")
-"""Words for each thing that holds messages of an agent back, the worst first."""
+"""Words for the reasons that hold messages of an agent back, the worst first."""
 UNREADABLE: Final = "unreadable"
 UNREAD: Final = "not read"
-"""State of an agent whose file's turn has not come."""
+"""State of an agent whose file was not read yet."""
 WELL: Final = "ok"
 SEVERITY: Final = (UNREADABLE, *TROUBLES, WELL, UNREAD)
 """States of agents, those that need a person first."""
@@ -29,9 +29,9 @@ WAIT: Final = frozenset({
     "failing", "pending", "sending", "sent", "waiting", "ready", "retrying", "breaker half_open",
     "draining", "withdrawn",
 })  # fmt: skip
-"""States that go on by themselves: a lane that fails is tried again."""
+"""States that continue by themselves: a failing lane is retried."""
 
 
 def level(state: str) -> Level:
-    """Return how urgent a state is; that of a breaker is asked for as ``breaker open``."""
+    """Return the urgency of a state; a breaker's state is passed as ``breaker open``."""
     return "act" if state in ACT else "wait" if state in WAIT else "ok"

@@ -1,4 +1,4 @@
-"""Ask one file what waits: to be sent, to be handled, for a reply, or to be read next."""
+"""Ask one file for waiting messages: to send, to handle, for a reply, or to read next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNTAKEN_AFTER: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Messages for one recipient that may be pushed now, and since when the oldest waits."""
+    """Pushable messages for one recipient, and since when the oldest waits."""
 
     recipient: str
     messages: int
@@ -50,7 +50,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The message that is read next."""
+    """The next message to read."""
 
     frame: str
     attempt: int
@@ -59,7 +59,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message that came, and the one that began its conversation."""
+    """A new message, and the first one of its conversation."""
 
     seq: int
     id: str
@@ -68,7 +68,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """A message of the inbox that is not handled, with the beginning of its body."""
+    """An unhandled message of the inbox, with the beginning of its body."""
 
     seq: int
     id: str
@@ -122,7 +122,7 @@ SELECT min(max(b.received_at, CASE WHEN w.owner IS NULL THEN coalesce(w.due_at, 
 HANDLED_AT: Final = """
 SELECT processed_at FROM onceward_processed_messages WHERE seq > 0 ORDER BY seq DESC LIMIT 1
 """
-# A lane that waits for a reply is due at its timeout, or never: it has a moment.
+# A lane that waits for a reply has a due time: its timeout, or never.
 QUESTIONS: Final = f"""
 SELECT {columns(Question, lanes="count(*) OVER ()")}
   FROM (SELECT * FROM onceward_lanes WHERE due_at >= 0 ORDER BY due_at LIMIT {LOOKED_AT})
@@ -161,22 +161,22 @@ SELECT peer, sum(sent) AS sent, sum(received) AS received
 
 
 def due(source: Source, now: Millis) -> tuple[Due, ...]:
-    """Return what may be pushed now, by recipient."""
+    """Return the pushable messages, by recipient."""
     return values(source, Due, DUE, now=now)
 
 
 def unhandled(source: Source, now: Millis) -> Unhandled:
-    """Return what could be handled now and is not."""
+    """Return messages that could be handled now but wait."""
     [found] = values(source, Unhandled, UNHANDLED, now=now)
     return found
 
 
 def untaken(source: Source, now: Millis) -> Millis | None:
     """
-    Return since when the oldest message waits that no worker takes; None where workers work.
+    Return when the oldest untaken message became ready; None if workers take messages.
 
-    Workers work where a lane is leased to a process that lives, or a message was handled a moment
-    ago. A lease of a process that has ended does not count.
+    Workers take messages if a lane is leased to a live process, or a message was handled
+    recently. The lease of an ended process does not count.
     """
     if any(not is_dead(owner) for (owner,) in source.rows(LEASED_BY, {"now": now})):
         return None
@@ -188,7 +188,7 @@ def untaken(source: Source, now: Millis) -> Millis | None:
 
 
 def questions(source: Source, session: str | None, limit: int) -> tuple[Question, ...]:
-    """Return the questions that have no answer yet, the oldest first; None means all sessions."""
+    """Return the unanswered questions of a session, or of all (None), the oldest first."""
     return values(source, Question, QUESTIONS, session=session, limit=limit)
 
 
@@ -200,23 +200,23 @@ def next_message(
 
 
 def newest(source: Source) -> int:
-    """Return the number of the last message of the inbox, 0 where it has none."""
+    """Return the number of the last message of the inbox; 0 if it is empty."""
     return next((int(seq) for (seq,) in source.rows(NEWEST)), 0)
 
 
 def arrived(source: Source, after: int) -> tuple[Arrived, ...]:
-    """Return the messages that came behind one, oldest first, 500 at most."""
+    """Return at most 500 messages after one, oldest first."""
     return values(source, Arrived, ARRIVED, after=after)
 
 
 def waiting(
     source: Source, *, from_seq: int, session: str | None, most: int, limit: int
 ) -> tuple[Glimpse, ...]:
-    """Return messages that are not handled, oldest first, with *most* characters of each body."""
+    """Return unhandled messages, oldest first, with *most* characters of each body."""
     named = {"from_seq": from_seq, "session": session, "most": most, "limit": limit}
     return values(source, Glimpse, WAITING, **named)
 
 
 def exchanged(source: Source, sent: int, received: int) -> tuple[Exchanged, ...]:
-    """Return by peer what came behind these numbers of outbox and inbox."""
+    """Return the message counts by peer after these numbers of outbox and inbox."""
     return values(source, Exchanged, EXCHANGED, sent=sent, received=received)

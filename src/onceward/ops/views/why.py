@@ -1,4 +1,4 @@
-"""Say in one sentence why a message, a lane, a session, a peer or an agent is where it is."""
+"""Explain in one sentence why a message, a lane, a session, a peer or an agent waits."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ WORK: Final = "onceward work MODULE:AGENT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """Why something is where it is, in one sentence."""
+    """Why something waits or how it ended, in one sentence."""
 
     reason: str
     """The reason's name: one of a closed set, for grouping and for programs."""
     parts: tuple[str | Millis, ...]
-    """The sentence; a moment in it is told as the span between it and now."""
+    """The sentence; a moment in it is shown as a duration from now."""
     level: Level = "wait"
     until_at: Millis | None = None
     """The moment at which it changes by itself, if that is known."""
     since_at: Millis | None = None
     """The moment since which it is so, if the file knows it."""
     cure: str | None = None
-    """The command that mends it, if one does."""
+    """The command that fixes it, if there is one."""
     of: str | None = None
-    """Its subject where that has a name: the peer, session, schedule or dead letter."""
+    """The name of its subject: a peer, session, schedule or dead letter."""
 
     def text(self, now: Millis) -> str:
         """Return the sentence at a moment."""
@@ -72,7 +72,7 @@ class OpenStep:
     error: str | None
 
 
-# A session with runs has one lane for all senders, beside the lanes from which it takes messages.
+# A session with runs has one lane for all senders, apart from its arrival lanes.
 LANE: Final = f"""
 SELECT {columns(LaneOf)} FROM onceward_lanes
  WHERE lane = :lane AND priority = :priority AND (sender = :sender OR sender IS NULL)
@@ -83,7 +83,7 @@ SELECT {columns(OpenStep)} FROM onceward_steps
  WHERE message_id = :id AND sender = :sender AND state IN ('waiting', 'retrying')
  ORDER BY seq LIMIT 1
 """
-# Messages that are parked behind a head that failed alone are due when it is.
+# Messages behind a failed head are due when the head is.
 HEAD: Final = """
 SELECT id FROM onceward_outbox
  WHERE due_at = :due AND recipient = :recipient AND lane = :lane AND priority = :priority
@@ -103,13 +103,13 @@ def message_why(
     sender: Source | None, recipient: Source | None, message_id: str, now: Millis
 ) -> Why | None:
     """
-    Return why a message is where it is; None where neither file has it.
+    Return why a message waits or how it ended; None if neither file has it.
 
     Args:
-        sender: The file of the agent that sent it; None where it cannot be read.
-        recipient: The file of the agent that it is for; None where it cannot be read.
+        sender: The file of its sender; None if it cannot be read.
+        recipient: The file of its recipient; None if it cannot be read.
         message_id: The whole id.
-        now: The moment by which it is told what is due.
+        now: The current moment.
 
     """
     there = None if recipient is None else message(recipient, message_id, window=0)
@@ -120,7 +120,7 @@ def message_why(
 
 
 def _received(source: Source, found: FoundMessage, now: Millis) -> Why | None:
-    """Return what the recipient's file says; None where it never had the message."""
+    """Return the reason from the recipient's file; None if it never had the message."""
     if (dead := found.died_here) is not None:
         return _dead(dead, dead.recipient)
     for row in found.received:
@@ -134,7 +134,7 @@ def _received(source: Source, found: FoundMessage, now: Millis) -> Why | None:
 
 
 def _sent(source: Source, found: FoundMessage, now: Millis) -> Why | None:
-    """Return what the sender's file says."""
+    """Return the reason from the sender's file."""
     dead = next((each for each in found.dead if each.origin == "outbox"), None)
     if dead is not None:
         return _dead(dead, dead.sender)
@@ -168,7 +168,7 @@ def _ended(row: StoredMessage, owner: str, ended_at: Millis) -> Why:
 
 
 def _ending(owner: str, state: str) -> str:
-    """Return the beginning of a sentence that tells how a message ended at its recipient."""
+    """Return the beginning of a sentence about how a message ended at its recipient."""
     verb = "processed" if state == "acked" else state
     verbs = {"processed", "dropped", "cancelled"}
     return f"{owner} {verb} it " if verb in verbs else f"{state.capitalize()} at {owner} "
@@ -311,7 +311,7 @@ def _at_a_step(source: Source, row: StoredMessage, now: Millis) -> Why | None:
         end = () if until is None else ("; its timeout is in ", until)
         awaited = f"Waits for a message of type {step.awaits}"
         return Why(reason="message awaited", parts=(awaited, *end), until_at=until)
-    parts = ("Sleeps",) if until is None else ("Sleeps, and goes on in ", until)
+    parts = ("Sleeps",) if until is None else ("Sleeps, and continues in ", until)
     return Why(reason="asleep", parts=parts, until_at=until)
 
 
@@ -339,7 +339,7 @@ def _to_be_handled(source: Source, row: StoredMessage, now: Millis) -> Why:
 _IN_OUTBOX: Final[tuple[_Reason, ...]] = (
     _sending, _stored_there, _agent_paused, _held, _push_later, _peer_waits, _to_leave,
 )  # fmt: skip
-"""Reasons of a message that is not settled, in the order in which they are asked."""
+"""Reasons of an unsettled message, in the order in which they are checked."""
 _IN_INBOX: Final[tuple[_Reason, ...]] = (
     _in_hand, _in_mailbox, _in_channel, _agent_paused, _in_queue, _behind_head,
     _answer_awaited, _at_a_step, _handle_later, _to_be_handled,
@@ -380,7 +380,7 @@ def _asked(agent: str, asked_at: Millis, more: str = "") -> Why:
 
 
 def peer_why(source: Source, name: str) -> Why | None:
-    """Return why a peer is pushed to or not; None where the file does not know it."""
+    """Return why a peer is pushed to or not; None if the file does not know it."""
     found = values(source, lists.Peer, PEER, name=name)
     if not found:
         return None
@@ -410,7 +410,7 @@ def peer_why(source: Source, name: str) -> Why | None:
 
 
 def lane_why(source: Source, lane: lists.Lane, now: Millis) -> Why:
-    """Return why a lane of the inbox stands: what holds its oldest message."""
+    """Return why a lane of the inbox waits: the reason of its oldest message."""
     if lane.sender is None and lane.session is not None:
         return session_why(source, lane.session)
     named = {"id": lane.head_id, "sender": lane.sender}
@@ -420,7 +420,7 @@ def lane_why(source: Source, lane: lists.Lane, now: Millis) -> Why:
 
 
 def session_why(source: Source, session: str) -> Why:
-    """Return why a session with runs stands."""
+    """Return why a session with runs waits."""
     queue, agent = lists.session_queue(source, session), overview.file_facts(source).agent
     if queue is None:
         return Why(reason="no runs", parts=(f"Session {session} has no runs",), level="ok")
@@ -435,7 +435,7 @@ def session_why(source: Source, session: str) -> Why:
             of=session,
         )
     if queue.state == "running":
-        text = f"Run {(queue.run or '')[:SHOWN]}… of session {session} is under way; {behind}"
+        text = f"Run {(queue.run or '')[:SHOWN]}… of session {session} is running; {behind}"
         return Why(reason="running", parts=(text,), level="ok")
     if queue.state == "waiting" and queue.due_at is not None:
         parts = (f"The next run of session {session} begins in ", queue.due_at, f"; {behind}")
@@ -450,12 +450,12 @@ def agent_whys(
     source: Source, now: Millis, numbers: overview.Overview | None = None
 ) -> tuple[Why, ...]:
     """
-    Return what holds messages of an agent back, what to act on first; one at least.
+    Return the reasons that hold messages of an agent back, the most urgent first; at least one.
 
     Args:
         source: The agent's file.
-        now: The moment by which it is told what is due.
-        numbers: Its overview, where that is at hand.
+        now: Current time; what is due by then.
+        numbers: Its overview, if already read.
 
     """
     found = numbers or overview.overview(source)
@@ -528,7 +528,7 @@ def _failed_lanes(source: Source, agent: str, count: int, now: Millis) -> Iterat
 
 
 def _schedules(source: Source, agent: str) -> Iterator[Why]:
-    """Yield the reasons of schedules that cannot send, or that the code declares no longer."""
+    """Yield the reasons of schedules that cannot send, or that the code no longer declares."""
     for each in lists.schedules(source):
         name = each.name
         if each.failing:

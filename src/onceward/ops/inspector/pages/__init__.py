@@ -1,5 +1,5 @@
 """
-Make the pages: one module for each, a function from a request to an answer.
+Build the pages: one module each, with a function from a request to an answer.
 
 Imports ops, file, message and the public names.
 """

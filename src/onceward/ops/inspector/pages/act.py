@@ -1,4 +1,4 @@
-"""Confirm an action, then do it, and write both down."""
+"""Confirm an action, then do it, and log both."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LARGEST: Final = 16_384
 """Bytes of the largest form."""
 FORBIDDEN: Final = 403
 FIELD: Final = "field:"
-"""Begins the name of an input for a field of the answer."""
+"""Prefix of the name of an answer field's input."""
 SELECTED: Final = 200
-"""Messages that one action is done to."""
+"""Maximum messages of one action."""
 
 
 def confirm(request: Request) -> Response:
-    """Answer with the question whether an action is meant."""
+    """Answer with the confirmation page of an action."""
     site, action = _allowed(request)
     key = request.path_params["key"]
     given = _given(action, request.query_params)
@@ -55,7 +55,7 @@ def confirm(request: Request) -> Response:
 
 
 async def act(request: Request) -> Response:
-    """Do what was confirmed, and go back to the page that shows its outcome."""
+    """Do the confirmed action, and redirect to the page that shows its outcome."""
     _, action = _allowed(request)
     site, form = await own_form(request)
     given = _given(action, form)
@@ -68,11 +68,11 @@ async def act(request: Request) -> Response:
 
 
 async def undo(request: Request) -> Response:
-    """Take an action back in the files that it changed, and go back to where it was told."""
+    """Undo an action in the files that it changed, and redirect back."""
     site, _ = await own_form(request)
     found = site.undo(request.path_params["name"])
     if found is None:
-        raise HTTPException(NOT_FOUND, "this cannot be undone any more: look at its page")
+        raise HTTPException(NOT_FOUND, "this can no longer be undone: see its page")
     told = await run_in_threadpool(_undone, site, request, found)
     sign = "&" if "?" in found.back else "?"
     return RedirectResponse(f"{found.back}{sign}notice={site.notice(told)}", 303)
@@ -114,7 +114,7 @@ def _done(
 
 
 def _entry(given: Given) -> dict[str, Any]:
-    """Return what is written down of what an action is about: no answer."""
+    """Return the logged objects of an action, without answers."""
     named: dict[str, Any] = dict(given.which)
     if given.ids:
         named["id"] = given.id if len(given.ids) == 1 else [*given.ids]
@@ -122,7 +122,7 @@ def _entry(given: Given) -> dict[str, Any]:
 
 
 def audit(site: Site, request: Request, key: str, given: Mapping[str, Any], outcome: str) -> None:
-    """Write down what a reader asked for, or how it ended."""
+    """Log a reader's request, or its outcome."""
     known = site.snapshot(key)
     entry: dict[str, Any] = {
         "op": f"inspect.{request.path_params['verb']}",
@@ -132,7 +132,7 @@ def audit(site: Site, request: Request, key: str, given: Mapping[str, Any], outc
         **given,
         "outcome": outcome,
     }
-    assert site.audit is not None  # noqa: S101 - or the action had been refused
+    assert site.audit is not None  # noqa: S101 - otherwise the action was refused
     site.audit.write([entry])
 
 
@@ -147,25 +147,29 @@ def _allowed(request: Request) -> tuple[Site, Action]:
 
 def _writes(site: Site) -> None:
     if not site.write:
-        raise HTTPException(FORBIDDEN, "these pages only read: start with --write to change things")
+        raise HTTPException(
+            FORBIDDEN, "these pages are read-only: start with --write to allow actions"
+        )
 
 
 async def own_form(request: Request) -> tuple[Site, QueryParams]:
-    """Return the fields of a form of ours; raise a 403 for another one, or where pages read."""
+    """Return the fields of our form; raise a 403 for another one, or if pages are read-only."""
     site = site_of(request)
     _writes(site)
     given = await _sent(request)
     if not is_own_form(request, site.secret, given.get("form", "")):
-        raise HTTPException(FORBIDDEN, "this form is not from a page of ours: confirm it again")
+        raise HTTPException(FORBIDDEN, "this form is not from this inspector: confirm it again")
     return site, given
 
 
 def _given(action: Action, sent: QueryParams) -> Given:
     ids = tuple(dict.fromkeys(filter(None, sent.getlist("id")))) if action.needs_id else ()
     if action.needs_id and not ids:
-        raise HTTPException(NOT_FOUND, "of what? Select a message, or open the action on its page")
+        raise HTTPException(
+            NOT_FOUND, "nothing is selected: select a message, or open the action on its page"
+        )
     if len(ids) > (SELECTED if action.several else 1):
-        raise HTTPException(NOT_FOUND, f"that is done to {SELECTED} messages at most")
+        raise HTTPException(NOT_FOUND, f"this applies to at most {SELECTED} messages")
     names = FILTERS if action.in_bulk else ()
     which = {name: sent[name] for name in names if sent.get(name)}
     if WILD & set(which.get("topic", "")):
@@ -189,19 +193,19 @@ async def _sent(request: Request) -> QueryParams:
 
 
 def _expected(site: Site, key: str, given: Given) -> tuple[ReplyField, ...]:
-    """Return the fields of the answer, which the form has; none where it has one text."""
+    """Return the fields of the answer in the form; none if it has a single text."""
     with page_reader(site.path(key)) as reader:
         return expected_fields(reader, given.id)
 
 
 def _reply(site: Site, key: str, given: Given, form: QueryParams) -> Any:
-    """Return the answer that the fields of a form make."""
+    """Return the answer from the fields of a form."""
     filled = {name.removeprefix(FIELD): form[name] for name in form if name.startswith(FIELD)}
     return reply_of(_expected(site, key, given), filled)
 
 
 def _matching(site: Site, key: str, given: Given) -> str:
-    """Return how many dead letters an action is about, in words."""
+    """Return the number of dead letters of an action, as text."""
     wanted = {name: literal(value) for name, value in given.which.items()}
     conditions = Conditions(
         reason=wanted.get("reason"),

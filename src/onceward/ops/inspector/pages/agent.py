@@ -23,7 +23,7 @@ from onceward.ops.views.why import agent_whys, lane_why
 
 RANGES: Final = {"hour": (60_000, 60), "day": (1_800_000, 48), "week": (10_800_000, 56)}
 ROWS: Final = 50
-"""Rows of each list; a longer list says that there are more."""
+"""Maximum rows of each list; a longer list shows that there are more."""
 
 
 def agent(request: Request) -> Response:
@@ -54,14 +54,14 @@ def rates(request: Request) -> Response:
 
 
 def _rates(request: Request, reader: FileReader, now: Millis) -> tuple[str, Rates]:
-    """Return the range that an address names, and the agent's rates in it."""
+    """Return the range in an address, and the agent's rates in it."""
     range_ = chosen(request.query_params.get("range", ""), RANGES)
     span, count = RANGES[range_]
     return range_, rates_of(reader, now, span=span, count=count)
 
 
 def _facts(reader: FileReader, after: Mapping[str, str], now: Millis) -> dict[str, Any]:
-    """Return what the page shows; its lists go on behind what the address names."""
+    """Return the content of the page; its lists continue after the names in the address."""
     most, run = ROWS + 1, number(after.get("run", "")) or NEVER
     numbers = overview(reader)
     lanes = (*lists.held_lanes(reader, most), *lists.ready_lanes(reader, most))

@@ -1,4 +1,4 @@
-"""Channels and mailboxes of the homes, with those that take part in them and read them."""
+"""Show channels and mailboxes of the homes, with their members and readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onceward.ops.views.lists import MailboxReader
 
 ROWS: Final = 100
 MEMBERS: Final = 20
-"""Members of a channel in whose files is looked what they have not received."""
+"""Maximum members of a channel whose files are checked for unreceived messages."""
 
 
 def channels(request: Request) -> Response:
@@ -55,7 +55,7 @@ def _received(found: Snapshot) -> int:
 
 
 def channel(request: Request) -> Response:
-    """Answer with the page of one channel: its members, and what each has not received."""
+    """Answer with the page of one channel: its members, and each one's unreceived messages."""
     site, name = site_of(request), str(request.path_params["name"])
     for path in site.targets.directories():
         with directory_reader(path) as reader:
@@ -76,18 +76,18 @@ def channel(request: Request) -> Response:
             look=LOOK,
             most=ROWS,
         )
-    raise HTTPException(NOT_FOUND, f"no channel here is called {name}")
+    raise HTTPException(NOT_FOUND, f"there is no channel {name} here")
 
 
 def _waiting(site: Site, agent: str, channel_name: str) -> int | None:
-    """Return how many messages of a channel a member has not received; None where unknown."""
+    """Return how many messages of a channel a member has not received; None if unknown."""
     key = site.key_of(agent)
     if key is None:
         return None
     try:
         with page_reader(site.path(key)) as reader:
             return waits_in_channel(reader, channel_name)
-    except OncewardError:  # the page of the agent tells why
+    except OncewardError:  # the page of the agent shows why
         return None
 
 

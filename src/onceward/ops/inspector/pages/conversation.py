@@ -1,4 +1,4 @@
-"""A conversation as a sequence diagram between agents."""
+"""Show a conversation as a sequence diagram between agents."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from onceward.ops.views.conversation import Part, part
 from onceward.ops.views.messages import root_of
 
 FILES: Final = 20
-"""Most files that one page reads."""
+"""Maximum files that one page reads."""
 BUDGET: Final = 0.1
-"""Seconds after which no further file is read."""
+"""Seconds after which no more files are read."""
 SHOWN: Final = 150
 NOT_OPEN: Final[Mapping[str, FileReader]] = MappingProxyType({})
 
@@ -59,7 +59,7 @@ def gather(
     site: Site, root: str, names: Iterable[str], opened: Mapping[str, FileReader] = NOT_OPEN
 ) -> tuple[list[Part], list[str]]:
     """
-    Return what the agents' files have of a conversation, and which agents were not read.
+    Return a conversation from the agents' files, and the agents that were not read.
 
     Files that are *opened*, by their key, are not opened again.
     """

@@ -1,4 +1,4 @@
-"""Dead letters of all agents, grouped by agent, reason and type."""
+"""Show dead letters of all agents, grouped by agent, reason and type."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def dead(request: Request) -> Response:
 
 
 def fits(name: str, wanted: str | None) -> bool:
-    """Return whether a name fits a pattern, in which ``*`` stands for any characters."""
+    """Return whether a name matches a pattern, in which ``*`` matches any characters."""
     parts = map(re.escape, (wanted or "*").split("*"))
     return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None

@@ -1,4 +1,4 @@
-"""The first page: all agents with their backlog, their trouble and their rates."""
+"""Show the first page: all agents with their backlog, problems and rates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from onceward.ops.views.vocabulary import SEVERITY, UNREADABLE, WELL
 ROWS: Final = 100
 DIGITS: Final = 9
 CARDS: Final = 6
-"""Most problems that the first page shows."""
+"""Maximum problems on the first page."""
 
 
 def _rank(each: Snapshot) -> tuple[int, int, int]:
-    """Return the place of an agent: by its worst trouble, then by their number, then by backlog."""
+    """Return the sort key of an agent: worst problem, number of problems, backlog."""
     words, numbers = trouble(each), each.overview
     waits = numbers.outgoing + numbers.incoming if numbers else 0
     return (SEVERITY.index(words[0] if words else WELL), -len(words), -waits)
@@ -40,7 +40,7 @@ SORTS: Final[dict[str, Callable[[Snapshot], Any]]] = {
     "rate": lambda each: -(each.rates_of["hour"].total if each.rates_of else -1),
     "wal": lambda each: -each.wal_bytes,
 }
-"""Keys by column; the largest figure stands first."""
+"""Sort keys by column; the largest value comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Totals:
 
 
 def trouble(each: Snapshot) -> tuple[str, ...]:
-    """Return what is wrong with an agent, in words."""
+    """Return an agent's problems, as text."""
     return (UNREADABLE,) if each.overview is None else each.overview.trouble
 
 
@@ -105,7 +105,7 @@ def _fits(each: Snapshot, text: str, show: str) -> bool:
 
 
 def number(text: str) -> int:
-    """Return a number that an address gives, 0 where it gives none."""
+    """Return a number in an address; 0 if there is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS else 0
 
 
@@ -124,7 +124,7 @@ def _totals(found: list[Snapshot]) -> Totals:
 
 
 def _rates(request: Request) -> tuple[str, Rates | None]:
-    """Return the range that an address names, and the rates of all agents in it."""
+    """Return the range in an address, and the rates of all agents in it."""
     range_ = chosen(request.query_params.get("range", ""), RANGES)
     found = site_of(request).refresher.snapshots.values()
     return range_, together(each.rates_of[range_] for each in found if each.rates_of)

@@ -1,4 +1,4 @@
-"""Tell open pages which agents have changed, by server-sent events."""
+"""Notify open pages of changed agents, by server-sent events."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from onceward.ops.inspector.refresher import INTERVAL
 from onceward.ops.inspector.site import Site, site_of
 
 POLL: Final = 0.25
-"""Seconds between two looks at the version of the snapshots."""
+"""Seconds between two checks of the snapshots' version."""
 QUIET: Final = 60
-"""Looks without a change after which a comment keeps the connection open."""
+"""Checks without a change after which a comment keeps the connection open."""
 MOST: Final = 64
-"""Open streams; a page beyond them is refreshed by hand."""
+"""Maximum open streams; further pages must be refreshed manually."""
 SOME: Final = 4
-"""Files of one page that are looked at more often, if looking at all takes long."""
+"""Maximum files of one page that are checked more often if a full check takes long."""
 LOOKS: Final = 4
-"""Looks at the version for each look at those files."""
+"""Checks of the version per check of those files."""
 NAMED: Final = 100
-"""Agents that one event names; beyond them it says that all may have changed."""
+"""Maximum agents in one event; above that it says that all may have changed."""
 
 
 class Streams:

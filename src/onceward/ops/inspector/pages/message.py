@@ -1,4 +1,4 @@
-"""The journey of one message over the files of its two agents."""
+"""Show the journey of one message through the files of its two agents."""
 
 from __future__ import annotations
 
@@ -38,38 +38,38 @@ BODIES: Final = ("data", "data_base64")
 UNENDED: Final = frozenset({"pending", "sending", "sent", "processing"})
 """States in which a message may still be cancelled."""
 RELATED: Final = 50
-"""Messages of each kind that the page lists."""
+"""Maximum messages of each kind on the page."""
 FIRST: Final = 16_384
-"""Characters of a body that the page shows: a longer one is a page of its own."""
+"""Maximum characters of a body on the page; a longer one has its own page."""
 TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 """A ``traceparent`` of the W3C, with the id of its trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The stored frame as the page shows it."""
+    """The stored frame in the form of the page."""
 
     body: str | None
-    """None where the frame is too large to be shown, or damaged; its beginning, if *cut*."""
+    """None if the frame is too large or damaged; its beginning if *cut*."""
     attributes: dict[str, str]
     problem: str | None
     value: Any = None
-    """The body as a value, where it is an object or a list and all of it is shown."""
+    """The body as a value, if it is an object or a list that is shown completely."""
     cut: bool = False
 
     @property
     def trace_id(self) -> str | None:
-        """The id of the trace in which it was sent; None where it has none."""
+        """The id of the trace in which it was sent, or None."""
         found = TRACE.fullmatch(self.attributes.get("traceparent", ""))
         return found[1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files that have a part in a message, each opened once."""
+    """The files that are involved in a message, each opened once."""
 
     opened: dict[str, FileReader]
-    """By key; at least the one that the page is of."""
+    """Open files by key, including the page's own."""
     sender: FileReader | None
     recipient: FileReader | None
     missing: list[str]
@@ -122,7 +122,7 @@ def journey_page(request: Request) -> Response:
 def _facts(
     site: Site, files: Files, key: str, found: FoundMessage, message_id: str
 ) -> dict[str, Any]:
-    """Return what the files of both sides tell of a message."""
+    """Return the content about a message from the files of both sides."""
     now = site.now()
     sender, recipient = _both(files, files.opened[key], found, message_id)
     sides = files.sender, files.recipient
@@ -137,13 +137,13 @@ def _facts(
 
 
 def _states(found: FoundMessage, *, sent: bool = True) -> set[str]:
-    """Return the states of a message's rows, as it was received and, if asked, as it was *sent*."""
+    """Return the states of a message's received row and, with *sent*, its sent row."""
     rows = (found.sent, *found.received) if sent else found.received
     return {each.state for each in rows if each is not None}
 
 
 def _files(site: Site, stack: ExitStack, key: str, reader: FileReader, one: StoredMessage) -> Files:
-    """Open the files of the sender and the recipient; the one of the page is open."""
+    """Open the files of the sender and the recipient; the page's own is already open."""
     opened, missing = {key: reader}, list[str]()
     sides: list[FileReader | None] = []
     for name in (one.sender, one.recipient):
@@ -162,7 +162,7 @@ def _files(site: Site, stack: ExitStack, key: str, reader: FileReader, one: Stor
 def _both(
     files: Files, here: FileReader, found: FoundMessage, message_id: str
 ) -> tuple[FoundMessage, FoundMessage]:
-    """Return what the sender's and the recipient's file store."""
+    """Return the content of the sender's and the recipient's file."""
 
     def told(side: FileReader | None) -> FoundMessage:
         if side is None:
@@ -178,9 +178,9 @@ def _both(
 
 def show(redaction: Redaction, frame: bytes | None) -> Shown:
     """
-    Return a stored frame laid out, with what is secret hidden; None is one that is too large.
+    Return a stored frame, formatted, with secrets hidden; None means too large.
 
-    Nothing is shown of a damaged one: which fields it has cannot be told, nor what is secret.
+    A damaged frame is not shown at all, because its fields and secrets are unknown.
     """
     if frame is None:
         return Shown(body=None, attributes={}, problem=None)
@@ -213,7 +213,7 @@ def _laid_out(redaction: Redaction, parsed: dict[str, Any]) -> Shown:
 
 
 def _bar(phases: list[journey.Phase], now: int) -> list[dict[str, Any]]:
-    """Return the places of the phases on a line of 1,000 units; each has at least a few."""
+    """Return the positions of the phases on a line of 1,000 units, each with a minimum width."""
     if not phases:
         return []
     spans = [max(0, (each.end_at or max(now, each.begin_at)) - each.begin_at) for each in phases]
@@ -231,7 +231,7 @@ def _bar(phases: list[journey.Phase], now: int) -> list[dict[str, Any]]:
 def _related(
     parts: list[Part], message_id: str, shown: Shown
 ) -> tuple[list[Exchange], list[Exchange], list[Exchange]]:
-    """Return what a message answers or came of, what answers it or came of it, and the others."""
+    """Return the causes of a message, the messages that it caused, and the others."""
     names = {shown.attributes.get("inreplyto"), shown.attributes.get("causationid")} - {None}
     found = [each for each in exchanges(parts) if each.id != message_id]
     causes = [each for each in found if each.id in names]

@@ -1,4 +1,4 @@
-"""The messages of one agent: a box, filtered, newest first; dead letters are one of the boxes."""
+"""Show the messages of one agent: a box (outbox, inbox, dead), filtered, newest first."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ STATES: Final = {
 }
 STATE: Final = re.compile(r"(?:^|(?<=\s))(?:state|reason):\S+")
 VERBS: Final = {"outbox": ("cancel",), "inbox": ("cancel",), "dead": ("replay", "discard")}
-"""Actions on messages that were selected."""
+"""Actions on selected messages."""
 SUGGESTED: Final = 50
-"""Peers, and sessions, that complete a filter."""
+"""Maximum peers, and sessions, suggested for a filter."""
 LINE: Final = 110
-"""Characters of a body that a list shows."""
+"""Maximum characters of a body in a list."""
 DIGITS: Final = 18
 
 
@@ -55,7 +55,7 @@ def messages(request: Request) -> Response:
     wanted, wrong = _filter(query, site.now())
     box = "dead" if wanted.is_of_dead else asked.get("box", "outbox")
     if box not in VIEWS:
-        raise HTTPException(NOT_FOUND, "a box is outbox, inbox or dead")
+        raise HTTPException(NOT_FOUND, "the box must be outbox, inbox or dead")
     with site.reading(request) as (key, reader):
         found = _found(site, reader, box, wanted, _before(asked.get("before", "")))
         previewed = {seq: _line(site, each) for seq, each in previews(reader, box, found).items()}
@@ -82,7 +82,7 @@ def messages(request: Request) -> Response:
 
 
 def _filter(query: str, now: Millis) -> tuple[Filter, str | None]:
-    """Return the filter of an address, and what is wrong with it, if anything is."""
+    """Return the filter in an address, and its error, if any."""
     try:
         return parse(query, now), None
     except InvalidArgument as error:
@@ -95,7 +95,7 @@ def _without_state(query: str, wanted: Filter) -> str:
 
 
 def _found(site: Site, reader: FileReader, box: str, wanted: Filter, start: int) -> Listing:
-    """Return a page of the messages that fit, from the number *start* on."""
+    """Return a page of matching messages, starting at the number *start*."""
     conditions, position = wanted.conditions, start
     if wanted.until_at is not None:
         position = min(position, before(reader, box, wanted.until_at))
@@ -106,7 +106,7 @@ def _found(site: Site, reader: FileReader, box: str, wanted: Filter, start: int)
 
 
 def _line(site: Site, each: Preview) -> str:
-    """Return the beginning of a body on one line, or its size where it is large."""
+    """Return the beginning of a body on one line, or its size if it is large."""
     if each.body is None:
         return f"({size(each.size)})"
     line = " ".join(site.redaction.json(each.body).split())
@@ -114,7 +114,7 @@ def _line(site: Site, each: Preview) -> str:
 
 
 def _words(box: str, found: Listing, peers: list[str]) -> list[str]:
-    """Return what completes a filter: names, and values that there are."""
+    """Return the suggestions for a filter: names and existing values."""
     types = dict.fromkeys(each.type for each in found.messages)
     sessions = list(dict.fromkeys(each.session for each in found.messages))[:SUGGESTED]
     return [
@@ -132,7 +132,7 @@ def _before(text: str) -> int:
 
 
 def shows(site: Site, text: str | None) -> Visible:
-    """Return a call that tells whether a text occurs in what is shown of a body, not hidden."""
+    """Return a function that checks whether a text occurs in the shown part of a body."""
 
     def visible(body: str) -> bool:
         shown, sought = site.redaction.json(body), text or ""
@@ -142,13 +142,13 @@ def shows(site: Site, text: str | None) -> Visible:
 
 
 def body(request: Request) -> Response:
-    """Answer with a stored frame as text, however large; a damaged one could show secrets."""
+    """Answer with a stored frame of any size as text; a damaged one could show secrets."""
     site = site_of(request)
     box, seq = request.path_params["box"], request.path_params["seq"]
     with site.reading(request) as (_, reader):
         frame = whole_frame(reader, box, seq) if box in VIEWS and seq < NEVER else None
     if frame is None:
-        raise HTTPException(NOT_FOUND, "this message is not stored here any more")
+        raise HTTPException(NOT_FOUND, "this message is no longer stored here")
     try:
         text = pretty(site.redaction.value(json.loads(frame.decode("utf-8", "replace"))))
     except (ValueError, RecursionError) as error:

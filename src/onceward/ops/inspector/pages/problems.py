@@ -1,4 +1,4 @@
-"""Problems of all agents, the like ones put together, each with its repair."""
+"""Show problems of all agents, grouped, each with its repair."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from onceward.ops.inspector.silences import REASON, Silence
 from onceward.ops.inspector.site import NOT_FOUND, Site, Undo, site_of
 
 ROWS: Final = 200
-"""Most problems that the page shows."""
+"""Maximum problems on the page."""
 AGENTS: Final = 100
-"""Most agents that the page of one problem shows."""
+"""Maximum agents on the page of one problem."""
 PREVIEWED: Final = 5
-"""Agents of which that page shows messages."""
+"""Maximum agents whose messages that page shows."""
 MESSAGES: Final = 5
-"""Messages of each of them."""
+"""Maximum messages of each of them."""
 UNTIL: Final = ("1h", "8h", "1d", "7d", "30d")
-"""Spans for which a problem is silenced."""
+"""Durations for which a problem can be silenced."""
 
 
 def problems(request: Request) -> Response:
@@ -49,7 +49,7 @@ def problems(request: Request) -> Response:
 
 
 def problem(request: Request) -> Response:
-    """Answer with the page of one problem: what a repair is going to do."""
+    """Answer with the page of one problem, with the effects of a repair."""
     site = site_of(request)
     found = _wanted(request)
     mark = form_mark(request)
@@ -69,7 +69,7 @@ def problem(request: Request) -> Response:
 
 
 def _samples(site: Site, found: Problem) -> dict[str, tuple[str, ...]]:
-    """Return the oldest messages of the first agents that a repair is going to change."""
+    """Return the oldest messages of the first agents that a repair would change."""
     samples: dict[str, tuple[str, ...]] = {}
     for each in found.agents[:PREVIEWED] if found.of_messages else ():
         try:
@@ -81,15 +81,15 @@ def _samples(site: Site, found: Problem) -> dict[str, tuple[str, ...]]:
 
 
 async def repair(request: Request) -> Response:
-    """Repair a problem in all files that have it, and go back to the list."""
+    """Repair a problem in all files that have it, and redirect to the list."""
     site, given = await own_form(request)
     found = _wanted(request)
     verb = request.path_params["verb"]
     action = found.repairs.get(verb)
     if action is None:
-        raise HTTPException(NOT_FOUND, "this problem has no repair of that name")
+        raise HTTPException(NOT_FOUND, "this problem has no such repair")
     if action.destroys and not given.get("sure"):
-        raise HTTPException(FORBIDDEN, "tick the box: this has no undo")
+        raise HTTPException(FORBIDDEN, "tick the box: this cannot be undone")
     told, undo = await run_in_threadpool(_repaired, site, request, found, action)
     return RedirectResponse(f"/problems?notice={site.notice(told, undo)}", 303)
 
@@ -97,7 +97,7 @@ async def repair(request: Request) -> Response:
 def _repaired(
     site: Site, request: Request, found: Problem, action: Action
 ) -> tuple[str, Undo | None]:
-    """Repair each file in its turn; one that fails does not keep the others from it."""
+    """Repair each file in turn; a failure does not stop the others."""
     done: list[tuple[str, Outcome]] = []
     failed: list[str] = []
     for each in found.agents:
@@ -126,7 +126,7 @@ def _in_file(site: Site, each: Affected, found: Problem, action: Action) -> Outc
 
 
 async def silence(request: Request) -> Response:
-    """Show a problem as one no more until a moment, or again, and go back to the list."""
+    """Silence a problem until a moment, or end its silence, and redirect to the list."""
     site, given = await own_form(request)
     fingerprint, now = request.path_params["fingerprint"], site.now()
     if given.get("end"):
@@ -153,10 +153,12 @@ def _reader(request: Request) -> str:
 
 
 def _wanted(request: Request) -> Problem:
-    """Return the problem that an address names; raise a 404 where it is gone."""
+    """Return the problem in an address; raise a 404 if it no longer exists."""
     mark = request.path_params["fingerprint"]
     snapshots = site_of(request).refresher.snapshots.values()
     for each in gather(snapshots):
         if each.fingerprint == mark:
             return each
-    raise HTTPException(NOT_FOUND, "this problem is gone: it was mended, or has another error now")
+    raise HTTPException(
+        NOT_FOUND, "this problem no longer exists: it was repaired, or now has another error"
+    )

@@ -1,4 +1,4 @@
-"""The report on a fleet, where one was written."""
+"""Show the report on a fleet, if one was written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceward.ops.inspector.site import NOT_FOUND, Site, site_of
 NAME: Final = "report.html"
 PLACES: Final = ("", "report", "reports")
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; sandbox"
-"""The report has its style in it, and no script."""
+"""Policy for the report, which contains its style and no script."""
 
 
 def report(request: Request) -> Response:
@@ -34,7 +34,7 @@ def content(request: Request) -> Response:
 
 
 def written(site: Site) -> Path | None:
-    """Return the file of the report: the one that was named, else one in the home."""
+    """Return the file of the report: the given one, else one in the home."""
     given = site.report
     places = [given, given / NAME] if given else [site.targets.home / p / NAME for p in PLACES]
     return next((path for path in places if path.is_file()), None)

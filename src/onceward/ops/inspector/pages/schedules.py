@@ -1,4 +1,4 @@
-"""Schedules of all agents, and the page of one with its dates."""
+"""Show schedules of all agents, and one schedule with its dates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onceward.ops.views.messages import StoredMessage
 from onceward.ops.views.schedule import sent_by
 
 ROWS: Final = 200
-"""Most schedules that the page shows."""
+"""Maximum schedules on the page."""
 DATES: Final = 10
 PAST: Final = 20
-"""Messages of a schedule that its page shows."""
+"""Maximum messages on the page of a schedule."""
 ORDER: Final = ("cannot send", "late", "on time", "withdrawn", "paused")
-"""States, those that need a person first."""
+"""States, the ones that need a person first."""
 
 
 def schedules(request: Request) -> Response:
@@ -56,7 +56,7 @@ def _place(pair: tuple[Snapshot, Schedule], now: Millis) -> tuple[int, Millis, s
 
 
 def dates(schedule: Schedule, count: int) -> tuple[Millis, ...]:
-    """Return the next dates, the stored one alone where the others cannot be computed here."""
+    """Return the next dates; only the stored one if the others cannot be computed here."""
     try:
         return schedule.dates(count)
     except OncewardError:  # an extra is missing, or the expression is another version's
@@ -64,7 +64,7 @@ def dates(schedule: Schedule, count: int) -> tuple[Millis, ...]:
 
 
 def schedule(request: Request) -> Response:
-    """Answer with the page of one schedule: its state, its next dates, and what it has sent."""
+    """Answer with the page of one schedule: its state, next dates and sent messages."""
     site, name = site_of(request), str(request.path_params["name"])
     with site.reading(request) as (key, reader):
         found = lists.schedule(reader, name)

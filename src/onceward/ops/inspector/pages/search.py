@@ -1,4 +1,4 @@
-"""Search all agents for an agent's name, the beginning of an id, or a text in bodies."""
+"""Search all agents for an agent's name, an id prefix, or a text in bodies."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from onceward.ops.views.listing import LARGE, Conditions, listing
 from onceward.ops.views.messages import StoredMessage, body_text, ids
 
 BUDGET: Final = 0.1
-"""Seconds after which a page ends; the next one goes on with the next file."""
+"""Seconds after which a page ends; the next one continues with the next file."""
 AGENTS: Final = 20
 PER_FILE: Final = 10
 PER_BOX: Final = 0.03
-"""Seconds of one box of one file."""
+"""Maximum seconds of one box of one file."""
 AROUND: Final = 50
-"""Characters before and behind a text that was found."""
+"""Characters before and after a found text."""
 ID: Final = re.compile(r"[0-9A-Za-z._:-]{4,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A text that was found, and what stands around it."""
+    """A found text with its surroundings."""
 
     before: str
     found: str
@@ -41,20 +41,20 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One message that was found."""
+    """One found message."""
 
     key: str
     agent: str
     box: str
     id: str
     message: StoredMessage | None = None
-    """Its row, where it was found by its body."""
+    """Its row, if it was found by its body."""
     snippet: Snippet | None = None
-    """Where the text stands in its body."""
+    """The text in its body."""
 
 
 def search(request: Request) -> Response:
-    """Answer with what was found in some files, and with where to go on."""
+    """Answer with the results from some files, and where to continue."""
     site = site_of(request)
     asked = request.query_params
     text, first = asked.get("q", "").strip(), asked.get("first", "")
@@ -92,7 +92,7 @@ def _hits(site: Site, text: str, files: list[Snapshot], position: int) -> tuple[
 
 
 def _in_file(site: Site, reader: FileReader, each: Snapshot, text: str) -> list[Hit]:
-    """Return the messages of one file whose id begins with a text, or whose body holds it."""
+    """Return the messages of one file whose id begins with a text, or whose body contains it."""
     by_id = ids(reader, text, PER_FILE) if ID.fullmatch(text) else []
     hits = [Hit(each.key, each.agent, box, message_id) for message_id, box in by_id]
     if hits:
@@ -107,7 +107,7 @@ def _in_file(site: Site, reader: FileReader, each: Snapshot, text: str) -> list[
 
 
 def snippet(shown: str, text: str) -> Snippet | None:
-    """Return where a text stands in a body as it is shown; None where that is not on one line."""
+    """Return the position of a text in a shown body; None if it is not on one line."""
     line = " ".join(shown.split())
     at = line.find(text)
     if at < 0:

@@ -1,4 +1,4 @@
-"""The timeline of one session of an agent."""
+"""Show the timeline of one session of an agent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onceward.ops.views.waiting import questions
 from onceward.ops.views.why import session_why
 
 EVENTS: Final = 100
-"""Most messages of each box, and most runs, that the page shows."""
+"""Maximum messages of each box, and maximum runs, on the page."""
 QUEUED: Final = 50
 
 
 def session(request: Request) -> Response:
-    """Answer with the page of a session: its queue, and what happened in it."""
+    """Answer with the page of a session: its queue and its events."""
     site = site_of(request)
     name = str(request.path_params["session"])
     with site.reading(request) as (key, reader):

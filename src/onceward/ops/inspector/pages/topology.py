@@ -1,4 +1,4 @@
-"""Agents and the messages between them: as a drawing, and as a table of what flows."""
+"""Show agents and the messages between them, as a drawing and as a table."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from onceward.ops.inspector.topology import MOST, Flow, Flows, drawing, merged
 from onceward.ops.views.vocabulary import WELL
 
 ROWS: Final = 200
-"""Most rows of the table."""
+"""Maximum rows of the table."""
 NAMES: Final = 200
-"""Agents that the page suggests."""
+"""Maximum agents that the page suggests."""
 
 
 def topology(request: Request) -> Response:
-    """Answer with the page of all agents, or of one and those around it."""
+    """Answer with the page of all agents, or of one and its neighbours."""
     site = site_of(request)
     now, agent = site.now(), request.query_params.get("agent", "")
     snapshots = {each.agent: each for each in site.refresher.snapshots.values()}
@@ -46,7 +46,7 @@ def topology(request: Request) -> Response:
 
 
 def gather(found: Iterable[Snapshot]) -> Flows:
-    """Return what flows between agents, as their files tell it, by sender and recipient."""
+    """Return the flows between agents from their files, by sender and recipient."""
     flows: dict[tuple[str, str], Flow] = {}
     for each in (flow for snapshot in found for flow in _of(snapshot)):
         key = (each.sender, each.recipient)
@@ -55,7 +55,7 @@ def gather(found: Iterable[Snapshot]) -> Flows:
 
 
 def _of(found: Snapshot) -> Iterator[Flow]:
-    """Yield what one file tells."""
+    """Yield the flows in one file."""
     agent = found.agent
     for link in found.links:
         if link.sent:
