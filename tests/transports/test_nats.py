@@ -353,7 +353,10 @@ def test_a_file_that_is_full_is_told_and_tried_again(ends: Ends) -> None:
     answer = sender.deliver(ends.server.url("far"), pushed())
 
     assert "far cannot accept the parcel: StoreCapacity: the disk is full" == why[0]
-    assert ("far cannot accept the parcel: ValueError: a bug", "accepted") == (why[1], answer.verdict)
+    assert ("far cannot accept the parcel: ValueError: a bug", "accepted") == (
+        why[1],
+        answer.verdict,
+    )
 
 
 def test_a_busy_inbox_is_asked_again(ends: Ends) -> None:

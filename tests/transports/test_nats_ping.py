@@ -181,8 +181,9 @@ def test_missing_streams_are_told(tmp_path: Path) -> None:
     """A user that may not make the streams is told who may."""
     users = users_block(user_entries([make_user(tmp_path, "near")]))
 
-    assert "near cannot create stream OW_PARCELS, a keeper must create it: onceward nats setup" in refusal(
-        tmp_path, users
+    assert (
+        "near cannot create stream OW_PARCELS, a keeper must create it: onceward nats setup"
+        in refusal(tmp_path, users)
     )
 
 

@@ -359,7 +359,9 @@ def test_a_ping_tells_when_a_peer_asked(homes: Homes) -> None:
         homes.far / "bob.db", agent="bob", start=False, testing=Controls(clock=clock)
     ) as other:
         other.peers.add("laptop", "poll:")
-        with pytest.raises(Unreachable, match="laptop has not polled for its parcels yet: bob must"):
+        with pytest.raises(
+            Unreachable, match="laptop has not polled for its parcels yet: bob must"
+        ):
             other.peers.ping("laptop")
         with (
             homes.bob(testing=Controls(clock=clock)) as (_, url),

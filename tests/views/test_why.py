@@ -373,7 +373,10 @@ def test_a_handler_that_sleeps_says_until_when(home: Home) -> None:
 
     found = home.why(message_id, "shop", "billing")
 
-    assert ("asleep", "Sleeps, and continues in 2 d") == (found.reason, found.text(home.clock.now()))
+    assert ("asleep", "Sleeps, and continues in 2 d") == (
+        found.reason,
+        found.text(home.clock.now()),
+    )
     assert home.clock.now() + 2 * DAY * 1000 == found.until_at
 
 
@@ -637,7 +640,9 @@ def test_a_process_that_ended_works_no_more(home: Home) -> None:
     shop, billing = home.open("shop"), home.open("billing")
     message_id = shop.send("billing", {})
     shop.run_until_idle()
-    take = f"Postbox({str(billing.path)!r}, agent='billing', start=False).receive(); os._exit(0)"
+    take = (
+        f"Postbox({str(billing.file.path)!r}, agent='billing', start=False).receive(); os._exit(0)"
+    )
     subprocess.run(
         [sys.executable, "-c", f"import os; from onceward import Postbox; {take}"], check=True
     )
