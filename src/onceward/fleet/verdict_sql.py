@@ -36,8 +36,8 @@ FACTS: Final[Mapping[str, str]] = {
 """
 Aggregates over the evidence of one message, beside ``max(lane)``.
 
-A copy of a file, such as a backup in the same folder, says the same twice and adds nothing: an
-acceptance is told from another by its moment, an effect by moment and sequence of its mark.
+A copy of a file, such as a backup in the same folder, repeats its evidence and adds nothing:
+acceptances differ by their time, effects by the time and sequence of their marks.
 Effects that a restored file has lost (side 6), and what a differing copy has accepted (side 7),
 are compared with what the file itself has.
 """

@@ -54,7 +54,7 @@ class Options:
     """
     ignore_corrupt_files: bool | None = None
     """Leave out a file that is damaged, or no agent's, or of another schema; `false`: fail. A
-    stream skips the rows of a micro-batch for ever, and by default fails in it."""
+    stream skips the rows of a micro-batch permanently, and by default fails in it."""
     ignore_missing_files: bool | None = None
     """Leave out a file that vanished after the files were listed, or was replaced; `false`: fail.
     A stream by default fails where rows of a micro-batch went with it."""

@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Yield the rows of one task.
 
         A file that cannot be read fails the micro-batch, so that it is tried again: the offset
-        would skip its rows for ever. One that is gone or damaged is left out if the options
+        would skip its rows permanently. One that is gone or damaged is left out if the options
         say so.
         """
         settle()

@@ -27,7 +27,7 @@ class TracedAttempt(Handling):
 
     It links to the context in which each message was created; where there are several, what
     is said of one of them is on its link. The context of a single message is its parent, too,
-    unless it is told to begin a trace of its own.
+    unless configured to begin its own trace.
     """
 
     def __init__(
