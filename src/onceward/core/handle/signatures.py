@@ -309,12 +309,12 @@ def Depends(call: Callable[..., Any]) -> Any:  # noqa: N802 - used as a default 
     """
     Fill a handler's parameter with the value of *call*, before each call of the handler.
 
-    ``def pay(invoice: Invoice, rates: Rates = Depends(load_rates))``, or ``rates: Annotated[Rates,
-    Depends(load_rates)]``. *call* may have a parameter called ``ctx`` or ``context``, which gets
-    the context, and dependencies of its own. It is called once per message, however many parameters
-    name it. A generator yields its value; the code after the ``yield`` runs when the handler has
-    ended, before the commit, and a failure of the handler is raised there. An ``async def`` works
-    for async handlers only. Tests put replacements into ``agent.overrides``.
+    ``def pay(invoice: Invoice, rates: Rates = Depends(load_rates))``, or
+    ``rates: Annotated[Rates, Depends(load_rates)]``. *call* may have a parameter called ``ctx`` or
+    ``context``, which gets the context, and dependencies of its own. It is called once per message,
+    however many parameters name it. A generator yields its value; the code after the ``yield`` runs
+    when the handler has ended, before the commit, and a failure of the handler is raised there. An
+    ``async def`` works for async handlers only. Tests put replacements into ``agent.overrides``.
     """
     if not isinstance(call, Hashable):
         msg = f"Depends({name_of(call)}): it is not hashable: give a function or a method"
