@@ -201,7 +201,7 @@ def test_a_transaction_is_over_after_its_block(ledger: Postbox) -> None:
         lambda: tx.send("b", 1),
         lambda: tx.executemany("SELECT 1", []),
     ):
-        with pytest.raises(StoreError, match="over"):
+        with pytest.raises(StoreError, match="transaction has ended"):
             call()
 
 

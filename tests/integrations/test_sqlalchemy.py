@@ -262,7 +262,7 @@ def test_a_transaction_ends_with_its_session(box: Postbox, db: sa.Engine) -> Non
     with Session(db) as session:
         tx = transaction(session)
         session.commit()
-        with pytest.raises(StoreError, match="over"):
+        with pytest.raises(StoreError, match="transaction has ended"):
             tx.send("billing", 1, type="invoice")
 
     assert ([], []) == stored(box)
