@@ -13,7 +13,7 @@ from tests.syntax import parsed
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)
 CLUMSY = re.compile(
     r"\b(?:anew|from then on|from now on|by way of|where it is left out|kept falsely|passed over"
-    r"|pass(?:es)? over|is none of (?!which)|and no module)\b",
+    r"|pass(?:es)? over|is none of (?!which)|and no module|(?:is|was) told|for ever|None where)\b",
     re.IGNORECASE,
 )
 """Phrases that are not English, in code and pages."""

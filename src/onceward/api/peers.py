@@ -118,7 +118,7 @@ class Peers:
         return peers.infos(self._db)
 
     def get(self, name: str) -> PeerInfo | None:
-        """Return one peer, None where it is unknown."""
+        """Return one peer; None if it is unknown."""
         return next((peer for peer in self.list() if peer.name == name), None)
 
     def reset(self, name: str) -> None:

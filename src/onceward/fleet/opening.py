@@ -101,7 +101,7 @@ class Source:
     """The name of the file in its connection."""
 
     def columns(self, view: str) -> frozenset[str]:
-        """Return the columns of a view in this file; none where it has no such view."""
+        """Return the columns of a view in this file; none if it has no such view."""
         return frozenset(str(name) for (name,) in self.con.execute(HAS, (view, self.schema)))
 
     def check(self) -> None:

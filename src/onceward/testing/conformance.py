@@ -70,7 +70,7 @@ class TransportConformance(WireConformance):
         raise NotImplementedError
 
     def nowhere(self, far: FarEnd) -> str | None:
-        """Return a url of yours without a receiver; None where a transport cannot know."""
+        """Return a url of yours without a receiver; None if a transport cannot know."""
         del far
         return None
 

@@ -355,7 +355,7 @@ class Channel:
 
     def _settle(self, message: Message[Any], status: AckStatus, detail: str | None) -> None:
         if message.settled:
-            return  # repeated, or after its end: only the sender is told
+            return  # repeated, or after its end: only the sender learns of it
         match status:
             case "completed":
                 message.ack()

@@ -91,7 +91,7 @@ class SessionHandler:
     pattern: str
     call: Callable[..., Any]
     options: Mapping[str, Any]
-    """Fields of a queue policy; None where the home's setting applies."""
+    """Fields of a queue policy; None if the home's setting applies."""
     types: Mapping[str, type]
     """Body classes by their types' wire names."""
     allow_override_from: tuple[str, ...]

@@ -1,9 +1,9 @@
 """
 Start the JVM to which PySpark connects.
 
-PySpark's own launcher is a shell script that insists on a module which the
-Java wheel lacks. So the JVM is started here, with the same class path and
-options, and PySpark is told by its documented variables where it listens.
+PySpark's own launcher is a shell script that requires a module which the Java wheel lacks.
+This module starts the JVM with the same class path and options, and passes its port to PySpark
+in the documented environment variables.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def _keys(kind: DataType) -> Iterator[DataType]:
 
 
 def packed(batches: Iterator[pa.RecordBatch]) -> bytes:
-    """Return record batches as compressed bytes; none where there are no rows."""
+    """Return record batches as compressed bytes; none if there are no rows."""
     out = pa.BufferOutputStream()
     writer = None
     for batch in batches:

@@ -200,7 +200,7 @@ def store(
 
 
 def find(read: Rows, thread: str, namespace: str, checkpoint: str | None) -> CheckpointRow | None:
-    """Return a checkpoint, the newest one without an id; None where there is none."""
+    """Return a checkpoint, the newest one without an id; None if there is none."""
     asked = (thread, namespace, checkpoint) if checkpoint else (thread, namespace)
     rows = read(ONE if checkpoint else NEWEST, asked)
     return CheckpointRow(*rows[0]) if rows else None

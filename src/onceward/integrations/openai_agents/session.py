@@ -55,7 +55,7 @@ class OncewardSession(SessionABC):
             await self._off(partial(self._add, [json.dumps(each) for each in items]))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take the newest item; None where there is none."""
+        """Take the newest item; None if there is none."""
         found = await self._off(self._pop)
         return None if found is None else json.loads(found)
 

@@ -57,7 +57,7 @@ def add(tx: StoreTransaction, session: str, items: Iterable[str]) -> None:
 
 
 def pop(tx: StoreTransaction, session: str) -> str | None:
-    """Take the newest item; None where there is none."""
+    """Take the newest item; None if there is none."""
     rows = tx.rows(POP, (session,))
     return rows[0][0] if rows else None
 

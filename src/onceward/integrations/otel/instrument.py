@@ -135,7 +135,7 @@ class Telemetry(Observer):
 
 
 def _frame(box: Postbox, event: DeadLettered) -> Frame | None:
-    """Return the frame of a dead letter; None where it is gone or damaged."""
+    """Return the frame of a dead letter; None if it is gone or damaged."""
     with suppress(OncewardError):
         dead = box.dead_letters.get(event.message_id, peer=event.peer)
         return None if dead is None else dead.frame

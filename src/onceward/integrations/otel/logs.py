@@ -9,7 +9,7 @@ from opentelemetry import trace
 
 
 def trace_ids() -> dict[str, str]:
-    """Return the ids of the current trace and span; none where there is no span."""
+    """Return the ids of the current trace and span; none if there is no span."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
         return {}

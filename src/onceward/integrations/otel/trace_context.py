@@ -32,7 +32,7 @@ _baggage = W3CBaggagePropagator()
 
 
 def written(context: SpanContext) -> dict[str, str]:
-    """Return the extension attributes of a span's context; none where it is invalid."""
+    """Return the extension attributes of a span's context; none if it is invalid."""
     if not context.is_valid:
         return {}
     flags = int(context.trace_flags) & 0xFF
@@ -43,7 +43,7 @@ def written(context: SpanContext) -> dict[str, str]:
 
 
 def read(headers: Mapping[str, Any]) -> SpanContext | None:
-    """Return the context that a message was created in; None where none is carried."""
+    """Return the context that a message was created in; None if it carries none."""
     parent = headers.get(TRACEPARENT)
     found = PARENT.fullmatch(parent) if isinstance(parent, str) else None
     if found is None:
@@ -71,7 +71,7 @@ def _state(text: object) -> TraceState:
 
 
 def written_baggage() -> dict[str, str]:
-    """Return the extension attribute of the current baggage; none where there is none."""
+    """Return the extension attribute of the current baggage; none if there is none."""
     found: dict[str, str] = {}
     _baggage.inject(found)
     text = found.get(BAGGAGE, "")

@@ -241,7 +241,7 @@ class Connection:
         return self.write(work)
 
     def read(self, work: Work) -> Result | None:
-        """Run *work* on what is committed, waiting for no writer; None where it writes."""
+        """Run *work* on what is committed, waiting for no writer; None if it writes."""
         self._check_usable()
         with self._translated():
             found = self._db.snapshot(lambda tx: _attempt(tx, work))

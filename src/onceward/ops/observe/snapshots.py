@@ -46,7 +46,7 @@ class FileSnapshot:
     """Whether a later change would show in the stamp."""
     overview: Overview | None = None
     problem: str | None = None
-    """Why the file cannot be read, None where it can."""
+    """Why the file cannot be read; None if it can."""
 
     @property
     def file_bytes(self) -> int:

@@ -76,7 +76,7 @@ def held_lanes(source: Source, limit: int) -> tuple[Lane, ...]:
 
 
 def failed_lane(source: Source) -> Lane | None:
-    """Return the lane whose oldest message failed most often, None where none failed."""
+    """Return the lane whose oldest message failed most often; None if none failed."""
     return next(iter(values(source, Lane, FAILED_LANE)), None)
 
 
