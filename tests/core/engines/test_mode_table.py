@@ -45,7 +45,7 @@ def played(one: Any, mode: str) -> list[str]:
             run.checkpoint("half")
         ask("b", "c")
         states.update(one.user.resolve(each.id) for each in tickets)
-        calls.append("is cancelled, commits nothing more" if run.cancelled else "goes on")
+        calls.append("is cancelled, commits nothing more" if run.cancelled else "continues")
         if "inject" in mode and "not called" not in mode:
             one.seen[0] += [message.body for message in run.inbox()]
         return "1"
