@@ -48,7 +48,7 @@ class Register(Protocol):
         ...
 
     def get(self, path: str) -> bytes:
-        """Return an object; raise FileNotFoundError where there is none."""
+        """Return an object; raise FileNotFoundError if there is none."""
         ...
 
     def names(self, folder: str) -> list[str]:

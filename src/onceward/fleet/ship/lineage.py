@@ -19,9 +19,9 @@ from onceward.fleet.ship.manifest import Epoch, Manifest, Place
 from onceward.fleet.ship.tables import Known, Shape
 
 History = Literal["same", "new", "restored", "copied"]
-"""How a file stands to its log: ``restored``: it continues no epoch that was seen, as it is older
+"""How a file relates to its log: ``restored``: it continues no epoch that was seen, as it is older
 than its log, or has other rows; ``copied``: it continues an epoch that is not the latest one, so
-two files with its id go on."""
+two files with its id are in use."""
 IDS: Final = "SELECT seq, id FROM {view} WHERE seq <= ?"
 
 

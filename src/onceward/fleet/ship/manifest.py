@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One unbroken history of a file; a restored or copied file that goes on begins another."""
+    """One unbroken history of a file; a restored or copied file that is used begins another."""
 
     number: int
     opened: int = 0
@@ -106,7 +106,7 @@ class Manifest:
     number: int = 0
     commit: str = ""
     complete: bool = True
-    """Whether the log was level with the file: a long way is shipped in several commits."""
+    """Whether the log was up to date with the file; a large backlog takes several commits."""
     epoch: int = 0
     """The epoch that was added to last."""
     epochs: tuple[Epoch, ...] = ()

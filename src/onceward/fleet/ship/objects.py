@@ -244,7 +244,7 @@ def _limited(uri: str) -> str:
 
 @contextmanager
 def _writing(path: str) -> Iterator[None]:
-    """Raise LogUnwritable for what the filesystem says while an object is written."""
+    """Raise LogUnwritable for an error of the filesystem while an object is written."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -255,7 +255,7 @@ def _writing(path: str) -> Iterator[None]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Raise LogUnreadable for what the filesystem says of an object, but that there is none."""
+    """Raise LogUnreadable for an error of the filesystem other than a missing object."""
     try:
         yield
     except FileNotFoundError:

@@ -101,7 +101,7 @@ def files(
     clock: Clock | None = None,
 ) -> list[FilePruned]:
     """
-    Delete what the log is found to hold from the files that *paths* name; return a line for each.
+    Delete the rows that the log holds from the files that *paths* name; return one line per file.
 
     Dedup records are pruned with the rest, as by retention: a message that is pushed again after
     that long is refused as stale, never accepted twice. Dead letters stay. A file that the log does

@@ -37,7 +37,7 @@ SETTLED_NS: Final = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much is read of a file at once, and how fast it is shipped."""
+    """How much of a file is read at once, and how fast it is shipped."""
 
     limit: Limit = field(default_factory=Limit)
     rows_per_second: float | None = None
@@ -51,7 +51,7 @@ class Pace:
             raise InvalidArgument(msg)
 
     def wait(self, rows: int, began: float) -> None:
-        """Wait until so many rows may have been shipped since *began*."""
+        """Wait until the pace allows this many rows since *began*."""
         spent = time.monotonic() - began
         self.sleep(max(0.0, rows / (self.rows_per_second or math.inf) - spent))
 
@@ -90,7 +90,7 @@ def files(
     Args:
         paths: Files, folders (all their ``*.db``) or globs.
         to: A folder, or a URI with ``s3://``, ``gs://`` or ``abfs://``.
-        pace: How fast; as fast as it goes by default.
+        pace: Maximum rate; by default there is none.
         filesystem: A filesystem of pyarrow in which *to* is a path.
 
     Raises:
@@ -177,7 +177,7 @@ class _Reading:
 
 
 def _shipped(source: Source, log: ShippedLog, pace: Pace) -> FileShipped:
-    """Commit what changed in pieces until the log is level with the file."""
+    """Commit the changes in pieces until the log is up to date with the file."""
     done, tries, began = FileShipped(source.path, source.file_id, source.agent), 0, time.monotonic()
     while True:
         reading = _read(source, log, pace.limit)

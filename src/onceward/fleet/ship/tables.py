@@ -63,7 +63,7 @@ TABLES: Final[Mapping[str, Table]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file as it stood at one moment; without values: it is gone."""
+    """One row of a file at one moment; it has no values if it was removed."""
 
     seq: int
     day: int

@@ -33,9 +33,9 @@ OWN: Final = (
     "_file_id string, _agent string, _epoch bigint, _number bigint, _gone boolean, _digest string"
 )
 PAST: Final = "_file_id string, _epoch bigint, _reach bigint"
-"""The epochs that no file goes on with, and up to where those that go on have their rows."""
+"""The abandoned epochs, and up to where the living ones have their rows."""
 ABANDONED: Final = "_reach IS NOT NULL AND (seq > _reach OR (_there AND _same IS NULL))"
-"""As ``ShippedLog.batches`` tells it: what a file that goes on has itself is not abandoned."""
+"""As in ``ShippedLog.batches``: a row that a living epoch has is not abandoned."""
 SCHEMES: Final = {"s3": "s3a"}
 """Names of filesystems that Hadoop names otherwise than pyarrow."""
 
@@ -141,7 +141,7 @@ def compact(spark: SparkSession, uri: str, *, few: int = 1) -> DataFrame:
 
     Columns: ``file_id``, ``objects_before``, ``objects_after``. Executors fold, with pyarrow, in
     the log itself: it stays what ``onceward ship`` fills, and rows stay as they are. Shippers and
-    readers may go on meanwhile: what a shipper commits first ends the folding of its file.
+    readers may run at the same time: a commit of a shipper ends the folding of its file.
 
     Raises:
         InvalidArgument: *few* is less than 1.

@@ -1,4 +1,4 @@
-"""Take the evidence of differing copies apart, as ``fleet.copies`` does where SQLite judges."""
+"""Separate the evidence of differing copies, as ``fleet.copies`` does for SQLite."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIDE: Final = (
 
 def differing_copies(fleet: Fleet, work: Path) -> dict[str, str]:
     """
-    Return what is to be said of each copy that differs from the file that goes on, by path.
+    Return the finding on each copy that differs from the file in use, by path.
 
     Executors tell which files have one id, this process compares those that share it. The answer
     is kept in *work*: a run that is resumed goes on with it.

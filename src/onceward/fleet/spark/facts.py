@@ -57,7 +57,7 @@ OWNER: Final = "sender string, recipient string, file bigint, owner bigint"
 
 def gather(said: DataFrame, *more: str) -> DataFrame:
     """
-    Return one row per message with what each side says of it, from the columns of evidence.
+    Return one row per message with the evidence of each side.
 
     *more* columns tell messages with the same id apart.
 
@@ -96,7 +96,7 @@ def state(facts: DataFrame, rules: Rules) -> DataFrame:
 
 
 def readings(rows: Iterable[Mapping[str, Any]]) -> list[Reading]:
-    """Return what the files say of themselves, from the rows of ``state`` without a sender."""
+    """Return the files' facts about themselves, from the rows of ``state`` without a sender."""
     found: dict[str, Reading] = {}
     for row in rows:
         path, said = str(row["id"]), str(row["recipient"])

@@ -25,7 +25,7 @@ BELOW: Final = "SELECT seq, {id}, {at} FROM {table} WHERE seq <= ? ORDER BY seq 
 
 
 class Rows(NamedTuple):
-    """The table behind a view: asking it is quicker, and ten thousand files are asked."""
+    """The table behind a view: reading it is faster, and ten thousand files are read."""
 
     table: str
     id: str
@@ -55,7 +55,7 @@ MOST_LOOKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far a file goes now."""
+    """The newest position in a file."""
 
     file_id: str
     high: int
@@ -67,7 +67,7 @@ class Head:
 
 
 class Follower:
-    """Looks at a fleet again and again; files that did not change are not opened again."""
+    """Examines a fleet repeatedly; files that did not change are not opened again."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -212,7 +212,7 @@ def below(source: Source, rows: Rows, seq: int) -> Anchor:
 
 
 def begin(known: Position | None, now: Head) -> Position:
-    """Return from where a file is to be read on."""
+    """Return the position from which to continue reading a file."""
     if known is None:
         return Position(now.file_id, 0, change="new")
     if known.file_id != now.file_id:

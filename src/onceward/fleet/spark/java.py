@@ -37,7 +37,7 @@ class Java:
 
     @cached_property
     def version(self) -> int:
-        """The major version; 0 where the program does not say."""
+        """The major version; 0 if the program does not report it."""
         found = VERSION.search(self._release) or SAID.search(self._ask("-version"))
         return int(found[1]) if found else 0
 

@@ -27,8 +27,8 @@ def write_to(spark: SparkSession, out: Path, namespace: str, *, using: str = "")
     Append the results of the run in *out* to tables ``NAMESPACE.onceward_frames`` and so on.
 
     Return the names of the tables. One that is not there is made, of the format *using* or of the
-    catalog's own. Rows bear ``run_at``; a table that has this run already is left as it is, so a
-    call that was broken off is repeated.
+    catalog's own. Rows bear ``run_at``; a table that has this run already is left as it is, so an
+    interrupted call can be repeated.
 
     Raises:
         NotFinished: the folder holds no finished reconciliation of Spark.

@@ -246,7 +246,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def flag(text: str) -> bool:
-    """Return what a user means by true or false."""
+    """Return the boolean that a user's text means."""
     return YES[text.lower()]
 
 
