@@ -331,7 +331,7 @@ def test_an_older_file_is_not_migrated_by_the_way(box: Made, tmp_path: Path) -> 
     [
         ({"agent", "recipient"}, "recipient and body"),
         ({"recipient", "body"}, "agent or _db"),
-        ({"agent", "recipient", "body", "prio"}, "column 'prio' means nothing"),
+        ({"agent", "recipient", "body", "prio"}, "column 'prio' is unknown"),
     ],
 )
 def test_columns_are_checked_before_anything_is_sent(names: set[str], said: str) -> None:

@@ -215,7 +215,7 @@ def test_a_killed_worker_sends_nothing_twice(
     [
         ("overwrite", {}, "body", "cannot be overwritten"),
         ("append", {"hold": "true"}, "body", "no option 'hold' of writing"),
-        ("append", {}, "body AS text", "column 'text' means nothing"),
+        ("append", {}, "body AS text", "column 'text' is unknown"),
     ],
 )
 def test_what_cannot_be_sent_is_said_at_once(

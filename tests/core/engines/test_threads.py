@@ -24,7 +24,9 @@ NOTE: ContextVar[str] = ContextVar("note", default="none")
 COUNT = """
 import sys, threading
 from onceward import Agent, Postbox
+from onceward.core.engine import threads
 
+threads.TICK = 60.0  # no task is late, however slow the machine is: late ones get more threads
 folder, count = sys.argv[1], int(sys.argv[2])
 agents = [Agent(f"a{number}-of-{count}") for number in range(count)]
 for agent in agents:
