@@ -180,7 +180,7 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
         ({"mode": "SLOPPY"}, "is not one of"),
         ({"frame": "xml"}, "is not one of text, json, variant"),
         ({"table": "peers", "frame": "variant"}, "has no frames"),
-        ({"maxPartitionBytes": "many"}, "cannot be 'many'"),
+        ({"maxPartitionBytes": "many"}, "does not accept 'many'"),
         ({"taskBytes": "1"}, "there is no option 'taskbytes'"),
         ({"mode": "INSIST"}, "is not one of DROPMALFORMED, PERMISSIVE, FAILFAST"),
     ],

@@ -214,7 +214,7 @@ def test_a_killed_worker_sends_nothing_twice(
     ("mode", "options", "expression", "said"),
     [
         ("overwrite", {}, "body", "cannot be overwritten"),
-        ("append", {"hold": "true"}, "body", "no option 'hold' of writing"),
+        ("append", {"hold": "true"}, "body", "no writing option 'hold'"),
         ("append", {}, "body AS text", "column 'text' is unknown"),
     ],
 )

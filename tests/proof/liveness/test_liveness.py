@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 
 import pytest
 from tests.proof.liveness import judge
@@ -34,7 +34,7 @@ def test_nothing_waits_for_what_is_held(
 
 def test_a_verb_that_waits_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that all openings share, as there was one, is held by the opening of a held file."""
-    shared = Lock()
+    shared = RLock()
     monkeypatch.setattr(open_files, "turn", lambda _: shared)
     monkeypatch.setattr(judge, "PATIENCE", 0.7)
     monkeypatch.setattr(judge, "TRIES", 1)

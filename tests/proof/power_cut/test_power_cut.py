@@ -145,7 +145,7 @@ def test_a_live_life_that_loses_mail_is_seen_to(aloud: Callable[[object], None])
     verdict = explore(weak, states=2_000, enough=1, seconds=FOUND_WITHIN)
     aloud(verdict)
 
-    assert {"LOST_ACK", "LOST_EFFECT", "LOST_IN_TRANSIT"} & set(verdict.kinds)
+    assert {"LOST_ACK", "LOST_ANSWER", "LOST_EFFECT", "LOST_IN_TRANSIT"} & set(verdict.kinds)
 
 
 def test_a_message_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> None:
