@@ -286,6 +286,6 @@ def test_an_agent_that_is_begun_again_is_judged_as_a_restored_one(
 
 def test_a_log_and_a_state_are_not_taken_together(tmp_path: Path) -> None:
     """A state says how far files were read, which is nothing that a log knows."""
-    with pytest.raises(InvalidArgument, match="not both"):
+    with pytest.raises(InvalidArgument, match="either log or state"):
         reconcile(out=tmp_path / "out", log=str(tmp_path), state=tmp_path / "state.db")
     assert not (tmp_path / "out").exists()
