@@ -72,7 +72,11 @@ def _by_id(
         found = [box.cancel(each, reason=reason) for each in whole]
         if wait and any(each.outcome == "asked" for each in found):
             box.run_until_idle()  # the requests leave now, whether or not a relay runs
-            found = [box.cancel(each, reason=reason, timeout=wait) for each in whole]
+            found = [
+                box.cancel(each.id, reason=reason, timeout=wait)
+                if each.outcome == "asked" else each
+                for each in found
+            ]  # fmt: skip
     _note_asked([each.id for each in found if each.outcome == "asked"], box.agent, wait)
     return found
 
