@@ -7,6 +7,7 @@ Effects, reply and mark are one commit, and there are many ways not to get there
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from itertools import pairwise
 from threading import Event as Flag
@@ -144,9 +145,9 @@ def test_what_a_handler_did_not_mean_to_raise_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    A mistake is logged at WARNING for each attempt, with its traceback at DEBUG.
+    A mistake is logged at WARNING for each attempt, the first time with its traceback.
 
-    A Retry or Reject is not.
+    The traceback begins with the handler. A Retry or Reject is not logged.
     """
 
     def work(job: Job, ctx: Context) -> None:
@@ -167,6 +168,9 @@ def test_what_a_handler_did_not_mean_to_raise_is_logged(
         ("WARNING", f"{said}1 error='ValueError: a bug'", True),
         ("WARNING", f"{said}2 error='ValueError: a bug'", False),
     ] == [(line.levelname, line.getMessage(), line.exc_info is not None) for line in caplog.records]
+    traced = caplog.records[0].exc_info
+    assert traced is not None
+    assert ["handle", "work"] == [frame.name for frame in traceback.extract_tb(traced[2])]
 
 
 def test_a_handler_that_dies_takes_nothing_of_itself_along(world: World) -> None:

@@ -20,13 +20,13 @@ LONGEST: Final = 8_000
 
 def raised(error: BaseException, took: float | None) -> Raised:
     """Return the traceback of an exception as text to store, truncated at its beginning."""
-    own = _of_handler(error.__traceback__)
+    own = of_handler(error.__traceback__)
     lines = "".join(traceback.format_exception(type(error), error, own, limit=-FRAMES))
     trace = lines if len(lines) <= LONGEST else f"…{lines[1 - LONGEST :]}"
     return Raised(trace.encode("utf-8", "backslashreplace").decode(), took)
 
 
-def _of_handler(trace: TracebackType | None) -> TracebackType | None:
+def of_handler(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback from its first frame outside this package, or the whole one."""
     found = trace
     while found is not None and found.tb_frame.f_code.co_filename.startswith(PACKAGE):

@@ -34,7 +34,7 @@ from onceward.message.names import error_text
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import millis
 from onceward.message.topics import matches
-from onceward.message.traces import raised
+from onceward.message.traces import of_handler, raised
 from onceward.message.vocabulary import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def cause_of(error: BaseException, *, own_thread: bool) -> BaseException:
 def log_failure(
     error: BaseException, agent: str, leased: LeasedMessage, type_: str, **more: str
 ) -> None:
-    """Log an unexpected exception of a handler, the first time with its traceback."""
+    """Log an unexpected exception, the first time with the traceback from the handler on."""
     if isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
         return
     of_message = log.bind(
@@ -200,8 +200,9 @@ def log_failure(
         attempt=leased.attempt,
         **more,
     )
-    traceback = {"exc_info": error} if leased.attempt == 1 else {}
-    of_message.warning("handler failed", error=error_text(error), **traceback)
+    trace = (type(error), error, of_handler(error.__traceback__))
+    shown = {"exc_info": trace} if leased.attempt == 1 else {}
+    of_message.warning("handler failed", error=error_text(error), **shown)
 
 
 def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
