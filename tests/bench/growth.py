@@ -28,7 +28,7 @@ from onceward import Agent, Postbox, Run
 from onceward.message.settings import Controls
 from onceward.testing.clock import ManualClock
 
-MESSAGES: Final = 1_000_000
+MESSAGES: Final = 10_000_000
 FILES: Final = 10_000
 SESSIONS: Final = 1_000
 SCHEDULES: Final = 10_000
@@ -56,13 +56,13 @@ def growth(plan: Plan) -> Iterator[Result]:
         ("schedules", plan.scaled(SCHEDULES, per_second=2_000), _schedules),
     ):
         sizes = sorted({max(1, full // part) for part in STEPS})
+        rooms = {size: plan.room(f"{subject.split()[0]}-{size}") for size in sizes}
         with ExitStack() as stack:
-            steps = {
-                size: prepare(stack, plan.room(f"{subject.split()[0]}-{size}"), size)
-                for size in sizes
-            }
+            steps = {size: prepare(stack, room, size) for size, room in rooms.items()}
             plan.settle()
             yield from _compared(plan, subject, steps)
+        for room in rooms.values():  # gigabytes, which the next subject may need
+            shutil.rmtree(room)
 
 
 def _compared(plan: Plan, subject: str, sizes: dict[int, Steps]) -> Iterator[Result]:

@@ -144,8 +144,8 @@ The same steps in files of ever more messages, in homes of ever more agents, and
 sessions and schedules: the least
 processor time of a step, and how much that is of the same step at the smallest size. The dashed \
 line is the goal: a rate that stays
-within a fifth. `python -m tests.bench growth --size 10000000` fills a file with ten million \
-messages.""",
+within a fifth. `python -m tests.bench growth` needs 5 GB of disk; with `--size 1000000` the \
+largest file has a tenth of the messages.""",
     ),
     Section(
         title="Topics",
