@@ -13,13 +13,12 @@ from onceward.api.postbox import Postbox
 from onceward.core.deliver import peers
 from onceward.core.deliver.carriers import Delivery
 from onceward.core.handle import lanes
-from onceward.core.handle import worker as worker_module
 from onceward.core.handle.worker import Worker
 from onceward.errors import OncewardError
 from onceward.features.batches.worker import BatchWorker
 from onceward.file.group_commit import WriteRequest
 from onceward.file.transaction import StoreTransaction
-from onceward.message.vocabulary import Settlement
+from onceward.message.vocabulary import HANDLED, Settlement
 
 MAX_ROUNDS: Final = 10_000
 OWNERS: Final = ((peers.owners, peers.end_dead_owner), (lanes.owners, lanes.end_dead_worker))
@@ -260,7 +259,7 @@ def _run(worker: Worker, *message: Any) -> Settlement:
     """Run a handler; every one that is well was quick, also on a slow machine."""
     quick = worker._quick
     settlement = Worker._run(worker, *message)
-    worker._quick = quick and settlement == worker_module.HANDLED
+    worker._quick = quick and settlement == HANDLED
     return settlement
 
 
@@ -268,5 +267,5 @@ def _call_once(worker: BatchWorker, ready: list[Any]) -> dict[int, Settlement]:
     """Call a batch handler; every one that is well was quick, also on a slow machine."""
     quick = worker._quick
     ended = BatchWorker._call_once(worker, ready)
-    worker._quick = quick and set(ended.values()) == {worker_module.HANDLED}
+    worker._quick = quick and set(ended.values()) == {HANDLED}
     return ended

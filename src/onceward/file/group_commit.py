@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, Semaphore, get_ident
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
@@ -47,6 +47,7 @@ ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; all of "
     "it was undone"
 )
+NO_HANDLER: Final = nullcontext()
 HELD: Final = (
     "other work of this process held the file for the whole deadline; "
     "nothing was written, try again"
@@ -582,13 +583,16 @@ class Writer:
             self._leave(turn)
         return requests
 
-    @contextmanager
-    def outside_handler(self) -> Iterator[None]:
+    def outside_handler(self) -> AbstractContextManager[None]:
         """
         Commit the writes of a block before they return, although this thread runs a handler.
 
         A handler that has already written is not left: its writes would wait for themselves.
         """
+        return self._outside_handler() if self.thread_transactions.hosts else NO_HANDLER
+
+    @contextmanager
+    def _outside_handler(self) -> Iterator[None]:
         host = self.thread_transactions.hosts.pop(get_ident(), None)
         try:
             if host is not None:

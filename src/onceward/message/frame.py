@@ -258,15 +258,15 @@ def count_keys(value: Any) -> int:
         InvalidMessage: it holds infinity, which JSON readers produce for a large exponent.
 
     """
-    total, rest = 0, [value]
-    while rest:
-        part = rest.pop()
-        if isinstance(part, dict):
+    total, parts = 0, [value]
+    for part in parts:  # the list grows meanwhile
+        kind = type(part)
+        if kind is dict:
             total += len(part)
-            rest.extend(part.values())
-        elif isinstance(part, list):
-            rest.extend(part)
-        elif isinstance(part, float) and isinf(part):
+            parts += part.values()
+        elif kind is list:
+            parts += part
+        elif kind is float and isinf(part):
             msg = "a number of the body is too large for a float"
             raise InvalidMessage(msg)
     return total

@@ -232,6 +232,10 @@ class Done:
     reason: str | None = None
 
 
+HANDLED: Final = Done()
+"""The settlement of most messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Raised:
     """The traceback of a failed call, and how long the call took."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from dataclasses import replace
+from functools import partial
+from itertools import starmap, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
-
-from pydantic_core import to_json
 
 from onceward.core import dead_letters
 from onceward.core.accept import receipts
@@ -17,7 +16,7 @@ from onceward.core.handle import lanes
 from onceward.core.handle.lanes import Lease
 from onceward.errors import StoreCorrupt
 from onceward.file.senders import senders
-from onceward.file.transaction import Rows, StoreTransaction, bump
+from onceward.file.transaction import Rows, StoreTransaction, bump, listed
 from onceward.message.clock import Millis
 from onceward.message.frame import digest
 from onceward.message.parcel import UNANSWERED, Receipt
@@ -220,8 +219,7 @@ Kind = tuple[str, str | None]
 """Type and topic of a message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
+class ClaimRequest(NamedTuple):
     """The request of a worker for messages of ready lanes."""
 
     messages: int
@@ -258,18 +256,18 @@ def claim(
     kills its worker without failing others.
     """
     claimed: list[list[LeasedMessage]] = []
-    left, types = wanted.messages, None if wanted.types is None else json.dumps(wanted.types)
+    left = wanted.messages
     found = lanes.claimable(tx, wanted.lanes, wanted.session)
     if wanted.served and len(found) > 1:
         found = lanes.in_turn(found, wanted.served)
     for lane_id, token, careful_to, shared, _ in found:
         if left <= 0:
             break
-        rows = (
-            _next(tx, lane_id, left, wanted.ahead)
-            if types is None
-            else tx.rows(NEXT_OF, (lane_id, types, left))
-        )
+        if wanted.types is None:
+            rows = _next(tx, lane_id, left, wanted.ahead)
+        else:
+            next_of, types = listed(wanted.types, NEXT_OF)
+            rows = tx.rows(next_of, (lane_id, types, left))
         if shared and rows:
             rows = lanes.before_runs(tx, rows)
         if rows and rows[0][0] <= careful_to:
@@ -277,7 +275,7 @@ def claim(
         if rows:
             claimable = (lane_id, token, careful_to)
             held = lanes.lease(tx, claimable, list(map(SEQ, rows)), owner=owner, until=until)
-            claimed.append([LeasedMessage(held, *row) for row in rows])
+            claimed.append(list(starmap(partial(LeasedMessage, held), rows)))
             left -= len(rows)
     return claimed
 
@@ -595,15 +593,10 @@ def _end(
     tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None, *, attempt: int = 0
 ) -> int:
     """End messages by the attempt of that number, 0 if no handler got them; return how many."""
-    named = {
-        "attempt": attempt,
-        "outcome": outcome,
-        "now": tx.now,
-        "seqs": to_json(seqs).decode(),
-        "reason": reason or DEFAULTS[outcome],
-    }
-    changed = tx.run(END, named)
-    tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})
+    end, mark, bound = listed(seqs, END, MARK)
+    named = {"attempt": attempt, "outcome": outcome, "now": tx.now, "seqs": bound}
+    changed = tx.run(end, named | {"reason": reason or DEFAULTS[outcome]})
+    tx.run(mark, named)
     bump(tx, ended=changed, **{outcome: changed})
     return changed
 

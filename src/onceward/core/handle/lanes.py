@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
 from onceward.errors import LeaseLost
 from onceward.file.database import Database
-from onceward.file.transaction import Rows, StoreTransaction
+from onceward.file.transaction import Rows, StoreTransaction, listed
 from onceward.message.clock import Millis
 
 OPEN: Final = """
@@ -157,6 +158,10 @@ ReadyLane = tuple[int, int, int, int, int]
 """Lane, token, isolation limit, whether sessions share it, rank."""
 
 
+LANE: Final = itemgetter(slice(5))
+"""The ``ReadyLane`` of a row of ``CLAIMABLE``."""
+
+
 class Agenda(NamedTuple):
     """The work for workers and readers in the lanes of a file."""
 
@@ -199,12 +204,13 @@ def head_awaits(tx: StoreTransaction, sender: str, name: str, rank: int) -> bool
 
 def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
     """Set the head of lanes that were empty."""
-    tx.run(HEADS, (to_json(lane_ids).decode(),))
+    heads, bound = listed(lane_ids, HEADS)
+    tx.run(heads, (bound,))
 
 
 def agenda(read: Rows) -> Agenda:
     """Return the work for workers and readers in the lanes of a file."""
-    return Agenda._make(read(AGENDA, ())[0])
+    return Agenda(*read(AGENDA, ())[0])
 
 
 def next_due(read: Rows) -> Millis | None:
@@ -244,7 +250,7 @@ def claimable(tx: StoreTransaction, limit: int, session: str | None = None) -> l
     if session is None:
         rows = tx.rows(CLAIMABLE, {"now": tx.now, "limit": limit})
         if rows and not rows[0][-1]:
-            return [row[:-1] for row in rows]
+            return list(map(LANE, rows))
     wake_due(tx)
     return ready(tx.rows, limit, session)
 
@@ -350,15 +356,16 @@ def settle(
         LeaseLost: another owner has the lane; the caller's transaction must be rolled back.
 
     """
+    statement, gone = listed(ended, SETTLE)
     named = {
-        "ended": to_json(ended).decode(),
+        "ended": gone,
         "rest": to_json(rest).decode() if rest else None,
         "due_at": due_at,
         "lane": held.lane_id,
         "token": held.token,
         "owner": held.owner,
     }
-    if not tx.run(SETTLE, named):
+    if not tx.run(statement, named):
         msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
         raise LeaseLost(msg)
     if due_at is not None and not rest:

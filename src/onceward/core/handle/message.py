@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -40,7 +40,15 @@ from onceward.message.names import error_text, plain_text
 from onceward.message.options import reply_options
 from onceward.message.retry import RetryPolicy
 from onceward.message.times import Span, millis
-from onceward.message.vocabulary import Dead, Done, LeaseInfo, Priority, RetryAt, Settlement
+from onceward.message.vocabulary import (
+    HANDLED,
+    Dead,
+    Done,
+    LeaseInfo,
+    Priority,
+    RetryAt,
+    Settlement,
+)
 
 if TYPE_CHECKING:
     from onceward.observed import ObservedAttempt
@@ -472,7 +480,7 @@ class Consumer(Generic[L, S]):
 
     def ack(self, leased: L) -> StoreTransaction:
         """End the lease of a message that its reader has handled."""
-        return self._write(lambda tx: self._acknowledge(tx, leased))
+        return self._db.write(partial(self._acknowledge, leased=leased))
 
     def drop(self, leased: L) -> StoreTransaction:
         """End the message without effects."""
@@ -503,24 +511,18 @@ class Consumer(Generic[L, S]):
         return self.deps.outbox.commit(message.session, to, body, options)
 
     def _end(self, leased: L, settlement: Settlement) -> StoreTransaction:
-        return self._write(lambda tx: self._settle(tx, leased, settlement))
+        return self._db.write(partial(self._settle, leased=leased, settlement=settlement))
 
-    def _write(self, work: Callable[[StoreTransaction], None]) -> StoreTransaction:
-        """Run *work* in this thread's open transaction if there is one; return that transaction."""
-
-        def settled(tx: StoreTransaction) -> StoreTransaction:
-            work(tx)
-            return tx
-
-        return self._db.write(settled)
-
-    def _acknowledge(self, tx: StoreTransaction, leased: L) -> None:
-        self._settle(tx, leased, Done())
+    def _acknowledge(self, tx: StoreTransaction, leased: L) -> StoreTransaction:
+        self._settle(tx, leased, HANDLED)
         self._leases.mark(tx, leased)
+        return tx
 
-    def _settle(self, tx: StoreTransaction, leased: L, settlement: Settlement) -> None:
+    def _settle(self, tx: StoreTransaction, leased: L, settlement: Settlement) -> StoreTransaction:
+        """End a lease; return the transaction, this thread's open one if there is one."""
         self._leases.settle(tx, leased, settlement)
         self._emitter.lease_ended(tx, [(leased, settlement)])
+        return tx
 
 
 HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
@@ -546,12 +548,13 @@ class LaneLeases:
 
     def problem(self, leased: LeasedMessage) -> Settlement | None:
         """Return the settlement of an expired, damaged or exhausted message; else None."""
-        return leased.undeliverable(self._db.now()) or never_settled(leased, self.policy)
+        now = 0 if leased.expires_at is None else self._db.now()
+        return leased.undeliverable(now) or never_settled(leased, self.policy)
 
     def settle(self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement) -> None:
         """End the lease, and report to the caller of a dispatched task; raises LeaseLost."""
         inbox.settle(tx, [SettledMessage(leased, settlement)], {})
-        if not isinstance(settlement, RetryAt):
+        if requests.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
             requests.tell(tx, self._deps.outbox, leased, requests.outcome_of(settlement))
 
     def mark(self, tx: StoreTransaction, leased: LeasedMessage) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, Final, NoReturn, Protocol
@@ -54,7 +54,7 @@ from onceward.message.log import log
 from onceward.message.names import error_text
 from onceward.message.times import Span, millis
 from onceward.message.traces import raised
-from onceward.message.vocabulary import Dead, Done, RetryAt, Settlement, Waits
+from onceward.message.vocabulary import HANDLED, Dead, Done, RetryAt, Settlement, Waits
 
 QUICK: Final = 0.05
 """
@@ -71,7 +71,6 @@ MANY: Final = 16
 ASYNC_WORKERS: Final = 8
 """Default maximum of an agent's concurrent coroutines."""
 NO_LEASE: Final = Lease(0, 0, "", isolate=False)
-HANDLED: Final = Done()
 LATE: Final = "the call took longer than its timeout of {:g} s"
 STOPPED: Final = "its process was stopped while the handler ran"
 CANCELLED: Final = "cancelled while the handler ran"
@@ -328,7 +327,7 @@ class Worker:
             leased = LeasedMessage(NO_LEASE, *row)
             ready = resolve_handler(self._agent, leased, now, self._policy)
             self._prepared[SAME_ROW(row)] = ready
-        return replace(request, ahead=dict(zip(self._prepared, rows, strict=True)))
+        return request._replace(ahead=dict(zip(self._prepared, rows, strict=True)))
 
     def _has_all_of(self, claimed: list[list[LeasedMessage]]) -> bool:
         """Return whether a claim that is not full has all ready messages of its lanes."""

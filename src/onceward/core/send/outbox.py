@@ -23,7 +23,7 @@ from onceward.core.send.limits import AdmissionControl, DropCandidate, DropNew, 
 from onceward.errors import Conflict
 from onceward.file.connection import ConstraintError, schema_damage
 from onceward.file.database import Database
-from onceward.file.transaction import StoreTransaction, bump
+from onceward.file.transaction import StoreTransaction, bump, listed
 from onceward.hooks import Hooks
 from onceward.message.clock import Millis
 from onceward.message.events import Enqueued
@@ -632,8 +632,8 @@ def ready_own(tx: StoreTransaction, agent: str, limit: int) -> list[OwnRow]:
 
 def take_own(tx: StoreTransaction, agent: str, rows: Sequence[OwnRow], done: list[str]) -> Moved:
     """Mark messages that entered the agent's own inbox; end those of *done*, handled ones."""
-    seqs = to_json([each.row.seq for each in rows]).decode()
-    count = tx.run(TAKE_OWN, {"now": tx.now, "seqs": seqs})
+    take, seqs = listed([each.row.seq for each in rows], TAKE_OWN)
+    count = tx.run(take, {"now": tx.now, "seqs": seqs})
     bump(tx, ended_pending=count, sent=count)
     acked = _ack(tx, agent, done, None)[0] if done else ()
     return Moved(tuple(each.row.id for each in rows), tuple(acked))
@@ -698,7 +698,10 @@ def settle(
         by_state.setdefault(receipt.state, []).append(receipt)
         if receipt.reason is not None and receipt.reason.startswith(UNANSWERED):
             unanswered.append(receipt)
-    done = list(map(ID, by_state.get("processed", ())))
+    done = list(map(ID, by_state.pop("processed", ())))
+    if done and not (by_state or unanswered):  # most parcels and all messages to oneself
+        acked, at_once = _ack(tx, peer, done, parcel)
+        return Moved(acked=tuple(acked), at_once=tuple(at_once))
     stored = list(map(ID, by_state.get("stored", ())))
     held = list(map(ID, by_state.get("duplicate", ())))
     if stored_ends:
@@ -806,11 +809,12 @@ def _ack(
     """End messages that the peer processed; return their ids, and those stored until now."""
     moved: list[str] = []
     at_once: list[str] = []
-    named = {"ids": to_json(ids).decode(), "peer": peer, "now": tx.now, "parcel": parcel}
+    end, late, bound = listed(ids, ACKED, LATE)
+    named = {"ids": bound, "peer": peer, "now": tx.now, "parcel": parcel}
     counts: dict[str, int] = {}
     for was, counter, by in _states_before(tx, peer, len(ids)):
         if len(moved) < len(ids):
-            found = tx.rows(ACKED, named | {"was": was})
+            found = tx.rows(end, named | {"was": was})
             moved += [str(i) for i, _ in found]
             if was == "pending":
                 at_once = [str(i) for i, is_new in found if is_new]
@@ -818,7 +822,7 @@ def _ack(
     bump(tx, acked=len(moved), **counts)
     tx.ended += moved
     if len(moved) < len(ids):
-        tx.run(LATE, {"ids": named["ids"], "peer": peer, "now": tx.now, "state": "processed"})
+        tx.run(late, named | {"state": "processed"})
     return moved, at_once
 
 

@@ -30,7 +30,7 @@ from onceward.core.handle.invoke import (
 )
 from onceward.core.handle.signatures import Handler, Handlers
 from onceward.core.handle.steps import CONTEXT
-from onceward.core.handle.worker import HANDLED, RunningCall, Worker
+from onceward.core.handle.worker import RunningCall, Worker
 from onceward.core.requests import Suspended
 from onceward.errors import OncewardError, Paused, Retry
 from onceward.features.batches.context import BatchContext
@@ -39,7 +39,7 @@ from onceward.file.transaction import Rows, StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis
 from onceward.message.events import Event
-from onceward.message.vocabulary import Dead, RetryAt, Settlement, Waits
+from onceward.message.vocabulary import HANDLED, Dead, RetryAt, Settlement, Waits
 
 # How many messages of a batch handler may be claimed, and since when the first of them waits.
 WAITING: Final = f"""
