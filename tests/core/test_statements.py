@@ -9,7 +9,7 @@ from onceward import Postbox
 from onceward.core.handle import inbox
 from onceward.core.handle.inbox import SettledMessage
 from onceward.errors import QueueFull
-from onceward.file.transaction import ROWS_PER_INSERT
+from onceward.file.transaction import ROWS_PER_INSERT, listed
 from onceward.message.vocabulary import Done
 
 Open = Callable[..., Postbox]
@@ -131,3 +131,39 @@ def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
         box.send_many([("b", k) for k in range(2 * ROWS_PER_INSERT)])
 
     assert [("before",)] == box._db.read("SELECT frame ->> '$.data' FROM _onceward_outbox")
+
+
+@pytest.mark.parametrize("found", ["", "NOT "])
+@pytest.mark.parametrize("values", [["m2"], ["m2", "m3"], []])
+def test_one_value_is_compared_and_others_are_listed(
+    box: Postbox, found: str, values: list[str]
+) -> None:
+    """A statement finds the same rows whether its list is bound as one value or as JSON."""
+    ids = [box.send("b", k, message_id=f"m{k}") for k in range(5)]
+    sql = f"SELECT id FROM _onceward_outbox WHERE id {found}IN (SELECT value FROM json_each(?))"
+    statement, bound = listed(values, sql)
+
+    assert (len(values) == 1) == ("json_each" not in statement)
+    assert [each for each in ids if (each in values) != bool(found)] == [
+        message_id for (message_id,) in box._db.read(f"{statement} ORDER BY seq", (bound,))
+    ]
+
+
+def test_a_message_to_oneself_takes_few_statements(box: Postbox) -> None:
+    """
+    Sending, receiving and acknowledging one is 26 statements, and none of them opens a list.
+
+    Its lane is known, so it is read and not written again.
+    """
+    box._db.writer.packer = box._dispatcher._deliveries
+    counted = Counted(box, every=True)
+    for _ in range(2):
+        counted.take()
+        box.send("a", 1)
+        message = box.receive()
+        assert message is not None
+        message.ack()
+    seen = counted.take()
+
+    assert [] == [sql for sql in seen if "json_each" in sql or "INTO _onceward_lanes" in sql]
+    assert 26 == len(seen), seen

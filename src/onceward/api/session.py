@@ -322,7 +322,7 @@ class Session:
         if handle is not None:
             return self._consumer.attach(handle, type)
         search = self._received if message_id is None else OneMessage(message_id)
-        return self._await(lambda: self._consumer.take(type, search), timeout)
+        return self._await(partial(self._consumer.take, type, search), timeout)
 
     @overload
     def messages(self, type: type[T], timeout: Span | None = None) -> Iterator[Message[T]]: ...
@@ -339,7 +339,7 @@ class Session:
         Ends when none came for *timeout* seconds (None: never).
         """
         while (
-            message := self._await(lambda: self._consumer.take(type, self._received), timeout)
+            message := self._await(partial(self._consumer.take, type, self._received), timeout)
         ) is not None:
             yield message
 
@@ -351,7 +351,7 @@ class Session:
             look,
             timeout,
             poll=self._settings.poll_interval,
-            due=lambda left: lanes.next_wakeup(db, left),
+            due=partial(lanes.next_wakeup, db),
         )
 
     # -- looking back -----------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -610,6 +610,7 @@ class InboxLeases(LaneLeases):
 
     def __init__(self, deps: RuntimeDeps) -> None:
         super().__init__(deps, deps.policy)
+        self._lease_for = round(1000 * deps.settings.lease)
 
     def claim(self, wanted: Any, search: str | OneMessage | None) -> Sequence[LeasedMessage]:
         """Lease the next message of the types that *wanted* names, or the one of an id."""
@@ -621,11 +622,12 @@ class InboxLeases(LaneLeases):
         if disabled_by_environment() or paused_at is not None or not due:
             return ()
         request = ClaimRequest(messages=1, lanes=-1 if types else 8, session=search, types=types)
-        lease_for = round(1000 * self._deps.settings.lease)
         with self._db.outside_handler():
             # A claim that a power cut undoes is repeated: it has no consequences.
             claimed = self._db.write(
-                lambda tx: inbox.claim(tx, request, owner=self._owner, until=tx.now + lease_for),
+                lambda tx: inbox.claim(
+                    tx, request, owner=self._owner, until=tx.now + self._lease_for
+                ),
                 synced=False,
             )
         return claimed[0] if claimed else ()
@@ -636,11 +638,10 @@ class InboxLeases(LaneLeases):
         paused = lanes.agenda(self._db.read).paused_at is not None
         if seq is None or paused or disabled_by_environment():
             return ()
-        lease_for = round(1000 * self._deps.settings.lease)
         with self._db.outside_handler():
             found = self._db.write(
                 lambda tx: inbox.claim_one(
-                    tx, seq, owner=self._owner, lease_for=lambda _: lease_for
+                    tx, seq, owner=self._owner, lease_for=lambda _: self._lease_for
                 )
             )
         return () if found is None else (found,)
@@ -654,6 +655,7 @@ def lease_lost(leased: LeasedMessage) -> LeaseLost:
     return LeaseLost(f"the lease on message {leased.id} ran out; another reader has it")
 
 
+@lru_cache(maxsize=1024)
 def type_names(wanted: Any) -> tuple[str, ...] | None:
     """Return the wire names for ``receive(wanted)``; None for any."""
     if wanted is None:
