@@ -91,3 +91,15 @@ def test_the_switch_in_the_environment(value: str, expected: bool) -> None:
     """ONCEWARD_DISABLED knows the usual words for yes; everything else is no."""
     assert expected == disabled_by_environment({"ONCEWARD_DISABLED": value})
     assert not disabled_by_environment({})
+
+
+def test_the_switch_is_read_from_the_present_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call sees what ``os.environ`` contains now."""
+    monkeypatch.delenv("ONCEWARD_DISABLED", raising=False)
+    seen = [disabled_by_environment()]
+    for value in ("1", "off"):
+        monkeypatch.setenv("ONCEWARD_DISABLED", value)
+        seen.append(disabled_by_environment())
+    monkeypatch.delenv("ONCEWARD_DISABLED")
+
+    assert [False, True, False, False] == [*seen, disabled_by_environment()]

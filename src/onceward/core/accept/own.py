@@ -7,7 +7,6 @@ or a backup of the file has both or neither.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,7 +15,7 @@ from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.send import outbox
 from onceward.core.send.outbox import Moved
 from onceward.file.database import Database
-from onceward.file.environment import SWITCH, disabled_by_environment
+from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.message.parcel import Receipt
@@ -45,7 +44,7 @@ class OwnMessages:
 
         After the first special message, all are left to parcels, so that none overtakes it.
         """
-        if SWITCH in os.environ and disabled_by_environment():
+        if SWITCH in VARIABLES and disabled_by_environment():
             return False
         limit = self._settings.parcel_max_messages
         rows = outbox.ready_own(tx, self.agent, limit)

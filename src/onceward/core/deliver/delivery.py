@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import time
 from collections.abc import Callable
@@ -42,7 +41,7 @@ from onceward.errors import (
     Unreachable,
 )
 from onceward.file import file_checks, identity
-from onceward.file.environment import SWITCH, disabled_by_environment
+from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.events import (
@@ -246,14 +245,14 @@ class Deliveries:
             NotMade: its transport must first be created, outside the transaction.
 
         """
-        if SWITCH in os.environ and disabled_by_environment():
+        if SWITCH in VARIABLES and disabled_by_environment():
             return None
         leased = peers.lease(tx, name, owner=self.owner, until=tx.now + self._lease_for)
         return None if leased is None else self._pack_leased(tx, *leased)
 
     def _next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
         """Pack the next parcel of a leased peer; release the peer if there is none."""
-        disabled = SWITCH in os.environ and disabled_by_environment()
+        disabled = SWITCH in VARIABLES and disabled_by_environment()
         if disabled or identity.is_paused(tx.rows):
             peers.release(tx, held)
             return InFlight(held, None)

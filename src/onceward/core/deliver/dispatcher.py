@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -19,7 +18,7 @@ from onceward.core.engine.engine_loop import DeadOwnerReaper, EngineLoop, Runtim
 from onceward.core.engine.event_emitter import EventEmitter
 from onceward.core.send import sent
 from onceward.errors import OncewardError
-from onceward.file.environment import SWITCH, disabled_by_environment
+from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.message.clock import Millis
 from onceward.message.log import log
@@ -190,7 +189,7 @@ class Dispatcher:
         bindings = now, json.dumps(self._routes.elsewhere()), self._db.time.wall
         [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(AGENDA, bindings)
         self._db.time.observe_remote(clock_at)
-        disabled = SWITCH in os.environ and disabled_by_environment()
+        disabled = SWITCH in VARIABLES and disabled_by_environment()
         paused = disabled or paused_at is not None
         due, next_at = False, None
         for at in moments:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -45,7 +44,7 @@ from onceward.core.handle.steps import CONTEXT
 from onceward.core.requests import Suspended
 from onceward.errors import InvalidArgument, OncewardError, RequestFailed
 from onceward.file import file_checks
-from onceward.file.environment import SWITCH, disabled_by_environment
+from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.file.transaction import StoreTransaction
 from onceward.hooks import Attempt
 from onceward.message.clock import Millis
@@ -465,7 +464,7 @@ class Worker:
     def _paused(self) -> bool:
         """Return whether the file is paused; read only after notifications, which a pause sends."""
         self._loop.notified = self._exhausted = False
-        disabled = SWITCH in os.environ and disabled_by_environment()
+        disabled = SWITCH in VARIABLES and disabled_by_environment()
         return disabled or lanes.agenda(self._db.read).paused_at is not None
 
     def _handle(self, leased: LeasedMessage, ready: Prepared | Settlement) -> Settlement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient, refuse
-from onceward.file.environment import SWITCH, disabled_by_environment
+from onceward.file.environment import SWITCH, VARIABLES, disabled_by_environment
 from onceward.hooks import Hooks, SendFacts
 from onceward.message.body import BYTES, TEXT, Payload, encode
 from onceward.message.clock import Clock, Millis, MonotonicFileClock, iso
@@ -211,7 +210,7 @@ class Composer:
 
     def begin(self) -> Millis:
         """Return the moment of a send; raise Paused if the environment forbids it."""
-        if SWITCH in os.environ and disabled_by_environment():
+        if SWITCH in VARIABLES and disabled_by_environment():
             msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
             raise Paused(msg)
         return self._sender.time.now(self._sender.clock)
