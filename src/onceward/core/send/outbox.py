@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from itertools import starmap
+from itertools import chain, starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from zlib import crc32
@@ -787,8 +787,9 @@ def _sent(
     The pause before it is asked about doubles each time.
     """
     pause, offset = ask_at - tx.now, crc32(peer.encode())
+    statement, bound = listed(ids, SENT)
     named: dict[str, Any] = {
-        "ids": json.dumps(ids),
+        "ids": bound,
         "peer": peer,
         "now": tx.now,
         "pause": pause,
@@ -798,7 +799,7 @@ def _sent(
     for times in ASK_PAUSES:
         due = tx.now + times * pause
         named[f"ask_{times}"] = due + (offset - due) % max(1, times * pause // 4)
-    moved = [str(i) for (i,) in tx.rows(SENT, named)]
+    moved: list[str] = list(chain.from_iterable(tx.rows(statement, named)))
     bump(tx, ended_pending=len(moved), sent=len(moved))
     return moved
 
