@@ -163,10 +163,6 @@ class TransportRouter:
         path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
         return path if path.exists() else None
 
-    def _url_of(self, name: str, url: str | None) -> str:
-        """Return the url of a peer: a file beside ours was there, and its transport looks again."""
-        return url or self._urls.get(name) or self._beside(name) or _nowhere(name)
-
     def _beside(self, name: str) -> str | None:
         """Return the url of a file that is beside ours now."""
         path = self.file_of(name)
@@ -185,7 +181,8 @@ class TransportRouter:
             Unreachable: there is none, or it cannot be created.
 
         """
-        found = self._url_of(name, url)
+        # a file beside ours was there; its transport looks again
+        found = url or self._urls.get(name) or self._beside(name) or _nowhere(name)
         scheme = found.partition(":")[0]
         return self._transports.get(scheme) or self.make(scheme), found
 
@@ -199,7 +196,8 @@ class TransportRouter:
             Unreachable: there is none, or it could not be created.
 
         """
-        scheme = self._url_of(name, url).partition(":")[0]
+        found = url or self._urls.get(name) or self._beside(name) or _nowhere(name)
+        scheme = found.partition(":")[0]
         made = self._transports.get(scheme)
         if made is not None:
             if scheme in self._placed and not self._placed[scheme].here():

@@ -14,13 +14,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Condition, Lock
 from typing import Final, NamedTuple
 
 from onceward.core.deliver.transport import Accept, Features
+from onceward.core.engine.threads import engine_threads
 from onceward.errors import (
     InvalidArgument,
     OncewardError,
@@ -57,7 +58,7 @@ class Opened(NamedTuple):
     rest: Callable[[], None] = lambda: None
 
 
-Key = tuple[object, Path]
+Key = tuple[object, str]
 """The transport that opened a file, and its path."""
 
 
@@ -137,7 +138,7 @@ class FileSlots:
         self._warm.move_to_end(slot)
         return None if oldest is None or oldest.users or oldest.stale else oldest
 
-    def paths(self, owner: object) -> list[Path]:
+    def paths(self, owner: object) -> list[str]:
         """Return the paths of the open files of one transport."""
         with self._lock:
             return [path for of, path in self._slots if of is owner]
@@ -287,12 +288,6 @@ if hasattr(os, "register_at_fork"):
 SCHEME: Final = "file:"
 
 
-@lru_cache(maxsize=OPEN_MAX)
-def _path_of(url: str) -> Path:
-    """Return the path of a file's url; cached, so that comparing does not parse it again."""
-    return Path(url.removeprefix(SCHEME))
-
-
 class FileTransport:
     """
     Commits each parcel in one transaction of the recipient's file, which stays open.
@@ -304,7 +299,7 @@ class FileTransport:
     features = Features(schemes=frozenset({"file"}))
 
     def __init__(self, open_file: Callable[[Path, str], Opened]) -> None:
-        self._open_file = open_file
+        self._open_file, self._threads = open_file, engine_threads()
 
     def check(self, url: str) -> None:
         """Raise InvalidArgument for a url without an absolute path."""
@@ -323,17 +318,19 @@ class FileTransport:
             OutOfDescriptors: this process has too many files open; the peer is not at fault.
 
         """
-        path = _path_of(url)
+        path = url.removeprefix(SCHEME)
         if file_key(path) is None:
             slots.forget((self, path))
             msg = f"no file {path}: its agent has not been created yet"
             raise Unreachable(msg)
         try:
             slot = slots.lend((self, path), partial(self._opened, path, parcel.recipient))
+            self._threads.hold_wakes()  # the woken worker would compete with the end of this call
             try:
                 return slot.opened.accept(parcel)
             finally:
                 slots.give_back(slot)
+                self._threads.wake_held()
         except (Refused, Unreachable, OutOfDescriptors):
             raise
         except WrongAgent as error:
@@ -346,10 +343,10 @@ class FileTransport:
             msg = error_text(error)
             raise Unreachable(msg) from error
 
-    def _opened(self, path: Path, agent: str) -> Opened:
-        if open_files.finds(path):
+    def _opened(self, path: str, agent: str) -> Opened:
+        if open_files.finds(Path(path)):
             self._forget_moved()
-        return self._open_file(path, agent)
+        return self._open_file(Path(path), agent)
 
     def _forget_moved(self) -> None:
         """Close files whose paths no longer exist: one may be the same file under its old name."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from threading import Event
+from threading import Event, get_ident
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from tests.children import PYTHON, Child
 from tests.waiting import until
 
 from onceward import Agent, Postbox
+from onceward.core.engine import threads as engine_threads_module
 from onceward.core.engine.threads import AT_ONCE, EngineTask, EngineThreads
 from onceward.core.handle.worker import Worker
 from onceward.file.notify import Notifier
@@ -120,6 +121,81 @@ def test_tasks_that_hang_delay_no_other(threads: EngineThreads) -> None:
     for work in hanging:
         work.go_on.set()
     assert ended(threads, *tasks)
+
+
+@pytest.fixture
+def no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no heartbeat get a thread."""
+    monkeypatch.setattr(engine_threads_module, "TICK", LIMIT)
+    monkeypatch.setattr(engine_threads_module, "QUICK_TICK", LIMIT)
+
+
+@pytest.mark.usefixtures("no_heartbeat")
+def test_a_thread_that_holds_its_wakes_takes_the_next_task_itself(threads: EngineThreads) -> None:
+    """It takes the task that it notified at the end of its own."""
+    ran: list[int] = []
+    second = planned(threads, lambda: ran.append(get_ident()))
+
+    def work() -> None:
+        threads.hold_wakes()
+        threads.notify(second)
+        ran.append(get_ident())
+
+    first = planned(threads, work, 0.0)
+    until(lambda: len(ran) == 2)
+
+    assert ran[0] == ran[1]
+    assert ended(threads, first, second)
+
+
+@pytest.mark.usefixtures("no_heartbeat")
+def test_a_thread_wakes_another_one_for_what_it_held(threads: EngineThreads) -> None:
+    """After ``wake_held`` another thread runs the task, while the first one still works."""
+    second = Counted()
+    notified = planned(threads, second)
+    ran: list[bool] = []
+
+    def work() -> None:
+        threads.hold_wakes()
+        threads.notify(notified)
+        threads.wake_held()
+        ran.append(second.began.wait(LIMIT))
+
+    first = planned(threads, work, 0.0)
+    until(lambda: ran)
+
+    assert [True] == ran
+    assert ended(threads, first, notified)
+
+
+def test_a_thread_that_holds_its_wakes_for_long_delays_no_task(threads: EngineThreads) -> None:
+    """The heartbeat gets another thread for the task that it notified."""
+    second = Counted()
+    notified = planned(threads, second)
+    ran: list[bool] = []
+
+    def work() -> None:
+        threads.hold_wakes()
+        threads.notify(notified)
+        ran.append(second.began.wait(LIMIT))
+
+    first = planned(threads, work, 0.0)
+    until(lambda: ran)
+
+    assert [True] == ran
+    assert ended(threads, first, notified)
+
+
+@pytest.mark.usefixtures("no_heartbeat")
+def test_a_thread_that_runs_no_task_holds_no_wakes(threads: EngineThreads) -> None:
+    """A caller's thread wakes a thread at once, because it takes no task itself."""
+    work = Counted()
+    task = planned(threads, work)
+    threads.hold_wakes()
+    threads.notify(task)
+
+    assert work.began.wait(LIMIT)
+    assert ended(threads, task)
 
 
 def test_threads_without_a_task_end(threads: EngineThreads) -> None:

@@ -60,6 +60,7 @@ class Carriers:
         """One ticket for each requested thread that has not begun."""
         self._stopped = False
         self._lock = Lock()
+        self._engine = engine_threads()
 
     def submit(self, delivery: Delivery) -> bool:
         """
@@ -94,7 +95,7 @@ class Carriers:
     def _ask_for_thread(self, ticket: object) -> None:
         self._tickets.add(ticket)
         try:
-            engine_threads().run("onceward-carrier", partial(self._work, ticket))
+            self._engine.run("onceward-carrier", partial(self._work, ticket))
         except RuntimeError:
             self._tickets.discard(ticket)
             self._threads -= 1
@@ -133,7 +134,7 @@ class Carriers:
     def _next(self) -> Delivery | None:
         """Return a delivery whose share has a free carrier; else leave the thread."""
         with self._lock:
-            found = self._take()
+            found = self._take() if any(self._waiting.values()) else None
             if found is None:
                 self._threads -= 1
             else:
@@ -350,7 +351,8 @@ class BusyPeers:
 
     def changed(self) -> None:
         """End a wait for a change: a peer was left."""
-        self._changed.set()
+        if not self._changed.is_set():
+            self._changed.set()
 
     def wait_for_a_change(self) -> None:
         """Wait briefly until a peer was left."""

@@ -155,6 +155,11 @@ class EngineLoop(EngineTask):
         """Look soon; without a thread, record that a look is due."""
         self._threads.notify(self)
 
+    def end_soon(self) -> None:
+        """Let the thread of the present look run the tasks that it notifies until its end."""
+        if self.thread == get_ident():
+            self._threads.hold_wakes()
+
     def wake_next(self) -> None:
         """Wake one more loop of the team, because there is more work."""
         if self._team is not None:

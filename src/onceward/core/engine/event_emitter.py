@@ -110,7 +110,8 @@ class EventEmitter:
             return
         agent, at, peer = self.agent, tx.now, settled.lease.name
         self.moved(tx, peer, settled.moved)
-        self.dead_lettered(tx, [(i, peer, reason) for i, reason in settled.rejected])
+        if settled.rejected:
+            self.dead_lettered(tx, [(i, peer, reason) for i, reason in settled.rejected])
         if settled.closed:
             self.emit(tx, BreakerClosed(agent=agent, at=at, peer=peer))
         if settled.weak is not None:
@@ -119,17 +120,18 @@ class EventEmitter:
     def moved(self, tx: StoreTransaction, peer: str, moved: outbox.Moved) -> None:
         """Emit which messages the peer stored, processed or gave up."""
         agent, at = self.agent, tx.now
-        if self._hooks.wanted(Sent):
+        if (moved.sent or moved.at_once) and self._hooks.wanted(Sent):
             sent = [i for i in moved.sent if i not in moved.sent_again] + [*moved.at_once]
             self.emit(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in sent))
-        if self._hooks.wanted(Acked):
+        if moved.acked and self._hooks.wanted(Acked):
             self.emit(
                 tx, *(Acked(agent=agent, at=at, message_id=i, peer=peer) for i in moved.acked)
             )
         if moved.dropped and self._hooks.wanted(Dropped):
             self.emit(tx, *(self._dropped(i, peer, reason, at) for i, reason in moved.dropped))
-        self.cancelled(tx, [(i, peer, reason) for i, reason in moved.cancelled])
-        if self._hooks.wanted(Failed):
+        if moved.cancelled:
+            self.cancelled(tx, [(i, peer, reason) for i, reason in moved.cancelled])
+        if moved.failed and self._hooks.wanted(Failed):
             self.emit(
                 tx,
                 *(

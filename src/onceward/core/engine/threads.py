@@ -25,7 +25,7 @@ from contextlib import suppress
 from contextvars import Context
 from itertools import count
 from threading import Event, Lock, Thread, current_thread, get_ident
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from onceward.errors import OutOfDescriptors
 from onceward.file.notify import Direction, Notifier
@@ -41,8 +41,6 @@ QUICK_TICK: Final = 0.002
 """Seconds between two heartbeats just after a task has begun."""
 TICK: Final = 0.02
 """Seconds between two heartbeats; a task that waits longer gets a new thread."""
-LINGER: Final = 5
-"""Heartbeats without a running task after which it sleeps."""
 STARTED_AT_ONCE: Final = 8
 """Maximum threads that one heartbeat starts."""
 TOGETHER: Final = 0.05
@@ -99,23 +97,25 @@ class EngineThreads:
         self._lock = Lock()
         self._queue: deque[EngineTask] = deque()
         self._running: set[EngineTask] = set()
-        self._threads: set[Thread] = set()
+        self._holding: set[int] = set()
+        """The threads that now wake no other."""
+        self._threads: set[int] = set()
+        """The identities of the threads that run tasks."""
         self._parked: list[Lock] = []
         """For each idle thread, the lock on which it waits."""
         self._waits = self._woken = False
         """Whether a thread waits for the files, and whether its wait was ended."""
         self._waits_until = 0.0
-        self._hearing = 0
-        """The thread that reads the notices that it waited for."""
-        self._found: EngineTask | None = None
-        """The first task that this thread finds, which it runs itself."""
         self._timers: list[tuple[float, int, EngineTask]] = []
         self._number = count()
         self._files: dict[Notifier, _File] = {}
         self._selector = selectors.DefaultSelector()
         self._wakeup = _wakeup()
         self._selector.register(self._wakeup[0], selectors.EVENT_READ)
-        self._pulse = Event()
+        self._rests = False
+        """Whether the heartbeat waits for a task."""
+        self._pulse = Lock()
+        self._pulse.acquire()
         self._heart: Thread | None = None
 
     # -- tasks ------------------------------------------------------------------------------
@@ -162,6 +162,24 @@ class EngineThreads:
                 self._enqueue(task)
                 self._summon()
 
+    def hold_wakes(self) -> None:
+        """
+        Wake no thread for tasks that this one notifies, before ``wake_held`` or its task's end.
+
+        A woken thread would only wait for the interpreter while this one still works. At the end of
+        its task this one takes the next task itself. If that takes long, the heartbeat gets a
+        thread for it; there is none for a thread without a task, so such a thread holds nothing.
+        """
+        if get_ident() in self._threads:
+            self._holding.add(get_ident())
+
+    def wake_held(self) -> None:
+        """Get a thread for the tasks that this one has notified since ``hold_wakes``."""
+        with self._lock:
+            self._holding.discard(get_ident())
+            if self._queue:
+                self._summon()
+
     def notify_one(self, tasks: Sequence[EngineTask]) -> None:
         """Run one of several tasks that do the same work; running ones run again afterwards."""
         with self._lock:
@@ -202,10 +220,7 @@ class EngineThreads:
 
     def _enqueue(self, task: EngineTask) -> None:
         task.queued_at = time.monotonic()
-        if self._hearing == get_ident() and self._found is None:
-            self._found = task
-        else:
-            self._queue.append(task)
+        self._queue.append(task)
         task.state = "queued"
 
     # -- files ------------------------------------------------------------------------------
@@ -243,16 +258,16 @@ class EngineThreads:
     def _start_thread(self) -> None:
         thread = Thread(target=self._serve, name="onceward-engine", daemon=True)
         thread.start()  # before counting it: it may fail, or be interrupted
-        self._threads.add(thread)
+        self._threads.add(cast("int", thread.ident))
         if self._heart is None:
             self._heart = Thread(target=self._beat, name="onceward-heartbeat", daemon=True)
             self._heart.start()
 
     def _summon(self) -> None:
         """Get a thread for the queue: one without a task, the one that waits, or a new one."""
-        if self._hearing == get_ident():
-            return  # it is about to take a task
-        for parked in self._parked:
+        if get_ident() in self._holding:
+            return  # it is about to take a task, or to wake a thread for it
+        for parked in reversed(self._parked):
             if parked.locked():
                 parked.release()
                 return
@@ -281,7 +296,7 @@ class EngineThreads:
                 if waits:
                     self._waits = True
                 elif task is None and len(self._parked) >= SPARE:
-                    self._threads.discard(own)
+                    self._threads.discard(get_ident())
                     return
                 elif task is None:
                     self._parked.append(parked)
@@ -293,20 +308,19 @@ class EngineThreads:
                 parked.acquire()
 
     def _take(self) -> EngineTask | None:
-        """Take the task that this thread has found, or else the first one of the queue."""
-        found = None
-        if self._hearing == get_ident():
-            self._hearing, found, self._found = 0, self._found, None
-        while found is not None or self._queue:
-            task, found = found or self._queue.popleft(), None
+        """Take the first task of the queue."""
+        self._holding.discard(get_ident())
+        while self._queue:
+            task = self._queue.popleft()
             if task.state != "queued":  # ended, or queued twice
                 continue
             task.state, task.notified, task.thread = "running", False, get_ident()
             self._running.add(task)
             if self._queue:  # get a thread for the next one
                 self._summon()
-            if not self._pulse.is_set():
-                self._pulse.set()
+            if self._rests:
+                self._rests = False
+                self._pulse.release()
             return task
         return None
 
@@ -336,7 +350,7 @@ class EngineThreads:
                 with suppress(BlockingIOError):  # another thread that waits needs its own byte
                     os.read(self._wakeup[0], 1024)
             self._waits = self._woken = False
-            self._hearing = get_ident()
+            self._holding.add(get_ident())  # it is about to take a task
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 due, _, task = heapq.heappop(self._timers)
@@ -382,15 +396,12 @@ class EngineThreads:
 
     def _beat(self) -> None:
         """Beat the running tasks; add a thread for the wait and for tasks if there is none."""
-        idle = 0
         while True:
-            if idle >= LINGER:
-                self._pulse.clear()
-                if not self._running:
-                    self._pulse.wait()
-                idle = 0
+            with self._lock:
+                self._rests = rests = not self._running
+            if rests:
+                self._pulse.acquire()
             time.sleep(self._look_after_runs())
-            idle = 0 if self._running else idle + 1
             with self._lock:
                 self._relieve()
 
@@ -413,9 +424,10 @@ class EngineThreads:
         free = [parked for parked in self._parked if parked.locked()]
         for parked in free[:missing]:
             parked.release()
-        with suppress(RuntimeError):
-            for _ in range(missing - len(free)):
-                self._start_thread()
+        if missing > len(free):
+            with suppress(RuntimeError):
+                for _ in range(missing - len(free)):
+                    self._start_thread()
 
 
 def _wakeup() -> tuple[int, int]:

@@ -385,6 +385,8 @@ class Worker:
             raise
         finally:
             self._active = False
+            if self._exhausted:
+                self._loop.end_soon()
             self._batch.commit()
             self._quick = self._quick and not self._batch.lost
             self._held = {}
