@@ -226,6 +226,8 @@ CREATE TABLE _onceward_workers (
     owner TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
 
+-- Its padding makes room for the state and the time of its end: SQLite overwrites a row in place if its size stays
+-- the same, and so does not write a long frame again.
 CREATE TABLE _onceward_inbox (
     seq            INTEGER PRIMARY KEY AUTOINCREMENT,
     sender         TEXT    NOT NULL,
@@ -254,6 +256,7 @@ CREATE TABLE _onceward_inbox (
     received_at    INTEGER NOT NULL,
     ended_at       INTEGER,
     reason         TEXT,
+    padding        BLOB    DEFAULT x'0000000000000000',
     UNIQUE (sender, id),
     CHECK ((ended_at IS NULL) = (state = 'pending'))
 ) STRICT;

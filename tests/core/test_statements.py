@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import apsw
 import pytest
 
 from onceward import Postbox
@@ -91,6 +92,21 @@ def _claim(tx: Any, count: int) -> Any:
 
 def _settle(tx: Any, claimed: Any) -> None:
     inbox.settle(tx, [SettledMessage(each, Done()) for lane in claimed for each in lane], {})
+
+
+def test_a_long_message_is_ended_in_place(opened: Open) -> None:
+    """Ending a message does not write its frame again: its row keeps its size."""
+    receiver, sender = opened("r"), opened("s")
+    sender.send("r", "x" * 400_000)
+    sender.run_until_idle()
+    claimed = receiver._db.write(lambda tx: _claim(tx, 1))
+    con = receiver._db._con
+    assert con is not None
+    con.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE, True)
+    receiver._db.write(lambda tx: _settle(tx, claimed))
+    pages, _ = con.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)
+
+    assert 12 >= pages, pages
 
 
 def test_a_hundred_messages_cost_as_many_statements_as_twenty(opened: Open) -> None:

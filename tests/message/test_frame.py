@@ -278,7 +278,7 @@ def test_the_digest_changes_with_every_bit(write: Write) -> None:
 
 
 def test_a_long_text_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same long text in a row is hashed once; another text that equals it is hashed again."""
+    """The same long text in a row is hashed once, also if it was read back; others are hashed."""
     hashed: list[int] = []
 
     def counted(raw: bytes) -> Any:
@@ -287,7 +287,8 @@ def test_a_long_text_is_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(frame, "sha256", counted)
     text, twin = ("x" * REMEMBERED for _ in range(2))
-    digests = {digest(text), digest(text), digest(twin), digest(text[:-1]), digest(text)}
+    other = f"{text[:-1]}y"
+    digests = {digest(text), digest(text), digest(twin), digest(other), digest(text)}
 
-    assert [REMEMBERED, REMEMBERED, REMEMBERED - 1, REMEMBERED] == hashed
+    assert [REMEMBERED] * 3 == hashed
     assert 2 == len(digests)

@@ -419,12 +419,12 @@ def digest(text: str) -> bytes:
     """
     Return 128 bits that change with any bit of the frame's text.
 
-    A long text is sealed, stored and carried in turn: the last digested object is not digested
-    again.
+    A long text is sealed, stored, read back and carried in turn: a text that equals the last long
+    one is not digested again, because comparing them is ten times as fast.
     """
     global _last  # noqa: PLW0603 - a tuple that is replaced needs no lock: readers see either
     known, found = _last
-    if text is known:
+    if text == known:
         return found
     found = sha256(text.encode()).digest()[:DIGEST_BYTES]
     if len(text) >= REMEMBERED:

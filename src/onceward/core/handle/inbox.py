@@ -109,7 +109,8 @@ SELECT j.key
 """
 END: Final = """
 UPDATE _onceward_inbox
-   SET state = :outcome, ended_at = :now, reason = :reason, attempts = max(attempts, :attempt)
+   SET state = :outcome, ended_at = :now, reason = :reason, attempts = max(attempts, :attempt),
+       padding = NULL
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
 """
 MARK: Final = """
