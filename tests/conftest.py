@@ -5,6 +5,7 @@ The files that it leaves are sound, a run leaves no process, and no test hangs i
 """
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -85,6 +86,21 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ[TEMPORARY] = str(MEMORY)
         os.environ[RUN] = f"{os.environ.get(RUN, '')}/{os.getpid()}"
     config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """
+    Let no garbage collection look at the modules and the tests again: they stay to the end.
+
+    They are a million objects, and a full collection in the middle of a test looks at each.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _has_room(folder: Path) -> bool:
