@@ -19,12 +19,19 @@ from unittest.mock import patch
 
 import apsw
 import pytest
+from tests.ready_made import copied, make
 
 from onceward.errors import OncewardError
 from onceward.features.checks import invariants
 from onceward.file.read_only import opened
 from onceward.testing import Harness
 
+HERE = Path(__file__).parent
+COPIED = {
+    "api", "cli", "fleet", "inspector", "integrations", "journey", "mcp", "observe", "testing",
+    "transports", "views",
+}  # fmt: skip
+"""Folders whose tests copy a ready-made file where they create one."""
 SAID = "said"
 HEADER = 72
 """Bytes of a database file up to the end of its application id."""
@@ -198,6 +205,21 @@ def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     if request.node.get_closest_marker("broken") is None:
         assert [] == found + ([] if folder is None else offenders(folder))
+
+
+@pytest.fixture(scope="session")
+def ready_made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the bytes of a file with our tables that belongs to no agent yet."""
+    return make(tmp_path_factory.mktemp("ready_made") / "none.db")
+
+
+@pytest.fixture(autouse=True)
+def copied_files(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Copy new files instead of creating them, in the folders whose tests are not about that."""
+    with ExitStack() as stack:
+        if COPIED.intersection(request.path.relative_to(HERE).parts[:1]):
+            stack.enter_context(copied(request.getfixturevalue("ready_made")))
+        yield
 
 
 @pytest.fixture
