@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("MYPY_CACHE_DIR", ROOT / ".mypy_cache"), "pages")
+"""Kept from run to run: what did not change is analysed once."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = re.compile(
     r"^```python(?: (?P<file>\S+))?\n(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
@@ -56,7 +58,7 @@ def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
         "--strict",
         "--config-file",
         "",
-        f"--cache-dir={ROOT / '.mypy_cache' / 'pages'}",
+        f"--cache-dir={CACHE}",
         "--explicit-package-bases",
     ]
     paths = [str(path) for name in packages for path in sorted((tmp_path / name).glob("*.py"))]

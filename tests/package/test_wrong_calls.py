@@ -1,5 +1,6 @@
 """Misspelt options, filters, modes and events are errors of the type checker."""
 
+import os
 from pathlib import Path
 
 from mypy import api
@@ -11,8 +12,9 @@ warn_unused_ignores = True
 """
 
 
-def test_wrong_calls_are_refused_by_mypy(tmp_path: Path) -> None:
+def test_wrong_calls_are_refused_by_mypy(tmp_path: Path, root: Path) -> None:
     """Each marked line of ``wrong_calls.py`` gives its marked error, and no other line any."""
+    cache = Path(os.environ.get("MYPY_CACHE_DIR", root / ".mypy_cache"), "calls")
     config = tmp_path / "mypy.ini"
     config.write_text(CONFIG, encoding="utf-8")
     calls = Path(__file__).with_name("wrong_calls.py")
@@ -22,7 +24,7 @@ def test_wrong_calls_are_refused_by_mypy(tmp_path: Path) -> None:
             "--config-file",
             str(config),
             "--cache-dir",
-            str(tmp_path),
+            str(cache),
             "--no-error-summary",
             str(calls),
         ]
