@@ -7,16 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
-import apsw
-
 from onceward.errors import OncewardError
-from onceward.file.migrations import migrations
 from onceward.fleet import evidence
+from onceward.fleet.views import declared
 
 Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]
 """A column's type by Spark's name."""
 
-VIEW_COLUMNS: Final = "SELECT name, type FROM pragma_table_info(?)"
 VIEWS: Final = {
     "outbox": "onceward_outbox",
     "inbox": "onceward_inbox",
@@ -156,42 +153,29 @@ def table(name: str) -> Table:
 @lru_cache(maxsize=1)
 def tables() -> Mapping[str, Table]:
     """Return all tables by name."""
-    con = apsw.Connection(":memory:")
-    try:
-        for step in migrations():
-            con.execute(step.sql)
-        views = {view: _columns(con, view) for view in (*VIEWS.values(), "onceward_stats")}
-    finally:
-        con.close()
-    found = {name: _of_view(name, view, views[view]) for name, view in VIEWS.items()}
-    found["agents"] = _agents(views["onceward_stats"])
+    found = {name: _of_view(name, view) for name, view in VIEWS.items()}
+    found["agents"] = _agents(declared()["onceward_stats"])
     found["evidence"] = _evidence()
     found["quarantine"] = Table("quarantine", QUARANTINE, ())
     return found
 
 
-def _columns(con: apsw.Connection, view: str) -> dict[str, str]:
-    return {str(name): str(kind) for name, kind in con.execute(VIEW_COLUMNS, (view,))}
-
-
-def _kind(name: str, declared: str) -> Kind:
+def _kind(name: str, stored: str) -> Kind:
     if name.endswith("_at") or name == "at":
         return "timestamp"
-    return "bigint" if declared == "INTEGER" or name in NUMBERS else "string"
+    return "bigint" if stored == "INTEGER" or name in NUMBERS else "string"
 
 
-def _of_view(name: str, view: str, every: Mapping[str, str]) -> Table:
+def _of_view(name: str, view: str) -> Table:
     # The view's own body is for people: a value, text or base64, without a word on which of them.
-    declared = {column: kind for column, kind in every.items() if column != "body"}
-    kinds = {column: _kind(column, kind) for column, kind in declared.items()}
-    sql = {
-        column: _sql(column, kinds[column], computed=not kind) for column, kind in declared.items()
-    }
+    given = {column: kind for column, kind in declared()[view].items() if column != "body"}
+    kinds = {column: _kind(column, kind) for column, kind in given.items()}
+    sql = {column: _sql(column, kinds[column], computed=not kind) for column, kind in given.items()}
     kinds["_epoch"] = ASKED["_epoch"]
-    if "frame" in declared:
+    if "frame" in given:
         kinds |= ASKED
         sql |= {"body": BODY, "body_bytes": BODY_BYTES}
-    return Table(name, {**OWN, **kinds}, (Part(name, view, sql, keyed="seq" in declared),))
+    return Table(name, {**OWN, **kinds}, (Part(name, view, sql, keyed="seq" in given),))
 
 
 def _sql(column: str, kind: Kind, *, computed: bool = False) -> str:

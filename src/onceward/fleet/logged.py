@@ -164,12 +164,10 @@ def _names(box: str) -> list[str]:
 
 def _keep(con: apsw.Connection, box: str, batch: Any) -> None:
     """Add a batch of a log to the raw rows; its moments become milliseconds."""
+    from onceward.fleet.ship.segments import plain  # noqa: PLC0415 - an extra
+
     names = _names(box)
-    values = []
-    for name in names:
-        column = batch.column(name)
-        moment = str(column.type).startswith("timestamp")
-        values.append((column.cast("int64") if moment else column).to_pylist())
+    values = [plain(batch.column(name)) for name in names]
     marks = ", ".join("?" * len(names))
     con.executemany(KEEP.format(box=box, marks=marks), zip(*values, strict=True))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import OncewardError
+from onceward.fleet.durable import replace_file
 from onceward.fleet.files import find, of_each
 from onceward.fleet.verdicts import Rules
 
@@ -157,10 +157,4 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Write a manifest atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    with new.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    replace_file(path, json.dumps(content, indent=1).encode())

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -126,25 +126,18 @@ def opened(path: str, *, copy: str = "auto", busy_timeout: float = 5.0) -> Itera
         Unreadable: with the reason; also for what SQLite finds while the block reads.
 
     """
-    with translated(path):
+    with translated(path), ExitStack() as stack:
         if stat(path) is None:
             raise Unreadable(path, "vanished", "no such file")
-        if copy == "always":
-            with copied(path) as other, _connected(other, path, busy_timeout) as source:
-                yield source
-            return
+        file = stack.enter_context(copied(path)) if copy == "always" else path
         try:
-            con = _opened(path, path, busy_timeout)
+            source = _opened(file, path, busy_timeout)
         except ReadOnlyStore:
-            if copy == "never":
+            if copy != "auto":
                 raise
-            with copied(path) as other, _connected(other, path, busy_timeout) as source:
-                yield source
-            return
-        try:
-            yield con
-        finally:
-            con.con.close()
+            source = _opened(stack.enter_context(copied(path)), path, busy_timeout)
+        stack.callback(source.con.close)
+        yield source
 
 
 @contextmanager
@@ -161,10 +154,8 @@ def resting(path: str) -> Iterator[Source]:
     """
     with translated(path):
         source = _opened(path, path, 0.0, immutable=True)
-        try:
+        with closing(source.con):
             yield source
-        finally:
-            source.con.close()
 
 
 @contextmanager
@@ -187,15 +178,6 @@ def _reason(path: str, error: Exception) -> Reason:
         case apsw.SQLError():
             return "foreign"
     return "unreadable" if Path(path).exists() else "vanished"
-
-
-@contextmanager
-def _connected(path: str, name: str, busy_timeout: float) -> Iterator[Source]:
-    source = _opened(path, name, busy_timeout)
-    try:
-        yield source
-    finally:
-        source.con.close()
 
 
 def _opened(path: str, name: str, busy_timeout: float, *, immutable: bool = False) -> Source:

@@ -16,6 +16,7 @@ import apsw
 from onceward import Postbox
 from onceward.errors import InvalidMessage, OncewardError
 from onceward.fleet import manifest
+from onceward.fleet.durable import replace_file
 from onceward.fleet.export import InvalidCondition
 from onceward.fleet.opening import Unreadable, opened
 
@@ -138,9 +139,7 @@ def _receipt(path: str, message_id: str, outcome: str, detail: str) -> dict[str,
 
 def _write(path: Path, rows: Rows) -> None:
     """Write rows as JSON Lines, all or none."""
-    new = path.with_suffix(".new")
-    new.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    new.replace(path)
+    replace_file(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

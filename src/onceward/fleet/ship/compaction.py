@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -50,7 +50,7 @@ def compacted(objects: Objects, manifest: Manifest, *, few: int = FEW) -> Manife
     gone = {segment.path for day in folds for segment in day.segments}
     kept = tuple(each for each in manifest.segments if each.path not in gone)
     retired = [each for each in manifest.retired if each[0] not in expired]
-    after = manifests.replaced(
+    after = replace(
         after,
         segments=(*kept, *made),
         retired=(*retired, *((path, after.number) for path in sorted(gone))),

@@ -292,10 +292,7 @@ def newest_first(found: Iterable[Segment]) -> list[Segment]:
 def _filled(con: apsw.Connection, name: str, batch: pa.RecordBatch, made: dict[str, str]) -> None:
     """Add a batch to a table, with columns as they come."""
     _columns(con, name, batch.schema, made)
-    values = [
-        (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
-        for column in batch.columns
-    ]
+    values = [segments.plain(column) for column in batch.columns]
     names = ", ".join(f'"{field.name}"' for field in batch.schema)
     marks = ", ".join("?" * len(values))
     con.executemany(

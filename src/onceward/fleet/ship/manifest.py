@@ -197,11 +197,6 @@ def remove_old(objects: Objects, manifest: Manifest) -> None:
                 remove(f"{folder}/{name}")
 
 
-def replaced(manifest: Manifest, **changed: Any) -> Manifest:
-    """Return a manifest with other fields."""
-    return replace(manifest, **changed)
-
-
 def checked(segments: Iterable[Segment], objects: Objects) -> None:
     """Raise LogDamaged unless all segments are there in full length."""
     for segment in segments:

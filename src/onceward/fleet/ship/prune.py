@@ -221,7 +221,7 @@ class _Archive:
         found: dict[int, _Archived] = {}
         for table in latest(near, lambda s: self._chosen(s, wanted)):
             names = tuple(name for name in table.column_names if not name.startswith("_"))
-            columns = [_plain(table[name]) for name in ("_gone", *names)]
+            columns = [segments.plain(table[name]) for name in ("_gone", *names)]
             for gone, *values in zip(*columns, strict=True):
                 if not gone:
                     seq = values[names.index("seq")]
@@ -235,10 +235,3 @@ class _Archive:
     def _chosen(self, segment: Segment, seqs: pa.Array) -> pa.Table:
         table = self._read[segment.path]
         return table.filter(pc.is_in(table["seq"], value_set=seqs))
-
-
-def _plain(column: pa.ChunkedArray) -> list[object]:
-    """Return a column's values as SQLite has them."""
-    moments = pa.types.is_timestamp(column.type)
-    values: list[object] = (column.cast(pa.int64()) if moments else column).to_pylist()
-    return values

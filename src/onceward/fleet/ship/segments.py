@@ -130,3 +130,10 @@ def read(objects: Objects, segment: Segment, columns: Sequence[str] | None = Non
     file = pq.ParquetFile(pa.BufferReader(data))
     there = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
     return file.read(columns=there)
+
+
+def plain(column: pa.Array | pa.ChunkedArray) -> list[object]:
+    """Return a column's values as SQLite has them: moments as milliseconds."""
+    moments = pa.types.is_timestamp(column.type)
+    values: list[object] = (column.cast(pa.int64()) if moments else column).to_pylist()
+    return values

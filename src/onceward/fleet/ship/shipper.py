@@ -13,7 +13,8 @@ import pyarrow as pa
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.fleet import files as finding
 from onceward.fleet.files import Found
-from onceward.fleet.opening import Source, Unreadable, opened, translated
+from onceward.fleet.opening import Source, Unreadable, opened
+from onceward.fleet.rows import snapshot
 from onceward.fleet.ship import manifest as manifests
 from onceward.fleet.ship.agreement import LogContended
 from onceward.fleet.ship.changes import Changes, Limit, Present, changes
@@ -211,16 +212,11 @@ def _read(source: Source, log: ShippedLog, limit: Limit) -> _Reading:
     def shipped(epoch: Epoch, table: str) -> dict[int, Known]:
         return log.known(LoggedFile(base), epoch, table)
 
-    with translated(source.path):
-        source.con.execute("BEGIN")
-        try:
-            present = Present.of(source)
-            found = recognised(source, present, base, shipped)
-            changed = changes(source, present, found.epoch, limit, shipped)
-            return _Reading(at, base, present, found, changed)
-        finally:
-            if source.con.in_transaction:
-                source.con.execute("ROLLBACK")
+    with snapshot(source):
+        present = Present.of(source)
+        found = recognised(source, present, base, shipped)
+        changed = changes(source, present, found.epoch, limit, shipped)
+        return _Reading(at, base, present, found, changed)
 
 
 def _commit(source: Source, objects: Objects, reading: _Reading) -> Manifest | None:

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, NamedTuple
 import apsw
 
 from onceward.errors import StoreCorrupt
-from onceward.file.migrations import migrations
 from onceward.fleet.opening import Source, lacking
+from onceward.fleet.views import columns_of, declared
 
 Kind = Literal["text", "integer", "moment"]
 """A column's type; a moment is milliseconds since 1970, UTC."""
@@ -22,7 +22,6 @@ LAST_DAY: Final = 2_932_896
 """The day 9999-12-31, in days since 1970."""
 LEFT_OUT: Final = frozenset({"body"})
 """Columns of views that repeat what the frame says."""
-COLUMNS: Final = "SELECT name, type FROM pragma_table_info(?)"
 ROWS: Final = "SELECT {columns} FROM {view} WHERE seq > ? AND seq <= ? ORDER BY seq"
 NAMED: Final = (
     "SELECT {columns} FROM {view} WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq"
@@ -96,12 +95,10 @@ class Shape:
     @classmethod
     def of(cls, source: Source, table: Table) -> Shape:
         """Return the shape of a table in an open file; raise Unreadable if it has none."""
-        found = [
-            (str(name), str(kind)) for name, kind in source.con.execute(COLUMNS, (table.view,))
-        ]
+        found = columns_of(source.con, table.view)
         if not found:
             raise lacking(source, table.view)
-        return cls(table, {name: _kind(name, kind) for name, kind in found if name not in LEFT_OUT})
+        return cls(table, _kinds(found))
 
     def rows(self, con: apsw.Connection, after: int, to: int) -> Iterator[Row]:
         """Yield the rows whose sequence is above *after* and up to *to*, in order."""
@@ -158,26 +155,17 @@ class Shape:
 @lru_cache(maxsize=1)
 def standard() -> Mapping[str, Mapping[str, Kind]]:
     """Return the columns that each table has in a file of this version."""
-    con = apsw.Connection(":memory:")
-    try:
-        for step in migrations():
-            con.execute(step.sql)
-        return {
-            name: {
-                str(column): _kind(str(column), str(kind))
-                for column, kind in con.execute(COLUMNS, (table.view,))
-                if column not in LEFT_OUT
-            }
-            for name, table in TABLES.items()
-        }
-    finally:
-        con.close()
+    return {name: _kinds(declared()[table.view]) for name, table in TABLES.items()}
 
 
-def _kind(name: str, declared: str) -> Kind:
+def _kinds(found: Mapping[str, str]) -> dict[str, Kind]:
+    return {name: _kind(name, kind) for name, kind in found.items() if name not in LEFT_OUT}
+
+
+def _kind(name: str, stored: str) -> Kind:
     if name == "at" or name.endswith("_at"):
         return "moment"
-    return "integer" if declared == "INTEGER" else "text"
+    return "integer" if stored == "INTEGER" else "text"
 
 
 def day_of(moment: Any) -> int:

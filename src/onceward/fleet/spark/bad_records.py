@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from onceward.fleet.durable import replace_file
 
 
 class BadRecord(NamedTuple):
@@ -27,19 +28,11 @@ def store(folder: Path | None, path: str, bad: Sequence[BadRecord]) -> None:
     """
     if folder is None:
         return
-    name = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
-    target = folder / f"{name}.json"
-    if not bad:
+    target = folder / f"{hashlib.blake2b(path.encode(), digest_size=16).hexdigest()}.json"
+    if bad:
+        replace_file(target, "".join(f"{_line(path, one)}\n" for one in bad).encode())
+    else:
         target.unlink(missing_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".{name}.{os.getpid()}")
-    with fresh.open("w", encoding="utf-8") as file:
-        for one in bad:
-            file.write(_line(path, one) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(target)
 
 
 def _line(path: str, one: BadRecord) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import uuid
 import zlib
 from collections.abc import Collection, Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from onceward.errors import OncewardError
 from onceward.fleet.columns import InvalidOption
+from onceward.fleet.durable import replace_file
 
 INLINE_MAX: Final = 1000
 """Files up to which positions may stand in the offset itself."""
@@ -119,7 +119,7 @@ class Manifests:
                 raise InvalidOption(msg)
             return told | {"inline": base64.b64encode(packed).decode()}
         name = f"{start['stream']}/{hashlib.sha256(packed).hexdigest()[:32]}"
-        self._store(self._path(name), packed)
+        replace_file(self._path(name), packed)  # the name stands for this content alone
         self._last = (name, positions)
         return told | {"manifest": name}
 
@@ -152,17 +152,6 @@ class Manifests:
             msg = f"the checkpoint names manifest {name}: {cure}"
             raise ManifestMissing(msg)
         return self._folder / f"{name}{ENDING}"
-
-    def _store(self, path: Path, packed: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.stem}.{os.getpid()}")
-        with fresh.open("wb") as file:
-            file.write(packed)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(
-            path
-        )  # a name stands for one content: a second writer replaces it by the same
 
     def prune(self, offset: Offset) -> None:
         """Forget the stream's oldest manifests, never the one that *offset* names."""
