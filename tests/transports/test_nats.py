@@ -412,7 +412,7 @@ def test_what_is_no_parcel_reaches_no_inbox(ends: Ends) -> None:
         return stored(taken)
 
     async def garbage(client: Client) -> None:
-        subject = names.parcel_subject("far", "near")
+        subject = names.subject("parcel", "far", "near")
         strange = encode_parcel(parcel(1, [frame(1)], sender="mallory"))
         for body in (b"", b"{}", b"[]", b"\x00" * 100, strange):
             await client.jetstream().publish(subject, body)
@@ -442,7 +442,7 @@ def test_what_is_no_answer_ends_no_push(ends: Ends) -> None:
     async def forge(client: Client) -> None:
         for sender, outcome, body in forged:
             headers = {PARCEL: _content(one), OUTCOME: outcome}
-            subject = names.answer_subject("near", sender)
+            subject = names.subject("answer", "near", sender)
             await client.jetstream().publish(subject, body, headers=headers)
 
     sender = ends.transport(timeout=SOON)
@@ -471,7 +471,7 @@ def test_old_parcels_have_no_second_effect(ends: Ends) -> None:
 
         async def again(client: Client) -> None:
             for body in old[:]:
-                await client.jetstream().publish(names.parcel_subject("far", "near"), body)
+                await client.jetstream().publish(names.subject("parcel", "far", "near"), body)
 
         answers = list[str]()
         ends.listener(accept)

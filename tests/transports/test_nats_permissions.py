@@ -139,29 +139,32 @@ def test_a_server_takes_no_agent_without_its_key(ends: Ends, tmp_path: Path) -> 
                 stranger.transport(agent).deliver(ends.server.url("far"), pushed())
 
 
+TO_FAR = names.subjects_to("parcel", "far")
+
+
 @pytest.mark.parametrize(
     "subject",
     [
-        names.parcel_subject("far", "near"),
-        names.answer_subject("near", "far"),
-        names.answer_subject("far", "near"),
+        names.subject("parcel", "far", "near"),
+        names.subject("answer", "near", "far"),
+        names.subject("answer", "far", "near"),
         f"$JS.API.STREAM.CREATE.{names.PARCELS}",
         f"$JS.API.STREAM.INFO.{names.PARCELS}",
         f"$JS.API.STREAM.MSG.GET.{names.PARCELS}",
         f"$JS.API.STREAM.PURGE.{names.PARCELS}",
         f"$JS.API.STREAM.DELETE.{names.PARCELS}",
-        f"$JS.API.DIRECT.GET.{names.PARCELS}.{names.parcel_subject('far', 'near')}",
+        f"$JS.API.DIRECT.GET.{names.PARCELS}.{names.subject('parcel', 'far', 'near')}",
         f"$JS.API.CONSUMER.MSG.NEXT.{names.PARCELS}.{names.consumer('far')}",
         f"$JS.API.CONSUMER.DELETE.{names.PARCELS}.{names.consumer('far')}",
-        f"$JS.API.CONSUMER.CREATE.{names.PARCELS}.{names.consumer('far')}.{names.parcels_of('far')}",
-        f"$JS.API.CONSUMER.CREATE.{names.PARCELS}.x.{names.parcels_of('far')}",
+        f"$JS.API.CONSUMER.CREATE.{names.PARCELS}.{names.consumer('far')}.{TO_FAR}",
+        f"$JS.API.CONSUMER.CREATE.{names.PARCELS}.x.{TO_FAR}",
         f"$JS.API.CONSUMER.CREATE.{names.PARCELS}.{names.consumer('mallory')}",
         f"$JS.API.CONSUMER.DURABLE.CREATE.{names.PARCELS}.{names.consumer('mallory')}",
-        f"$JS.API.CONSUMER.CREATE.{names.ANSWERS}.x.{names.answers_of('near')}",
+        f"$JS.API.CONSUMER.CREATE.{names.ANSWERS}.x.{names.subjects_to('answer', 'near')}",
         f"$JS.ACK.{names.PARCELS}.{names.consumer('far')}.1.1.1.1.0",
         "_INBOX_near.x",
-        names.ping_subject("far", "near"),
-        names.pong_subject("near", "far"),
+        names.subject("ping", "far", "near"),
+        names.subject("pong", "near", "far"),
     ],
 )
 def test_a_stranger_may_not_publish(ends: Ends, subject: str) -> None:
@@ -177,8 +180,8 @@ def test_a_stranger_may_not_publish(ends: Ends, subject: str) -> None:
     "subject",
     [
         *(">", "ow.>", "ow.parcel.far.*", "ow.answer.near.*", "_INBOX_near.>", "$JS.>"),
-        names.pings_of("far"),
-        names.pongs_of("near"),
+        names.subjects_to("ping", "far"),
+        names.subjects_to("pong", "near"),
     ],
 )
 def test_a_stranger_may_not_read(ends: Ends, subject: str) -> None:
@@ -193,13 +196,13 @@ def test_a_stranger_may_not_read(ends: Ends, subject: str) -> None:
 @pytest.mark.parametrize("how", ["filter_subject", "filter_subjects"])
 def test_a_consumer_reads_what_its_permission_names(ends: Ends, how: str) -> None:
     """A request whose body asks for other subjects than its own subject makes no consumer."""
-    inbox, wanted = names.consumer(STRANGER), names.parcels_of("far")
+    inbox, wanted = names.consumer(STRANGER), names.subjects_to("parcel", "far")
     config: dict[str, Any] = {"name": inbox, "durable_name": inbox, "ack_policy": "explicit"}
     config[how] = [wanted] if how.endswith("s") else wanted
     told: list[dict[str, Any]] = []
 
     async def attack(client: Client) -> None:
-        subject = f"{names.PARCELS}.inbox-mallory.{names.parcels_of(STRANGER)}"
+        subject = f"{names.PARCELS}.inbox-mallory.{names.subjects_to('parcel', STRANGER)}"
         body = {"stream_name": names.PARCELS, "config": config}
         reply = await client.request(
             f"$JS.API.CONSUMER.CREATE.{subject}", json.dumps(body).encode()
@@ -214,7 +217,11 @@ def test_a_consumer_reads_what_its_permission_names(ends: Ends, how: str) -> Non
 
 async def make_consumer(client: Client, stream: str, **config: str) -> None:
     """Make a consumer of the stranger's own subjects."""
-    wanted = names.parcels_of(STRANGER) if stream == names.PARCELS else names.answers_of(STRANGER)
+    wanted = (
+        names.subjects_to("parcel", STRANGER)
+        if stream == names.PARCELS
+        else names.subjects_to("answer", STRANGER)
+    )
     verb = f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}.{wanted}"
     body = {"stream_name": stream, "config": {**config, "filter_subject": wanted}}
     reply = json.loads((await client.request(verb, json.dumps(body).encode())).data)
@@ -227,7 +234,7 @@ async def lead_astray(client: Client, target: str, body: bytes, headers: dict[st
 
     A server looks at no permission for the subject that a request names for its reply.
     """
-    mine = names.parcel_subject(STRANGER, STRANGER), names.answer_subject(STRANGER, STRANGER)
+    mine = names.subject("parcel", STRANGER, STRANGER), names.subject("answer", STRANGER, STRANGER)
     inbox = names.consumer(STRANGER)
     await make_consumer(
         client, names.PARCELS, name=inbox, durable_name=inbox, ack_policy="explicit"
@@ -253,7 +260,7 @@ FORGERIES = {"by its server": (STRANGER, False), "by an operator, as a control":
 def test_no_parcel_is_forged(ends: Ends, forger: str, *, succeeds: bool) -> None:
     """The server brings no parcel of a stranger to far under the name of near."""
     seen = list[int]()
-    target, forged = names.parcel_subject("far", "near"), pushed(2, previous="x")
+    target, forged = names.subject("parcel", "far", "near"), pushed(2, previous="x")
 
     def accept(taken: Parcel) -> Answer:
         seen.append(taken.number)
@@ -279,7 +286,7 @@ def test_no_parcel_is_forged(ends: Ends, forger: str, *, succeeds: bool) -> None
 @pytest.mark.parametrize(("forger", "succeeds"), FORGERIES.values(), ids=FORGERIES)
 def test_no_answer_is_forged(ends: Ends, forger: str, *, succeeds: bool) -> None:
     """The server brings no answer of a stranger to near under the name of far."""
-    target, waiting = names.answer_subject("near", "far"), pushed(2, previous="x")
+    target, waiting = names.subject("answer", "near", "far"), pushed(2, previous="x")
 
     async def attack(client: Client) -> None:
         body = encode_answer(stored(waiting), waiting)

@@ -92,9 +92,9 @@ def test_answers_to_other_pings_are_not_taken(ends: Ends) -> None:
                     Notice(kind="pong", sender="x", recipient="near", at=1, detail=asked.detail)
                 ),
             ):
-                await client.publish(names.pong_subject("near", "far"), body)
+                await client.publish(names.subject("pong", "near", "far"), body)
 
-        await client.subscribe(names.ping_subject("far", "near"), cb=answer)
+        await client.subscribe(names.subject("ping", "far", "near"), cb=answer)
         loop = asyncio.get_running_loop()
         with pytest.raises(Unreachable, match="no answer from far"):
             await loop.run_in_executor(None, transport.ping, ends.server.url("far"), "far")
@@ -116,7 +116,7 @@ def test_what_is_no_ping_is_not_answered(ends: Ends) -> None:
             told.append(msg.data)
             done.set()
 
-        await client.subscribe(names.pongs_of("near"), cb=take)
+        await client.subscribe(names.subjects_to("pong", "near"), cb=take)
         good = Notice(kind="ping", sender="near", recipient="far", detail="1")
         for each in (
             b"",
@@ -126,7 +126,7 @@ def test_what_is_no_ping_is_not_answered(ends: Ends) -> None:
             encode_notice(replace(good, recipient="other")),
             encode_notice(good),
         ):
-            await client.publish(names.ping_subject("far", "near"), each)
+            await client.publish(names.subject("ping", "far", "near"), each)
         async with asyncio.timeout(60):
             await done.wait()
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
-from threading import Lock
 from typing import Any, Final
 
 from onceward.core.deliver.transport import Features
@@ -17,7 +14,7 @@ from onceward.message.frame import Frame
 from onceward.message.names import error_text
 from onceward.message.parcel import Answer, Durability, Parcel, Receipt, refuse_damaged
 from onceward.message.times import Span, seconds
-from onceward.transports.network.event_loop import start_loop
+from onceward.transports.network.loop_thread import LoopThread
 
 Answered = Receipt | bool | None
 Receipts = Sequence[Answered] | Mapping[str, Answered] | bool | None
@@ -55,8 +52,7 @@ class FunctionTransport:
         self._send, self._durability = send, durability
         self._timeout = seconds("timeout", timeout)
         self._all_or_none = all_or_none
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = Lock()
+        self._loop = LoopThread("onceward-function")
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
@@ -114,39 +110,15 @@ class FunctionTransport:
         return _receipts(said, frames)
 
     def _await(self, said: Any) -> Receipts:
-        async def limited() -> Receipts:
-            answer: Receipts = await asyncio.wait_for(said, self._timeout)
-            return answer
+        async def answer() -> Receipts:
+            told: Receipts = await said
+            return told
 
-        try:
-            return asyncio.run_coroutine_threadsafe(limited(), self._own_loop()).result()
-        except CancelledError as error:
-            msg = "the transport was closed while the function ran"
-            raise Unreachable(msg) from error
-        except TimeoutError as error:
-            msg = f"the function did not answer within {self._timeout} s"
-            raise Unreachable(msg) from error
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = start_loop("onceward-function")
-            return self._loop
+        return self._loop.run(answer(), self._timeout, "the function did not answer")
 
     def close(self) -> None:
         """Cancel running async functions, and stop their loop."""
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(_end_all, loop)
-
-
-def _end_all(loop: asyncio.AbstractEventLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    ended = asyncio.gather(*tasks, return_exceptions=True)
-    ended.add_done_callback(lambda _: loop.stop())
+        self._loop.close()
 
 
 def _receipts(said: Receipts, frames: list[Frame]) -> list[Receipt]:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class LoopThread:
     """An event loop on a thread that starts with the first exchange."""
 
-    def __init__(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, name: str, close: Callable[[], Awaitable[None]] | None = None) -> None:
         self._name, self._close = name, close
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,4 +84,5 @@ class LoopThread:
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-        await self._close()
+        if self._close is not None:
+            await self._close()

@@ -124,7 +124,7 @@ class NatsTransport:
     async def _ping(self, servers: tuple[str, ...], peer: str) -> Millis:
         """Use everything that a push uses, without storing a message."""
         answers = await self._open(servers, self._agent)
-        await answers.link.probe(names.parcel_subject(peer, self._agent))
+        await answers.link.probe(names.subject("parcel", peer, self._agent))
         return await ping(answers.link, self._agent, peer, self._clock.now())
 
     async def _exchange(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
@@ -213,7 +213,9 @@ class _Answers:
             "inactive_threshold": round(UNHEARD * names.NANOSECONDS),
             "mem_storage": True,
         }
-        waiting = await self.link.consume(names.ANSWERS, names.answers_of(self._name), config)
+        waiting = await self.link.consume(
+            names.ANSWERS, names.subjects_to("answer", self._name), config
+        )
         self._before += waiting
         self._heard_at = asyncio.get_running_loop().time()
         if self._before > 0:
@@ -233,7 +235,7 @@ class _Answers:
         try:
             self._look(parcel, content, asked)
             if not asked.told.done():
-                subject = names.parcel_subject(parcel.recipient, parcel.sender)
+                subject = names.subject("parcel", parcel.recipient, parcel.sender)
                 await self.link.store(subject, body, {PARCEL: content})
             return await asked.told
         finally:
@@ -254,7 +256,7 @@ class _Answers:
     async def _take(self, msg: Msg) -> None:
         """Receive an answer or a heartbeat."""
         self._heard_at = asyncio.get_running_loop().time()
-        sender = names.publisher(msg.subject, names.answers_of(self._name))
+        sender = names.publisher(msg.subject, names.subjects_to("answer", self._name))
         headers = msg.headers or {}
         if sender is None:
             return

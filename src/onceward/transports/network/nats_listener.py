@@ -179,10 +179,12 @@ class _Inbox:
             "max_deliver": -1,
             "inactive_threshold": names.CONSUMER_KEPT_FOR,
         }
-        await link.consume(names.PARCELS, names.parcels_of(self.name), config)
+        await link.consume(names.PARCELS, names.subjects_to("parcel", self.name), config)
         self._inbox = link.new_inbox()
         await link.hear(self._inbox, self._came.put)
-        await link.hear(names.pings_of(self.name), partial(pong, link, self.name, self._clock))
+        await link.hear(
+            names.subjects_to("ping", self.name), partial(pong, link, self.name, self._clock)
+        )
 
     async def take_all(self) -> None:
         """Accept parcels until the connection or the consumer is gone, then raise Unreachable."""
@@ -243,10 +245,10 @@ class _Inbox:
 
     async def _handle(self, link: Link, msg: Msg) -> None:
         """Commit a parcel, store its answer and acknowledge it, in this order."""
-        sender = names.publisher(msg.subject, names.parcels_of(self.name))
+        sender = names.publisher(msg.subject, names.subjects_to("parcel", self.name))
         if sender is None or not msg.reply.startswith(ACKS):
             return
-        told = _Reply(link, names.answer_subject(sender, self.name), _content(msg))
+        told = _Reply(link, names.subject("answer", sender, self.name), _content(msg))
         try:
             how = await self._answer(link, msg, told, sender)
         except Exception as error:  # noqa: BLE001 - the parcel comes again, others continue

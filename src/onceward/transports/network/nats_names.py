@@ -9,7 +9,7 @@ which no name contains.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 REPLICAS_MAX: Final = 5
 """Maximum servers that replicate a stream."""
@@ -60,6 +60,10 @@ message that the caller stored before, so it could pass as another agent's messa
 """
 
 
+Kind = Literal["parcel", "answer", "ping", "pong"]
+"""Kinds of messages: answers are to parcels, pongs to pings; no stream keeps pings and pongs."""
+
+
 def token(name: str) -> str:
     """Return an agent's name as one part of a subject."""
     return name.replace(".", "~")
@@ -70,24 +74,14 @@ def name_of(token: str) -> str:
     return token.replace("~", ".")
 
 
-def parcel_subject(recipient: str, sender: str) -> str:
-    """Return the subject of parcels from *sender* to *recipient*."""
-    return f"ow.parcel.{token(recipient)}.{token(sender)}"
+def subject(kind: Kind, recipient: str, sender: str) -> str:
+    """Return the subject under which *sender* publishes to *recipient*."""
+    return f"ow.{kind}.{token(recipient)}.{token(sender)}"
 
 
-def answer_subject(recipient: str, sender: str) -> str:
-    """Return the subject of answers from *sender* to *recipient*, whose parcels they answer."""
-    return f"ow.answer.{token(recipient)}.{token(sender)}"
-
-
-def ping_subject(recipient: str, sender: str) -> str:
-    """Return the subject, outside the streams, at which *sender* pings *recipient*."""
-    return f"ow.ping.{token(recipient)}.{token(sender)}"
-
-
-def pong_subject(recipient: str, sender: str) -> str:
-    """Return the subject, outside the streams, at which *sender* answers *recipient*'s ping."""
-    return f"ow.pong.{token(recipient)}.{token(sender)}"
+def subjects_to(kind: Kind, recipient: str) -> str:
+    """Return the pattern of the subjects of all senders to *recipient*."""
+    return f"ow.{kind}.{token(recipient)}.*"
 
 
 def inbox_prefix(name: str) -> str:
@@ -98,26 +92,6 @@ def inbox_prefix(name: str) -> str:
 def consumer(name: str) -> str:
     """Return the name of the consumer that delivers an agent's parcels."""
     return f"inbox-{token(name)}"
-
-
-def parcels_of(name: str) -> str:
-    """Return the subject of every parcel to an agent."""
-    return f"ow.parcel.{token(name)}.*"
-
-
-def answers_of(name: str) -> str:
-    """Return the subject of every answer to an agent."""
-    return f"ow.answer.{token(name)}.*"
-
-
-def pings_of(name: str) -> str:
-    """Return the subject of every ping to an agent."""
-    return f"ow.ping.{token(name)}.*"
-
-
-def pongs_of(name: str) -> str:
-    """Return the subject of every answer to the pings of an agent."""
-    return f"ow.pong.{token(name)}.*"
 
 
 def publisher(subject: str, pattern: str) -> str | None:
@@ -140,22 +114,19 @@ def publishes(name: str, *, keeper: bool = False) -> list[str]:
     mine, of_mine = token(name), f"{PARCELS}.{consumer(name)}"
     streams = (f"{verb}.{stream}" for verb in ("CREATE", "INFO") for stream in STREAMS)
     return [
-        f"ow.parcel.*.{mine}",
-        f"ow.answer.*.{mine}",
-        f"ow.ping.*.{mine}",
-        f"ow.pong.*.{mine}",
-        f"$JS.API.CONSUMER.CREATE.{of_mine}.{parcels_of(name)}",
+        *(f"ow.{kind}.*.{mine}" for kind in get_args(Kind)),
+        f"$JS.API.CONSUMER.CREATE.{of_mine}.{subjects_to('parcel', name)}",
         f"$JS.API.CONSUMER.INFO.{of_mine}",
         f"$JS.API.CONSUMER.MSG.NEXT.{of_mine}",
         f"$JS.ACK.{of_mine}.>",
-        f"$JS.API.CONSUMER.CREATE.{ANSWERS}.*.{answers_of(name)}",
+        f"$JS.API.CONSUMER.CREATE.{ANSWERS}.*.{subjects_to('answer', name)}",
         *(f"$JS.API.STREAM.{each}" for each in streams if keeper),
     ]
 
 
 def hears(name: str) -> list[str]:
     """Return the subjects that an agent may subscribe to."""
-    return [f"{inbox_prefix(name)}.>", pings_of(name), pongs_of(name)]
+    return [f"{inbox_prefix(name)}.>", subjects_to("ping", name), subjects_to("pong", name)]
 
 
 def user(name: str, public_key: str, *, keeper: bool = False) -> str:

@@ -31,7 +31,7 @@ async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
         found = _read(msg, "pong", peer, name)
         return found if found is not None and found.detail == nonce else None
 
-    subjects = names.ping_subject(peer, name), names.pong_subject(name, peer)
+    subjects = names.subject("ping", peer, name), names.subject("pong", name, peer)
     found = await link.exchange(*subjects, encode_notice(question), answers)
     if found is None:
         msg = (
@@ -44,13 +44,13 @@ async def ping(link: Link, name: str, peer: str, now: Millis) -> Millis:
 
 async def pong(link: Link, name: str, clock: Clock, msg: Msg) -> None:
     """Answer a ping under our own name; ignore other messages."""
-    peer = names.publisher(msg.subject, names.pings_of(name)) or ""
+    peer = names.publisher(msg.subject, names.subjects_to("ping", name)) or ""
     asked = _read(msg, "ping", peer, name)
     if asked is None:
         return
     told = Notice(kind="pong", sender=name, recipient=peer, at=clock.now(), detail=asked.detail)
     try:
-        await link.put(names.pong_subject(peer, name), encode_notice(told))
+        await link.put(names.subject("pong", peer, name), encode_notice(told))
     except Unreachable as error:
         log.failure("debug", "ping not answered", error, agent=name, peer=peer)
 
