@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from onceward.fleet import files
 from onceward.fleet.columns import Part
 from onceward.fleet.files import Found
-from onceward.fleet.opening import Source, Unreadable, opened, resting
+from onceward.fleet.opening import Source, Unreadable, resting
 from onceward.fleet.plan import Slice
 from onceward.fleet.spark.options import Options
 from onceward.fleet.spark.positions import NO_ROW, UNKNOWN, Anchor, Position, Positions
@@ -163,9 +163,7 @@ class Follower:
         self, path: str, known: Position | None, seq: int | None = None
     ) -> tuple[Head, Anchor] | None:
         try:
-            with opened(
-                path, copy=self._options.copy, busy_timeout=self._options.busy_timeout
-            ) as source:
+            with self._options.opened(path) as source:
                 now = head(source, self._part, known)
                 return now, now.anchor if seq is None else below(
                     source, COUNTED[self._part.view], seq

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
@@ -12,7 +13,7 @@ import apsw
 
 from onceward.fleet.columns import ASKED, EVERY, InvalidOption, Kind, Table, table
 from onceward.fleet.files import Found, find
-from onceward.fleet.opening import PASSING, Reason
+from onceward.fleet.opening import PASSING, Reason, Source, opened
 from onceward.message.names import quoted
 
 MIB: Final = 1024 * 1024
@@ -151,6 +152,10 @@ class Options:
     def files(self, *, strict: bool = False) -> list[Found]:
         """Return the files that are there now; if *strict*, raise NoSuchPath as ``find`` does."""
         return find(self.path, names=self.path_glob_filter, strict=strict)
+
+    def opened(self, path: str) -> AbstractContextManager[Source]:
+        """Open a file for reading, as ``opening.opened`` does."""
+        return opened(path, copy=self.copy, busy_timeout=self.busy_timeout)
 
     def leaves_out(self, reason: Reason) -> bool:
         """Return whether a file that cannot be read for this reason is left out."""

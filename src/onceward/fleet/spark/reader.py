@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from onceward.fleet import plan
 from onceward.fleet.columns import VIEWS, InvalidOption, Kind, tables
 from onceward.fleet.evidence import FILE_FACTS, file_row
-from onceward.fleet.opening import FILE_STATES, Source, Unreadable, opened
+from onceward.fleet.opening import FILE_STATES, Source, Unreadable
 from onceward.fleet.rows import TYPES, Wanted, batches, edges, snapshot
 from onceward.fleet.spark.held import held
 from onceward.fleet.spark.options import Options
@@ -50,9 +50,7 @@ class Reader(DataSourceReader):
 
     def _edges(self, path: str) -> tuple[int, int]:
         try:
-            with opened(
-                path, copy=self._options.copy, busy_timeout=self._options.busy_timeout
-            ) as source:
+            with self._options.opened(path) as source:
                 if self._options.mode == "DROPMALFORMED":
                     source.check()  # its slices are read apart: none could leave the others out
                 return edges(source, self._options.chosen.parts[0])
@@ -116,7 +114,7 @@ def _half(error: Unreadable) -> Unreadable:
 
 
 def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.RecordBatch]:
-    with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
+    with options.opened(piece.path) as source:
         if piece.file_id not in {"", source.file_id}:
             raise Unreadable(piece.path, "vanished", "another file has replaced it")
         with snapshot(source) if options.whole else nullcontext():
@@ -133,7 +131,7 @@ def _quarantine(
 ) -> Iterator[pa.RecordBatch]:
     for piece in slices:
         try:
-            with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
+            with options.opened(piece.path) as source:
                 source.check()
                 _read_all(source, piece)
         except Unreadable as error:

@@ -109,8 +109,8 @@ class NoSuchAgent(OncewardError):
 class Batch:
     """One batch of one query, and how it is to be sent."""
 
-    query: str
-    number: int
+    query: str = ""
+    number: int = 0
     paths: tuple[str, ...] = ()
     """Where agents' files are looked for by name."""
     hold_unknown: bool = False

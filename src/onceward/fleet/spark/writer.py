@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,16 @@ from onceward.message.log import log
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 COMMITS: Final = {"driver": False, "executors": True}
+OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "path": ("paths", paths),
+    "query": ("query", str),
+    "batch": ("number", int),
+    "holdunknown": ("hold_unknown", flag),
+    "busytimeout": ("busy_timeout", float),
+    "badrecordspath": ("bad_records_path", str),
+    "commits": ("by_executors", lambda text: COMMITS[text.lower()]),
+}
+"""Field of a batch, and the conversion of its text, by the option in small letters."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +59,10 @@ class Committed(WriterCommitMessage):
 class Sending:
     """How rows are sent, from the options of the format."""
 
-    paths: tuple[str, ...] = ()
-    query: str = ""
-    number: int | None = None
-    hold_unknown: bool = False
-    busy_timeout: float = 30.0
-    bad_records_path: str = ""
-    by_executors: bool = False
+    batch: sink.Batch
+    """The options; each batch has its own query and number unless an option names them."""
+    numbered: bool = False
+    """Whether the number of the batch is an option."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Names this run, where no query is named."""
 
@@ -69,48 +76,28 @@ class Sending:
 
         """
         known = {name.lower(): value for name, value in given.items()}
-        names = {
-            "path": "paths",
-            "query": "query",
-            "batch": "number",
-            "holdunknown": "hold_unknown",
-            "busytimeout": "busy_timeout",
-            "badrecordspath": "bad_records_path",
-            "commits": "by_executors",
-        }
-        if unknown := sorted(known.keys() - names.keys() - {"checkpointlocation"}):
+        if unknown := sorted(known.keys() - OPTIONS.keys() - {"checkpointlocation"}):
             msg = (
                 f"there is no writing option {unknown[0]!r}: the options are "
                 f"{', '.join(sink.WRITING)}"
             )
             raise InvalidOption(msg)
-        kinds: dict[str, Any] = {
-            "path": paths,
-            "commits": lambda text: COMMITS[text.lower()],
-            "batch": int,
-            "holdunknown": flag,
-            "busytimeout": float,
-        }
+        chosen = {name: field for name, field in OPTIONS.items() if name in known}
         try:
-            return cls(
-                **{
-                    names[name]: kinds.get(name, str)(value)
-                    for name, value in known.items()
-                    if name in names
-                }
-            )
+            options = {field: convert(known[name]) for name, (field, convert) in chosen.items()}
         except (ValueError, KeyError) as error:
             msg = f"an option of writing is invalid: {error}"
             raise InvalidOption(msg) from error
+        return cls(sink.Batch(**options), numbered="batch" in chosen)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Collect the rows of one task for the driver, or send them where executors commit."""
         context = TaskContext.get()
         told = (context.getLocalProperty(name) for name in (QUERY, BATCH)) if context else ("", "")
         query, number = told
-        given = int(number or 0) if self.number is None else self.number
-        batch = self._batch(self.query or query or self.run, given)
-        if self.by_executors:
+        given = self.batch.number if self.numbered else int(number or 0)
+        batch = self._batch(self.batch.query or query or self.run, given)
+        if batch.by_executors:
             with Spool() as rows:
                 for piece in batches:
                     rows.add(piece)
@@ -143,15 +130,7 @@ class Sending:
         )
 
     def _batch(self, query: str, number: int) -> sink.Batch:
-        return sink.Batch(
-            query,
-            number,
-            self.paths,
-            self.hold_unknown,
-            self.busy_timeout,
-            self.bad_records_path,
-            self.by_executors,
-        )
+        return replace(self.batch, query=query, number=number)
 
 
 class Writer(DataSourceArrowWriter):
@@ -177,7 +156,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Sends the rows of each micro-batch."""
 
     def __init__(self, sending: Sending, schema: StructType) -> None:
-        if sending.number is not None:
+        if sending.numbered:
             msg = "a stream numbers its batches itself: omit the option batch"
             raise InvalidOption(msg)
         _check(schema)
