@@ -23,6 +23,7 @@ from onceward.ops.mcp.answers import (
     Reason,
     Reasons,
     Waiting,
+    about,
 )
 from onceward.ops.mcp.asking import ask
 from onceward.ops.mcp.bodies import GLANCE, WHOLE, shown
@@ -138,45 +139,15 @@ def _card(each: AgentInfo, *, schemas: bool) -> AgentCard:
 
 
 def _waiting(row: Glimpse) -> Waiting:
-    return Waiting(
-        message_id=row.id,
-        sender=row.sender,
-        session=row.session,
-        type=row.type,
-        topic=row.topic,
-        state="processing" if row.state == "processing" else "pending",
-        attempts=row.attempts,
-        received_at=iso(row.received_at),
-        body=visible(row.text or ""),
-        cut=(row.length or 0) > GLANCE,
-    )
+    return about(Waiting, row, body=visible(row.text or ""), cut=(row.length or 0) > GLANCE)
 
 
 def _entry(each: Any) -> Entry:
     body, cut = shown(each.body, GLANCE)
-    return Entry(
-        message_id=each.id,
-        sender=each.sender,
-        recipient=each.recipient,
-        type=each.type,
-        state=each.state,
-        at=iso(each.at),
-        body=body,
-        cut=cut,
-    )
+    return about(Entry, each, body=body, cut=cut)
 
 
 def _dead(each: Any) -> Dead:
     body, cut = shown("" if each.frame.data_base64 else each.body, GLANCE)
-    return Dead(
-        message_id=each.id,
-        sender=each.sender,
-        recipient=each.recipient,
-        type=each.type,
-        reason=each.reason,
-        last_error=visible(each.last_error[:GLANCE]) if each.last_error else None,
-        attempts=each.attempts,
-        dead_at=iso(each.dead_at),
-        body=body,
-        cut=cut,
-    )
+    error = visible(each.last_error[:GLANCE]) if each.last_error else None
+    return about(Dead, each, last_error=error, body=body, cut=cut)

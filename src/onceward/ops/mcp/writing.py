@@ -12,7 +12,16 @@ from onceward.errors import OutcomeUnknown
 from onceward.message.names import quoted
 from onceward.message.times import seconds
 from onceward.ops.mcp.advice import advised, refused
-from onceward.ops.mcp.answers import Asked, Claim, Claimed, Extended, Finished, Published, Sent
+from onceward.ops.mcp.answers import (
+    Asked,
+    Claim,
+    Claimed,
+    Extended,
+    Finished,
+    Published,
+    Sent,
+    about,
+)
 from onceward.ops.mcp.arrivals import Arrivals
 from onceward.ops.mcp.bodies import WHOLE, shown
 from onceward.ops.mcp.calls import key_of
@@ -191,14 +200,10 @@ async def _surely(send: Callable[[], Awaitable[T]]) -> T:
 def _claimed(claim: OpenClaim) -> Claimed:
     message = claim.message
     body, cut = shown(message.body, WHOLE)
-    return Claimed(
+    return about(
+        Claimed,
+        message,
         claim=claim.name,
-        message_id=message.id,
-        sender=message.sender,
-        session=message.session,
-        type=message.type,
-        topic=message.topic,
-        attempt=message.attempt,
         wants_reply=message.frame.replyto is not None,
         lease_seconds=round(max(0.0, claim.ends - anyio.current_time()), 1),
         body=body,
